@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from erl_pipeline.config.base import NotInstalledSettings, PluginSettings, Settings
-from erl_pipeline.config.generation import EngineConfig, SamplingConfig, TransformersEngineConfig
+from erl_pipeline.config.generation import SamplingConfig
 from erl_pipeline.config.memory import require_subgroups
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, require_known_roles
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     MethodSettings: TypeAlias = PluginSettings
     EnvironmentSettings: TypeAlias = PluginSettings
+    EngineSettings: TypeAlias = PluginSettings
     TrainerSettings: TypeAlias = PluginSettings
     RunnerSettings: TypeAlias = PluginSettings
 else:
@@ -36,6 +37,7 @@ else:
 
     MethodSettings = settings_of("methods")
     EnvironmentSettings = settings_of("environments")
+    EngineSettings = settings_of("engines")
     TrainerSettings = settings_of("trainers")
     RunnerSettings = settings_of("runners")
 
@@ -58,7 +60,11 @@ class RunConfig(Settings):
     """The environment, which gives the tasks."""
     policy: PolicyConfig
     sampling: SamplingConfig = SamplingConfig()
-    engine: EngineConfig = TransformersEngineConfig()
+    engine: EngineSettings = Field(
+        default="transformers",
+        validate_default=True,
+    )
+    """The engine, which samples text from the policy."""
     rollouts: RolloutConfig = RolloutConfig()
     objective: ObjectiveConfig = ObjectiveConfig()
     optimizer: OptimizerConfig = OptimizerConfig()

@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from erl_pipeline.engines.interface import Generation, GenerationEngine, GenerationRequest
+from erl_pipeline.engines.interface import AsynchronousEngine, Generation, GenerationEngine
 from erl_pipeline.episodes.requests import RetrievalRequest, Retrieve, SampleRequest
 
 if TYPE_CHECKING:
     from storage.memory.view import MemoryHit
 
-Result = TypeVar("Result")
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
-
-
-class AsynchronousEngine(Protocol):
-    """An engine that samples many turns at a time, in an event loop of its own."""
-
-    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run `work` to its end in the engine's event loop; may raise `Interrupted`, which cancels it."""
-        ...
-
-    async def sample(self, request: GenerationRequest) -> Generation:
-        """Sample one turn; only within `run`."""
-        ...
 
 
 class InStep:

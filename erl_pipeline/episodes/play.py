@@ -12,9 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.engines.interface import GenerationEngine
+from erl_pipeline.engines.interface import AsynchronousEngine, GenerationEngine
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task, Timing
-from erl_pipeline.episodes.answers import AsTheyCome, AsynchronousEngine, InStep, OneByOne
+from erl_pipeline.episodes.answers import AsTheyCome, InStep, OneByOne
 from erl_pipeline.episodes.context import EpisodeContext, EpisodeProtocol
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment

@@ -19,7 +19,7 @@ from storage.errors import InputError
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
 
-CodeOwner = Literal["environment", "method", "trainer"]
+CodeOwner = Literal["environment", "method", "engine", "trainer"]
 """Whose code is part of recipes: the plug-ins whose code people write and edit."""
 
 
@@ -77,11 +77,13 @@ def read_sources(config: RunConfig) -> Sources:
 def code_packages(config: RunConfig) -> Mapping[CodeOwner, Sequence[str]]:
     """The packages whose code is part of the recipes of a run."""
     method = plugins("methods")[config.method.type]
+    engine = plugins("engines")[config.engine.type]
     trainer = plugins("trainers")[config.trainer.type]
     return {
         "environment": environment_packages(config),
         "method": method.packages,
-        # The project's own trainer is guarded by the versions of the stages that train.
+        # The project's own are guarded by the versions of the stages that sample or train.
+        "engine": [each for each in engine.packages if not engine.is_own],
         "trainer": [each for each in trainer.packages if not trainer.is_own],
     }
 
@@ -113,7 +115,7 @@ def unread_sources(config: RunConfig) -> Sources:
     """Sources for which nothing was read, for plans whose artifacts are known from a ledger."""
     paths = [*_environment_files(config).values(), *_conversation_files(config).values()]
     return Sources(
-        code={"environment": {}, "method": {}, "trainer": {}},
+        code={"environment": {}, "method": {}, "engine": {}, "trainer": {}},
         files={str(path): "" for path in paths},
         weights="" if isinstance(config.policy, PretrainedPolicyConfig) else None,
         models=dict.fromkeys(_method_models(config), ""),

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from erl_pipeline.config.generation import VllmEngineConfig
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.policy import PretrainedPolicyConfig
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.config.server_arguments import copies_of_server
 from erl_pipeline.plan.sources import unread_sources
 from erl_pipeline.policies.model_size import ModelSize, read_model_size
 from erl_pipeline.runs.run_plans import plan_run
@@ -82,12 +80,10 @@ def estimate_memory(config: RunConfig, size: ModelSize, sequence_tokens: int | N
             training_memory(whole, dtype, config.optimizer, warm_start, reference=False, processes=processes)
         )
     training = max(estimates, key=lambda parts: sum(part.bytes for part in parts))
-    engine = config.engine
-    if isinstance(engine, VllmEngineConfig):
-        tokens = sequence_tokens or engine.max_context or ASSUMED_TOKENS
-        copies = sum(each.copies for each in engine.servers)
-        replicas = copies or engine.replicas * copies_of_server(engine.arguments)
-        return training + sampling_memory(size, BYTES[engine.dtype], engine.max_in_flight, tokens, replicas)
     rollouts = config.rollouts
-    sequences = min(engine.max_batch_sequences, rollouts.tasks_per_shard * rollouts.group_size)
-    return training + sampling_memory(size, BYTES[dtype], sequences, sequence_tokens or ASSUMED_TOKENS, 0)
+    capacity = plugins("engines")[config.engine.type].value.capacity(
+        config.engine, rollouts.tasks_per_shard * rollouts.group_size
+    )
+    tokens = sequence_tokens or capacity.max_tokens or ASSUMED_TOKENS
+    width = BYTES[capacity.dtype or dtype]
+    return training + sampling_memory(size, width, capacity.sequences, tokens, capacity.weight_copies)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from erl_pipeline.config.generation import VllmEngineConfig
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.methods.complementary.settings import (
@@ -52,9 +51,10 @@ def _require_extractor(config: RunConfig, crl: CrlExperienceConfig) -> None:
             "method.experience.extractor.cold_start is for policy.type: tiny; leave it out with policy.type: "
             "pretrained, or name a model in method.experience.extractor.model"
         )
-    if isinstance(engine, VllmEngineConfig) and engine.others_servers:
+    because = plugins("engines")[engine.type].value.one_model_because(engine)
+    if because is not None:
         raise ValueError(
-            f"engine.{engine.others_servers}: these servers serve one model, and method.experience: crl "
+            f"engine.{because}: these servers serve one model, and method.experience: crl "
             "samples from two; leave it out, so that each model gets a server of its own, or set "
             "method.experience: off"
         )

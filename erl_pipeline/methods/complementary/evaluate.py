@@ -75,6 +75,6 @@ EVALUATE_WITH_EXPERIENCE = Stage(
     settings=EvaluationSettings,
     compute=_evaluate,
     slice=_slice,
-    code=("environment", "method"),
+    code=("environment", "method", "engine"),
     needs="device",
 )

@@ -234,7 +234,7 @@ EXTRACT_EXPERIENCE = Stage(
     settings=AskingSettings,
     compute=_compute,
     slice=_slice,
-    code=("environment", "method"),
+    code=("environment", "method", "engine"),
     needs="device",
     retry_seconds=RETRY_SECONDS,
 )

@@ -163,7 +163,7 @@ MERGE_EXPERIENCE = Stage(
     settings=MergeSettings,
     compute=_compute,
     slice=_slice,
-    code=("environment", "method"),
+    code=("environment", "method", "engine"),
     needs="device",
     retry_seconds=RETRY_SECONDS,
 )
