@@ -7,18 +7,19 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.config.loading.explain import explain
 from erl_pipeline.config.loading.load import PLUGGED, require_usable_plugins
 from erl_pipeline.config.plugins.installed import Group, plugins
 from erl_pipeline.config.plugins.operational import Operated, operational_names
-from erl_pipeline.config.policy import PolicyConfig
+from erl_pipeline.config.plugins.settings import settings_of
 from erl_pipeline.config.run import ReadOnlyConfig, RunConfig
 from storage.errors import ConfigError, InputError
 from storage.runs.origin import IMPORTED, read_origin
 from storage.runs.run import Run, config_differences
 from storage.wording import counted
 
-_POLICY: TypeAdapter[PolicyConfig] = TypeAdapter(PolicyConfig)
+_POLICY: TypeAdapter[PluginSettings] = TypeAdapter(settings_of("policies"))
 _MAY_CHANGE = {"iterations", "metrics", "runner", "resources", "store", "retention", "warnings"}
 
 
@@ -70,7 +71,7 @@ def _require_trained(run: Run) -> None:
         )
 
 
-def run_policy(run: Run) -> PolicyConfig:
+def run_policy(run: Run) -> PluginSettings:
     """The policy that a run was begun with, even if plug-ins of its other settings are not installed.
 
     Raises ConfigError and InputError as `run_config` does.

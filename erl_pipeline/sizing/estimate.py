@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.policy import PretrainedPolicyConfig
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.sources import unread_sources
+from erl_pipeline.policies.kind import policy_traits
 from erl_pipeline.policies.model_size import ModelSize, read_model_size
 from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.sizing.parts import Part
@@ -25,15 +25,15 @@ def model_size(config: RunConfig) -> ModelSize:
 
     Raises InputError when the policy is the tiny one, or its config.json is not on this machine.
     """
-    policy = config.policy
-    if not isinstance(policy, PretrainedPolicyConfig):
+    traits = policy_traits(config.policy)
+    if traits.model is None:
         raise InputError(
-            "policy.type: tiny has no config.json; it needs almost no memory besides that of the program"
+            f"policy.type: {config.policy.type} has no config.json; it needs almost no memory besides that "
+            "of the program"
         )
-    lora = policy.lora
-    if lora is None:
-        return read_model_size(policy.model)
-    return read_model_size(policy.model, lora.rank, lora.target_modules)
+    if traits.lora is None:
+        return read_model_size(traits.model)
+    return read_model_size(traits.model, traits.lora.rank, traits.lora.target_modules)
 
 
 def training_processes(config: RunConfig) -> int | None:
@@ -51,8 +51,8 @@ def estimate_memory(config: RunConfig, size: ModelSize, sequence_tokens: int | N
     Args:
         sequence_tokens: tokens of a sequence in flight; default: `engine.max_context`, else 1,024.
     """
-    policy = config.policy
-    dtype = policy.dtype if isinstance(policy, PretrainedPolicyConfig) else "float32"
+    traits = policy_traits(config.policy)
+    dtype = traits.dtype
     planned = plan_run(config, unread_sources(config), iterations=1).nodes
     distils = any(isinstance(node.settings, FineTuneSettings) for node in planned)
     processes = training_processes(config)
@@ -73,7 +73,7 @@ def estimate_memory(config: RunConfig, size: ModelSize, sequence_tokens: int | N
         )
         for each in passes
     ]
-    warm_start = policy.warm_start if isinstance(policy, PretrainedPolicyConfig) else None
+    warm_start = traits.warm_start
     if warm_start is not None:  # it trains all weights, also where an adapter is trained afterwards
         whole = replace(size, adapter_parameters=0)
         estimates.append(

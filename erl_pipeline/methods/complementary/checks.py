@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.methods.complementary.settings import (
     ComplementaryConfig,
     CrlExperienceConfig,
     WeightsExperienceConfig,
 )
+from erl_pipeline.policies.kind import policy_traits
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -31,7 +31,7 @@ def require_possible(config: RunConfig) -> None:
 
 def _require_extractor(config: RunConfig, crl: CrlExperienceConfig) -> None:
     model, engine = crl.extractor.model, config.engine
-    if isinstance(config.policy, TinyPolicyConfig):
+    if policy_traits(config.policy).own_words:
         if model is not None:
             raise ValueError(
                 f"method.experience.extractor.model: {model}; allowed with policy.type: tiny is null: "

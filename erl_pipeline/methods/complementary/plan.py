@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from erl_pipeline.config.objective import RoleObjective
-from erl_pipeline.config.policy import PretrainedPolicyConfig
+from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.methods.complementary.artifacts import CALLS, CREDIT, MERGED, SCORES
 from erl_pipeline.methods.complementary.bootstrap import COLD_START_EXTRACTOR, COPY_EXTRACTOR
 from erl_pipeline.methods.complementary.credit import CREDIT_EXPERIENCE, CreditSettings
@@ -26,6 +26,7 @@ from erl_pipeline.methods.complementary.update_extractor import UPDATE_EXTRACTOR
 from erl_pipeline.methods.complementary.weighted_update import WEIGHTED_UPDATE
 from erl_pipeline.plan.plan import POLICY, RunState
 from erl_pipeline.plan.planner import Planner
+from erl_pipeline.policies.kind import policy_traits
 from erl_pipeline.stages.memory.forget_memory import plan_forgetting
 from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
 from erl_pipeline.stages.rollouts.playing import MEMORY, TASKS
@@ -42,7 +43,8 @@ def plan_beginning(planner: Planner, state: RunState) -> RunState:
     if crl is None:
         return state
     policy = planner.config.policy
-    if not isinstance(policy, PretrainedPolicyConfig):
+    traits = policy_traits(policy)
+    if isinstance(policy, TinyPolicyConfig):
         seed = (crl.extractor.cold_start or policy.cold_start).seed
         chosen = planner.config.seed if seed == "run" else seed
         first, base = planner.add(COLD_START_EXTRACTOR, {}, iteration=None, seed=chosen), None
@@ -50,9 +52,9 @@ def plan_beginning(planner: Planner, state: RunState) -> RunState:
         first, base = state.models[POLICY], state.bases.get(POLICY)
     else:
         weights = planner.sources.models[crl.extractor.model]
-        settings = PretrainedSettings(weights=weights, dtype=policy.dtype)
+        settings = PretrainedSettings(weights=weights, dtype=traits.dtype)
         first = planner.add(COPY_EXTRACTOR, {}, iteration=None, settings=settings)
-        base = None if policy.lora is None else first
+        base = None if traits.lora is None else first
     return replace(
         state,
         models={**state.models, EXTRACTOR: first},
