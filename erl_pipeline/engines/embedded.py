@@ -19,9 +19,10 @@ import numpy as np
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from erl_pipeline.engines.interface import Generation, GenerationRequest, Interrupted
+from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.engines.sampling import draw_tokens, uniform_stream
 from erl_pipeline.engines.short_query_attention import fast_decoding
+from storage.errors import Interrupted
 
 
 @dataclass
