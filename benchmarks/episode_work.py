@@ -99,7 +99,7 @@ def measure_rollouts(contender: str, threads: int) -> Figures:
 
     from erl_pipeline.config.loading.load import load_config
     from erl_pipeline.engines.embedded.engine import TransformersEngine
-    from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
+    from erl_pipeline.stages.names import TRAJECTORIES
     from storage.tables.trajectories import read_trajectories
 
     sampling = {"seconds": 0.0, "cpu": 0.0}

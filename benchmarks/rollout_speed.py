@@ -154,7 +154,7 @@ def measure_pipeline(task: dict[str, Any], profile: Path | None) -> Figures:
     from workloads.planned import planned_run
 
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
+    from erl_pipeline.stages.names import TRAJECTORIES
     from storage.tables.trajectories import read_trajectories
 
     config = RunConfig.model_validate(task["config"])

@@ -24,10 +24,6 @@ PROBE_TEMPERATURE = 2.0
 """The highest temperature that vLLM accepts, and so the one that changes log-probabilities most."""
 
 
-class Interrupted(Exception):
-    """The run was asked to stop; what is committed stays, what is in flight is dropped."""
-
-
 @dataclass(frozen=True)
 class GenerationRequest:
     """One turn to sample, from the model of this name.

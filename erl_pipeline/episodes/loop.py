@@ -7,8 +7,9 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from erl_pipeline.engines.interface import Generation, Interrupted
+from erl_pipeline.engines.interface import Generation
 from erl_pipeline.episodes.requests import RetrievalRequest, SampleRequest
+from storage.errors import Interrupted
 from storage.tables.trajectories import Trajectory
 
 if TYPE_CHECKING:

@@ -102,7 +102,13 @@ def test_a_run_samples_by_it_without_an_edit_of_the_project(tmp_path: Path) -> N
     site = tmp_path / "site"
     how = ["--no-deps", "--no-build-isolation", "--no-cache-dir", "--target", str(site)]
     subprocess.run([*pip, *how, str(sources)], check=True)
-    settings = [*SMALL, "engine=generate", "rollouts.tasks_per_iteration=2", "rollouts.group_size=4", "iterations=1"]
+    settings = [
+        *SMALL,
+        "engine=generate",
+        "rollouts.tasks_per_iteration=2",
+        "rollouts.group_size=4",
+        "iterations=1",
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "command_line.main", "train", str(ROOT / "configs/frozen_lake.yaml"),
          "--store", str(tmp_path / "store"), "--no-prefect", "--json",

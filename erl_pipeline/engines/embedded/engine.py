@@ -20,9 +20,9 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from erl_pipeline.engines.embedded.short_query_attention import fast_decoding
-from erl_pipeline.engines.interface import Generation, GenerationRequest, Interrupted
+from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.engines.sampling import draw_tokens, uniform_stream
-from storage.errors import EngineError
+from storage.errors import EngineError, Interrupted
 
 
 @dataclass

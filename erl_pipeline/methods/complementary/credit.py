@@ -27,9 +27,7 @@ from erl_pipeline.methods.complementary.pending import (
     requests_by_id,
 )
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES, trajectory_files
-from erl_pipeline.stages.rollouts.playing import MEMORY
-from erl_pipeline.stages.training.training_stage import ROLLOUTS
+from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TRAJECTORIES, trajectory_files
 from storage.tables.scored import scored
 
 if TYPE_CHECKING:

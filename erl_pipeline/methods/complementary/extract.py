@@ -24,9 +24,8 @@ from erl_pipeline.methods.complementary.asking import (
 )
 from erl_pipeline.methods.complementary.settings import EXTRACTION, FIRST_ATTEMPT, ComplementaryConfig
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS, TRAJECTORIES, trajectory_files
-from erl_pipeline.stages.rollouts.playing import MEMORY
-from erl_pipeline.stages.training.training_stage import ROLLOUTS
+from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TRAJECTORIES, trajectory_files
+from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS
 from storage.artifacts.recipe import derive_seed
 from storage.tables.scored import is_scored
 

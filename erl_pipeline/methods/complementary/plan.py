@@ -28,10 +28,10 @@ from erl_pipeline.plan.plan import POLICY, RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.policies.kind import policy_traits
 from erl_pipeline.stages.memory.forget_memory import plan_forgetting
+from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TASKS
 from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
-from erl_pipeline.stages.rollouts.playing import MEMORY, TASKS
 from erl_pipeline.stages.training.bootstrap import PretrainedSettings
-from erl_pipeline.stages.training.training_stage import ROLLOUTS, plan_training
+from erl_pipeline.stages.training.training_stage import plan_training
 from erl_pipeline.stages.training.update_policy import REFERENCE, UPDATE_POLICY, plan_update
 from storage.artifacts.recipe import derive_seed
 

@@ -18,13 +18,8 @@ from erl_pipeline.methods.complementary.settings import (
 )
 from erl_pipeline.methods.complementary.stored import Stored, drawn_by_weight, read_stored
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES, trajectory_files
-from erl_pipeline.stages.training.training_stage import (
-    ROLLOUTS,
-    TrainingSettings,
-    borrowed_trainer,
-    training_settings,
-)
+from erl_pipeline.stages.names import ROLLOUTS, TRAJECTORIES, trajectory_files
+from erl_pipeline.stages.training.training_stage import TrainingSettings, borrowed_trainer, training_settings
 from erl_pipeline.stages.training.update_policy import training_sequences
 from storage.artifacts.recipe import derive_seed
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from erl_pipeline.methods.complementary.artifacts import SCORES, SCORES_FILE
-from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
-from erl_pipeline.stages.training.training_stage import ROLLOUTS
+from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
 from storage.tables.scored import was_scored

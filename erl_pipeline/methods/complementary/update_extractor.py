@@ -11,7 +11,7 @@ from erl_pipeline.config.optimizer import UpdateConfig
 from erl_pipeline.methods.complementary.artifacts import CREDIT
 from erl_pipeline.methods.complementary.settings import ComplementaryConfig
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
+from erl_pipeline.stages.names import TRAJECTORIES
 from erl_pipeline.stages.training.training_record import reinforcement_rows
 from erl_pipeline.stages.training.training_stage import (
     TrainingSettings,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from erl_pipeline.methods.complementary.artifacts import SCORES, SCORES_FILE
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES, trajectory_files
+from erl_pipeline.stages.names import ROLLOUTS, TRAJECTORIES, trajectory_files
 from erl_pipeline.stages.training.training_record import reinforcement_rows
-from erl_pipeline.stages.training.training_stage import ROLLOUTS, count_steps, open_trainer, training_result
+from erl_pipeline.stages.training.training_stage import count_steps, open_trainer, training_result
 from erl_pipeline.stages.training.update_policy import (
     UPDATE_POLICY,
     UpdateSettings,

@@ -86,8 +86,8 @@ def _require_possible(config: RunConfig) -> None:
     assert isinstance(settings, ErlConfig)
     if isinstance(settings.feedback, JudgeFeedback) and policy_traits(config.policy).own_words:
         raise ConfigError(
-            f"method.feedback.type: judge writes sentences, and policy.type: {config.policy.type} reads only the "
-            "words of its environment; use feedback.type: rules, or a pretrained policy"
+            f"method.feedback.type: judge writes sentences, and policy.type: {config.policy.type} reads only "
+            "the words of its environment; use feedback.type: rules, or a pretrained policy"
         )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from erl_pipeline.methods.exgrpo.settings import Entropy, Pick
-from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
+from erl_pipeline.stages.names import trajectory_files
 from erl_pipeline.trainers.sequences import trajectory_sequence
 from storage.errors import InputError
 from storage.tables.trajectories import Trajectory, scan_trajectories

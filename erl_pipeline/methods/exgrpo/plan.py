@@ -16,10 +16,9 @@ from erl_pipeline.methods.exgrpo.settings import REPLAYED, ExgrpoConfig, ReplayC
 from erl_pipeline.plan.plan import POLICY, RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.policies.checkpoints import weights_settings
+from erl_pipeline.stages.names import ROLLOUTS, TASKS
 from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
-from erl_pipeline.stages.rollouts.playing import TASKS
 from erl_pipeline.stages.training.replayed_rows import REPLAY
-from erl_pipeline.stages.training.training_stage import ROLLOUTS
 from erl_pipeline.stages.training.update_policy import plan_update
 
 EXPERIENCE = "experience"

@@ -28,6 +28,7 @@ from erl_pipeline.policies.checkpoints import (
     checkpoint_parts,
     weights_settings,
 )
+from erl_pipeline.stages.names import MEMORY, TASKS
 from erl_pipeline.stages.rollouts.counts import count_rollouts, success_rates
 from erl_pipeline.stages.tasks.build_environment_files import with_built_files
 from erl_pipeline.stages.tasks.prepare_tasks import environment_identity
@@ -43,9 +44,6 @@ if TYPE_CHECKING:
     from erl_pipeline.episodes.requests import Retrieve
     from storage.artifacts.artifact import Artifact
     from storage.tables.trajectories import Trajectory
-
-TASKS, MEMORY = "tasks", "memory"
-"""Names of the inputs of a stage that plays; also that of the memory in a run's state."""
 
 
 class PlaySettings(Settings):

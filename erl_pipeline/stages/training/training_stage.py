@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from erl_pipeline.plan.planner import Planner
     from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
 
-ROLLOUTS = "rollouts"
-
 
 class TrainingSettings(Settings):
     """The part of the configuration that every training stage reads."""

@@ -9,7 +9,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from erl_pipeline.engines.embedded.engine import TransformersEngine
 from erl_pipeline.engines.embedded.short_query_attention import attend
-from erl_pipeline.engines.interface import Generation, GenerationRequest, Interrupted
+from erl_pipeline.engines.interface import Generation, GenerationRequest
+from storage.errors import Interrupted
 
 END = 3
 VOCABULARY = 40

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from erl_pipeline.engines.interface import Generation, GenerationRequest, Interrupted
+from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.episodes.context import EpisodeContext
 from erl_pipeline.episodes.play import Batches, EpisodeSetup, Turns, play_episodes
 from erl_pipeline.episodes.requests import RetrievalRequest, Retrieve, nothing_remembered
-from storage.errors import EngineError, InputError
+from storage.errors import EngineError, InputError, Interrupted
 from storage.memory.view import MemoryHit
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.engines import DOWN, REFLECTION, DownwardBatches, DownwardTurns
