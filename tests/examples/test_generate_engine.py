@@ -57,9 +57,10 @@ class Silent:
 
 @pytest.fixture(scope="module")
 def policy() -> LoadedPolicy:
-    tokenizer = build_tokenizer(["up", "down", "left", "right"])
+    tokenizer = build_tokenizer(["up", "down", "left", "right"], 32)
     model = build_model(TinyPolicyConfig(hidden_size=32, heads=1, layers=2), tokenizer, 32, seed=0)
-    return LoadedPolicy(model, tokenizer)
+    ends = frozenset({tokenizer.convert_tokens_to_ids(tokenizer.eos_token)})
+    return LoadedPolicy(model, tokenizer, tokenizer_digest="", context_length=32, eos_token_ids=ends)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 0.0])
@@ -123,6 +124,5 @@ def test_a_run_samples_by_it_without_an_edit_of_the_project(tmp_path: Path) -> N
     ]
     assert manifests
     for manifest in manifests:
-        recipe = manifest["recipe"]
-        assert recipe["settings"]["engine"] == {"type": "generate", "use_cache": True}
-        assert "generate_engine" in json.dumps(recipe["code"])
+        assert manifest["settings"]["play"]["engine"] == {"type": "generate", "use_cache": True}
+        assert "generate_engine" in json.dumps(manifest["code"])
