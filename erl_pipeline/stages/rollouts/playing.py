@@ -46,10 +46,9 @@ if TYPE_CHECKING:
     from erl_pipeline.engines.interface import GenerationEngine
     from erl_pipeline.engines.vllm.engine import VllmEngine
     from erl_pipeline.environments.prompt_format import PromptFormat
-    from erl_pipeline.episodes.context import EpisodeProtocol
-    from erl_pipeline.episodes.limits import RoleLimits
-    from erl_pipeline.episodes.play import Batches, Played, Turns
-    from erl_pipeline.episodes.requests import Retrieve
+    from erl_pipeline.episodes.context import EpisodeProtocol, Retrieve
+    from erl_pipeline.episodes.play import BatchSampling, ConcurrentSampling, Played
+    from erl_pipeline.episodes.rows import RoleLimits
     from erl_pipeline.policies.pretrained import LoadedPolicy
     from storage.artifacts.artifact import Artifact
     from storage.tables.trajectories import Trajectory
@@ -132,9 +131,8 @@ def play_episodes(
     """
     from erl_pipeline.episodes import play
     from erl_pipeline.episodes.dialogue import ChatTokenizer
-    from erl_pipeline.episodes.first_prompts import require_room
-    from erl_pipeline.episodes.limits import EpisodeLimits
-    from erl_pipeline.episodes.rows import Provenance
+    from erl_pipeline.episodes.play import require_room
+    from erl_pipeline.episodes.rows import EpisodeLimits, Provenance
     from erl_pipeline.policies.hardware import training_device
     from erl_pipeline.stages.determinism import sampling_determinism
 
@@ -242,15 +240,15 @@ def _sampling(
     policy: LoadedPolicy,
     parts: CheckpointParts,
     progress: _EpisodeProgress,
-) -> Batches | Turns:
+) -> BatchSampling | ConcurrentSampling:
     """The engine of the settings, with the policy's weights."""
     from erl_pipeline.episodes import play
 
     engine = engine_of(call, settings.engine)
     if isinstance(engine, VllmEngineConfig):
         server = _served(call, engine, policy, parts, POLICY)
-        return play.Turns(server, engine.max_in_flight, progress.count_tokens)
-    return play.Batches(_embedded(call, engine, policy, parts, POLICY, progress.count_tokens))
+        return play.ConcurrentSampling(server, engine.max_in_flight, progress.count_tokens)
+    return play.BatchSampling(_embedded(call, engine, policy, parts, POLICY, progress.count_tokens))
 
 
 def model_engine(
@@ -353,7 +351,7 @@ def _warn_of_silent_judge(call: StageCall[Any], played: Played) -> None:
 
 def _retrieve(call: StageCall[Any], settings: PlaySettings, memory: Artifact | None) -> Retrieve:
     """Answers retrievals from a memory version."""
-    from erl_pipeline.episodes.requests import RetrievalRequest, nothing_remembered
+    from erl_pipeline.episodes.context import RetrievalRequest, nothing_remembered
     from storage.memory.scoring import Scoring
     from storage.memory.view import MemoryHit
 
