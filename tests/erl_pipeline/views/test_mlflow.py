@@ -9,13 +9,11 @@ import pytest
 from mlflow import MlflowClient
 from pydantic import BaseModel
 
-from erl_pipeline.views.trackers.mlflow import MlflowWriter
-from erl_pipeline.views.trackers.writer import LastingWriter, Mark
-from storage.artifacts.manifest import Manifest
+from erl_pipeline.views.trackers import Mlflow
 from storage.errors import ConfigError, StoreError
 from storage.runs.run import Run, RunStore
-from tests.erl_pipeline.views.trackers.mlflow_servers import recorded_runs, recorded_scalars, tracking_server
-from tests.stage_records import NOON, stage_record
+from tests.erl_pipeline.views.mlflow_servers import recorded_runs, recorded_scalars, tracking_server
+from tests.stage_records import NOON
 
 
 class Inner(BaseModel):
@@ -51,26 +49,18 @@ def begun_run(store: Path, name: str = "first") -> Run:
     return run
 
 
-def writer(store: Path, run: Run, settings: BaseModel | None = None) -> MlflowWriter:
-    return MlflowWriter(store / "runs" / run.name, run, str(store), settings or Outer())
+def writer(store: Path, run: Run, settings: BaseModel | None = None) -> Mlflow:
+    return Mlflow(store / "runs" / run.name, run, str(store), settings or Outer())
 
 
-def manifest(loss: float, finished: datetime = NOON) -> Manifest:
-    """The manifest of a stage that took three seconds."""
-    made = stage_record(1, "evaluate", seconds=3.0).manifest
-    return made.model_copy(
-        update={
-            "started_at": finished - timedelta(seconds=3),
-            "finished_at": finished,
-            "counters": {"tokens": 7},
-            "metrics": {"loss": loss},
-        }
-    )
+def log(tracker: Mlflow, step: int, loss: float, at: datetime = NOON) -> None:
+    """The numbers of a stage that took three seconds."""
+    tracker.log(step, {"evaluate/loss": loss, "evaluate/tokens": 7, "evaluate/seconds": 3.0}, at)
 
 
 def test_numbers_settings_and_their_origin_are_in_the_mlflow_run(database: str, tmp_path: Path) -> None:
     with_tokens = writer(tmp_path, begun_run(tmp_path))
-    with_tokens.write(4, manifest(0.25))
+    log(with_tokens, 4, 0.25)
     with_tokens.close()
 
     (run,) = recorded_runs(database)
@@ -90,12 +80,12 @@ def test_numbers_settings_and_their_origin_are_in_the_mlflow_run(database: str, 
 def test_a_killed_writer_is_continued_and_each_step_stands_once(database: str, tmp_path: Path) -> None:
     run = begun_run(tmp_path)
     killed = writer(tmp_path, run)
-    killed.write(1, manifest(0.5))
+    log(killed, 1, 0.5)
     killed.flush()
 
     continued = writer(tmp_path, RunStore(str(tmp_path)).open("first"), Outer(iterations=3))
-    continued.write(1, manifest(0.5))  # the same artifact, with the time at which it was completed
-    continued.write(2, manifest(0.25, NOON + timedelta(minutes=1)))
+    log(continued, 1, 0.5)  # the same artifact, with the time at which it was completed
+    log(continued, 2, 0.25, NOON + timedelta(minutes=1))
     continued.flush()
 
     (found,) = recorded_runs(database)
@@ -109,13 +99,13 @@ def test_a_killed_writer_is_continued_and_each_step_stands_once(database: str, t
         ("evaluate/seconds", 2): [3.0],
     }
     assert found.data.params["iterations"] == "2"
-    assert found.data.tags["erl_pipeline.continued_with.iterations"] == "3"
+    assert found.data.tags["erl_pipeline.continued_with"] == "iterations=3"
 
 
 def test_more_numbers_than_one_request_takes(database: str, tmp_path: Path) -> None:
     many = writer(tmp_path, begun_run(tmp_path))
     for iteration in range(400):
-        many.write(iteration, manifest(iteration / 4))
+        log(many, iteration, iteration / 4)
     many.flush()
     (run,) = recorded_runs(database)
     values = recorded_scalars(database, run)
@@ -126,13 +116,12 @@ def test_more_numbers_than_one_request_takes(database: str, tmp_path: Path) -> N
 def test_the_mark_of_one_start_is_read_by_the_next(database: str, tmp_path: Path) -> None:
     run = RunStore(str(tmp_path)).create("first", {})
     first = writer(tmp_path, run)
-    assert isinstance(first, LastingWriter)
-    assert first.mark() is None
+    assert first.mark() == ""
     assert recorded_runs(database) == []  # nothing to record yet
     run.record(1, "evaluate", "id-1", kind="evaluation", reused=False, seconds=3.0)
-    first.set_mark(Mark(0, "abc"))
-    first.set_mark(Mark(12, "def"))
-    assert writer(tmp_path, run).mark() == Mark(12, "def")
+    first.flush("0 abc")
+    first.flush("12 def")
+    assert writer(tmp_path, run).mark() == "12 def"
 
 
 def test_a_run_that_is_begun_anew_under_its_name_has_an_mlflow_run_of_its_own(
@@ -140,8 +129,8 @@ def test_a_run_that_is_begun_anew_under_its_name_has_an_mlflow_run_of_its_own(
 ) -> None:
     for loss in (0.5, 0.25):
         anew = writer(tmp_path / "store", begun_run(tmp_path / "store"))
-        assert anew.mark() is None
-        anew.write(1, manifest(loss))
+        assert anew.mark() == ""
+        log(anew, 1, loss)
         anew.close()
         shutil.rmtree(tmp_path / "store")
     assert [run.data.metrics["evaluate/loss"] for run in recorded_runs(database)] == [0.5, 0.25]
@@ -152,7 +141,7 @@ def test_the_experiment_is_the_one_that_mlflows_own_variable_names(
 ) -> None:
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "of the laboratory")
     elsewhere = writer(tmp_path, begun_run(tmp_path))
-    elsewhere.write(1, manifest(0.5))
+    log(elsewhere, 1, 0.5)
     elsewhere.close()
     assert len(recorded_runs(database, "of the laboratory")) == 1
 
@@ -161,7 +150,7 @@ def test_a_file_that_cannot_be_written_is_an_error_of_the_store(database: str, t
     run = begun_run(tmp_path)
     broken = writer(tmp_path, run)
     (tmp_path / "shared.db").write_bytes(b"no database")
-    broken.write(1, manifest(0.5))
+    log(broken, 1, 0.5)
     with pytest.raises(StoreError, match=r"metrics: MLflow at sqlite:///.*shared\.db failed"):
         broken.flush()
     broken.close()  # and does not fail again
@@ -174,7 +163,7 @@ def test_without_an_address_the_runs_folder_must_be_writable(
     run = begun_run(tmp_path)
     (tmp_path / "file").write_text("where the run's folder should be")
     with pytest.raises(StoreError, match="cannot write"):
-        MlflowWriter(tmp_path / "file", run, str(tmp_path), Outer())
+        Mlflow(tmp_path / "file", run, str(tmp_path), Outer())
 
 
 def test_without_the_package_the_setting_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,15 +182,15 @@ def test_a_tracking_server_gets_the_numbers_and_its_end_is_an_error(
     with tracking_server(tmp_path / "server") as address:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", address.replace("//", "//me:password@"))
         first = writer(tmp_path, run)
-        first.write(1, manifest(0.5))
+        log(first, 1, 0.5)
         first.flush()
         again = writer(tmp_path, run)
-        again.write(1, manifest(0.5))
+        log(again, 1, 0.5)
         again.flush()
         (found,) = recorded_runs(address)
         assert recorded_scalars(address, found)["evaluate/loss", 1] == [0.5]
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-    again.write(2, manifest(0.25))
+    log(again, 2, 0.25)
     with pytest.raises(StoreError, match=f"metrics: MLflow at {address} failed: .*[Cc]onnection") as failure:
         again.flush()
     assert "password" not in str(failure.value)
