@@ -14,8 +14,14 @@ from command_line.episodes.reading import REPLAYED, episode_training, find_episo
 from command_line.ui.rows import row_files
 from command_line.ui.stored import Stored, StoredRun
 from erl_pipeline.evaluation.history import StageRecord
-from erl_pipeline.views.report.episodes import TaskPicture, in_order, task_picture
-from erl_pipeline.views.report.screen import Screen, drawing_of, episode_columns
+from erl_pipeline.views.report.episodes import (
+    EpisodeParts,
+    TaskPicture,
+    drawing_of,
+    episode_parts,
+    in_order,
+    task_picture,
+)
 from storage.artifacts.manifest import Manifest
 from storage.lineage.trained_on import record_file
 from storage.memory.entries import MEMORY, scan_deltas
@@ -28,7 +34,7 @@ class ShownEpisode:
     episode_id: str
     holder: Manifest
     rows: Sequence[Mapping[str, Any]]
-    screen: Screen
+    shown: EpisodeParts
     task: TaskPicture
     solved: bool | None
 
@@ -50,7 +56,7 @@ def read_episode(stored: Stored, run: StoredRun, iteration: int, identifier: str
         rows[0]["episode_id"],
         holder,
         rows,
-        episode_columns(rows, texts, drawing_of(run.config, rows[0]), training),
+        episode_parts(rows, texts, drawing_of(run.config, rows[0]), training),
         task_picture(json.loads(rows[0]["task_payload"] or "{}")),
         _solved([row["success"] for row in rows]),
     )
@@ -99,10 +105,6 @@ def _record_files(stored: Stored, run: StoredRun) -> dict[Path, StageRecord]:
         for record in run.history
         if (name := record_file(record.manifest)) is not None
     }
-
-
-def _replays(run: StoredRun) -> list[StageRecord]:
-    return [record for record in run.history if record.kind in REPLAYED]
 
 
 def memory_files(stored: Stored, run: StoredRun) -> dict[Path, Manifest]:

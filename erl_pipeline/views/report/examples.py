@@ -11,8 +11,15 @@ import polars as pl
 
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.episodes.roles import NEVER_TRAINED
-from erl_pipeline.views.report.episodes import ILL_FORMED, TaskPicture, in_order, task_picture
-from erl_pipeline.views.report.screen import Screen, drawing_of, episode_columns
+from erl_pipeline.views.report.episodes import (
+    ILL_FORMED,
+    EpisodeParts,
+    TaskPicture,
+    drawing_of,
+    episode_parts,
+    in_order,
+    task_picture,
+)
 from storage.tables.scored import was_scored
 
 _COLUMNS = (
@@ -58,7 +65,7 @@ class EpisodeExample:
     task_id: str
     sample_index: int
     task: TaskPicture
-    screen: Screen
+    shown: EpisodeParts
 
 
 def example_episodes(
@@ -117,5 +124,5 @@ def _example(
         task_id=rows[0]["task_id"],
         sample_index=rows[0]["sample_index"],
         task=task_picture(json.loads(rows[0]["task_payload"])),
-        screen=episode_columns(rows, memory_texts, drawing_of(config, rows[0])),
+        shown=episode_parts(rows, memory_texts, drawing_of(config, rows[0])),
     )
