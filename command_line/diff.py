@@ -50,7 +50,7 @@ def diff(
         stage_differences,
     )
     from erl_pipeline.runs.columns import run_columns
-    from erl_pipeline.views.iteration_table import legend
+    from erl_pipeline.views.report.tables import legend
     from storage.artifacts.store import ArtifactStore
     from storage.runs.origin import OfflineOrigin, read_origin
     from storage.runs.run import RunStore

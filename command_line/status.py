@@ -17,7 +17,7 @@ def status(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = Fals
     from erl_pipeline.runs.columns import method_columns
     from erl_pipeline.runs.config import readable_config
     from erl_pipeline.runs.state import begun_iterations, completed_iterations
-    from erl_pipeline.views.iteration_table import legend, row_cells, shown_columns
+    from erl_pipeline.views.report.tables import iteration_table
     from storage.artifacts.store import ArtifactStore
     from storage.runs.origin import read_origin
     from storage.runs.run import RunStore
@@ -77,6 +77,6 @@ def status(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = Fals
         training_cost(history, "generated_tokens", up_to=max((row.iteration for row in rows), default=0))
     )
     print_line(f"{counted(len(entries), 'artifact')}; {counted(tokens, 'token')} generated in rollouts")
-    shown = shown_columns(rows, columns)
-    print_table([row_cells(row, shown) for row in rows])
-    print_line(legend(shown))
+    table = iteration_table(rows, columns)
+    print_table(table.cells)
+    print_line(table.legend)

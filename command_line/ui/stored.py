@@ -93,7 +93,7 @@ class StoredRun:
     @cached_property
     def table(self) -> Table:
         """One row for each iteration."""
-        return iteration_table(self.history, self.columns)
+        return iteration_table([row for row in self.rows if row.values], self.columns, titles=True)
 
     @cached_property
     def places(self) -> Mapping[Place, str]:

@@ -17,7 +17,7 @@ from erl_pipeline.views.report.episodes import (
     episode_parts,
     task_picture,
 )
-from erl_pipeline.views.report.examples import EpisodeExample, example_episodes
+from erl_pipeline.views.report.page import EpisodeExample, example_episodes
 from storage.tables.trajectories import scan_trajectories, write_trajectories
 
 
