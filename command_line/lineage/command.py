@@ -12,8 +12,7 @@ import typer
 from command_line.lineage import questions, reach, trained_on
 from command_line.lineage.reach import Identifier
 from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName, iteration_span
-from command_line.output import counted, print_json, print_line, wide_console
-from command_line.program import command
+from command_line.output import command, counted, print_json, print_line, wide_console
 from command_line.selectors import artifact_or_row
 
 if TYPE_CHECKING:

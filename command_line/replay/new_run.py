@@ -9,8 +9,7 @@ from typing import Any
 
 from command_line.foreground import work_on_run
 from command_line.options import DEFAULT_STORE
-from command_line.output import counted, print_json, print_line, print_table
-from command_line.program import command
+from command_line.output import command, counted, print_json, print_line, print_table
 from command_line.run_state import run_folder
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.evaluation.history import of_stage, read_history

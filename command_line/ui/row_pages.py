@@ -10,12 +10,10 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import HTMLResponse
 
 from command_line.options import iteration_span
-from command_line.ui.episode import read_episode
+from command_line.ui.episode import MEASURES, Measure, read_episode, token_strip
 from command_line.ui.filters import FILTERS, Filter, read_filters
-from command_line.ui.pages import Crumb, address
-from command_line.ui.routes.common import ThePages, TheStore, iteration_crumb, run_crumbs
+from command_line.ui.pages import Crumb, ThePages, TheStore, address, iteration_crumb, run_crumbs
 from command_line.ui.rows import PAGE_ROWS, SORTABLE, find_rows, groups_of, joined_rows, read_page, row_files
-from command_line.ui.tokens import MEASURES, Measure, token_strip
 from erl_pipeline.evaluation.iterations import IterationRow
 from erl_pipeline.evaluation.samples import count_samples
 from storage.errors import InputError

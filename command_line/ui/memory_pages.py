@@ -10,21 +10,22 @@ import polars as pl
 from fastapi import APIRouter, Query, Request
 from starlette.responses import HTMLResponse
 
-from command_line.memory.outcomes import interval
 from command_line.memory.run import RunMemory, open_memory
+from command_line.memory.stats import interval
 from command_line.ui.episode import memory_files
-from command_line.ui.memory_map import (
+from command_line.ui.memory import (
     COLOURS,
+    DECIMALS,
     MOST_POINTS,
     Colour,
+    EntryList,
+    EntryPage,
+    Sort,
     memory_map,
     places_within,
     read_span,
 )
-from command_line.ui.memory_rows import EntryList, EntryPage, Sort
-from command_line.ui.pages import Crumb, address
-from command_line.ui.projection import DECIMALS
-from command_line.ui.routes.common import ThePages, TheStore, run_crumbs
+from command_line.ui.pages import Crumb, ThePages, TheStore, address, run_crumbs
 from command_line.ui.rows import PAGE_ROWS
 from command_line.ui.stored import Stored, StoredRun
 from erl_pipeline.evaluation.memory_effect import entry_credits, memory_effect
