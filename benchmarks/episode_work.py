@@ -150,9 +150,8 @@ def play(count: int) -> float:
     from erl_pipeline.environments.interface import Task
     from erl_pipeline.environments.threads import in_threads
     from erl_pipeline.episodes.dialogue import ChatTokenizer
-    from erl_pipeline.episodes.limits import EpisodeLimits, RoleLimits
-    from erl_pipeline.episodes.play import EpisodeSetup, Turns, play_episodes
-    from erl_pipeline.episodes.rows import Provenance
+    from erl_pipeline.episodes.play import ConcurrentSampling, EpisodeSetup, play_episodes
+    from erl_pipeline.episodes.rows import EpisodeLimits, Provenance, RoleLimits
     from erl_pipeline.policies.pretrained import load_tokenizer
 
     tokenizer = load_tokenizer(SMOLLM2)
@@ -178,7 +177,7 @@ def play(count: int) -> float:
         Provenance("recipe", 1, {"policy": "scripted"}, "tokenizer", "", 0),
     )
     began = time.perf_counter()
-    played = play_episodes(setup, tasks, range(1), Turns(Scripted(tokenizer), count))
+    played = play_episodes(setup, tasks, range(1), ConcurrentSampling(Scripted(tokenizer), count))
     seconds = time.perf_counter() - began
     if not all(row.success for row in played.rows):
         raise RuntimeError("an episode did not go as its script says")

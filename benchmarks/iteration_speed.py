@@ -147,7 +147,7 @@ def prompts_of_the_run(arguments: argparse.Namespace) -> list[Any]:
     from erl_pipeline.environments.frozen_lake import ENVIRONMENT
     from erl_pipeline.environments.frozen_lake.game import game_of
     from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
-    from erl_pipeline.episodes.plain_prompts import PlainPrompts
+    from erl_pipeline.episodes.attempt import PlainPrompts
     from erl_pipeline.stages.tasks.draw_tasks import draw_tasks
 
     config = load_config(CONFIG, settings(arguments))

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from command_line.options import DEFAULT_STORE, Json, Store
-from command_line.output import counted, print_json, print_line, print_table
-from command_line.program import command
+from command_line.output import command, counted, print_json, print_line, print_table
 from storage.errors import InputError
 
 if TYPE_CHECKING:

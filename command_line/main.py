@@ -17,8 +17,6 @@ from command_line import (
     export,
     gc,
     importing,
-    plugins,
-    report,
     schedule,
     serve,
     status,
@@ -37,8 +35,24 @@ from command_line.replay.command import replay
 from command_line.runs.command import app as runs
 from command_line.train.command import train
 from command_line.ui.command import ui
-from command_line.usage import print_usage_error
 from storage.errors import PipelineError
+
+
+def print_usage_error(error: typer.TyperException) -> None:
+    """Print one `error: …` line on standard error, with the command whose help says what is allowed.
+
+    Without a message nothing is printed: a group of commands, called without a command, has printed its help.
+    """
+    message = error.format_message().rstrip(".").strip()
+    if not message:
+        return
+    context = getattr(error, "ctx", None)
+    hint = "" if context is None else f" See: {context.command_path} --help"
+    end = "" if message.endswith("?") else "."
+    # pydantic, with which typer reads arguments, puts these words before typer's own.
+    one_line = " ".join(message.split()).replace(": Value error, ", ": ")
+    print(f"error: {one_line[:1].lower()}{one_line[1:]}{end}{hint}", file=sys.stderr)
+
 
 app = typer.Typer(
     name="erl-pipeline",
@@ -69,7 +83,7 @@ app.command("plan")(plan)
 app.command("status")(status.status)
 app.command("evaluate")(evaluate)
 app.command("compare")(compare)
-app.command("report")(report.report)
+app.command("report")(status.report)
 app.command("export")(export.export)
 app.command("replay")(replay)
 app.command("certify")(certify.certify)
@@ -79,7 +93,7 @@ app.command("serve")(serve.serve)
 app.command("trainer-node")(trainer_node)
 app.command("gc")(gc.gc)
 app.command("doctor")(doctor)
-app.command("plugins")(plugins.plugins)
+app.command("plugins")(config.plugins)
 app.add_typer(importing.app, name="import")
 app.add_typer(config.app, name="config")
 app.add_typer(schedule.app, name="schedule")

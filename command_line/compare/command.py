@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from command_line.options import DEFAULT_STORE, Json, Settings, Store
-from command_line.output import counted, print_json, print_line, print_table
-from command_line.program import command
+from command_line.output import command, counted, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from erl_pipeline.comparison.design import Design
@@ -102,7 +101,7 @@ def _require_committed(design: Design) -> None:
 def _work(design: Design, store: str, jobs: int, threads: int) -> Result:
     """Train what is left, until it is done. Raises typer.Exit when a signal asked to stop."""
     from command_line.compare.rounds import Rounds
-    from command_line.interruption import Stop, call_interruptibly
+    from command_line.foreground import Stop, call_interruptibly
     from storage.errors import Interrupted
 
     def tell(line: str) -> None:

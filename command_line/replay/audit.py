@@ -8,8 +8,7 @@ from pathlib import Path
 
 import typer
 
-from command_line.foreground import in_foreground
-from command_line.interruption import Stop
+from command_line.foreground import Stop, in_foreground
 from command_line.output import counted, print_json, print_line, print_table
 from command_line.progress import ProgressDisplay
 from command_line.replay.stored import StoredRun

@@ -9,8 +9,7 @@ from typing import Any
 
 from command_line.foreground import work_on_run
 from command_line.options import DEFAULT_STORE
-from command_line.output import counted, print_json, print_line, print_table
-from command_line.program import command
+from command_line.output import command, counted, print_json, print_line, print_table
 from command_line.run_state import run_folder
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.evaluation.history import of_stage, read_history
@@ -23,7 +22,7 @@ from erl_pipeline.runs.report import write_run_report
 from erl_pipeline.runs.state import latest_checkpoint
 from erl_pipeline.runs.train import train
 from erl_pipeline.stages.training.measure_staleness import MEASURE_STALENESS
-from erl_pipeline.views.iteration_table import legend, row_cells, shown_columns
+from erl_pipeline.views.report.tables import iteration_table
 from storage.artifacts.store import ArtifactStore
 from storage.runs.origin import BranchOrigin, OfflineOrigin, read_origin
 from storage.runs.run import RunStore
@@ -90,9 +89,9 @@ def conclude(name: str, source: str, store: str, last: int, json: bool) -> None:
             print_line(
                 f"Iterations before {origin.iteration} are those of {source}; `status {name}` shows all."
             )
-    shown = shown_columns(rows, columns)
-    print_table([row_cells(row, shown) for row in rows])
-    print_line(legend(shown))
+    table = iteration_table(rows, columns)
+    print_table(table.cells)
+    print_line(table.legend)
     if isinstance(origin, OfflineOrigin):
         print_line("Numbers of rollouts are those of the stored ones; no rollout was generated again")
         print_line()

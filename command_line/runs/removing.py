@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from command_line.gc import YOUNG_HOURS
 from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
-from command_line.output import bytes_text, print_json, print_line
-from command_line.program import command
+from command_line.output import bytes_text, command, print_json, print_line
 
 
 def remove(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:

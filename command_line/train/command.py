@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from command_line.options import DEFAULT_STORE, ConfigFile, Json, Settings, Store
-from command_line.output import counted, print_json, print_line, print_table
-from command_line.program import command
+from command_line.output import command, counted, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -134,7 +133,7 @@ def _conclude(run: Run, store: str, target: int, worked: bool, json: bool) -> No
     from erl_pipeline.runs.columns import method_columns
     from erl_pipeline.runs.config import run_config
     from erl_pipeline.runs.state import latest_checkpoint
-    from erl_pipeline.views.iteration_table import MOST_ROWS, legend, row_cells, shown_columns
+    from erl_pipeline.views.report.tables import MOST_ROWS, iteration_table
     from storage.artifacts.store import ArtifactStore
 
     artifacts = ArtifactStore(store)
@@ -160,11 +159,11 @@ def _conclude(run: Run, store: str, target: int, worked: bool, json: bool) -> No
             }
         )
         return
-    tabled = shown_columns(rows, columns)
-    print_table([row_cells(row, tabled) for row in rows])
+    table = iteration_table(rows, columns)
+    print_table(table.cells)
     if newest >= MOST_ROWS:
         print_line(f"The newest {counted(MOST_ROWS, 'iteration')}; `status` shows all.")
-    print_line(legend(tabled) + "\n")
+    print_line(table.legend + "\n")
     place = [] if store == DEFAULT_STORE else ["--store", store]
     tries = [
         ["status", run.name],

@@ -9,10 +9,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
-from command_line.ui.known_files import KnownFiles
-from command_line.ui.known_lineage import KnownLineage
-from command_line.ui.sealed import Sealed
-from command_line.ui.searching import MemorySearches
+from command_line.ui.cached import KnownFiles, KnownLineage, MemorySearches, Sealed
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.evaluation.history import (
     CurvePoint,
@@ -93,7 +90,7 @@ class StoredRun:
     @cached_property
     def table(self) -> Table:
         """One row for each iteration."""
-        return iteration_table(self.history, self.columns)
+        return iteration_table([row for row in self.rows if row.values], self.columns, titles=True)
 
     @cached_property
     def places(self) -> Mapping[Place, str]:

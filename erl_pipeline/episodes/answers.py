@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from erl_pipeline.engines.interface import AsynchronousEngine, Generation, GenerationEngine
-from erl_pipeline.episodes.requests import RetrievalRequest, Retrieve, SampleRequest
+from erl_pipeline.episodes.context import RetrievalRequest, Retrieve, SampleRequest
 
 if TYPE_CHECKING:
     from storage.memory.view import MemoryHit

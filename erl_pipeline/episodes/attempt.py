@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from inspect import isawaitable
 from typing import TYPE_CHECKING
 
-from erl_pipeline.environments.messages import Message, ToolSchema
+from erl_pipeline.environments.messages import Message, ToolSchema, opening
 from erl_pipeline.environments.prompt_format import AttemptReport
 from erl_pipeline.episodes.context import EpisodeContext, Place
 from erl_pipeline.episodes.dialogue import Dialogue
 from erl_pipeline.episodes.guarded_environment import EnvironmentFailure
-from erl_pipeline.episodes.metrics import TurnMetrics
 from erl_pipeline.episodes.rows import Outcome, situation, trajectory
 from storage.errors import InputError
 from storage.tables.scored import AS_ZERO, is_scored
@@ -21,6 +20,39 @@ from storage.tables.trajectories import Trajectory
 if TYPE_CHECKING:
     from erl_pipeline.engines.interface import Generation
     from storage.memory.view import MemoryHit
+
+
+class TurnMetrics:
+    """Sums the metrics of an attempt's turns; those in `means` are averaged over the turns that have them."""
+
+    def __init__(self, means: frozenset[str]) -> None:
+        self._means = means
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """Add the metrics of one turn."""
+        for name, value in metrics.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value
+            self._counts[name] = self._counts.get(name, 0) + 1
+
+    def of_attempt(self) -> dict[str, float]:
+        """The metrics of all turns together, by name."""
+        return {
+            name: total / self._counts[name] if name in self._means else total
+            for name, total in sorted(self._sums.items())
+        }
+
+
+class PlainPrompts:
+    """Instructions as the system message, the first observation as the user's."""
+
+    def attempt(self, instructions: str, observation: str, notes: Sequence[str]) -> list[Message]:
+        """The opening of a first attempt. Raises `ValueError` for notes, for which there is no form."""
+        if notes:
+            raise ValueError("plain prompts have no form for notes")
+        return opening(instructions, observation)
+
 
 _NO_ROOM = "The conversation reached the end of the policy's context before the attempt was over."
 

@@ -105,9 +105,8 @@ def _play(
     policy: LoadedPolicy,
 ) -> Played:
     from erl_pipeline.episodes.dialogue import ChatTokenizer
-    from erl_pipeline.episodes.limits import EpisodeLimits
-    from erl_pipeline.episodes.play import Batches, EpisodeSetup, play_episodes
-    from erl_pipeline.episodes.rows import Provenance
+    from erl_pipeline.episodes.play import BatchSampling, EpisodeSetup, play_episodes
+    from erl_pipeline.episodes.rows import EpisodeLimits, Provenance
 
     chosen = RunConfig.model_fields["method"].default
     method = plugins("methods")[chosen].value
@@ -140,7 +139,7 @@ def _play(
     episodes = math.ceil(len(answers) / 3)
     samples = range(math.ceil(episodes / len(tasks)))
     engine = _GivenAnswers(answers, min(policy.eos_token_ids))
-    return play_episodes(setup, list(tasks)[:episodes], samples, Batches(engine))
+    return play_episodes(setup, list(tasks)[:episodes], samples, BatchSampling(engine))
 
 
 def _of_part(protocols: Mapping[str, EpisodeProtocol]) -> EpisodeProtocol:

@@ -18,7 +18,7 @@ from erl_pipeline.runs.ready_here import require_ready_here
 from erl_pipeline.runs.retention import DriverRetention
 from erl_pipeline.runs.tools import require_tools_are_known
 from erl_pipeline.runs.warnings import WarningWatch
-from erl_pipeline.views.trackers.recording import recorded_metrics
+from erl_pipeline.views.recording import recorded_metrics
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,6 @@ def _held_out(metric: str, words: str, meaning: str) -> Column:
         title=words,
         share=True,
         interval=True,
-        optional=True,
         drawn=ChartLine("Held-out success", words, "success"),
     )
 
@@ -163,7 +162,6 @@ def with_reward(columns: Iterable[Column]) -> Iterator[Column]:
                 f"reward_{role}",
                 "reward",
                 "mean reward of these attempts; blank where each is 0 or 1",
-                optional=True,
             )
 
 
@@ -181,7 +179,6 @@ NOT_SCORED_COLUMNS = (
             f"attempts left out of everything, because {why}",
             ",d",
             adds_up=True,
-            optional=True,
         )
         for reason, (label, why) in _REASONS.items()
     ),
@@ -191,7 +188,6 @@ NOT_SCORED_COLUMNS = (
         "held-out left out",
         "held-out tasks left out of the success rate, because the attempt was not scored",
         ",d",
-        optional=True,
     ),
 )
 """How many attempts were left out, by reason; shown in tables of runs that have such attempts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 
-from command_line.interruption import Stop, call_interruptibly
+from command_line.foreground import Stop, call_interruptibly
 
 
 def main() -> None:

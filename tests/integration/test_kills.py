@@ -22,7 +22,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
 from storage.upkeep.verification import verify_run
 from tests.command_line.invoke import FinishedRun
-from tests.erl_pipeline.views.trackers.events import scalars
+from tests.erl_pipeline.views.events import scalars
 from tests.integration.killing import random_moment, seconds_of, train_to_the_end, train_until
 from tests.integration.runs import artifact_hashes, trajectory_ids
 

@@ -13,7 +13,6 @@ from erl_pipeline.environments.experience_format import (
     ExperienceFormat,
     ExperienceOperation,
 )
-from erl_pipeline.methods.complementary.artifacts import CALLS_FILE
 from erl_pipeline.methods.complementary.asking import (
     AskingSettings,
     Extractor,
@@ -22,7 +21,12 @@ from erl_pipeline.methods.complementary.asking import (
     asking_settings,
     experience_format,
 )
-from erl_pipeline.methods.complementary.settings import EXTRACTION, FIRST_ATTEMPT, ComplementaryConfig
+from erl_pipeline.methods.complementary.settings import (
+    CALLS_FILE,
+    EXTRACTION,
+    FIRST_ATTEMPT,
+    ComplementaryConfig,
+)
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TRAJECTORIES, trajectory_files
 from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS

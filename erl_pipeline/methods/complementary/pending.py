@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from erl_pipeline.methods.complementary.artifacts import CALLS, CREDIT, CREDITS_FILE, MERGED
+from erl_pipeline.methods.complementary.settings import CALLS, CREDIT, CREDITS_FILE, MERGED
 from erl_pipeline.stages.names import TRAJECTORIES
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from erl_pipeline.methods.complementary.artifacts import SCORES, SCORES_FILE
+from erl_pipeline.methods.complementary.settings import SCORES, SCORES_FILE
 from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from erl_pipeline.methods.complementary.artifacts import SCORES, SCORES_FILE
+from erl_pipeline.methods.complementary.settings import SCORES, SCORES_FILE
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.names import ROLLOUTS, TRAJECTORIES, trajectory_files
 from erl_pipeline.stages.training.training_record import reinforcement_rows

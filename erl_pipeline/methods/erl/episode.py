@@ -7,7 +7,11 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from erl_pipeline.environments.prompt_format import PromptFormat
+from erl_pipeline.config.feedback import JudgeFeedback
+from erl_pipeline.config.templates import render
+from erl_pipeline.environments.chat_prompts import report_values
+from erl_pipeline.environments.messages import Message, opening
+from erl_pipeline.environments.prompt_format import AttemptReport, PromptFormat
 from erl_pipeline.episodes.attempt import Attempt, Opening, play_attempt, rewarded
 from erl_pipeline.episodes.context import EpisodeContext, Place
 from erl_pipeline.episodes.dialogue import Dialogue
@@ -19,6 +23,11 @@ from storage.tables.trajectories import FREE, Trajectory
 
 if TYPE_CHECKING:
     from storage.memory.view import MemoryHit
+
+
+def judge_prompt(judge: JudgeFeedback, instructions: str, report: AttemptReport) -> list[Message]:
+    """The messages that ask for its judgement."""
+    return opening(render(judge.system, {}), render(judge.template, report_values(instructions, report)))
 
 
 class Phase(IntEnum):

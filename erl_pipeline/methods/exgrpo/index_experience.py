@@ -86,8 +86,7 @@ def _index(call: StageCall[Any], score: Score | None) -> StageResult:
         member_rows,
         tried_tasks,
     )
-    from erl_pipeline.methods.exgrpo.experience import PARENT, RETIRED, write_experience
-    from erl_pipeline.methods.exgrpo.keeping import kept_experience
+    from erl_pipeline.methods.exgrpo.experience import PARENT, RETIRED, kept_experience, write_experience
     from storage.tables.trajectories import read_trajectories
 
     settings, rollouts = call.settings, call.inputs[ROLLOUTS]

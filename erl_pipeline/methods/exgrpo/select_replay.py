@@ -28,10 +28,9 @@ from storage.artifacts.recipe import derive_seed
 
 if TYPE_CHECKING:
     from erl_pipeline.environments.interface import Task
-    from erl_pipeline.methods.exgrpo.candidates import Candidate
+    from erl_pipeline.methods.exgrpo.candidates import Candidate, Selected
     from erl_pipeline.methods.exgrpo.draw import Drawn
     from erl_pipeline.methods.exgrpo.experience import Experience
-    from erl_pipeline.methods.exgrpo.replayed import Selected
     from storage.tables.trajectories import Trajectory
 
 SPARE_TASKS = 20
@@ -61,10 +60,9 @@ def _compute(call: StageCall[SelectSettings]) -> StageResult:
     """Draw tasks, choose a stored attempt of each, and plan the fresh attempts of the iteration around it."""
     import random
 
+    from erl_pipeline.methods.exgrpo.candidates import replay_row, write_replay
     from erl_pipeline.methods.exgrpo.draw import DrawRules, draw_replay
-    from erl_pipeline.methods.exgrpo.experience import PARENT
-    from erl_pipeline.methods.exgrpo.keeping import kept_experience
-    from erl_pipeline.methods.exgrpo.replayed import replay_row, write_replay
+    from erl_pipeline.methods.exgrpo.experience import PARENT, kept_experience
 
     settings, iteration = call.settings, call.index["iteration"]
     experience = kept_experience(call.resources, call.inputs[PARENT])
@@ -123,8 +121,7 @@ def _choose(
     call: StageCall[SelectSettings], drawn: Sequence[Drawn], experience: Experience, scored: bool
 ) -> tuple[list[Selected], Any]:
     """The attempt that is replayed for each drawn task, and how reproducible the choice is."""
-    from erl_pipeline.methods.exgrpo.candidates import mean_entropies, pick_one
-    from erl_pipeline.methods.exgrpo.replayed import Selected
+    from erl_pipeline.methods.exgrpo.candidates import Selected, mean_entropies, pick_one
 
     settings = call.settings
     if not drawn:
@@ -221,7 +218,7 @@ def _source(selected: Selected) -> Trajectory:
 
 def _weight(tasks: Sequence[Task], iteration: int, settings: SelectSettings) -> dict[str, float]:
     """The weight of fresh rows, which `tiers` lowers with each pass over the tasks."""
-    from erl_pipeline.methods.exgrpo.tiers import on_policy_weight
+    from erl_pipeline.methods.exgrpo.draw import on_policy_weight
 
     if settings.sampler != "tiers":
         return {}

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.prompt_format import PromptFormat
-    from erl_pipeline.episodes.limits import RoleLimits
+    from erl_pipeline.episodes.rows import RoleLimits
     from erl_pipeline.plan.plan import RunState
     from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.sources import Sources
@@ -135,7 +135,7 @@ def _episodes(play: PlaySettings) -> tuple[PromptFormat, Mapping[str, RoleLimits
     The lengths are those of the method. For a method without reflections all are that of `sampling`.
     """
     from erl_pipeline.episodes.encounters import STREAMED_ATTEMPT, STREAMED_REFLECTION, STREAMED_RETRY
-    from erl_pipeline.episodes.limits import RoleLimits
+    from erl_pipeline.episodes.rows import RoleLimits
 
     environment: Any = plugins("environments")[play.environment.type].value
     method: Any = plugins("methods")[play.episode.type].value

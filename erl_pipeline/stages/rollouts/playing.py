@@ -38,10 +38,9 @@ if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.engines.chat_server import ChatServer
     from erl_pipeline.environments.prompt_format import PromptFormat
-    from erl_pipeline.episodes.context import EpisodeProtocol
-    from erl_pipeline.episodes.limits import RoleLimits
-    from erl_pipeline.episodes.play import Batches, Played, Turns
-    from erl_pipeline.episodes.requests import Retrieve
+    from erl_pipeline.episodes.context import EpisodeProtocol, Retrieve
+    from erl_pipeline.episodes.play import BatchSampling, ConcurrentSampling, Played
+    from erl_pipeline.episodes.rows import RoleLimits
     from storage.artifacts.artifact import Artifact
     from storage.tables.trajectories import Trajectory
 
@@ -118,9 +117,8 @@ def play_episodes(
     """
     from erl_pipeline.episodes import play
     from erl_pipeline.episodes.dialogue import ChatTokenizer
-    from erl_pipeline.episodes.first_prompts import require_room
-    from erl_pipeline.episodes.limits import EpisodeLimits
-    from erl_pipeline.episodes.rows import Provenance
+    from erl_pipeline.episodes.play import require_room
+    from erl_pipeline.episodes.rows import EpisodeLimits, Provenance
     from erl_pipeline.policies.hardware import training_device
     from erl_pipeline.stages.determinism import sampling_determinism
 
@@ -180,12 +178,12 @@ def play_episodes(
     return replace(played, determinism=engine if played.determinism == "bytes" else played.determinism)
 
 
-def _sampling(opened: OpenedEngine, progress: _EpisodeProgress) -> Batches | Turns:
+def _sampling(opened: OpenedEngine, progress: _EpisodeProgress) -> BatchSampling | ConcurrentSampling:
     from erl_pipeline.episodes import play
 
     if opened.concurrent is None:
-        return play.Batches(opened.batches, opened.max_in_flight)
-    return play.Turns(opened.concurrent, opened.max_in_flight, progress.count_tokens)
+        return play.BatchSampling(opened.batches, opened.max_in_flight)
+    return play.ConcurrentSampling(opened.concurrent, opened.max_in_flight, progress.count_tokens)
 
 
 def _protocol(settings: PlaySettings, *, first_only: bool, retrieval: bool) -> EpisodeProtocol:
@@ -245,7 +243,7 @@ def _warn_of_silent_judge(call: StageCall[Any], played: Played) -> None:
 
 def _retrieve(call: StageCall[Any], settings: PlaySettings, memory: Artifact | None) -> Retrieve:
     """Answers retrievals from a memory version."""
-    from erl_pipeline.episodes.requests import RetrievalRequest, nothing_remembered
+    from erl_pipeline.episodes.context import RetrievalRequest, nothing_remembered
     from storage.memory.scoring import Scoring
     from storage.memory.view import MemoryHit
 

@@ -96,9 +96,7 @@ def warm_start_columns(config: RunConfig) -> tuple[Column, ...]:
     plugin = plugins("environments")[config.environment.type].value
     parts = plugin.require_warm_start(config.environment)
     return tuple(
-        Column(
-            _NAME, name, name.replace("_", " "), f"{meaning}, after the warm start", share=True, optional=True
-        )
+        Column(_NAME, name, name.replace("_", " "), f"{meaning}, after the warm start", share=True)
         for name, meaning in parts.measures.items()
     )
 

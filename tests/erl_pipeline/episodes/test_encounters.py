@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
-from erl_pipeline.episodes.context import EpisodeContext
+from erl_pipeline.episodes.context import EpisodeContext, RetrievalRequest, SampleRequest
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.encounters import (
     STREAMED_ATTEMPT,
@@ -18,9 +18,7 @@ from erl_pipeline.episodes.encounters import (
     play_encounter,
 )
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
-from erl_pipeline.episodes.limits import EpisodeLimits, RoleLimits
-from erl_pipeline.episodes.requests import RetrievalRequest, SampleRequest
-from erl_pipeline.episodes.rows import EpisodeIdentity
+from erl_pipeline.episodes.rows import EpisodeIdentity, EpisodeLimits, RoleLimits
 from storage.memory.view import MemoryHit
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.script import CONTEXT, PROVENANCE, SETTINGS, TASK, TOKENIZER, says

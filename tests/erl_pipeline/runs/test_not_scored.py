@@ -25,8 +25,8 @@ from erl_pipeline.runs.run_plans import plan_offline, plan_run
 from erl_pipeline.runs.summary import last_score
 from erl_pipeline.stages.names import TRAJECTORIES
 from erl_pipeline.stages.rollouts.graded_rewards import graded_rewards
-from erl_pipeline.views.report.examples import example_episodes
-from erl_pipeline.views.report.learning import role_rewards
+from erl_pipeline.views.report.curves import role_rewards
+from erl_pipeline.views.report.page import example_episodes
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
 from storage.lineage import explain

@@ -8,19 +8,21 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.config.objective import ObjectiveConfig
-from erl_pipeline.methods.complementary.artifacts import CALLS, CREDIT, CREDITS_FILE, MERGED
-from erl_pipeline.methods.complementary.credit import credit_rows, halves, retrieval_entropy
-from erl_pipeline.methods.complementary.pending import (
+from erl_pipeline.methods.complementary.credit import (
     BATCHED,
     Batch,
     Sample,
     batch_rows,
+    credit_rows,
     earlier_credits,
     gather,
+    halves,
     requests_by_id,
+    retrieval_entropy,
 )
+from erl_pipeline.methods.complementary.settings import CALLS, CREDIT, CREDITS_FILE, MERGED
 from erl_pipeline.methods.complementary.tables import CREDITS
-from erl_pipeline.methods.complementary.update_extractor import batch_advantages
+from erl_pipeline.methods.complementary.train_extractor import batch_advantages
 from erl_pipeline.stages.names import TRAJECTORIES
 from erl_pipeline.stages.training.update_policy import training_sequences
 from storage.tables.parquet import write_rows

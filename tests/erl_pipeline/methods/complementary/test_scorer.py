@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from erl_pipeline.methods.complementary.scorer import Scorer, improved, scorer_loss
-from erl_pipeline.methods.complementary.stored import drawn_by_weight
-from erl_pipeline.methods.complementary.weighted_update import weighted_sequences
+from erl_pipeline.methods.complementary.score import weighted_sequences
+from erl_pipeline.methods.complementary.scorer import Scorer, drawn_by_weight, improved, scorer_loss
 from erl_pipeline.trainers.sequences import trajectory_sequence
 from tests.erl_pipeline.methods.complementary.rows import attempt
 

@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from erl_pipeline.episodes.requests import RetrievalRequest, SampleRequest
+from erl_pipeline.episodes.context import RetrievalRequest, SampleRequest
 from erl_pipeline.methods.erl.episode import Phase
 from storage.errors import InputError
 from tests.erl_pipeline.episodes.script import play

@@ -16,10 +16,10 @@ import torch
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.environments.interface import Task
+from erl_pipeline.methods.exgrpo.candidates import SELECTION_FILE
 from erl_pipeline.methods.exgrpo.draw import DrawRules, draw_replay
 from erl_pipeline.methods.exgrpo.experience import GROUPS_FILE, MEMBERS_FILE, Experience, read_experience
 from erl_pipeline.methods.exgrpo.index_experience import INDEX_EXPERIENCE, IndexSettings
-from erl_pipeline.methods.exgrpo.replayed import SELECTION_FILE
 from erl_pipeline.methods.exgrpo.select_replay import SELECT_REPLAY, SelectSettings
 from erl_pipeline.methods.exgrpo.settings import BucketSettings, ReplayConfig, TierSettings
 from erl_pipeline.policies.checkpoints import LoadedPolicies, WeightsSettings
