@@ -211,9 +211,8 @@ def raise_version(code: StageCode, tree: SourceTree) -> StageCode:
             before, after = line[: value.col_offset], line[value.end_col_offset :]
             lines[value.lineno - 1] = f"{before}{raised.version}{after}"
             path.write_text("".join(lines), encoding="utf-8")
-            print(
-                f"{path.relative_to(tree.roots[module.partition('.')[0]].parent)}:{value.lineno}: {code.name} has version {raised.version}"
-            )
+            shown = path.relative_to(tree.roots[module.partition(".")[0]].parent)
+            print(f"{shown}:{value.lineno}: {code.name} has version {raised.version}")
             return raised
     raise ValueError(f"{path} makes no stage with compute={function}")
 

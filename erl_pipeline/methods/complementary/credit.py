@@ -27,6 +27,7 @@ from erl_pipeline.methods.complementary.pending import (
     requests_by_id,
 )
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.stages.memory.opened import opened_memory
 from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TRAJECTORIES, trajectory_files
 from storage.tables.scored import scored
 
@@ -136,7 +137,7 @@ def _requests(call: StageCall[CreditSettings], rows: Sequence[Trajectory]) -> di
     """Entry id -> the request that wrote it, for each entry that the attempts saw."""
     if MEMORY not in call.inputs:
         return {}
-    memory = call.resources.memory(call.settings.embedding_model)
+    memory = opened_memory(call.resources, call.settings.embedding_model)
     seen = sorted({entry_id for row in rows for entry_id in row.memory_entry_ids})
     entries = memory.at(call.inputs[MEMORY].manifest.artifact_id).get(seen)
     return {
