@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.plugins.installed import NO_BYTES
 from erl_pipeline.environments.experience_format import ExperienceFormat
 from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
 from erl_pipeline.environments.pictures import FoundDocuments, Picture
@@ -227,7 +228,7 @@ class EnvironmentPlugin(Generic[SettingsT]):
     """The tasks of a third split, which `compare` alone reports on: none of them equals a training or a
     held-out task, so that no setting was tuned on them. The number is the run's seed. Empty where these
     settings give no such split."""
-    test_needs: str = ""
+    test_needs: str = field(default="", metadata=NO_BYTES)
     """The settings with which `test_tasks` gives some, such as `test_boards: 256`."""
     tasks_from_file: Callable[[SettingsT, int, Path], Sequence[Task]] | None = None
     """The tasks of a file. Raises `InputError` naming the file, the line and what is wrong."""
@@ -235,9 +236,9 @@ class EnvironmentPlugin(Generic[SettingsT]):
     """Prompts that go with the environment's own rendering; None: the method's templates, as chat."""
     files: Callable[[SettingsT], Mapping[str, Path]] = _no_files
     """Setting that names a file -> that file. Identity has the file's digest instead of the setting."""
-    packages: tuple[str, ...] = ()
+    packages: tuple[str, ...] = field(default=(), metadata=NO_BYTES)
     """Further packages whose code decides what happens, such as a game's rules; its own always counts."""
-    used_packages: Callable[[SettingsT], Sequence[str]] = _no_packages
+    used_packages: Callable[[SettingsT], Sequence[str]] = field(default=_no_packages, metadata=NO_BYTES)
     """As `packages`, but for packages that depend on the settings, such as that of the scorer they name."""
     task_key: Callable[[Mapping[str, Any]], str] = payload_key
     """The key of a problem, from a task's payload: tasks with the same key are the same problem, so that
@@ -252,15 +253,15 @@ class EnvironmentPlugin(Generic[SettingsT]):
     repeated byte for byte. `waiting`: steps take as long as they take; no episode waits for another's."""
     mean_metrics: frozenset[str] = frozenset()
     """Metrics of turns whose mean over an attempt's turns is kept; for all others the sum is kept."""
-    twin_key: Callable[[Mapping[str, Any]], str] | None = None
+    twin_key: Callable[[Mapping[str, Any]], str] | None = field(default=None, metadata=NO_BYTES)
     """A text that is equal for payloads which are one problem seen in different ways, such as a board and its
     mirror image; `env show` counts held-out tasks with such a twin in training. None: tasks have no twins."""
-    left_out: Callable[[SettingsT], Sequence[str]] = _nothing_left_out
+    left_out: Callable[[SettingsT], Sequence[str]] = field(default=_nothing_left_out, metadata=NO_BYTES)
     """What of the files in these settings is no task, a sentence for each reason with number and names, for
     people. Raises `InputError` for bad files."""
     tiny: Callable[[SettingsT], TinyParts | None] = _no_tiny_parts
     """What the cold start of a tiny policy needs; None where these settings have no form for one."""
-    tiny_needs: str = ""
+    tiny_needs: str = field(default="", metadata=NO_BYTES)
     """The settings with which `tiny` gives something, such as `format: compact`."""
     tiny_exclude: frozenset[str] = frozenset()
     """Settings that the cold start does not depend on; runs that differ in them share its checkpoint."""
@@ -280,24 +281,30 @@ class EnvironmentPlugin(Generic[SettingsT]):
     each part counts as the mixture's. The ids and types of a part's tasks begin with `NAME/`."""
     tiny_view: Callable[[SettingsT], SettingsT] | None = None
     """The settings that the cold start depends on, where `tiny_exclude` cannot say it."""
-    gold_answer: Callable[[SettingsT, Task], str | Sequence[str] | None] | None = None
+    gold_answer: Callable[[SettingsT, Task], str | Sequence[str] | None] | None = field(
+        default=None, metadata=NO_BYTES
+    )
     """A perfect attempt; `env qualify` checks that it gets reward 1. It is what the policy would say in each
     turn, word for word as `step` reads it (a tool call with its `<tool_call>` around it); a single text is an
     attempt of one turn. The task is one that these settings gave. The function may look into the payload,
     needs no state, and gives the same for the same task. None for a task without a known solution; the field
     itself is None where the environment can solve none. Nothing that it gives ever reaches a policy."""
-    wrong_answers: Callable[[SettingsT, Task], Sequence[str]] | None = None
+    wrong_answers: Callable[[SettingsT, Task], Sequence[str]] | None = field(default=None, metadata=NO_BYTES)
     """Replies that resemble the gold answer and are wrong; `env qualify` checks that an attempt which makes
     one of them gets less than reward 1. None where the environment has none to offer."""
-    picture: Callable[[SettingsT, Task, Sequence[str]], Picture] | None = None
+    picture: Callable[[SettingsT, Task, Sequence[str]], Picture] | None = field(
+        default=None, metadata=NO_BYTES
+    )
     """An attempt as a picture for the user interface, from what the policy said in each of its turns. The
     task is a stored one; `KeyError`, `TypeError` or `ValueError` for a payload that is not of this
     environment. None: the task is shown as text."""
-    documents: Callable[[SettingsT, Task, str], FoundDocuments | None] | None = None
+    documents: Callable[[SettingsT, Task, str], FoundDocuments | None] | None = field(
+        default=None, metadata=NO_BYTES
+    )
     """The documents in one message of the environment, such as what a search found, for the user interface;
     None for a message without any. The task is a stored one, as for `picture`. None: messages are shown as
     text."""
-    extra: str = ""
+    extra: str = field(default="", metadata=NO_BYTES)
     """The extra of its distribution that the environment needs, such as `reasoning-gym` for
     `pip install 'erl-pipeline[reasoning-gym]'`; `env list` says where it is missing. Empty for none."""
     built_files: BuiltFiles | None = None
@@ -312,7 +319,7 @@ class EnvironmentPlugin(Generic[SettingsT]):
     warm_start: WarmStart | None = None
     """Demonstrations for the warm start of a pretrained policy; None where no settings have any."""
 
-    quick_to_list: Callable[[SettingsT], bool] = _quick
+    quick_to_list: Callable[[SettingsT], bool] = field(default=_quick, metadata=NO_BYTES)
     """Whether the training and held-out tasks are listed in seconds. `config check`, `plan` and the start of
     `train` then list them, so that too few or wrong ones are found before anything is trained."""
 

@@ -1,9 +1,10 @@
 """The check of stage versions: a stage whose code has changed needs a new version, or a recorded reason why
 its bytes stay the same.
 
-`erl_pipeline/stages/versions.toml` holds, for every stage, its version and the fingerprint of all modules
-that its `compute` reaches. `python -m erl_pipeline.plan.versions` compares the file with the code, and so
-does a test. The code of environments and methods is left out, because recipes hold its fingerprint.
+`erl_pipeline/stages/versions.toml` holds, for every stage, its version and the fingerprint of all definitions
+that its `compute` and the model of its settings reach. `python -m erl_pipeline.plan.versions` compares the
+file with the code, and so does a test. The code of environments and methods is left out, because recipes hold
+its fingerprint.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from erl_pipeline.config.plugins.installed import Group, plugins
-from erl_pipeline.plan.source_tree import SourceTree, stage_calls
+from erl_pipeline.plan.plugin_code import STAGE_FIELDS, record_fields
+from erl_pipeline.plan.source_tree import Name, SourceTree, stage_calls
 from erl_pipeline.plan.stage import Stage
 from storage.artifacts.recipe import ID_LENGTH
 
@@ -30,6 +32,8 @@ FOLDER = Path(__file__).parents[2]
 STAGES = ("erl_pipeline.stages", "erl_pipeline.methods")
 FILE = FOLDER / "erl_pipeline/stages/versions.toml"
 
+_RUN_NO_STAGES = ("runners", "scorers")
+_IN_RECIPES = ("environments", "methods")
 _COMMAND = "python -m erl_pipeline.plan.versions"
 _HEAD = f"""\
 # The versions of all stages, and fingerprints of the code that gives their bytes.
@@ -62,31 +66,33 @@ class VersionFile:
 
 @dataclass(frozen=True)
 class StageCode:
-    """A stage as its code is now. `modules`: name of a module that `compute` reaches -> its digest."""
+    """A stage as its code is now.
+
+    `fingerprint` is that of the definitions that it reaches. `modules`: name of a module that has some of
+    them -> the digest of all definitions in there that any stage reaches, to say where something changed.
+    """
 
     name: str
     compute: str
     version: int
+    fingerprint: str
     modules: Mapping[str, str]
-
-    @property
-    def fingerprint(self) -> str:
-        """A digest that changes when any of the modules does."""
-        lines = "".join(f"{name}\0{digest}\n" for name, digest in sorted(self.modules.items()))
-        return hashlib.sha256(lines.encode()).hexdigest()[:ID_LENGTH]
 
 
 def in_tree() -> SourceTree:
-    """The project's own modules. Its own engines and trainers count as part of the stages that ask for one,
-    because recipes hold only the fingerprints of others."""
-    groups: tuple[Group, ...] = ("engines", "trainers")
-    own = {
-        str(group): [
-            package for each in plugins(group).found.values() if each.is_own for package in each.packages
-        ]
-        for group in groups
-    }
-    return SourceTree(FOLDER, ("storage", "erl_pipeline"), own)
+    """The project's own modules. Its own trainers and engines count as part of the stages that ask for one,
+    because recipes hold only the fingerprints of others. Of environments and methods the record counts."""
+    plugged_in: dict[str, list[Name]] = {}
+    left_out = {"Stage": STAGE_FIELDS}
+    for group in (each for each in get_args(Group) if each not in _RUN_NO_STAGES):
+        for plugin in (each for each in plugins(group).found.values() if each.is_own):
+            record = type(plugin.value)
+            module, _, name = plugin.target.partition(":")
+            definition = (record.__module__, record.__name__) if group in _IN_RECIPES else (module, name)
+            plugged_in.setdefault(group, []).append(definition)
+            left_out[record.__name__] = record_fields(record)
+    roots = {name: FOLDER / name for name in ("storage", "erl_pipeline")}
+    return SourceTree(roots, plugged_in, left_out, cautious=False)
 
 
 def find_stages(packages: Iterable[str] = STAGES) -> list[Stage[Any]]:
@@ -102,20 +108,39 @@ def find_stages(packages: Iterable[str] = STAGES) -> list[Stage[Any]]:
 
 def stage_codes(tree: SourceTree, stages: Iterable[Stage[Any]]) -> list[StageCode]:
     """The code of stages as it is now. Stages that share a `compute` share a version, and count as one."""
-    digests: dict[str, str] = {}
-    codes: dict[str, StageCode] = {}
+    found: dict[str, tuple[Stage[Any], dict[Name, str]]] = {}
+    everything: dict[Name, str] = {}
     for stage in stages:
-        module = stage.compute.__module__
-        compute = f"{module}.{stage.compute.__qualname__}"
-        if compute in codes:
+        compute = f"{stage.compute.__module__}.{stage.compute.__qualname__}"
+        if compute in found:
             continue
+        starts = [(each.__module__, each.__qualname__) for each in (stage.compute, stage.settings)]
         held = _held_by_recipes(stage)
-        reached = [name for name in sorted(tree.reach(module)) if not f"{name}.".startswith(held)]
-        digests.update({name: tree.digest(name) for name in reached if name not in digests})
-        codes[compute] = StageCode(
-            stage.name, compute, stage.version, {name: digests[name] for name in reached}
+        reached = tree.reach(starts)
+        counted = {name: each for name, each in reached.items() if not f"{name[0]}.".startswith(held)}
+        found[compute] = stage, counted
+        everything.update(counted)
+    modules = {module: _fingerprint(everything, module) for module, _ in everything}
+    return [
+        StageCode(
+            stage.name,
+            compute,
+            stage.version,
+            _fingerprint(counted),
+            {module: modules[module] for module in sorted({module for module, _ in counted})},
         )
-    return list(codes.values())
+        for compute, (stage, counted) in found.items()
+    ]
+
+
+def _fingerprint(definitions: Mapping[Name, str], module: str | None = None) -> str:
+    """The digest of definitions, of one module or of all."""
+    lines = [
+        f"{each}\0{name}\0{digest}\n"
+        for (each, name), digest in sorted(definitions.items())
+        if module in (None, each)
+    ]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:ID_LENGTH]
 
 
 def _held_by_recipes(stage: Stage[Any]) -> tuple[str, ...]:
@@ -137,7 +162,7 @@ def problem(code: StageCode, file: VersionFile) -> str | None:
     if code.fingerprint == recorded.fingerprint:
         return None
     changed = [name for name, digest in code.modules.items() if file.modules.get(name) != digest]
-    what = ", ".join(changed) or "it no longer imports some module"
+    what = ", ".join(changed) or "it reaches other definitions than before"
     return (
         f"{stage} still has version {code.version}, but its code has changed: {what}. "
         f"If it may give other bytes: {bump}. "
@@ -186,7 +211,8 @@ def raise_version(code: StageCode, tree: SourceTree) -> StageCode:
             before, after = line[: value.col_offset], line[value.end_col_offset :]
             lines[value.lineno - 1] = f"{before}{raised.version}{after}"
             path.write_text("".join(lines), encoding="utf-8")
-            print(f"{path.relative_to(tree.folder)}:{value.lineno}: {code.name} has version {raised.version}")
+            shown = path.relative_to(tree.roots[module.partition(".")[0]].parent)
+            print(f"{shown}:{value.lineno}: {code.name} has version {raised.version}")
             return raised
     raise ValueError(f"{path} makes no stage with compute={function}")
 

@@ -164,11 +164,10 @@ def _require_readable(table: Path, rows: Sequence[Trajectory]) -> None:
 
 def _remember(store: str, rows: Sequence[Trajectory]) -> int:
     """Put the policy's words and the feedback into a memory, and search it by them; returns its entries."""
-    from storage.memory.reflection_memory import ReflectionMemory
-    from storage.memory.standalone import Lesson
+    from storage.memory.standalone import Lesson, StandaloneMemory
 
     words = [(json.loads(row.messages)[-1]["content"], row.feedback, row.task_type) for row in rows]
-    memory = ReflectionMemory.open(store, "qualification", _Directions())
+    memory = StandaloneMemory(store, "qualification", _Directions())
     version = memory.add([Lesson(text, feedback, kind) for text, feedback, kind in words])
     queries = [text for text, _, _ in words]
     memory.at(version).search(queries, 2)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import Field, dataclass
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
@@ -88,6 +88,16 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
     "scorers": ("__call__",),
 }
 """The attributes that an object of each group must have."""
+
+
+NO_BYTES: Mapping[str, bool] = {"makes_bytes": False}
+"""Metadata of a field of a plug-in's record whose code gives no byte of an artifact: it draws, explains,
+checks or plans, so that an edit of it changes no id."""
+
+
+def makes_bytes(field: Field[Any]) -> bool:
+    """Whether a field of a plug-in's record counts in fingerprints: all do that do not deny it."""
+    return bool(field.metadata.get("makes_bytes", True))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from erl_pipeline.config.objective import RoleObjective
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.policy import TinyPolicyConfig
-from erl_pipeline.engines.vllm.settings import VllmEngineConfig
 from erl_pipeline.methods.complementary.credit import CREDIT_EXPERIENCE, CreditSettings
 from erl_pipeline.methods.complementary.evaluate import EVALUATE_WITH_EXPERIENCE
 from erl_pipeline.methods.complementary.extract import EXTRACT_EXPERIENCE
@@ -227,7 +226,7 @@ def require_possible(config: RunConfig) -> None:
 
 def _require_extractor(config: RunConfig, crl: CrlExperienceConfig) -> None:
     model, engine = crl.extractor.model, config.engine
-    if isinstance(config.policy, TinyPolicyConfig):
+    if policy_traits(config.policy).own_words:
         if model is not None:
             raise ValueError(
                 f"method.experience.extractor.model: {model}; allowed with policy.type: tiny is null: "
@@ -247,9 +246,10 @@ def _require_extractor(config: RunConfig, crl: CrlExperienceConfig) -> None:
             "method.experience.extractor.cold_start is for policy.type: tiny; leave it out with policy.type: "
             "pretrained, or name a model in method.experience.extractor.model"
         )
-    if isinstance(engine, VllmEngineConfig) and engine.others_servers:
+    because = plugins("engines")[engine.type].value.one_model_because(engine)
+    if because is not None:
         raise ValueError(
-            f"engine.{engine.others_servers}: these servers serve one model, and method.experience: crl "
+            f"engine.{because}: these servers serve one model, and method.experience: crl "
             "samples from two; leave it out, so that each model gets a server of its own, or set "
             "method.experience: off"
         )

@@ -28,6 +28,7 @@ from erl_pipeline.policies.checkpoints import (
     checkpoint_parts,
     weights_settings,
 )
+from erl_pipeline.stages.memory.opened import opened_memory
 from erl_pipeline.stages.names import MEMORY, TASKS
 from erl_pipeline.stages.rollouts.counts import count_rollouts, success_rates
 from erl_pipeline.stages.tasks.build_environment_files import with_built_files
@@ -250,7 +251,7 @@ def _retrieve(call: StageCall[Any], settings: PlaySettings, memory: Artifact | N
     how = settings.retrieval
     if memory is None or how is None:
         return nothing_remembered
-    view = call.resources.memory(how.embedding_model).at(memory.manifest.artifact_id)
+    view = opened_memory(call.resources, how.embedding_model).at(memory.manifest.artifact_id)
     scoring = Scoring(
         credit_weight=how.credit_weight,
         support_weight=how.support_weight,

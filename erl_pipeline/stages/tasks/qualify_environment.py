@@ -82,5 +82,5 @@ QUALIFY_ENVIRONMENT = Stage(
     output="qualification",
     settings=QualificationSettings,
     compute=_compute,
-    code=("environment",),
+    code=("environment", "examination"),
 )

@@ -13,7 +13,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact, InputError, StoreError
 from storage.memory.embedder import Embedder
 from storage.memory.entries import MemoryEntry, write_delta
-from storage.memory.reflection_memory import ReflectionMemory
+from storage.memory.view import ReflectionMemory
 from tests.embedders import WordEmbedder
 
 Entry = Callable[..., MemoryEntry]

@@ -1,0 +1,126 @@
+"""Fingerprints of what in the code of plug-ins gives the bytes of artifacts.
+
+Of an environment's or a method's record, the fields whose metadata say so (`NO_BYTES`) do not count: what is
+behind them draws, explains, checks or plans. From all other fields, and from the `compute` of a method's
+stages, definitions are followed through the packages that the plug-in names (`plan.source_tree`). Data files
+of these packages count with all their bytes. A package of another project, such as a game's rules, counts
+whole.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from erl_pipeline.config.plugins.installed import Plugin, makes_bytes
+from erl_pipeline.plan.fingerprint import data_files, package_fingerprint, package_place
+from erl_pipeline.plan.source_tree import Name, SourceTree
+from storage.artifacts.recipe import ID_LENGTH
+
+SCHEME = 2
+"""The number of the way in which fingerprints are taken; it begins each of them, so that a later way changes
+all ids at once and says why."""
+
+_OWN = "erl_pipeline"
+STAGE_FIELDS = frozenset({"version", "slice", "needs", "retry_seconds", "part_of"})
+"""What of a stage object gives no bytes by its code: recipes have the version and the settings."""
+
+
+def plugin_fingerprints(found: Sequence[Plugin], *, whole: bool = False) -> dict[str, str]:
+    """Package -> fingerprint, for all packages that some plug-ins name.
+
+    Args:
+        whole: all fields count, for an examination of everything that an environment offers.
+
+    Raises ConfigError for a package that has no source files on this machine.
+    """
+    records = tuple(
+        dict.fromkeys((each.target, each.packages, _left_out(each.value, whole)) for each in found)
+    )
+    return dict(_fingerprints(records))
+
+
+def record_fields(record: type[Any]) -> frozenset[str]:
+    """The fields of a plug-in's record that give no bytes."""
+    if not dataclasses.is_dataclass(record):
+        return frozenset()
+    return frozenset(each.name for each in dataclasses.fields(record) if not makes_bytes(each))
+
+
+def _left_out(value: Any, whole: bool) -> tuple[str, frozenset[str]]:
+    record = type(value)
+    return record.__name__, frozenset({"packages"}) if whole else record_fields(record)
+
+
+@lru_cache(maxsize=64)
+def _fingerprints(
+    records: tuple[tuple[str, tuple[str, ...], tuple[str, frozenset[str]]], ...],
+) -> tuple[tuple[str, str], ...]:
+    named = [(target, package) for target, packages, _ in records for package in packages]
+    roots = {package: package_place(package) for target, package in named if _is_followed(target, package)}
+    tree = SourceTree(roots, left_out={**dict(left_out for _, _, left_out in records), "Stage": STAGE_FIELDS})
+    starts = [_start(target) for target, _, _ in records]
+    reached = tree.reach([*starts, *_computed(tree)])
+    # A record that no statement of its module makes gives nothing to follow.
+    lost = {packages[0] for target, packages, _ in records if not _reaches(reached, target)}
+    return tuple(
+        (
+            package,
+            f"{SCHEME}-"
+            + (
+                _reached_in(package, place, reached)
+                if (place := roots.get(package)) is not None and package not in lost
+                else package_fingerprint(package)
+            ),
+        )
+        for package in dict.fromkeys(package for _, package in named)
+    )
+
+
+def _is_followed(target: str, package: str) -> bool:
+    """Whether a package is of the plug-in's own project, or of this one."""
+    return package.partition(".")[0] in (target.partition(":")[0].partition(".")[0], _OWN)
+
+
+def _start(target: str) -> Name:
+    module, _, name = target.partition(":")
+    return module, name.partition(".")[0]
+
+
+def _reaches(reached: dict[Name, str], target: str) -> bool:
+    return any(name == _start(target)[1] for _, name in reached)
+
+
+def _computed(tree: SourceTree) -> Iterator[Name]:
+    """What the stages of these packages compute, and the models of their settings."""
+    for root in tree.roots:
+        for module in tree.modules(root):
+            source = tree.source(module)
+            assert source is not None
+            for bound, statements in source.bound.items():
+                for call in _calls(statements):
+                    given = {each.arg: each.value for each in call.keywords}
+                    if "compute" in given:
+                        for part in (given["compute"], given.get("settings")):
+                            yield module, part.id if isinstance(part, ast.Name) else bound
+
+
+def _calls(statements: Iterable[ast.stmt]) -> Iterator[ast.Call]:
+    for statement in statements:
+        if isinstance(statement, ast.Assign | ast.AnnAssign):
+            yield from (node for node in ast.walk(statement) if isinstance(node, ast.Call))
+
+
+def _reached_in(package: str, place: Path, reached: dict[Name, str]) -> str:
+    digest = hashlib.sha256()
+    for (module, name), each in sorted(reached.items()):
+        if f"{module}.".startswith(f"{package}."):
+            digest.update(f"{module}\0{name}\0{each}\n".encode())
+    for name, path in data_files(place):
+        digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()[:ID_LENGTH]
