@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from command_line import (
-    certify,
     config,
     diff,
     export,
@@ -72,7 +71,6 @@ app.command("compare")(compare)
 app.command("report")(report.report)
 app.command("export")(export.export)
 app.command("replay")(replay)
-app.command("certify")(certify.certify)
 app.command("diff")(diff.diff)
 app.command("ui")(ui)
 app.command("serve")(serve.serve)

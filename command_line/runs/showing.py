@@ -15,11 +15,8 @@ _SHOWN = 10
 
 
 def show(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
-    """Show a run: state, last score, size, origin, certificates, and the ids of its newest checkpoints."""
-    from command_line.certify import certificate_line
+    """Show a run: state, last score, size, origin, and the ids of its newest checkpoints."""
     from command_line.runs.described import describe_run, progress_text, score_text
-    from erl_pipeline.runs.certificate.certificate import find_certificates
-    from storage.artifacts.store import ArtifactStore
     from storage.runs.origin import read_origin
     from storage.runs.run import RunStore
     from storage.upkeep.usage import usage_by_run
@@ -28,21 +25,11 @@ def show(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False)
     described = describe_run(store, run, usage_by_run(store)[run])
     checkpoints = [entry for entry in opened.stages() if entry.kind == "checkpoint"]
     origin = read_origin(store, run)
-    certificates = find_certificates(ArtifactStore(store), opened)
     if json:
         print_json(
             {
                 **described.as_json(),
                 "origin": origin and origin.model_dump(),
-                "certificates": [
-                    {
-                        "artifact_id": manifest.artifact_id,
-                        "iterations": certificate.iterations,
-                        "kills": len(certificate.kills),
-                        "equal": certificate.equal,
-                    }
-                    for manifest, certificate in certificates
-                ],
                 "checkpoints": [_plain(entry) for entry in checkpoints],
             }
         )
@@ -64,8 +51,6 @@ def show(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False)
     print_line(f"Worked on by: {described.holder or 'nobody'}")
     if origin:
         print_line(f"Begun {origin.describe()}")
-    for manifest, certificate in certificates:
-        print_line(f"Certificate {manifest.artifact_id[:12]}: {certificate_line(certificate)}")
     if checkpoints:
         newest = checkpoints[: -_SHOWN - 1 : -1]
         print_line(f"Checkpoints, the newest first ({len(newest)} of {len(checkpoints)}):")
