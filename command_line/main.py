@@ -28,7 +28,7 @@ from command_line.compare.command import compare
 from command_line.doctor.command import doctor
 from command_line.env.command import app as env
 from command_line.episodes.command import app as episodes
-from command_line.evaluate.command import evaluate
+from command_line.evaluate import evaluate
 from command_line.lineage.command import app as lineage
 from command_line.memory.command import app as memory
 from command_line.plan.command import plan

@@ -89,5 +89,4 @@ def _arm(arm: ArmResult) -> dict[str, Any]:
             for name in ("start", *MEASURES)
         },
         "training": {name: asdict(number) for name, number in arm.training.items()},
-        "streams": [asdict(each) for each in arm.streams],
     }

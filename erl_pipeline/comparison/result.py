@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from erl_pipeline.comparison.budgets import Budgets
 from erl_pipeline.comparison.design import ComparedRun, Design
 from erl_pipeline.comparison.differences import ArmDifference, arm_differences
 from erl_pipeline.comparison.measures import RunMeasures, measure
-from erl_pipeline.comparison.streams import StreamSummary, summarize
 from erl_pipeline.comparison.training import Thirds, TrainingFigures, thirds
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.evaluation.history import CurvePoint
@@ -30,13 +29,12 @@ class TrainingNumber:
 
 @dataclass(frozen=True)
 class ArmResult:
-    """The results of an arm: curves and figures by seed, numbers of training, and streamed evaluations.
-    Failed runs are left out."""
+    """The results of an arm: curves and figures by seed, and numbers of training; failed runs are left
+    out."""
 
     curves: Mapping[int, list[CurvePoint]]
     measures: Mapping[int, RunMeasures]
     training: Mapping[str, TrainingNumber]
-    streams: Sequence[StreamSummary]
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,6 @@ def make_result(
             by_seed,
             {seed: measure(curve, budgets) for seed, curve in by_seed.items()},
             _training(of_arm[arm], training[arm], of_arm[arm].iterations),
-            summarize(figures.streams for figures in training[arm].values()),
         )
         for arm, by_seed in curves.items()
     }

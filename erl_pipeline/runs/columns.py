@@ -6,19 +6,17 @@ from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.column import Column
 from erl_pipeline.runs.config import readable_config
-from erl_pipeline.stages.columns import NOT_SCORED_COLUMNS, STREAMED, with_reward
+from erl_pipeline.stages.columns import NOT_SCORED_COLUMNS, with_reward
 from erl_pipeline.stages.training.warm_start import warm_start_columns
 from storage.runs.origin import IMPORTED
 from storage.runs.run import Run
 
 
 def method_columns(config: RunConfig) -> tuple[Column, ...]:
-    """The columns of a configuration, from left to right: those of its warm start, of its method and, if it
-    has one, of its streamed evaluation; and those of what was not scored. Beside the method's first success
-    rate is the mean reward."""
-    streamed = () if config.evaluation.stream is None else STREAMED
+    """The columns of a configuration, from left to right: those of its warm start, of its method, and of
+    what was not scored. Beside the method's first success rate is the mean reward."""
     own = plugins("methods")[config.method.type].value.columns(config.method)
-    return (*warm_start_columns(config), *with_reward(own), *streamed, *NOT_SCORED_COLUMNS)
+    return (*warm_start_columns(config), *with_reward(own), *NOT_SCORED_COLUMNS)
 
 
 def run_columns(run: Run) -> tuple[Column, ...]:

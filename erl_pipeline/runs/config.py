@@ -49,12 +49,21 @@ def readable_config(run: Run) -> RunConfig:
 
 def _validated(run: Run, model: type[RunConfig]) -> RunConfig:
     try:
-        return model.model_validate(run.config)
+        return model.model_validate(_without_former(run.config))
     except ValidationError as error:
         problems = "\n  ".join(explain(error, model, {}))
         raise ConfigError(
             f"run {run.name} was begun with settings of another version:\n  {problems}"
         ) from error
+
+
+def _without_former(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run without `evaluation.stream`, which earlier versions had, where it was off."""
+    known = dict(settings)
+    evaluation = known.get("evaluation")
+    if isinstance(evaluation, dict) and evaluation.get("stream", "") is None:
+        known["evaluation"] = {key: value for key, value in evaluation.items() if key != "stream"}
+    return known
 
 
 def _require_trained(run: Run) -> None:
@@ -119,7 +128,7 @@ def refuse_other_settings(run: Run, config: RunConfig) -> None:
     """Raise ConfigError if a run was begun with other settings than those of `config`. Only `iterations`,
     `metrics`, `runner`, `resources`, `store`, `retention`, `warnings` and the operational settings of the
     engine and of the trainer may change."""
-    differences = config_differences(_fixed(run.config), _fixed(config.model_dump(mode="json")))
+    differences = config_differences(_fixed(_without_former(run.config)), _fixed(config.model_dump(mode="json")))
     if differences:
         raise ConfigError(
             f"run {run.name} exists with other settings: {'; '.join(differences)}. "

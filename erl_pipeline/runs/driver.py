@@ -163,7 +163,7 @@ def _unless_refused(store_uri: str, run: Run, is_new: bool) -> Iterator[None]:
         raise
 
 
-def carry_out(
+def execute_run(
     opened: OpenRun,
     plan: Plan,
     trusted: frozenset[Place],

@@ -6,7 +6,7 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.plan import POLICY, Place, Plan
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.sources import Sources, read_sources
-from erl_pipeline.runs.driver import OpenRun, carry_out
+from erl_pipeline.runs.driver import OpenRun, execute_run
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE
 from erl_pipeline.stages.evaluation.evaluate_on_test import plan_test_evaluation, plan_test_tasks
 
@@ -35,4 +35,4 @@ def plan_on_test(config: RunConfig, sources: Sources, trained: Plan) -> Plan:
 def evaluate_on_test(opened: OpenRun, trained: Plan) -> None:
     """Execute these evaluations for a run whose training is done; what is committed is reused."""
     plan = plan_on_test(opened.config, read_sources(opened.config), trained)
-    carry_out(opened, plan, frozenset(), makers=lambda: trained.nodes)
+    execute_run(opened, plan, frozenset(), makers=lambda: trained.nodes)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.plan import Place, Plan, RunState
 from erl_pipeline.plan.sources import read_sources
-from erl_pipeline.runs.driver import OpenRun, carry_out
+from erl_pipeline.runs.driver import OpenRun, execute_run
 from erl_pipeline.runs.enough_tasks import require_tasks_of
 from erl_pipeline.runs.forecast.disk import DiskWatch
 from erl_pipeline.runs.iteration_ends import IterationEnds
@@ -88,7 +88,7 @@ def train(
             pruning.take(outcome)
             ends.take(outcome)
 
-        carry_out(opened, plan, trusted, on_outcome, lambda: stages_before(opened.store.uri, opened.run))
+        execute_run(opened, plan, trusted, on_outcome, lambda: stages_before(opened.store.uri, opened.run))
     return TrainingSummary(opened.run.name, target, plan.states[-1])
 
 

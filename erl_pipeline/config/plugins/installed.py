@@ -46,7 +46,6 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "tiny_exclude",
         "experience",
         "tiny_extractor",
-        "streams",
         "difficulty",
         "parts",
         "tiny_view",

@@ -55,8 +55,6 @@ READ_NO_TRAJECTORIES = {
     "evaluate": "reads only what it has played itself: see tests of its scores",
     "evaluate_on_request": "as evaluate",
     "evaluate_on_test": "as evaluate",
-    "evaluate_stream": "reads only what it has played itself: see tests of its scores",
-    "evaluate_stream_on_request": "as evaluate_stream",
     "evaluate_with_experience": "as evaluate",
     "fine_tune": "reads a dataset, whose stage reads trajectories",
     "forget_memory": "reads a memory version",

@@ -1,4 +1,4 @@
-"""`erl-pipeline evaluate`: success of a checkpoint on chosen tasks, or on streams of tasks."""
+"""`erl-pipeline evaluate`: success of a checkpoint on chosen tasks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from erl_pipeline.plan.job import StageOutcome
     from erl_pipeline.runs.driver import OpenRun
 Tasks = Annotated[
-    str | None,
+    str,
     typer.Option("--tasks", metavar="FILE|generated", help="A task file, or generated held-out tasks."),
 ]
 Checkpoint = Annotated[
@@ -31,20 +31,11 @@ Samples = Annotated[
     int,
     typer.Option("--samples", min=0, max=64, help="Sampled attempts at each task besides the greedy one."),
 ]
-Stream = Annotated[
-    bool,
-    typer.Option(
-        "--stream",
-        help="Instead of --tasks: streams of tasks in held-out realms, with notes and without "
-        "(evaluation.stream).",
-    ),
-]
 
 
 def evaluate(
     run: RunName,
-    tasks: Tasks = None,
-    stream: Stream = False,
+    tasks: Tasks,
     checkpoint: Checkpoint = "latest",
     count: Count = None,
     samples: Samples = 4,
@@ -52,7 +43,6 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Evaluate first attempts, greedy and sampled, without memory or reflection in the prompt."""
-    from command_line.evaluate.streamed import evaluate_streams
     from command_line.foreground import work_on_run
     from erl_pipeline.plan.plan import POLICY
     from erl_pipeline.plan.runner import InProcessConfig
@@ -63,11 +53,7 @@ def evaluate(
     from storage.errors import InputError
     from storage.runs.run import RunStore
 
-    if stream == (tasks is not None):
-        raise InputError("give either --tasks FILE|generated or --stream")
-    if stream and count is not None:
-        raise InputError("--count is for --tasks generated; evaluation.stream says how many a stream has")
-    file = None if tasks in ("generated", None) else Path(tasks)
+    file = None if tasks == "generated" else Path(tasks)
     if file is not None and count is not None:
         raise InputError("--count is for --tasks generated; all tasks of a file are used")
     opened_run = RunStore(store).open(run)
@@ -75,9 +61,6 @@ def evaluate(
     found = find_checkpoint(ArtifactStore(store), opened_run, checkpoint)
     iteration, checkpoint_id = found.iteration or 0, found.artifact_id
     beginning = plan_as_made(store, opened_run, 0, sources=unread_sources(config)).states[0]
-    if stream:
-        evaluate_streams(opened_run, store, iteration, checkpoint_id, beginning.bases.get(POLICY), json)
-        return
 
     def work(opened: OpenRun, _note: Callable[[str], None]) -> StageOutcome:
         from erl_pipeline.runs.on_request import evaluate_on_request

@@ -8,21 +8,23 @@ the most probable token.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.stream import StreamConfig
-from erl_pipeline.plan.plan import POLICY
+from erl_pipeline.plan.plan import POLICY, Plan, RunState
+from erl_pipeline.plan.planner import Planner
+from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
-from erl_pipeline.stages.evaluation.stream_tasks import stream_tasks
+from erl_pipeline.runs.on_request import execute_on_request
 from erl_pipeline.stages.rollouts.counts import count_rollouts, replaced_texts
 from erl_pipeline.stages.rollouts.playing import OwnEpisodes, PlaySettings, play_episodes, play_settings
 from erl_pipeline.stages.tasks.prepare_tasks import located
+from realms.tasks import StreamConfig, stream_tasks
 from storage.artifacts.recipe import derive_seed
+from storage.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,9 +32,9 @@ if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.prompt_format import PromptFormat
     from erl_pipeline.episodes.limits import RoleLimits
-    from erl_pipeline.plan.plan import RunState
-    from erl_pipeline.plan.planner import Planner
+    from erl_pipeline.plan.job import StageOutcome
     from erl_pipeline.plan.sources import Sources
+    from erl_pipeline.runs.driver import OpenRun
 
 TRAJECTORIES = "streamed.parquet"
 SCORES = "stream_scores.parquet"
@@ -49,39 +51,78 @@ class StreamEvaluationSettings(Settings):
     stream: StreamConfig
 
 
-def plan_stream(planner: Planner, state: RunState, iteration: int, *, on_request: bool = False) -> str:
-    """Plan the evaluation of an iteration's checkpoint; returns its id.
+def evaluate_streams(
+    opened: OpenRun, iteration: int, checkpoint_id: str, base_id: str | None, shape: StreamConfig
+) -> StageOutcome:
+    """Evaluate a checkpoint of a run on streams of tasks in held-out realms.
 
     Args:
-        on_request: somebody asked for it, outside the training.
+        iteration: the checkpoint's iteration; 0 for the one with which the run began.
+        base_id: the weights below the adapter, if the run trains one.
+
+    Raises ConfigError if the run's environment has no realms, or if nothing has prompts for reflections.
     """
-    stage = EVALUATE_STREAM_ON_REQUEST if on_request else EVALUATE_STREAM
-    return planner.add(
+    config = opened.config
+    _require_possible(config)
+    planner = Planner(
+        config, read_sources(config), external=frozenset({checkpoint_id, base_id or checkpoint_id})
+    )
+    bases = {} if base_id is None else {POLICY: base_id}
+    state = RunState(tasks="", models={POLICY: checkpoint_id}, initial={}, bases=bases)
+    stage = Stage(
+        name="evaluate_stream_on_request",
+        version=5,
+        output="evaluation",
+        settings=StreamEvaluationSettings,
+        compute=_evaluate,
+        slice=partial(_slice, shape),
+        code=("environment", "method"),
+        needs="device",
+    )
+    wanted = planner.add(
         stage,
         state.model_inputs(POLICY),
         iteration=iteration,
-        seed=derive_seed(planner.config.seed, stage.name),
+        seed=derive_seed(config.seed, stage.name),
         index={"iteration": iteration},
     )
+    return execute_on_request(opened, Plan(tuple(planner.nodes), (state,)), wanted)
 
 
-def _slice(config: RunConfig, sources: Sources) -> StreamEvaluationSettings:
-    assert config.evaluation.stream is not None
+def _require_possible(config: RunConfig) -> None:
+    if config.environment.type != "frozen_lake":
+        raise ConfigError(f"environment.type: {config.environment.type} has no realms; frozen_lake has")
+    method = plugins("methods")[config.method.type].value
+    reflecting = method.reflecting(method.episode_settings(config.method))
+    environment = plugins("environments")[config.environment.type].value
+    if environment.prompts(config.environment) is None and reflecting is None:
+        raise ConfigError(
+            f"neither the environment nor method.type: {config.method.type} has prompts for reflections; "
+            "evaluate a run of erl, or one with environment.format: compact"
+        )
+
+
+def _slice(shape: StreamConfig, config: RunConfig, sources: Sources) -> StreamEvaluationSettings:
     plugin = plugins("environments")[config.environment.type].value
     return StreamEvaluationSettings(
         # Nothing is retrieved from a memory: what a stream remembers is passed in as it is.
         play=play_settings(config).model_copy(update={"retrieval": None}),
         files={name: sources.files[str(path)] for name, path in plugin.files(config.environment).items()},
         run_seed=config.seed,
-        stream=config.evaluation.stream,
+        stream=shape,
     )
 
 
 def _evaluate(call: StageCall[StreamEvaluationSettings]) -> StageResult:
     """Play all streams side by side, encounter by encounter; write rows and scores."""
-    from erl_pipeline.episodes.encounters import EncounterRules, play_encounter
-    from erl_pipeline.stages.evaluation.stream_scores import StreamMemory, score_encounter, stream_metrics
-    from storage.tables.stream_scores import StreamScore, write_stream_scores
+    from realms.encounters import EncounterRules, play_encounter
+    from realms.scores import (
+        StreamMemory,
+        StreamScore,
+        score_encounter,
+        stream_metrics,
+        write_stream_scores,
+    )
     from storage.tables.trajectories import Trajectory, write_trajectories
     from storage.texts import StorableTexts
 
@@ -134,8 +175,8 @@ def _episodes(play: PlaySettings) -> tuple[PromptFormat, Mapping[str, RoleLimits
 
     The lengths are those of the method. For a method without reflections all are that of `sampling`.
     """
-    from erl_pipeline.episodes.encounters import STREAMED_ATTEMPT, STREAMED_REFLECTION, STREAMED_RETRY
     from erl_pipeline.episodes.limits import RoleLimits
+    from realms.encounters import STREAMED_ATTEMPT, STREAMED_REFLECTION, STREAMED_RETRY
 
     environment: Any = plugins("environments")[play.environment.type].value
     method: Any = plugins("methods")[play.episode.type].value
@@ -151,18 +192,3 @@ def _episodes(play: PlaySettings) -> tuple[PromptFormat, Mapping[str, RoleLimits
         for role, like in zip(streamed, of_method, strict=True)
     }
     return prompts or reflecting.prompts, by_role
-
-
-EVALUATE_STREAM = Stage(
-    name="evaluate_stream",
-    version=4,
-    output="evaluation",
-    settings=StreamEvaluationSettings,
-    compute=_evaluate,
-    slice=_slice,
-    code=("environment", "method"),
-    needs="device",
-)
-
-EVALUATE_STREAM_ON_REQUEST = replace(EVALUATE_STREAM, name="evaluate_stream_on_request")
-"""A streamed evaluation that somebody asked for, outside the training."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from realms.encounters import STREAMED_ATTEMPT, STREAMED_REFLECTION, STREAMED_RETRY
+from realms.scores import StreamMemory, StreamScore, score_encounter, stream_metrics
+from realms.tasks import StreamConfig, StreamedTask, lesson, other_realm, stream_tasks
 
-from erl_pipeline.config.stream import StreamConfig
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig, RealmConfig
+from erl_pipeline.environments.frozen_lake.tasks import held_out_tasks, training_tasks
 from erl_pipeline.environments.interface import Task
-from erl_pipeline.episodes.encounters import STREAMED_ATTEMPT, STREAMED_REFLECTION, STREAMED_RETRY
-from erl_pipeline.stages.evaluation.stream_scores import StreamMemory, score_encounter, stream_metrics
-from erl_pipeline.stages.evaluation.stream_tasks import StreamedTask, other_realm, stream_tasks
 from storage.errors import InputError
-from storage.tables.stream_scores import StreamScore
 from storage.tables.trajectories import Trajectory
 from storage.texts import StorableTexts
 from tests.erl_pipeline.episodes.script import play
@@ -150,7 +149,27 @@ def test_streams_are_rows_of_tasks_in_held_out_realms() -> None:
 
 
 def test_an_environment_without_so_many_realms_is_refused() -> None:
-    with pytest.raises(InputError, match="4 are asked for, but environment frozen_lake holds 3 out"):
+    with pytest.raises(InputError, match="4 realms are asked for, but the environment holds 3 out"):
         stream_tasks(REALMS, 0, StreamConfig(realms=4), StorableTexts())
     with pytest.raises(InputError, match="holds 0 out"):
         stream_tasks(FrozenLakeConfig(), 0, StreamConfig(), StorableTexts())
+
+
+def test_streams_are_on_held_out_boards_none_of_which_is_trained_on() -> None:
+    tasks = [
+        each.task for each in stream_tasks(REALMS, 0, StreamConfig(realms=2, streams=3), StorableTexts())
+    ]
+    boards = [tuple(task.payload["board"]) for task in tasks]
+    assert len(set(boards)) == 2 * 3 * 6
+    assert boards == [tuple(task.payload["board"]) for task in held_out_tasks(REALMS, 0, 36)]
+    assert not set(boards) & {tuple(task.payload["board"]) for task in training_tasks(REALMS, 0)}
+
+
+def test_the_lesson_of_a_realm_is_its_permutation() -> None:
+    payload = {"actions": {"a": "left", "b": "up", "c": "right", "d": "down"}, "realm": "r3"}
+    task = Task("task", "frozen_lake-r3", "frozen_lake", payload)
+    assert lesson(REALMS, task) == "b c d a"  # up, right, down, left
+    prose = REALMS.model_copy(update={"format": "prose"})
+    assert lesson(prose, task) == (
+        "In realm r3 the action [a] moves left, [b] moves up, [c] moves right, [d] moves down."
+    )

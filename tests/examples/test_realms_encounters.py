@@ -5,11 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from erl_pipeline.engines.interface import Generation
-from erl_pipeline.environments.frozen_lake import ENVIRONMENT
-from erl_pipeline.episodes.context import EpisodeContext
-from erl_pipeline.episodes.dialogue import ChatTokenizer
-from erl_pipeline.episodes.encounters import (
+from realms.encounters import (
     STREAMED_ATTEMPT,
     STREAMED_REFLECTION,
     STREAMED_RETRY,
@@ -17,6 +13,11 @@ from erl_pipeline.episodes.encounters import (
     EncounterRules,
     play_encounter,
 )
+
+from erl_pipeline.engines.interface import Generation
+from erl_pipeline.environments.frozen_lake import ENVIRONMENT
+from erl_pipeline.episodes.context import EpisodeContext
+from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
 from erl_pipeline.episodes.limits import EpisodeLimits, RoleLimits
 from erl_pipeline.episodes.requests import RetrievalRequest, SampleRequest
