@@ -128,7 +128,9 @@ def refuse_other_settings(run: Run, config: RunConfig) -> None:
     """Raise ConfigError if a run was begun with other settings than those of `config`. Only `iterations`,
     `metrics`, `runner`, `resources`, `store`, `retention`, `warnings` and the operational settings of the
     engine and of the trainer may change."""
-    differences = config_differences(_fixed(_without_former(run.config)), _fixed(config.model_dump(mode="json")))
+    differences = config_differences(
+        _fixed(_without_former(run.config)), _fixed(config.model_dump(mode="json"))
+    )
     if differences:
         raise ConfigError(
             f"run {run.name} exists with other settings: {'; '.join(differences)}. "

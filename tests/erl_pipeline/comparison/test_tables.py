@@ -30,7 +30,7 @@ def result(tokens_of_b: int, *failures: Failure) -> Result:
         design=Design("lake", "lake.yaml", (Arm("a"), Arm("b")), "a", (0, 1), 2, ()),
         budgets=budgets,
         test_tasks=10,
-        arms={arm: ArmResult(curves[arm], measures[arm], {}, []) for arm in curves},
+        arms={arm: ArmResult(curves[arm], measures[arm], {}) for arm in curves},
         differences=arm_differences(measures, "a"),
         failures=failures,
     )
