@@ -84,3 +84,19 @@ def test_rows_of_another_tokenizer_are_not_trained_on(
     result = replay(store, *words, "--config", finished.config)
     assert result.status == 2
     assert "was tokenized by theirs" in result.errors
+
+
+def test_rows_of_another_tokenizer_are_refused_at_import(store: Path, tmp_path: Path) -> None:
+    artifacts = ArtifactStore(str(store))
+    places = entries(store, "small")
+    model = artifacts.open(places[0, "bootstrap", ""]).path("model")
+    shard = next(id_ for (_, stage, _), id_ in places.items() if stage == "rollout_shard")
+    rows = pl.read_parquet(artifacts.open(shard).path("trajectories.parquet"))
+    rows.with_columns(tokenizer_digest=pl.lit("other")).write_parquet(tmp_path / "rows.parquet")
+    found = invoke(
+        *("import", "trajectories", tmp_path / "rows.parquet", "--name", "x", "--store", tmp_path / "store"),
+        *("--tokenizer", model),
+    )
+    assert found.status == 2
+    assert "row 1: trajectory" in found.errors
+    assert "was tokenized by other, and" in found.errors
