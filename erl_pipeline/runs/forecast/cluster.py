@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from erl_pipeline.config.loading.load import change_config
 from erl_pipeline.config.run import RunConfig
+from erl_pipeline.plan.cluster import ClusterConfig, Job, jobs_of, split_parts
 from erl_pipeline.plan.plan import Plan
-from erl_pipeline.plan.simulation.cluster import ClusterConfig
-from erl_pipeline.plan.simulation.job import Job, jobs_of, split_parts
-from erl_pipeline.plan.simulation.simulate import Simulation, simulate
+from erl_pipeline.plan.simulation import Simulation, simulate
 from erl_pipeline.plan.sources import unread_sources
 from erl_pipeline.runs.forecast.lookups import StoreLookups
 from erl_pipeline.runs.forecast.measured import Measurements, measure

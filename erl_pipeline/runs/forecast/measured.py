@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+from erl_pipeline.plan.cluster import Measured, work_of
 from erl_pipeline.plan.plan import Plan, PlannedStage
-from erl_pipeline.plan.simulation.job import Measured, work_of
 from erl_pipeline.runs.forecast.lookups import StoreLookups, artifact_size
 from storage.artifacts.manifest import Manifest
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.config.loading.load import load_config
-from erl_pipeline.plan.simulation.cluster import ClusterConfig, read_cluster
+from erl_pipeline.plan.cluster import ClusterConfig, read_cluster
 from erl_pipeline.runs.forecast.cluster import forecast_on_cluster
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE
 from storage.errors import ConfigError

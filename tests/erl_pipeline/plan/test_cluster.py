@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from erl_pipeline.plan.simulation.cluster import ClusterConfig, read_cluster
-from erl_pipeline.plan.simulation.job import Measured, jobs_of
+from erl_pipeline.plan.cluster import ClusterConfig, Measured, jobs_of, read_cluster
 from storage.errors import ConfigError
 from tests.erl_pipeline.runs.planned_runs import plan
 
@@ -21,7 +20,10 @@ def cluster(stages: dict[str, Any] | None = None, **groups: dict[str, Any]) -> C
 
 def jobs(of: ClusterConfig, measured: Measured = EVERYTHING) -> dict[str, Any]:
     made = plan(iterations=1)
-    return {job.title: job for job in jobs_of(made, of, {node.artifact_id: measured for node in made.nodes})}
+    return {
+        job.planned.title: job
+        for job in jobs_of(made, of, {node.artifact_id: measured for node in made.nodes})
+    }
 
 
 def test_stages_generate_train_or_do_neither() -> None:

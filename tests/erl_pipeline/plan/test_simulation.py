@@ -7,18 +7,24 @@ from typing import Any
 
 import pytest
 
-from erl_pipeline.plan.simulation.cluster import ClusterConfig
-from erl_pipeline.plan.simulation.job import Job, split_parts
-from erl_pipeline.plan.simulation.simulate import GroupUse, simulate
+from erl_pipeline.config.base import Settings
+from erl_pipeline.plan.cluster import ClusterConfig, Job, split_parts
+from erl_pipeline.plan.plan import PlannedStage
+from erl_pipeline.plan.simulation import GroupUse, simulate
+from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from storage.artifacts.recipe import Recipe
+
+
+def never(_call: StageCall[Settings]) -> StageResult:
+    raise AssertionError("a simulation computes nothing")
 
 
 def job(name: str, seconds: float, *inputs: str, devices: int = 1, size: float = 0.0, **more: Any) -> Job:
-    """A stage `name` that makes the artifact `name`."""
+    """A stage `name` that makes the artifact `name`; with `part`, one of several that make one thing."""
+    stage = Stage(name, 1, "table", Settings, never, part_of="whole" if more.pop("part", False) else "")
+    recipe = Recipe(name, 1, {}, {each: each for each in inputs}, 0)
     return Job(
-        title=name,
-        stage=name,
-        artifact_id=name,
-        inputs=inputs,
+        planned=PlannedStage(stage, Settings(), recipe, None, "", name),
         work=more.pop("work", "other"),
         devices=devices,
         seconds=seconds,
@@ -36,7 +42,7 @@ def test_two_stages_share_one_device_and_end_after_the_sum_of_both() -> None:
     found = simulate([job("a", 3), job("b", 5)], cluster(one={"devices": 1}))
     assert found.makespan == 8
     assert found.use == {"one": GroupUse(devices=1, computing=1.0, waiting=0.0, idle=0.0)}
-    assert [each.job.title for each in found.critical] == ["a", "b"]
+    assert [each.job.stage for each in found.critical] == ["a", "b"]
 
 
 def test_on_two_devices_they_end_after_the_longer_one() -> None:
@@ -44,7 +50,7 @@ def test_on_two_devices_they_end_after_the_longer_one() -> None:
     assert found.makespan == 5
     # 8 of 10 device-seconds are computed.
     assert found.use["one"].idle == pytest.approx(0.2)
-    assert [each.job.title for each in found.critical] == ["b"]
+    assert [each.job.stage for each in found.critical] == ["b"]
 
 
 def test_workers_bound_the_stages_of_a_node_whatever_devices_it_has() -> None:
@@ -54,7 +60,7 @@ def test_workers_bound_the_stages_of_a_node_whatever_devices_it_has() -> None:
 def test_a_stage_waits_for_its_inputs() -> None:
     found = simulate([job("a", 3), job("b", 5), job("c", 1, "a", "b")], cluster(one={"devices": 4}))
     assert found.makespan == 6
-    assert [each.job.title for each in found.critical] == ["b", "c"]
+    assert [each.job.stage for each in found.critical] == ["b", "c"]
 
 
 def test_what_needs_no_device_is_computed_beside_what_does() -> None:
