@@ -49,7 +49,7 @@ def diff(
         result_differences,
         stage_differences,
     )
-    from erl_pipeline.runs.columns import run_columns
+    from erl_pipeline.runs.config import run_columns
     from erl_pipeline.views.iteration_table import legend
     from storage.artifacts.store import ArtifactStore
     from storage.runs.origin import OfflineOrigin, read_origin

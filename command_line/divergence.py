@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 from command_line.output import counted, print_json, print_line
 
 if TYPE_CHECKING:
-    from erl_pipeline.evaluation.divergence.difference import ContentDifference
-    from erl_pipeline.evaluation.divergence.first import Divergence, Parting
+    from erl_pipeline.evaluation.first_difference import ContentDifference, Divergence, Parting
 
 _MOST_LINES = 12
 
 
 def show_first_divergence(run_a: str, run_b: str, store: str, *, json: bool) -> None:
     """Print the first artifact that the runs do not share, and the first whose content differs."""
-    from erl_pipeline.evaluation.divergence.first import first_divergence
+    from erl_pipeline.evaluation.first_difference import first_divergence
     from erl_pipeline.evaluation.history import read_history
     from storage.artifacts.store import ArtifactStore
     from storage.runs.run import RunStore

@@ -63,7 +63,7 @@ def in_foreground(
 
     from command_line.progress import ProgressDisplay
     from erl_pipeline.engines.interface import Interrupted
-    from erl_pipeline.runs.columns import method_columns
+    from erl_pipeline.runs.config import method_columns
 
     stop = Stop()
     display = ProgressDisplay(iterations, method_columns(config), Console(stderr=True, highlight=False))

@@ -14,8 +14,7 @@ def status(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = Fals
     from command_line.runs.described import all_iterations
     from erl_pipeline.evaluation.history import stored_records, training_cost
     from erl_pipeline.evaluation.iterations import history_rows
-    from erl_pipeline.runs.columns import method_columns
-    from erl_pipeline.runs.config import readable_config
+    from erl_pipeline.runs.config import method_columns, readable_config
     from erl_pipeline.runs.state import begun_iterations, completed_iterations
     from erl_pipeline.views.iteration_table import legend, row_cells, shown_columns
     from storage.artifacts.store import ArtifactStore

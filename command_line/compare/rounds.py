@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from command_line.compare.driver import Ended, do_tasks
-from erl_pipeline.comparison.budgets import Budgets, find_budgets, iterations_to_spend
 from erl_pipeline.comparison.design import ComparedRun, Design
+from erl_pipeline.comparison.measures import Budgets, find_budgets, iterations_to_spend
 from erl_pipeline.comparison.result import Failure, Result, make_result
 from erl_pipeline.comparison.training import TrainingFigures
 from erl_pipeline.comparison.work import Task, is_done, read_curve, read_training

@@ -10,8 +10,7 @@ from typing import Any
 from command_line.output import print_line, print_table
 from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.policies.model_size import ModelSize
-from erl_pipeline.sizing.estimate import estimate_memory, model_size, training_processes
-from erl_pipeline.sizing.parts import Part
+from erl_pipeline.sizing import Part, estimate_memory, model_size, training_processes
 
 
 @dataclass(frozen=True)

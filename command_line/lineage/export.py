@@ -57,7 +57,7 @@ def graph(
     json: Json = False,
 ) -> None:
     """Draw a run's artifacts, a row for each iteration and a column for each stage."""
-    from erl_pipeline.runs.columns import run_columns
+    from erl_pipeline.runs.config import run_columns
     from erl_pipeline.views.lineage.drawing import draw
     from erl_pipeline.views.lineage.grid import lay_out
     from storage.artifacts.store import ArtifactStore

@@ -15,8 +15,8 @@ from erl_pipeline.config.loading.load import change_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.cluster import ClusterConfig, read_cluster
 from erl_pipeline.plan.simulation import Ran
+from erl_pipeline.runs.cluster_forecast import ClusterForecast, forecast_on_cluster
 from erl_pipeline.runs.config import run_config
-from erl_pipeline.runs.forecast.cluster import ClusterForecast, forecast_on_cluster
 from storage.runs.run import RunStore
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from command_line.output import bytes_text, counted, print_line, print_table
 from command_line.plan.making import ShownPlan
 from erl_pipeline.plan.forecast import Cost, Forecast, iterations_text
-from erl_pipeline.runs.forecast.lookups import MEASURED
+from erl_pipeline.runs.store_lookups import MEASURED
 
 _REASONS = 3
 

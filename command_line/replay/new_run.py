@@ -16,8 +16,7 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.evaluation.history import of_stage, read_history
 from erl_pipeline.evaluation.iterations import history_rows
 from erl_pipeline.plan.runner import InProcessConfig
-from erl_pipeline.runs.columns import method_columns
-from erl_pipeline.runs.config import run_config
+from erl_pipeline.runs.config import method_columns, run_config
 from erl_pipeline.runs.driver import OpenRun
 from erl_pipeline.runs.report import write_run_report
 from erl_pipeline.runs.state import latest_checkpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from erl_pipeline.runs.summary import RunSummary, Score, summarize_run
+from erl_pipeline.runs.state import RunSummary, Score, summarize_run
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
 from storage.upkeep.usage import RunUsage

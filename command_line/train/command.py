@@ -131,8 +131,7 @@ def _conclude(run: Run, store: str, target: int, worked: bool, json: bool) -> No
     """Print the newest iterations, write the report of a run that is not long, and name the commands to try
     next."""
     from erl_pipeline.evaluation.iterations import stored_rows
-    from erl_pipeline.runs.columns import method_columns
-    from erl_pipeline.runs.config import run_config
+    from erl_pipeline.runs.config import method_columns, run_config
     from erl_pipeline.runs.state import latest_checkpoint
     from erl_pipeline.views.iteration_table import MOST_ROWS, legend, row_cells, shown_columns
     from storage.artifacts.store import ArtifactStore

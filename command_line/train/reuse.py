@@ -26,7 +26,7 @@ def reuse_lines(opened: OpenRun, plan: Plan) -> list[str]:
     ):
         return []
     from erl_pipeline.plan.forecast import forecast
-    from erl_pipeline.runs.forecast.lookups import StoreLookups
+    from erl_pipeline.runs.store_lookups import StoreLookups
 
     lookups = StoreLookups(opened.store.uri, opened.config.model_dump(mode="json"), others=False)
     found = forecast(plan, lookups)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from erl_pipeline.comparison.equal_steps import MOST_PASSES
-from erl_pipeline.comparison.measures import MEASURES, RunMeasures
+from erl_pipeline.comparison.measures import MEASURES, RunMeasures, SeedSummary, across_seeds
 from erl_pipeline.comparison.result import Result
-from erl_pipeline.evaluation.seeds import SeedSummary, across_seeds
 from storage.wording import counted
 
 _EXTRACTOR_STEPS = "extractor steps"

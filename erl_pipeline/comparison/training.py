@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from erl_pipeline.comparison.measures import SeedSummary, across_seeds
 from erl_pipeline.evaluation.history import StageRecord, of_kind
-from erl_pipeline.evaluation.seeds import SeedSummary, across_seeds
 from erl_pipeline.plan.column import Column
 from storage.artifacts.store import ArtifactStore
 from storage.tables.scored import was_scored

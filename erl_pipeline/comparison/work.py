@@ -10,10 +10,9 @@ from erl_pipeline.comparison.training import TrainingFigures, training_figures
 from erl_pipeline.evaluation.history import CurvePoint, learning_curve, read_history, test_evaluations
 from erl_pipeline.plan.listener import Listener
 from erl_pipeline.plan.plan import Plan
-from erl_pipeline.runs.columns import method_columns
-from erl_pipeline.runs.config import refuse_other_settings
+from erl_pipeline.runs.config import method_columns, refuse_other_settings
 from erl_pipeline.runs.driver import execute_run, open_run
-from erl_pipeline.runs.on_test import evaluate_on_test, plan_on_test
+from erl_pipeline.runs.on_request import evaluate_on_test, plan_on_test
 from erl_pipeline.runs.planning import plan_for, recorded_ids
 from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.runs.train import train

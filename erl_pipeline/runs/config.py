@@ -1,4 +1,4 @@
-"""The configuration of a stored run."""
+"""The configuration of a stored run, and the columns that its tables and reports show."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from erl_pipeline.config.loading.load import PLUGGED, require_usable_plugins
 from erl_pipeline.config.plugins.installed import Group, plugins
 from erl_pipeline.config.policy import PolicyConfig
 from erl_pipeline.config.run import ReadOnlyConfig, RunConfig
+from erl_pipeline.plan.column import Column
+from erl_pipeline.stages.columns import NOT_SCORED_COLUMNS, with_reward
+from erl_pipeline.stages.training.warm_start import warm_start_columns
 from erl_pipeline.trainers.operational import operational_names
 from storage.errors import ConfigError, InputError
 from storage.runs.origin import IMPORTED, read_origin
@@ -148,3 +151,18 @@ def _fixed(settings: Mapping[str, Any]) -> dict[str, Any]:
         "engine": {key: engine[key] for key in engine if key not in OPERATIONAL_SETTINGS},
         "trainer": {key: trainer[key] for key in trainer if key not in operational},
     }
+
+
+def method_columns(config: RunConfig) -> tuple[Column, ...]:
+    """The columns of a configuration, from left to right: those of its warm start, of its method, and of
+    what was not scored. Beside the method's first success rate is the mean reward."""
+    own = plugins("methods")[config.method.type].value.columns(config.method)
+    return (*warm_start_columns(config), *with_reward(own), *NOT_SCORED_COLUMNS)
+
+
+def run_columns(run: Run) -> tuple[Column, ...]:
+    """The columns of a stored run; none for a run that holds only imported trajectories.
+
+    Raises ConfigError when this version of the program does not know the run's settings.
+    """
+    return () if IMPORTED in run.config else method_columns(readable_config(run))

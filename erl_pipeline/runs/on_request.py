@@ -1,4 +1,4 @@
-"""Evaluations on request, outside the training of a run."""
+"""Evaluations outside the training of a run: on request, and on the test split."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import hashlib
 from functools import partial
 from pathlib import Path
 
+from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.job import StageOutcome
-from erl_pipeline.plan.plan import POLICY, Plan, RunState
+from erl_pipeline.plan.plan import POLICY, Place, Plan, RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.sources import Sources, read_sources
 from erl_pipeline.runs.driver import OpenRun, execute_run
 from erl_pipeline.runs.planning import stages_as_made
-from erl_pipeline.stages.evaluation.evaluate import EVALUATE_ON_REQUEST
+from erl_pipeline.stages.evaluation.evaluate import EVALUATE, EVALUATE_ON_REQUEST
+from erl_pipeline.stages.evaluation.evaluate_on_test import plan_test_evaluation, plan_test_tasks
 from erl_pipeline.stages.rollouts.playing import TASKS
 from erl_pipeline.stages.tasks.build_environment_files import built_inputs
 from erl_pipeline.stages.tasks.prepare_tasks import plan_requested_tasks
@@ -83,3 +85,30 @@ def _with_file(sources: Sources, file: Path | None) -> Sources:
     except OSError as error:
         raise InputError(f"task file {file} cannot be read: {error}") from error
     return sources.with_file(file, sha256)
+
+
+def plan_on_test(config: RunConfig, sources: Sources, trained: Plan) -> Plan:
+    """Plan evaluations on the test tasks, after each iteration that has an evaluation on the held-out tasks.
+
+    Args:
+        trained: the plan of the run, whose checkpoints are in the store when this one is executed.
+    """
+    states = {
+        iteration: state
+        for iteration, state in enumerate(trained.states)
+        if Place(iteration, EVALUATE.name, "") in trained.by_place
+    }
+    checkpoints = {state.models[POLICY] for state in states.values()}
+    bases = {each for state in states.values() for each in state.bases.values()}
+    memories = {each for state in states.values() for each in state.memories.values()}
+    planner = Planner(config, sources, external=frozenset(checkpoints | bases | memories))
+    tasks = plan_test_tasks(planner)
+    for iteration, state in states.items():
+        plan_test_evaluation(planner, state, iteration, tasks)
+    return Plan(tuple(planner.nodes), trained.states)
+
+
+def evaluate_on_test(opened: OpenRun, trained: Plan) -> None:
+    """Execute these evaluations for a run whose training is done; what is committed is reused."""
+    plan = plan_on_test(opened.config, read_sources(opened.config), trained)
+    execute_run(opened, plan, frozenset(), makers=lambda: trained.nodes)

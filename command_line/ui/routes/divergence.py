@@ -7,7 +7,7 @@ from starlette.responses import HTMLResponse
 
 from command_line.ui.pages import Crumb, address
 from command_line.ui.routes.common import ThePages, TheStore
-from erl_pipeline.evaluation.divergence.first import first_divergence
+from erl_pipeline.evaluation.first_difference import first_divergence
 
 router = APIRouter()
 

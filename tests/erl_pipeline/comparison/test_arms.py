@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from erl_pipeline.comparison.arms import Arm, arm_of_method, arm_of_settings, load_arm
+from erl_pipeline.comparison.design import Arm, arm_of_method, arm_of_settings, load_arm
 from erl_pipeline.config.run import RunConfig
 from storage.errors import ConfigError
 from tests.erl_pipeline.runs.small_runs import small

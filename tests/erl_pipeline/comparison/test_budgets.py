@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from erl_pipeline.comparison.budgets import Budgets, find_budgets, iterations_to_spend
+from erl_pipeline.comparison.measures import Budgets, find_budgets, iterations_to_spend
 from tests.erl_pipeline.comparison.curves import curve
 
 

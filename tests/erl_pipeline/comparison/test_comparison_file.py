@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.comparison.arms import Arm
-from erl_pipeline.comparison.comparison_file import Given, read_comparison
+from erl_pipeline.comparison.design import Arm, Given, read_comparison
 from storage.errors import ConfigError
 
 

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from erl_pipeline.comparison.budgets import Budgets
-from erl_pipeline.comparison.differences import arm_differences
-from erl_pipeline.comparison.measures import MEASURES, RunMeasures, measure
+from erl_pipeline.comparison.measures import MEASURES, Budgets, RunMeasures, measure
+from erl_pipeline.comparison.result import arm_differences
 from tests.erl_pipeline.comparison.curves import curve
 
 SAME = measure(curve(100, 0.0, 0.0), Budgets(100, 4))

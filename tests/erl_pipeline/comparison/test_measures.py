@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from erl_pipeline.comparison.budgets import Budgets
-from erl_pipeline.comparison.measures import measure, seed_band
+from erl_pipeline.comparison.measures import Budgets, measure, seed_band
 from tests.erl_pipeline.comparison.curves import curve
 
 

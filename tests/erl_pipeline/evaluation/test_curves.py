@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from erl_pipeline.evaluation.curves import area_under_curve, value_at
+from erl_pipeline.comparison.measures import area_under_curve, value_at
 
 
 def test_value_between_two_points_is_linear_and_outside_undefined() -> None:

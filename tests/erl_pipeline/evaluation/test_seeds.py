@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from erl_pipeline.evaluation.seeds import across_seeds, holm, seed_difference
+from erl_pipeline.comparison.measures import across_seeds, holm, seed_difference
 
 
 def test_three_seeds_have_a_mean_a_spread_and_an_interval() -> None:

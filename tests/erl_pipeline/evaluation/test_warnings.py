@@ -9,7 +9,7 @@ import pytest
 
 from erl_pipeline.config.warnings import WarningsConfig
 from erl_pipeline.evaluation.history import StageRecord
-from erl_pipeline.evaluation.warnings import rollout_warnings, settings_warnings, update_warnings
+from erl_pipeline.runs.warnings import rollout_warnings, settings_warnings, update_warnings
 from tests.stage_records import stage_record
 
 LEARNS = {

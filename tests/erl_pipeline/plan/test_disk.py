@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from erl_pipeline.plan.disk import ArtifactSize, forecast_disk
+from erl_pipeline.runs.disk_sizes import ArtifactSize, forecast_disk
 from storage.upkeep.rules import Kept, parse_rule
 from tests.erl_pipeline.plan.test_forecast import plan_of
 

@@ -11,7 +11,7 @@ from erl_pipeline.evaluation.history import held_out_evaluations, read_history
 from erl_pipeline.evaluation.history import test_evaluations as evaluations_on_test
 from erl_pipeline.plan.plan import Place
 from erl_pipeline.runs.driver import open_run
-from erl_pipeline.runs.on_test import evaluate_on_test
+from erl_pipeline.runs.on_request import evaluate_on_test
 from erl_pipeline.runs.planning import plan_for
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError

@@ -6,8 +6,7 @@ import pytest
 
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.policies.model_size import ModelSize
-from erl_pipeline.sizing.estimate import estimate_memory, model_size, training_processes
-from erl_pipeline.sizing.sampling import key_value_bytes
+from erl_pipeline.sizing import estimate_memory, key_value_bytes, model_size, training_processes
 from storage.errors import InputError
 from tests.erl_pipeline.sizing.models import QWEN3_4B, SMOLLM2_135M, write
 

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwe
 
 from erl_pipeline.config.optimizer import OptimizerConfig, UpdateConfig
 from erl_pipeline.policies.model_size import ModelSize, read_model_size
-from erl_pipeline.sizing.training import Precision, layer_activation_bytes, training_memory
+from erl_pipeline.sizing import Precision, layer_activation_bytes, training_memory
 from tests.erl_pipeline.sizing.models import QWEN3_4B, write
 
 ROUND = ModelSize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from erl_pipeline.evaluation.divergence.first import Divergence, first_divergence
+from erl_pipeline.evaluation.first_difference import Divergence, first_divergence
 from erl_pipeline.evaluation.history import read_history
 from storage.artifacts.recipe import ArtifactKind, Recipe
 from storage.artifacts.store import ArtifactStore

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from erl_pipeline.evaluation.divergence.tables import first_row_difference
+from erl_pipeline.evaluation.first_difference import first_row_difference
 from storage.tables.parquet import write_rows
 from storage.tables.trajectories import TRAJECTORIES
 from tests.histories import trajectory_row

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from erl_pipeline.evaluation.divergence.tensors import first_tensor_difference
+from erl_pipeline.evaluation.first_difference import first_tensor_difference
 from storage.errors import StoreError
 
 

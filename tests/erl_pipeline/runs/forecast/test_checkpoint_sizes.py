@@ -4,7 +4,7 @@ from pathlib import Path
 
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.plan.sources import unread_sources
-from erl_pipeline.runs.forecast.checkpoint_sizes import estimate_checkpoints, trained_size
+from erl_pipeline.runs.disk_sizes import estimate_checkpoints, trained_size
 from erl_pipeline.runs.run_plans import plan_run
 from tests.erl_pipeline.runs.small_runs import small
 from tests.erl_pipeline.sizing.models import SMOLLM2_135M, write

@@ -8,7 +8,7 @@ import pytest
 
 from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.plan.cluster import ClusterConfig, read_cluster
-from erl_pipeline.runs.forecast.cluster import forecast_on_cluster
+from erl_pipeline.runs.cluster_forecast import forecast_on_cluster
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE
 from storage.errors import ConfigError
 from storage.runs.run import RunStore

@@ -1,4 +1,5 @@
-"""What a forecast asks of a store: which artifacts it has, what was at a place before, what stages took."""
+"""What the runs of a store tell about the stages of a plan: which artifacts are there, how long stages took,
+and how large they are."""
 
 from __future__ import annotations
 
@@ -11,10 +12,9 @@ from functools import cached_property
 from typing import Any
 
 from erl_pipeline.config.shown.differences import settings_differences
-from erl_pipeline.plan.disk import ArtifactSize
 from erl_pipeline.plan.forecast import Cost, Earlier, own_differences
 from erl_pipeline.plan.plan import Place, PlannedStage
-from erl_pipeline.runs.forecast.alike import groups_alike, same_model
+from erl_pipeline.runs.disk_sizes import ArtifactSize
 from erl_pipeline.runs.planning import recorded_ids
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
@@ -22,6 +22,30 @@ from storage.errors import StoreError
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import RunStore
 from storage.upkeep.retention import files_of, rules_about
+
+_GROUPS = ("policy", "environment", "trainer")
+_STARTS = ("cold_start", "warm_start")
+
+
+def same_model(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two runs' settings give a policy of the same architecture, precision and adapter. How it is
+    trained before the first iteration does not count."""
+    models = [_model(settings) for settings in (one, other)]
+    return models[0] is not None and models[0] == models[1]
+
+
+def groups_alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[str, ...]:
+    """Which of policy, environment and trainer have the same settings."""
+    return tuple(group for group in _GROUPS if one.get(group) == other.get(group))
+
+
+def _model(settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The settings that say which model a run trains; None for a run without a policy."""
+    policy = settings.get("policy")
+    if not isinstance(policy, Mapping):
+        return None
+    return {key: value for key, value in policy.items() if key not in _STARTS}
+
 
 MEASURED = 5
 """How many of a stage's newest artifacts in one run are used: its expected cost is their median."""

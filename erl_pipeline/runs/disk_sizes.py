@@ -1,4 +1,5 @@
-"""How much disk space a plan takes: at its end, and at most before that, with what retention removes."""
+"""Disk space: the sizes of artifacts, also of those whose stages have never run, and what a plan takes at its
+end and at most before that, with what retention removes."""
 
 from __future__ import annotations
 
@@ -6,7 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from erl_pipeline.config.optimizer import OptimizerConfig
+from erl_pipeline.config.policy import PretrainedPolicyConfig
+from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.plan import PlannedStage
+from erl_pipeline.stages.training.training_stage import TrainingSettings
+from erl_pipeline.stages.training.warm_start import WarmStartSettings
+from storage.errors import InputError
 from storage.upkeep.rules import Kept, RetentionRule
 
 
@@ -76,3 +83,52 @@ def forecast_disk(
 def bytes_of(nodes: Sequence[PlannedStage], sizes: Mapping[str, ArtifactSize]) -> float:
     """The total size of the artifacts of these stages, without those of unknown size."""
     return sum(sizes[node.stage.name].bytes for node in nodes if node.stage.name in sizes)
+
+
+_BYTES = {"float32": 4, "bfloat16": 2}
+_MASTER, _MOMENTS = 4, 8
+
+
+def estimate_checkpoints(config: RunConfig, nodes: Iterable[PlannedStage]) -> dict[str, ArtifactSize]:
+    """The size of a checkpoint, by the name of the stage that makes it. Empty if the model's config.json is
+    not on this machine. A tiny policy is counted without its vocabulary. The checkpoint of a warm start has
+    all weights, and no optimizer state."""
+    stages = {node.stage.name: node for node in nodes if node.stage.output == "checkpoint"}
+    if not stages:
+        return {}
+    policy = config.policy
+    adapter = 0
+    if isinstance(policy, PretrainedPolicyConfig):
+        # Importing the module that knows architectures takes seconds.
+        from erl_pipeline.policies.model_size import read_model_size
+
+        lora = policy.lora
+        try:
+            size = read_model_size(policy.model, *(() if lora is None else (lora.rank, lora.target_modules)))
+        except InputError:
+            return {}
+        parameters, adapter, width = size.parameters, size.adapter_parameters, _BYTES[policy.dtype]
+    else:
+        # 12 h^2 weights and 13 h biases and norms in each block of a GPT-2.
+        parameters = policy.layers * (12 * policy.hidden_size**2 + 13 * policy.hidden_size)
+        width = _BYTES["float32"]
+    return {
+        name: trained_size(adapter or parameters, width, node.settings.optimizer)
+        if isinstance(node.settings, TrainingSettings) and not isinstance(node.settings, WarmStartSettings)
+        else ArtifactSize(parameters * width, {"checkpoints": parameters * width}, estimated=True)
+        for name, node in stages.items()
+    }
+
+
+def trained_size(weights: int, width: int, optimizer: OptimizerConfig) -> ArtifactSize:
+    """The size of a checkpoint: its trained weights, their fp32 copies if their precision is lower, and the
+    optimizer's moments.
+
+    Args:
+        weights: number of trained weights.
+        width: bytes per weight.
+    """
+    sets = 2 if optimizer.moments == "by_use" else 1
+    state = (_MASTER if width < _MASTER else 0) + (sets * _MOMENTS if optimizer.carry_state else 0)
+    retained: dict[Kept, float] = {"checkpoints": float(weights * width), "optimizer": float(weights * state)}
+    return ArtifactSize(sum(retained.values()), retained, estimated=True)

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.disk import ArtifactSize, DiskForecast, bytes_of, forecast_disk
 from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.plan import Plan, PlannedStage
+from erl_pipeline.runs.disk_sizes import (
+    ArtifactSize,
+    DiskForecast,
+    bytes_of,
+    estimate_checkpoints,
+    forecast_disk,
+)
 from erl_pipeline.runs.driver import OpenRun
-from erl_pipeline.runs.forecast.checkpoint_sizes import estimate_checkpoints
-from erl_pipeline.runs.forecast.lookups import StoreLookups, artifact_size
+from erl_pipeline.runs.store_lookups import StoreLookups, artifact_size
 from storage.errors import StoreError
 from storage.filesystem import free_bytes, open_root
 
