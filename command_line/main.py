@@ -33,8 +33,8 @@ from command_line.lineage.command import app as lineage
 from command_line.memory.command import app as memory
 from command_line.plan.command import plan
 from command_line.replay.command import replay
-from command_line.runs.command import app as runs
-from command_line.train.command import train
+from command_line.runs import app as runs
+from command_line.train import train
 from command_line.ui.command import ui
 from command_line.usage import print_usage_error
 from storage.errors import PipelineError

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from erl_pipeline.comparison.equal_steps import iterations_for_the_same_tasks, levelled
+from erl_pipeline.comparison.equal_steps import iterations_for_the_same_tasks, with_equal_steps
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.loading.explain import explain
 from erl_pipeline.config.loading.load import change_config, load_config
@@ -232,7 +232,7 @@ def make_design(
     _require_test_split(base)
     configs = {arm.name: load_arm(arm, given.base, common) for arm in arms}
     tasks, iterations = base.rollouts.tasks_per_iteration, iterations or base.iterations
-    more = levelled(configs, tasks, iterations)
+    more = with_equal_steps(configs, tasks, iterations)
     arms = tuple(Arm(arm.name, (*arm.overrides, *more[arm.name])) for arm in arms)
     configs = {arm.name: load_arm(arm, given.base, common) for arm in arms}
     sources = {name: read_sources(config) for name, config in configs.items()}

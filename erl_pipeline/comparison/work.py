@@ -30,7 +30,7 @@ class Task:
     iterations: int
 
 
-def carry_on(task: Task, listener: Listener, stop: threading.Event) -> None:
+def run_task(task: Task, listener: Listener, stop: threading.Event) -> None:
     """Do what is left of a task; what is committed is reused.
 
     Raises whatever a stage raises, RunBusy if another process works on the run, and Interrupted when `stop`

@@ -100,7 +100,7 @@ def train(
     opened: OpenRun,
     iterations: int | None = None,
     check: bool = False,
-    tell: Callable[[Plan], None] | None = None,
+    notify: Callable[[Plan], None] | None = None,
 ) -> TrainingSummary:
     """Execute the plan of a run up to `iterations` (default: the configuration's).
 
@@ -110,7 +110,7 @@ def train(
     has lost, and what retention has removed if a stage reads it.
 
     Args:
-        tell: is called with the plan before anything is done.
+        notify: is called with the plan before anything is done.
 
     Raises InputError, before a run's first stage, if its environment cannot offer the policy its tools or
     gives too few tasks, or if a file or a model that it names is not there; ConfigError if its trainer needs
@@ -126,8 +126,8 @@ def train(
     )
     for sentence in require_tasks_of(plan, opened.config, opened.store):
         opened.listener.warn(f"{sentence}.")
-    if tell is not None:
-        tell(plan)
+    if notify is not None:
+        notify(plan)
     trusted: frozenset[Place] = frozenset()
     if not check:
         lost = lost_stages(opened.store, plan, opened.recorded)

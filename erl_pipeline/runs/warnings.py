@@ -162,13 +162,13 @@ class WarningWatch:
     """Looks at each iteration when it is complete, and gives each kind of warning once.
 
     Args:
-        tell: functions that are called with each new warning, besides the run's listener.
+        notify: functions that are called with each new warning, besides the run's listener.
     """
 
-    def __init__(self, opened: OpenRun, tell: Iterable[Callable[[RunWarning], None]] = ()) -> None:
+    def __init__(self, opened: OpenRun, notify: Iterable[Callable[[RunWarning], None]] = ()) -> None:
         self._opened = opened
         self._settings = opened.config.warnings
-        self._tell = list(tell)
+        self._notify = list(notify)
         self._said = {warning.kind: warning for warning in read_warnings(opened.store.uri, opened.run.name)}
 
     def before_run(self) -> None:
@@ -209,8 +209,8 @@ class WarningWatch:
             self._said[each.kind] = warning
             new.append(warning)
             self._opened.listener.warn(warning.sentence)
-            for tell in self._tell:
-                tell(warning)
+            for notify in self._notify:
+                notify(warning)
         for warning in new:
             self._stop_on(warning)
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from storage.artifacts.store import ArtifactStore
     from storage.runs.run import Run
 
+
 Iterations = Annotated[
     int | None,
     typer.Option("--iterations", min=1, metavar="N", help="Last iteration, instead of the configuration's."),
@@ -96,22 +97,20 @@ def train(
 
 def _work(config: RunConfig, store: str, target: int, check: bool) -> None:
     """Train with a progress display until the target. Raises typer.Exit when a signal stopped the work."""
+    from command_line.before_training import reuse_lines, warn_of_qualification, uncommitted_code
     from command_line.foreground import work_on_run
-    from command_line.train.qualified import tell_of_qualification
-    from command_line.train.reuse import reuse_lines
-    from command_line.train.uncommitted import uncommitted_code
 
     def work(opened: OpenRun, note: Callable[[str], None]) -> None:
         from erl_pipeline.runs.train import train as train_run
 
-        def tell(plan: Plan) -> None:
+        def notify(plan: Plan) -> None:
             for line in reuse_lines(opened, plan):
                 note(line)
             for line in uncommitted_code(opened.config):
                 opened.listener.warn(line)
-            tell_of_qualification(opened.store, opened.config, plan, note, opened.listener.warn)
+            warn_of_qualification(opened.store, opened.config, plan, note, opened.listener.warn)
 
-        train_run(opened, target, check=check, tell=tell)
+        train_run(opened, target, check=check, notify=notify)
 
     work_on_run(config, store, target, work, lambda: _kept(config, store))
 
