@@ -26,8 +26,8 @@ def warn_of_qualification(
     note: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> None:
-    """Say it if the environment of a plan is not qualified in this store: as a warning, but as a note of an
-    environment that comes with the program and failed no examination."""
+    """Warn if the environment of a plan is not qualified in this store. One that comes with the program, and
+    failed no examination, is only worth a note."""
     from erl_pipeline.runs.qualification import find_qualification, state_of_qualification, tasks_of_plan
 
     tasks = tasks_of_plan(plan)

@@ -97,7 +97,7 @@ def train(
 
 def _work(config: RunConfig, store: str, target: int, check: bool) -> None:
     """Train with a progress display until the target. Raises typer.Exit when a signal stopped the work."""
-    from command_line.before_training import reuse_lines, warn_of_qualification, uncommitted_code
+    from command_line.before_training import reuse_lines, uncommitted_code, warn_of_qualification
     from command_line.foreground import work_on_run
 
     def work(opened: OpenRun, note: Callable[[str], None]) -> None:

@@ -114,7 +114,8 @@ def _work(design: Design, store: str, jobs: int, threads: int) -> Result:
         f"{counted(len(design.seeds), 'seed')} each, {counted(design.iterations, 'iteration')}"
     )
     try:
-        return call_interruptibly(Rounds(design, store, jobs, threads, stop.event, notify).result, stop, notify)
+        rounds = Rounds(design, store, jobs, threads, stop.event, notify)
+        return call_interruptibly(rounds.result, stop, notify)
     except Interrupted:
         notify(f"Stopped. What is committed is kept; continue with: {command(sys.argv[1:])}")
         raise typer.Exit(stop.exit_status) from None
