@@ -105,8 +105,12 @@ def in_foreground(
     from rich.console import Console
 
     from command_line.progress import ProgressDisplay
-    from erl_pipeline.runs.columns import method_columns
+
+    pass
     from storage.errors import Interrupted
+
+    pass
+    from erl_pipeline.runs.config import method_columns
 
     stop = Stop()
     display = ProgressDisplay(iterations, method_columns(config), Console(stderr=True, highlight=False))

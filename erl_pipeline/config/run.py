@@ -17,7 +17,6 @@ from erl_pipeline.config.retention import RetentionConfig
 from erl_pipeline.config.rollouts import EvaluationConfig, RolloutConfig
 from erl_pipeline.config.selection import EasyToHardSelection
 from erl_pipeline.config.store import StoreConfig
-from erl_pipeline.config.stream import StreamConfig
 from erl_pipeline.config.warnings import WarningsConfig
 
 if TYPE_CHECKING:
@@ -104,8 +103,6 @@ class RunConfig(Settings):
     def _possible_together(self) -> RunConfig:
         method = plugins("methods")[self.method.type].value
         plugins("policies")[self.policy.type].value.require_possible(self)
-        if self.evaluation.stream is not None:
-            require_streams(self, self.evaluation.stream)
         require_difficulty(self)
         require_somebody_finds_nodes(self)
         require_known_roles(self.objective, method.roles(self.method))
@@ -130,25 +127,6 @@ class ReadOnlyConfig(RunConfig):
     @model_validator(mode="after")
     def _possible_together(self) -> ReadOnlyConfig:
         return self  # What was possible together was checked when the run began.
-
-
-def require_streams(config: RunConfig, stream: StreamConfig) -> None:
-    """Raise ValueError if a configuration's environment or method cannot be evaluated in streams."""
-    environment = plugins("environments")[config.environment.type].value
-    method = plugins("methods")[config.method.type].value
-    held_out = () if environment.streams is None else environment.streams.realms(config.environment)
-    if stream.realms > len(held_out):
-        raise ValueError(
-            f"evaluation.stream.realms: {stream.realms}; allowed: at most the {len(held_out)} realms that "
-            "the environment holds out (FrozenLake: environment.actions: realms with "
-            f"environment.realms.held_out: {stream.realms})"
-        )
-    reflecting = method.reflecting(method.episode_settings(config.method))
-    if environment.prompts(config.environment) is None and reflecting is None:
-        raise ValueError(
-            f"evaluation.stream: neither the environment nor method.type: {config.method.type} has prompts "
-            "for reflections; allowed is off, or an environment with its own prompts"
-        )
 
 
 def require_difficulty(config: RunConfig) -> None:

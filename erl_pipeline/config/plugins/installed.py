@@ -47,7 +47,6 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "tiny_exclude",
         "experience",
         "tiny_extractor",
-        "streams",
         "difficulty",
         "parts",
         "tiny_view",
