@@ -36,8 +36,24 @@ from command_line.replay.command import replay
 from command_line.runs import app as runs
 from command_line.train import train
 from command_line.ui.command import ui
-from command_line.usage import print_usage_error
 from storage.errors import PipelineError
+
+
+def _print_usage_error(error: typer.TyperException) -> None:
+    """Print one `error: …` line on standard error, with the command whose help says what is allowed.
+
+    Without a message nothing is printed: a group of commands, called without a command, has printed its help.
+    """
+    message = error.format_message().rstrip(".").strip()
+    if not message:
+        return
+    context = getattr(error, "ctx", None)
+    hint = "" if context is None else f" See: {context.command_path} --help"
+    end = "" if message.endswith("?") else "."
+    # pydantic, with which typer reads arguments, puts these words before typer's own.
+    one_line = " ".join(message.split()).replace(": Value error, ", ": ")
+    print(f"error: {one_line[:1].lower()}{one_line[1:]}{end}{hint}", file=sys.stderr)
+
 
 app = typer.Typer(
     name="erl-pipeline",
@@ -102,7 +118,7 @@ def main() -> None:
     try:
         sys.exit(app(prog_name="erl-pipeline", standalone_mode=False))
     except typer.TyperException as error:
-        print_usage_error(error)
+        _print_usage_error(error)
         sys.exit(error.exit_code)
     except PipelineError as error:
         print(f"error: {error}", file=sys.stderr)
