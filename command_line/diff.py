@@ -115,12 +115,8 @@ def diff(
         result_differences,
         stage_differences,
     )
-
-    pass
     from erl_pipeline.runs.config import run_columns
     from erl_pipeline.views.report.tables import legend
-
-    pass
     from storage.artifacts.store import ArtifactStore
     from storage.runs.origin import OfflineOrigin, read_origin
     from storage.runs.run import RunStore

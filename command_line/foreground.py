@@ -105,12 +105,8 @@ def in_foreground(
     from rich.console import Console
 
     from command_line.progress import ProgressDisplay
-
-    pass
-    from storage.errors import Interrupted
-
-    pass
     from erl_pipeline.runs.config import method_columns
+    from storage.errors import Interrupted
 
     stop = Stop()
     display = ProgressDisplay(iterations, method_columns(config), Console(stderr=True, highlight=False))

@@ -17,7 +17,7 @@ _SHOWN = 5
 
 def status(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     """Show how far a run is, iteration by iteration."""
-    from command_line.run_description import all_iterations
+    from command_line.run_state import all_iterations
     from erl_pipeline.evaluation.history import stored_records, training_cost
     from erl_pipeline.evaluation.iterations import history_rows
     from erl_pipeline.runs.config import method_columns, readable_config

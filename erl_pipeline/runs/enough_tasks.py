@@ -60,7 +60,7 @@ def require_tasks_of(plan: Plan, config: RunConfig, store: ArtifactStore) -> Seq
 def refuse_held_out_conversations(config: RunConfig) -> None:
     """Raise InputError, naming the row, where the file of the warm start asks a question that is kept from
     training. Only questions can be found in conversations, not boards."""
-    from erl_pipeline.stages.rollouts.foreign_rows import read_conversations
+    from erl_pipeline.stages.training.conversations import read_conversations
     from storage.texts import StorableTexts
 
     warm_start = policy_traits(config.policy).warm_start
