@@ -98,8 +98,8 @@ def measure_rollouts(contender: str, threads: int) -> Figures:
     from workloads.planned import planned_run
 
     from erl_pipeline.config.loading.load import load_config
-    from erl_pipeline.engines.embedded import TransformersEngine
-    from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
+    from erl_pipeline.engines.embedded.engine import TransformersEngine
+    from erl_pipeline.stages.names import TRAJECTORIES
     from storage.tables.trajectories import read_trajectories
 
     sampling = {"seconds": 0.0, "cpu": 0.0}

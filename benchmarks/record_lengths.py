@@ -16,7 +16,7 @@ from workloads.batches import LENGTHS
 from workloads.planned import planned_run
 
 from erl_pipeline.config.loading.load import load_config
-from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
+from erl_pipeline.stages.names import TRAJECTORIES
 from storage.tables.trajectories import Trajectory, read_trajectories
 
 

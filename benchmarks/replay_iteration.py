@@ -99,7 +99,7 @@ def entropy_speed(run: PlannedRun) -> float:
     """Prompt and response tokens per second when entropies of an iteration's trajectories are computed."""
     from erl_pipeline.config.plugins.installed import plugins
     from erl_pipeline.policies.checkpoints import load_checkpoint, stored_parts, weights_settings
-    from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
+    from erl_pipeline.stages.names import trajectory_files
     from erl_pipeline.trainers.interface import TrainingStart
     from erl_pipeline.trainers.sequences import trajectory_sequence
     from storage.tables.trajectories import read_trajectories

@@ -109,11 +109,11 @@ def start(path: str, overrides: list[str], folder: Path, open_: ExitStack) -> tu
     """Commit tasks and checkpoint, and start a server with it; also return the configuration that uses it."""
     from workloads.planned import planned_run
 
-    from erl_pipeline.config.generation import VllmEngineConfig
     from erl_pipeline.config.loading.load import load_config
     from erl_pipeline.engines.vllm.model_servers import server_arguments
     from erl_pipeline.engines.vllm.server import ManagedServer
     from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
+    from erl_pipeline.engines.vllm.settings import VllmEngineConfig
     from erl_pipeline.policies.checkpoints import MODEL
 
     config = load_config(path, overrides)
@@ -154,7 +154,7 @@ def measure_pipeline(task: dict[str, Any], profile: Path | None) -> Figures:
     from workloads.planned import planned_run
 
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
+    from erl_pipeline.stages.names import TRAJECTORIES
     from storage.tables.trajectories import read_trajectories
 
     config = RunConfig.model_validate(task["config"])

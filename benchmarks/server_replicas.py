@@ -50,7 +50,7 @@ def measure(replicas: int, rounds: int, threads: int) -> Figures:
     from workloads.planned import planned_run
 
     from erl_pipeline.config.loading.load import load_config
-    from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
+    from erl_pipeline.stages.names import TRAJECTORIES
     from storage.tables.trajectories import read_trajectories
 
     environment = {
@@ -65,7 +65,8 @@ def measure(replicas: int, rounds: int, threads: int) -> Figures:
         started = time.perf_counter()
         run.carry_out(run.first_shards(1))
         start_seconds = time.perf_counter() - started
-        engine: Any = run.resources.kept("vllm engine")
+        kept: Any = run.resources.kept("engine")
+        engine = kept.engine
         engine.all_serving()  # sampling begins with the first server
         process_ids = [server.process_id for server in engine.servers()]
         before, seconds, outcomes = cache_counts(engine), 0.0, []

@@ -105,8 +105,8 @@ def in_foreground(
     from rich.console import Console
 
     from command_line.progress import ProgressDisplay
-    from erl_pipeline.engines.interface import Interrupted
     from erl_pipeline.runs.columns import method_columns
+    from storage.errors import Interrupted
 
     stop = Stop()
     display = ProgressDisplay(iterations, method_columns(config), Console(stderr=True, highlight=False))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from erl_pipeline.config.generation import operational_settings
+from erl_pipeline.config.plugins.operational import operational_part
 from erl_pipeline.config.rollouts import RolloutConfig
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.execution import Execution, execute
@@ -85,7 +85,10 @@ def planned_run(config: RunConfig, store: str, listener: Listener | None = None)
     stop = threading.Event()
     with open_run(config, store, listener or NullListener(), stop) as opened:
         worker = WorkerSettings(
-            opened.store.uri, opened.run.name, config.resources.threads, operational_settings(config.engine)
+            opened.store.uri,
+            opened.run.name,
+            config.resources.threads,
+            operational_part("engines", config.engine),
         )
         with Resources(worker, stop) as resources:
             yield PlannedRun(opened, plan_run(config, read_sources(config)), resources)

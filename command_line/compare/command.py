@@ -102,7 +102,7 @@ def _work(design: Design, store: str, jobs: int, threads: int) -> Result:
     """Train what is left, until it is done. Raises typer.Exit when a signal asked to stop."""
     from command_line.compare.rounds import Rounds
     from command_line.foreground import Stop, call_interruptibly
-    from erl_pipeline.engines.interface import Interrupted
+    from storage.errors import Interrupted
 
     def tell(line: str) -> None:
         print(line, file=sys.stderr, flush=True)

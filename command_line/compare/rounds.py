@@ -13,11 +13,10 @@ from erl_pipeline.comparison.design import ComparedRun, Design
 from erl_pipeline.comparison.result import Failure, Result, make_result
 from erl_pipeline.comparison.training import TrainingFigures
 from erl_pipeline.comparison.work import Task, is_done, read_curve, read_training
-from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.evaluation.history import CurvePoint
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.runs.run_plans import plan_run
-from storage.errors import InputError
+from storage.errors import InputError, Interrupted
 from storage.wording import counted
 
 Curves = dict[str, dict[int, list[CurvePoint]]]

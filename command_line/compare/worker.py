@@ -12,9 +12,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from erl_pipeline.comparison.work import Task, carry_on
-from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.plan.listener import NullListener
-from storage.errors import PipelineError
+from storage.errors import Interrupted, PipelineError
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ def uncommitted_code(config: RunConfig) -> list[str]:
     if code_version().endswith("-dirty"):
         found.append("the code of erl-pipeline has changes that are not committed")
     method = plugins("methods")[config.method.type]
-    trainer = plugins("trainers")[config.trainer.type]
-    packages = (*environment_packages(config), *method.packages, *trainer.packages)
+    engine, trainer = plugins("engines")[config.engine.type], plugins("trainers")[config.trainer.type]
+    packages = (*environment_packages(config), *method.packages, *engine.packages, *trainer.packages)
     foreign = [each for each in packages if not each.startswith("erl_pipeline.")]
     changed = [each for each in foreign if _has_changes(each)]
     return found + [f"package {package} has changes that are not committed" for package in changed]

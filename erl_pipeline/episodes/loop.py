@@ -9,8 +9,9 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from erl_pipeline.engines.interface import Generation, GenerationEngine, GenerationRequest, Interrupted
+from erl_pipeline.engines.interface import AsynchronousEngine, Generation, GenerationEngine
 from erl_pipeline.episodes.context import RetrievalRequest, Retrieve, SampleRequest
+from storage.errors import Interrupted
 from storage.tables.trajectories import Trajectory
 
 if TYPE_CHECKING:
@@ -85,21 +86,8 @@ def _first(errors: ExceptionGroup[Exception]) -> Exception:
     return _first(error) if isinstance(error, ExceptionGroup) else error
 
 
-Result = TypeVar("Result")
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
-
-
-class AsynchronousEngine(Protocol):
-    """An engine that samples many turns at a time, in an event loop of its own."""
-
-    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run `work` to its end in the engine's event loop; may raise `Interrupted`, which cancels it."""
-        ...
-
-    async def sample(self, request: GenerationRequest) -> Generation:
-        """Sample one turn; only within `run`."""
-        ...
 
 
 class LockstepBatcher:

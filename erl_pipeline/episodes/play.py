@@ -14,14 +14,13 @@ from heapq import nlargest
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.engines.interface import GenerationEngine
+from erl_pipeline.engines.interface import AsynchronousEngine, GenerationEngine
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task, Timing
 from erl_pipeline.episodes.context import EpisodeContext, EpisodeProtocol, Retrieve, nothing_remembered
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
 from erl_pipeline.episodes.loop import (
     Answers,
-    AsynchronousEngine,
     ConcurrentSampler,
     Episode,
     LockstepBatcher,

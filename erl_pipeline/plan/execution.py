@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 
-from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.plan.job import StageJob, StageOutcome, outcome_of
 from erl_pipeline.plan.listener import Listener
 from erl_pipeline.plan.plan import Place, Plan, PlannedStage
@@ -22,6 +21,7 @@ from storage.errors import (
     ConfigError,
     DamagedArtifact,
     InputError,
+    Interrupted,
     PrunedFileError,
 )
 

@@ -7,20 +7,21 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.policy import PretrainedPolicyConfig
 from erl_pipeline.config.warm_start import MessagesWarmStart
 from erl_pipeline.plan.fingerprint import package_fingerprint
 from erl_pipeline.policies.checkpoint_files import require_checkpoint, weights_digest
+from erl_pipeline.policies.kind import policy_traits
 from storage.errors import InputError
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
 
-CodeOwner = Literal["environment", "method", "trainer"]
+CodeOwner = Literal["environment", "method", "policy", "engine", "trainer"]
 """Whose code is part of recipes: the plug-ins whose code people write and edit."""
+NO_CODE: Mapping[CodeOwner, Mapping[str, str]] = {owner: {} for owner in get_args(CodeOwner)}
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def read_sources(config: RunConfig) -> Sources:
     Raises InputError for a file or a checkpoint that cannot be read.
     """
     environment = environment_sources(config)
-    model = config.policy.model if isinstance(config.policy, PretrainedPolicyConfig) else None
+    model = policy_traits(config.policy).model
     return replace(
         environment,
         code={
@@ -77,11 +78,15 @@ def read_sources(config: RunConfig) -> Sources:
 def code_packages(config: RunConfig) -> Mapping[CodeOwner, Sequence[str]]:
     """The packages whose code is part of the recipes of a run."""
     method = plugins("methods")[config.method.type]
+    policy = plugins("policies")[config.policy.type]
+    engine = plugins("engines")[config.engine.type]
     trainer = plugins("trainers")[config.trainer.type]
     return {
         "environment": environment_packages(config),
         "method": method.packages,
-        # The project's own trainer is guarded by the versions of the stages that train.
+        # The project's own are guarded by the versions of their stages.
+        "policy": [each for each in policy.packages if not policy.is_own],
+        "engine": [each for each in engine.packages if not engine.is_own],
         "trainer": [each for each in trainer.packages if not trainer.is_own],
     }
 
@@ -103,8 +108,8 @@ def require_sources(config: RunConfig) -> None:
     Weights are not read, and nothing is downloaded.
     """
     _digests({**_environment_files(config), **_conversation_files(config)})
-    policy = config.policy
-    models = [policy.model] if isinstance(policy, PretrainedPolicyConfig) else []
+    model = policy_traits(config.policy).model
+    models = [] if model is None else [model]
     for model in (*models, *_method_models(config)):
         require_checkpoint(model)
 
@@ -113,9 +118,9 @@ def unread_sources(config: RunConfig) -> Sources:
     """Sources for which nothing was read, for plans whose artifacts are known from a ledger."""
     paths = [*_environment_files(config).values(), *_conversation_files(config).values()]
     return Sources(
-        code={"environment": {}, "method": {}, "trainer": {}},
+        code=NO_CODE,
         files={str(path): "" for path in paths},
-        weights="" if isinstance(config.policy, PretrainedPolicyConfig) else None,
+        weights=None if policy_traits(config.policy).model is None else "",
         models=dict.fromkeys(_method_models(config), ""),
         read=False,
     )
@@ -146,8 +151,7 @@ def _environment_files(config: RunConfig) -> dict[str, Path]:
 
 def _conversation_files(config: RunConfig) -> dict[str, Path]:
     """The same for the file that the policy's warm start trains on, if any."""
-    policy = config.policy
-    warm_start = policy.warm_start if isinstance(policy, PretrainedPolicyConfig) else None
+    warm_start = policy_traits(config.policy).warm_start
     if not isinstance(warm_start, MessagesWarmStart):
         return {}
     return {"policy.warm_start.file": Path(warm_start.file)}

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins.installed import Group, plugins
 from erl_pipeline.plan.source_tree import SourceTree, stage_calls
 from erl_pipeline.plan.stage import Stage
 from storage.artifacts.recipe import ID_LENGTH
@@ -77,12 +77,16 @@ class StageCode:
 
 
 def in_tree() -> SourceTree:
-    """The project's own modules. Its own trainer counts as part of the stages that ask for a trainer, because
-    recipes hold only the fingerprints of other trainers."""
-    trainers = [
-        package for each in plugins("trainers").found.values() if each.is_own for package in each.packages
-    ]
-    return SourceTree(FOLDER, ("storage", "erl_pipeline"), {"trainers": trainers})
+    """The project's own modules. Its own engines and trainers count as part of the stages that ask for one,
+    because recipes hold only the fingerprints of others."""
+    groups: tuple[Group, ...] = ("engines", "trainers")
+    own = {
+        str(group): [
+            package for each in plugins(group).found.values() if each.is_own for package in each.packages
+        ]
+        for group in groups
+    }
+    return SourceTree(FOLDER, ("storage", "erl_pipeline"), own)
 
 
 def find_stages(packages: Iterable[str] = STAGES) -> list[Stage[Any]]:

@@ -7,19 +7,19 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from erl_pipeline.config.generation import OPERATIONAL_SETTINGS
+from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.config.loading.explain import explain
 from erl_pipeline.config.loading.load import PLUGGED, require_usable_plugins
 from erl_pipeline.config.plugins.installed import Group, plugins
-from erl_pipeline.config.policy import PolicyConfig
+from erl_pipeline.config.plugins.operational import Operated, operational_names
+from erl_pipeline.config.plugins.settings import settings_of
 from erl_pipeline.config.run import ReadOnlyConfig, RunConfig
-from erl_pipeline.trainers.operational import operational_names
 from storage.errors import ConfigError, InputError
 from storage.runs.origin import IMPORTED, read_origin
 from storage.runs.run import Run, config_differences
 from storage.wording import counted
 
-_POLICY: TypeAdapter[PolicyConfig] = TypeAdapter(PolicyConfig)
+_POLICY: TypeAdapter[PluginSettings] = TypeAdapter(settings_of("policies"))
 _MAY_CHANGE = {"iterations", "metrics", "runner", "resources", "store", "retention", "warnings"}
 
 
@@ -71,7 +71,7 @@ def _require_trained(run: Run) -> None:
         )
 
 
-def run_policy(run: Run) -> PolicyConfig:
+def run_policy(run: Run) -> PluginSettings:
     """The policy that a run was begun with, even if plug-ins of its other settings are not installed.
 
     Raises ConfigError and InputError as `run_config` does.
@@ -130,10 +130,9 @@ def refuse_other_settings(run: Run, config: RunConfig) -> None:
 def _fixed(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a run keeps to its end."""
     fixed = {key: value for key, value in settings.items() if key not in _MAY_CHANGE}
-    engine, trainer = fixed.get("engine", {}), fixed.get("trainer", {})
-    operational = operational_names(trainer["type"]) if "type" in trainer else frozenset()
-    return {
-        **fixed,
-        "engine": {key: engine[key] for key in engine if key not in OPERATIONAL_SETTINGS},
-        "trainer": {key: trainer[key] for key in trainer if key not in operational},
-    }
+    operated: tuple[tuple[str, Operated], ...] = (("engine", "engines"), ("trainer", "trainers"))
+    for name, group in operated:
+        chosen = fixed.get(name, {})
+        operational = operational_names(group, chosen["type"]) if "type" in chosen else frozenset()
+        fixed[name] = {key: value for key, value in chosen.items() if key not in operational}
+    return fixed

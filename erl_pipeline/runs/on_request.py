@@ -17,7 +17,7 @@ from erl_pipeline.runs.driver import OpenRun, carry_out
 from erl_pipeline.runs.planning import stages_as_made
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE_ON_REQUEST
 from erl_pipeline.stages.evaluation.evaluate_stream import plan_stream
-from erl_pipeline.stages.rollouts.playing import TASKS
+from erl_pipeline.stages.names import TASKS
 from erl_pipeline.stages.tasks.build_environment_files import built_inputs
 from erl_pipeline.stages.tasks.prepare_tasks import plan_requested_tasks
 from storage.artifacts.recipe import derive_seed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.policy import PretrainedPolicyConfig
+from erl_pipeline.policies.kind import policy_traits
 from storage.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,7 +16,8 @@ def require_tools_are_known(config: RunConfig) -> None:
     """Raise `InputError` if the environment's settings ask for tools that the policy's chat template does not
     know. The tokenizer is read only if they ask for tools."""
     plugin = plugins("environments")[config.environment.type].value
-    if not isinstance(config.policy, PretrainedPolicyConfig):
+    model = policy_traits(config.policy).model
+    if model is None:
         plugin.for_template(config.environment, False)
         return
     try:
@@ -25,5 +26,5 @@ def require_tools_are_known(config: RunConfig) -> None:
         from erl_pipeline.episodes.dialogue import ChatTokenizer
         from erl_pipeline.policies.pretrained import load_tokenizer
 
-        tokenizer = load_tokenizer(config.policy.model)
+        tokenizer = load_tokenizer(model)
         plugin.for_template(config.environment, ChatTokenizer(tokenizer).knows_tools)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from erl_pipeline.config.generation import VllmEngineConfig
 from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.policy import PretrainedPolicyConfig
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.config.server_arguments import copies_of_server
 from erl_pipeline.plan.sources import unread_sources
+from erl_pipeline.policies.kind import policy_traits
 from erl_pipeline.policies.model_size import ModelSize, read_model_size
 from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.sizing.parts import Part
@@ -27,15 +25,15 @@ def model_size(config: RunConfig) -> ModelSize:
 
     Raises InputError when the policy is the tiny one, or its config.json is not on this machine.
     """
-    policy = config.policy
-    if not isinstance(policy, PretrainedPolicyConfig):
+    traits = policy_traits(config.policy)
+    if traits.model is None:
         raise InputError(
-            "policy.type: tiny has no config.json; it needs almost no memory besides that of the program"
+            f"policy.type: {config.policy.type} has no config.json; it needs almost no memory besides that "
+            "of the program"
         )
-    lora = policy.lora
-    if lora is None:
-        return read_model_size(policy.model)
-    return read_model_size(policy.model, lora.rank, lora.target_modules)
+    if traits.lora is None:
+        return read_model_size(traits.model)
+    return read_model_size(traits.model, traits.lora.rank, traits.lora.target_modules)
 
 
 def training_processes(config: RunConfig) -> int | None:
@@ -53,8 +51,8 @@ def estimate_memory(config: RunConfig, size: ModelSize, sequence_tokens: int | N
     Args:
         sequence_tokens: tokens of a sequence in flight; default: `engine.max_context`, else 1,024.
     """
-    policy = config.policy
-    dtype = policy.dtype if isinstance(policy, PretrainedPolicyConfig) else "float32"
+    traits = policy_traits(config.policy)
+    dtype = traits.dtype
     planned = plan_run(config, unread_sources(config), iterations=1).nodes
     distils = any(isinstance(node.settings, FineTuneSettings) for node in planned)
     processes = training_processes(config)
@@ -75,19 +73,17 @@ def estimate_memory(config: RunConfig, size: ModelSize, sequence_tokens: int | N
         )
         for each in passes
     ]
-    warm_start = policy.warm_start if isinstance(policy, PretrainedPolicyConfig) else None
+    warm_start = traits.warm_start
     if warm_start is not None:  # it trains all weights, also where an adapter is trained afterwards
         whole = replace(size, adapter_parameters=0)
         estimates.append(
             training_memory(whole, dtype, config.optimizer, warm_start, reference=False, processes=processes)
         )
     training = max(estimates, key=lambda parts: sum(part.bytes for part in parts))
-    engine = config.engine
-    if isinstance(engine, VllmEngineConfig):
-        tokens = sequence_tokens or engine.max_context or ASSUMED_TOKENS
-        copies = sum(each.copies for each in engine.servers)
-        replicas = copies or engine.replicas * copies_of_server(engine.arguments)
-        return training + sampling_memory(size, BYTES[engine.dtype], engine.max_in_flight, tokens, replicas)
     rollouts = config.rollouts
-    sequences = min(engine.max_batch_sequences, rollouts.tasks_per_shard * rollouts.group_size)
-    return training + sampling_memory(size, BYTES[dtype], sequences, sequence_tokens or ASSUMED_TOKENS, 0)
+    capacity = plugins("engines")[config.engine.type].value.capacity(
+        config.engine, rollouts.tasks_per_shard * rollouts.group_size
+    )
+    tokens = sequence_tokens or capacity.max_tokens or ASSUMED_TOKENS
+    width = BYTES[capacity.dtype or dtype]
+    return training + sampling_memory(size, width, capacity.sequences, tokens, capacity.weight_copies)

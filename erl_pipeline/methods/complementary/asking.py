@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import SerializeAsAny
 
 from erl_pipeline.config.base import PluginSettings, Settings
-from erl_pipeline.config.generation import EngineConfig, identity_of
 from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins.operational import as_in_recipes
+from erl_pipeline.engines.plugin import SampledModel
 from erl_pipeline.environments.experience_format import ExperienceFormat
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.methods.complementary.prompts import ChatPrompts, PromptTemplates
@@ -24,7 +25,7 @@ from erl_pipeline.policies.checkpoints import (
     weights_settings,
 )
 from erl_pipeline.stages.determinism import sampling_determinism
-from erl_pipeline.stages.rollouts.playing import engine_of, model_engine
+from erl_pipeline.stages.rollouts.playing import opened_engine
 from erl_pipeline.stages.tasks.prepare_tasks import environment_identity
 from storage.artifacts.manifest import Determinism
 
@@ -43,7 +44,7 @@ class AskingSettings(Settings):
     max_operations: int
     max_tokens: int
     temperature: float
-    engine: EngineConfig
+    engine: SerializeAsAny[PluginSettings]
     weights: WeightsSettings
     embedding_model: str
     """The embedding model of the memory that holds the entries it is shown."""
@@ -61,7 +62,7 @@ def asking_settings(config: RunConfig, max_tokens: int) -> AskingSettings:
         max_operations=extractor.max_operations,
         max_tokens=max_tokens,
         temperature=extractor.temperature,
-        engine=identity_of(config.engine),
+        engine=as_in_recipes("engines", config.engine),
         weights=weights_settings(config),
         embedding_model=method.crl.embedding_model,
     )
@@ -123,11 +124,9 @@ class Extractor:
         self._chat = ChatTokenizer(policy.tokenizer)
         self.texts = self._chat.texts
         """Makes what it says storable, and counts what is replaced."""
-        self._engine = model_engine(call, settings.engine, policy, parts, EXTRACTOR, lambda count: None)
+        self._engine = opened_engine(call, settings.engine, SampledModel(EXTRACTOR, policy, parts)).batches
         self.version = parts.checkpoint_id
-        self.determinism: Determinism = sampling_determinism(
-            engine_of(call, settings.engine), training_device()
-        )
+        self.determinism: Determinism = sampling_determinism(call, settings.engine, training_device())
 
     def ask(self, questions: Sequence[Question]) -> list[Answer | None]:
         """The answers, in order; None where the prompt leaves no room in the context."""

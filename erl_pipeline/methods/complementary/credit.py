@@ -21,9 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from erl_pipeline.config.base import Settings
 from erl_pipeline.methods.complementary.settings import CALLS, CREDIT, CREDITS_FILE, MERGED
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES, trajectory_files
-from erl_pipeline.stages.rollouts.playing import MEMORY
-from erl_pipeline.stages.training.training_stage import ROLLOUTS
+from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TRAJECTORIES, trajectory_files
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
 from storage.tables.scored import scored

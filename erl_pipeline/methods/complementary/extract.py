@@ -28,9 +28,8 @@ from erl_pipeline.methods.complementary.settings import (
     ComplementaryConfig,
 )
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS, TRAJECTORIES, trajectory_files
-from erl_pipeline.stages.rollouts.playing import MEMORY
-from erl_pipeline.stages.training.training_stage import ROLLOUTS
+from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TRAJECTORIES, trajectory_files
+from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS
 from storage.artifacts.recipe import derive_seed
 from storage.tables.scored import is_scored
 
@@ -238,7 +237,7 @@ EXTRACT_EXPERIENCE = Stage(
     settings=AskingSettings,
     compute=_compute,
     slice=_slice,
-    code=("environment", "method"),
+    code=("environment", "method", "engine"),
     needs="device",
     retry_seconds=RETRY_SECONDS,
 )

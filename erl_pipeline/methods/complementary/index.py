@@ -11,9 +11,7 @@ from erl_pipeline.config.memory import KeepSettings
 from erl_pipeline.methods.complementary.settings import CALLS, CALLS_FILE
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.memory.index_memory import INDEX_MEMORY
-from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
-from erl_pipeline.stages.rollouts.playing import MEMORY
-from erl_pipeline.stages.training.training_stage import ROLLOUTS
+from erl_pipeline.stages.names import MEMORY, ROLLOUTS, trajectory_files
 
 if TYPE_CHECKING:
     from storage.memory.entries import MemoryEntry

@@ -17,8 +17,8 @@ from erl_pipeline.methods.complementary.asking import (
 )
 from erl_pipeline.methods.complementary.settings import MERGE, ComplementaryConfig, keep_settings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS, TRAJECTORIES
-from erl_pipeline.stages.rollouts.playing import MEMORY
+from erl_pipeline.stages.names import MEMORY, TRAJECTORIES
+from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS
 from storage.artifacts.recipe import derive_seed
 from storage.memory.entries import MemoryEntry
 
@@ -256,7 +256,7 @@ MERGE_EXPERIENCE = Stage(
     settings=MergeSettings,
     compute=_compute,
     slice=_slice,
-    code=("environment", "method"),
+    code=("environment", "method", "engine"),
     needs="device",
     retry_seconds=RETRY_SECONDS,
 )

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from erl_pipeline.config.generation import VllmEngineConfig
 from erl_pipeline.config.objective import RoleObjective
 from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.policy import PretrainedPolicyConfig, TinyPolicyConfig
+from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.methods.complementary.credit import CREDIT_EXPERIENCE, CreditSettings
 from erl_pipeline.methods.complementary.evaluate import EVALUATE_WITH_EXPERIENCE
 from erl_pipeline.methods.complementary.extract import EXTRACT_EXPERIENCE
@@ -36,6 +35,7 @@ from erl_pipeline.methods.complementary.train_extractor import (
 from erl_pipeline.plan.column import ChartLine, Column, only_drawn
 from erl_pipeline.plan.plan import POLICY, RunState
 from erl_pipeline.plan.planner import Planner
+from erl_pipeline.policies.kind import policy_traits
 from erl_pipeline.stages.columns import (
     ENTRIES,
     HELD_OUT,
@@ -47,10 +47,10 @@ from erl_pipeline.stages.columns import (
     success_of_first_attempts,
 )
 from erl_pipeline.stages.memory.forget_memory import plan_forgetting
+from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TASKS
 from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
-from erl_pipeline.stages.rollouts.playing import MEMORY, TASKS
 from erl_pipeline.stages.training.bootstrap import PretrainedSettings
-from erl_pipeline.stages.training.training_stage import ROLLOUTS, plan_training
+from erl_pipeline.stages.training.training_stage import plan_training
 from erl_pipeline.stages.training.update_policy import REFERENCE, UPDATE_POLICY, plan_update
 from storage.artifacts.recipe import derive_seed
 
@@ -65,7 +65,8 @@ def plan_beginning(planner: Planner, state: RunState) -> RunState:
     if crl is None:
         return state
     policy = planner.config.policy
-    if not isinstance(policy, PretrainedPolicyConfig):
+    traits = policy_traits(policy)
+    if isinstance(policy, TinyPolicyConfig):
         seed = (crl.extractor.cold_start or policy.cold_start).seed
         chosen = planner.config.seed if seed == "run" else seed
         first, base = planner.add(COLD_START_EXTRACTOR, {}, iteration=None, seed=chosen), None
@@ -73,9 +74,9 @@ def plan_beginning(planner: Planner, state: RunState) -> RunState:
         first, base = state.models[POLICY], state.bases.get(POLICY)
     else:
         weights = planner.sources.models[crl.extractor.model]
-        settings = PretrainedSettings(weights=weights, dtype=policy.dtype)
+        settings = PretrainedSettings(weights=weights, dtype=traits.dtype)
         first = planner.add(COPY_EXTRACTOR, {}, iteration=None, settings=settings)
-        base = None if policy.lora is None else first
+        base = None if traits.lora is None else first
     return replace(
         state,
         models={**state.models, EXTRACTOR: first},
@@ -225,7 +226,7 @@ def require_possible(config: RunConfig) -> None:
 
 def _require_extractor(config: RunConfig, crl: CrlExperienceConfig) -> None:
     model, engine = crl.extractor.model, config.engine
-    if isinstance(config.policy, TinyPolicyConfig):
+    if policy_traits(config.policy).own_words:
         if model is not None:
             raise ValueError(
                 f"method.experience.extractor.model: {model}; allowed with policy.type: tiny is null: "
@@ -245,9 +246,10 @@ def _require_extractor(config: RunConfig, crl: CrlExperienceConfig) -> None:
             "method.experience.extractor.cold_start is for policy.type: tiny; leave it out with policy.type: "
             "pretrained, or name a model in method.experience.extractor.model"
         )
-    if isinstance(engine, VllmEngineConfig) and engine.others_servers:
+    because = plugins("engines")[engine.type].value.one_model_because(engine)
+    if because is not None:
         raise ValueError(
-            f"engine.{engine.others_servers}: these servers serve one model, and method.experience: crl "
+            f"engine.{because}: these servers serve one model, and method.experience: crl "
             "samples from two; leave it out, so that each model gets a server of its own, or set "
             "method.experience: off"
         )

@@ -20,10 +20,9 @@ from erl_pipeline.methods.complementary.settings import (
     WeightsExperienceConfig,
 )
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES, trajectory_files
+from erl_pipeline.stages.names import ROLLOUTS, TRAJECTORIES, trajectory_files
 from erl_pipeline.stages.training.training_record import reinforcement_rows
 from erl_pipeline.stages.training.training_stage import (
-    ROLLOUTS,
     TrainingSettings,
     borrowed_trainer,
     count_steps,

@@ -18,8 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from erl_pipeline.methods.complementary.settings import SCORES, SCORES_FILE
-from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
-from erl_pipeline.stages.training.training_stage import ROLLOUTS
+from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
 from storage.tables.scored import was_scored

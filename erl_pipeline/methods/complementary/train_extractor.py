@@ -14,7 +14,7 @@ from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.methods.complementary.settings import CREDIT, ComplementaryConfig
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
+from erl_pipeline.stages.names import TRAJECTORIES
 from erl_pipeline.stages.tasks.prepare_tasks import located
 from erl_pipeline.stages.training.bootstrap import (
     COLD_START,

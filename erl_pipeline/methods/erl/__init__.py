@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from erl_pipeline.config.feedback import JudgeFeedback
-from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.episodes.roles import JUDGE
 from erl_pipeline.methods.erl.plan import columns, plan_learning, plan_rollouts
 from erl_pipeline.methods.erl.settings import (
@@ -23,6 +22,7 @@ from erl_pipeline.methods.erl.settings import (
 )
 from erl_pipeline.methods.interface import Method, ReflectionSpec
 from erl_pipeline.plan.plan import POLICY
+from erl_pipeline.policies.kind import policy_traits
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -82,10 +82,10 @@ def _require_possible(config: RunConfig) -> None:
     """Raise ConfigError for what this policy cannot do."""
     settings = config.method
     assert isinstance(settings, ErlConfig)
-    if isinstance(settings.feedback, JudgeFeedback) and isinstance(config.policy, TinyPolicyConfig):
+    if isinstance(settings.feedback, JudgeFeedback) and policy_traits(config.policy).own_words:
         raise ConfigError(
-            "method.feedback.type: judge writes sentences, and policy.type: tiny reads only the words of its "
-            "environment; use feedback.type: rules, or a pretrained policy"
+            f"method.feedback.type: judge writes sentences, and policy.type: {config.policy.type} reads only "
+            "the words of its environment; use feedback.type: rules, or a pretrained policy"
         )
 
 

@@ -9,9 +9,9 @@ from erl_pipeline.config.base import Settings
 from erl_pipeline.methods.exgrpo.settings import FIRST_ATTEMPT, REPLAYED, Sampler, TierSettings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
-from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
+from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
 from erl_pipeline.stages.training.replayed_rows import BEGUN, REPLAY, read_replayed
-from erl_pipeline.stages.training.training_stage import ROLLOUTS, TrainingSettings, borrowed_trainer
+from erl_pipeline.stages.training.training_stage import TrainingSettings, borrowed_trainer
 from erl_pipeline.trainers.sequences import trajectory_sequence
 
 if TYPE_CHECKING:

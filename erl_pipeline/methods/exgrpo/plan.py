@@ -36,10 +36,9 @@ from erl_pipeline.stages.columns import (
     UPDATE_CHARTS,
     success_of_first_attempts,
 )
+from erl_pipeline.stages.names import ROLLOUTS, TASKS
 from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
-from erl_pipeline.stages.rollouts.playing import TASKS
 from erl_pipeline.stages.training.replayed_rows import REPLAY
-from erl_pipeline.stages.training.training_stage import ROLLOUTS
 from erl_pipeline.stages.training.update_policy import UPDATE_POLICY, plan_update
 
 if TYPE_CHECKING:

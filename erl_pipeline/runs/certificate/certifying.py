@@ -19,7 +19,6 @@ from pathlib import Path
 
 import psutil
 
-from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.runs.certificate.certificate import (
     Certificate,
     Kill,
@@ -43,7 +42,7 @@ from erl_pipeline.runs.certificate.targets import descendants, targets
 from storage.artifacts.manifest import code_version, machine, package_versions
 from storage.artifacts.recipe import derive_seed
 from storage.artifacts.staging import StagingFolder, remove_abandoned
-from storage.errors import InputError
+from storage.errors import InputError, Interrupted
 
 _LOOK_SECONDS = 0.001
 _PAUSE = 3

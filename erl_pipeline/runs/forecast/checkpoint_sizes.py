@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from erl_pipeline.config.optimizer import OptimizerConfig
-from erl_pipeline.config.policy import PretrainedPolicyConfig
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.disk import ArtifactSize
 from erl_pipeline.plan.plan import PlannedStage
+from erl_pipeline.policies.kind import policy_traits
 from erl_pipeline.stages.training.training_stage import TrainingSettings
 from erl_pipeline.stages.training.warm_start import WarmStartSettings
 from storage.errors import InputError
@@ -25,22 +25,22 @@ def estimate_checkpoints(config: RunConfig, nodes: Iterable[PlannedStage]) -> di
     stages = {node.stage.name: node for node in nodes if node.stage.output == "checkpoint"}
     if not stages:
         return {}
-    policy = config.policy
-    adapter = 0
-    if isinstance(policy, PretrainedPolicyConfig):
+    traits = policy_traits(config.policy)
+    adapter, width = 0, _BYTES[traits.dtype]
+    if traits.model is not None:
         # Importing the module that knows architectures takes seconds.
         from erl_pipeline.policies.model_size import read_model_size
 
-        lora = policy.lora
+        lora = traits.lora
         try:
-            size = read_model_size(policy.model, *(() if lora is None else (lora.rank, lora.target_modules)))
+            size = read_model_size(traits.model, *(() if lora is None else (lora.rank, lora.target_modules)))
         except InputError:
             return {}
-        parameters, adapter, width = size.parameters, size.adapter_parameters, _BYTES[policy.dtype]
+        parameters, adapter = size.parameters, size.adapter_parameters
+    elif traits.parameters is not None:
+        parameters = traits.parameters
     else:
-        # 12 h^2 weights and 13 h biases and norms in each block of a GPT-2.
-        parameters = policy.layers * (12 * policy.hidden_size**2 + 13 * policy.hidden_size)
-        width = _BYTES["float32"]
+        return {}
     return {
         name: trained_size(adapter or parameters, width, node.settings.optimizer)
         if isinstance(node.settings, TrainingSettings) and not isinstance(node.settings, WarmStartSettings)

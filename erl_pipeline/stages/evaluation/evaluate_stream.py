@@ -160,7 +160,7 @@ EVALUATE_STREAM = Stage(
     settings=StreamEvaluationSettings,
     compute=_evaluate,
     slice=_slice,
-    code=("environment", "method"),
+    code=("environment", "method", "engine"),
     needs="device",
 )
 

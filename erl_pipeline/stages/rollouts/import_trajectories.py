@@ -9,8 +9,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from erl_pipeline.stages.names import TRAJECTORIES
 from erl_pipeline.stages.rollouts.counts import count_rollouts, success_rates
-from erl_pipeline.stages.rollouts.generate_rollouts import GENERATE_ROLLOUTS, TRAJECTORIES
+from erl_pipeline.stages.rollouts.generate_rollouts import GENERATE_ROLLOUTS
 from erl_pipeline.stages.rollouts.graded_rewards import graded_rewards
 from erl_pipeline.stages.rollouts.retry_gain import gain_metrics
 from storage.artifacts.manifest import Manifest

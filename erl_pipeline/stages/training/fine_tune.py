@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from erl_pipeline.config.optimizer import FineTuneConfig
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.stages.names import ROLLOUTS
 from erl_pipeline.stages.training.build_distillation import (
     BUILD_DISTILLATION,
     DATASET,
@@ -16,7 +17,6 @@ from erl_pipeline.stages.training.build_distillation import (
 )
 from erl_pipeline.stages.training.training_record import supervised_rows
 from erl_pipeline.stages.training.training_stage import (
-    ROLLOUTS,
     TrainingSettings,
     count_steps,
     open_trainer,

@@ -18,12 +18,11 @@ from erl_pipeline.policies.checkpoints import (
     StoredPolicy,
     checkpoint_parts,
 )
-from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
+from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
 from erl_pipeline.stages.training.policy_age import too_old, young_policies
 from erl_pipeline.stages.training.replayed_rows import REPLAY, read_replayed, weighed
 from erl_pipeline.stages.training.training_record import reinforcement_rows
 from erl_pipeline.stages.training.training_stage import (
-    ROLLOUTS,
     TrainingSettings,
     count_steps,
     open_trainer,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from erl_pipeline.engines.interface import Generation, GenerationRequest, Interrupted
+from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.environments.interface import ScorerFailed, Task, Timing, Transition
 from erl_pipeline.environments.messages import AssistantTurn, ToolSchema, user_message
 from erl_pipeline.environments.threads import in_threads
@@ -19,7 +19,7 @@ from erl_pipeline.episodes.context import EpisodeContext, Place
 from erl_pipeline.episodes.play import BatchSampling, ConcurrentSampling, play_episodes
 from erl_pipeline.episodes.roles import trainable
 from erl_pipeline.stages.rollouts.counts import attempts_not_scored
-from storage.errors import EnvironmentFailed
+from storage.errors import EnvironmentFailed, Interrupted
 from storage.tables.trajectories import Trajectory, read_trajectories, write_trajectories
 from tests.erl_pipeline.episodes.engines import DownwardBatches, DownwardTurns, answer_to
 from tests.erl_pipeline.episodes.scripted_environment import Scripted, ends, goes_on, scripted, tasks

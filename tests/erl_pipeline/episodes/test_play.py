@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from erl_pipeline.engines.interface import Generation, GenerationRequest, Interrupted
+from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.episodes.context import EpisodeContext, RetrievalRequest, Retrieve, nothing_remembered
 from erl_pipeline.episodes.play import BatchSampling, ConcurrentSampling, EpisodeSetup, play_episodes
-from storage.errors import EngineError, InputError
+from storage.errors import EngineError, InputError, Interrupted
 from storage.memory.view import MemoryHit
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.engines import DOWN, REFLECTION, DownwardBatches, DownwardTurns

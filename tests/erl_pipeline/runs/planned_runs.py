@@ -20,7 +20,7 @@ SMALL: Mapping[str, Any] = {
     "evaluation": {"every": 2},
 }
 SOURCES = Sources(
-    code={"environment": {"lake": "1"}, "method": {"erl": "1"}, "trainer": {}}, weights="w" * 64
+    code={"environment": {"lake": "1"}, "method": {"erl": "1"}, "trainer": {}, "engine": {}}, weights="w" * 64
 )
 DECOUPLED = "objective.correction={type: decoupled}"
 

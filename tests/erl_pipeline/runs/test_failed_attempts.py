@@ -15,8 +15,8 @@ from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
 from erl_pipeline.episodes.play import Played
 from erl_pipeline.plan.stage import StageCall
 from erl_pipeline.stages.evaluation import evaluate
+from erl_pipeline.stages.names import TRAJECTORIES
 from erl_pipeline.stages.rollouts import generate_rollouts
-from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
 from erl_pipeline.stages.rollouts.playing import play_episodes
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore

@@ -23,7 +23,7 @@ from erl_pipeline.plan.versions import find_stages
 from erl_pipeline.runs.columns import run_columns
 from erl_pipeline.runs.run_plans import plan_offline, plan_run
 from erl_pipeline.runs.summary import last_score
-from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
+from erl_pipeline.stages.names import TRAJECTORIES
 from erl_pipeline.stages.rollouts.graded_rewards import graded_rewards
 from erl_pipeline.views.report.curves import role_rewards
 from erl_pipeline.views.report.page import example_episodes

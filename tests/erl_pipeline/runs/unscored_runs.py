@@ -17,9 +17,10 @@ from erl_pipeline.episodes.rows import group_id
 from erl_pipeline.methods.complementary import extract
 from erl_pipeline.plan.stage import StageCall
 from erl_pipeline.runs.branch import begin_offline
+from erl_pipeline.stages.names import MEMORY, TASKS, TRAINING
 from erl_pipeline.stages.rollouts import generate_rollouts, scorer_errors
-from erl_pipeline.stages.rollouts.playing import MEMORY, TASKS, play_episodes
-from erl_pipeline.stages.tasks.prepare_tasks import TRAINING, read_tasks
+from erl_pipeline.stages.rollouts.playing import play_episodes
+from erl_pipeline.stages.tasks.prepare_tasks import read_tasks
 from storage.runs.origin import OfflineOrigin
 from storage.tables.scored import NOT_SCORED
 from storage.tables.trajectories import FREE, GUIDED, Trajectory

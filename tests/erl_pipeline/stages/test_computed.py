@@ -15,13 +15,12 @@ from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.stages.memory.forget_memory import FORGET_MEMORY, ForgetSettings
 from erl_pipeline.stages.memory.index_memory import INDEX_MEMORY, IndexSettings
-from erl_pipeline.stages.rollouts.generate_rollouts import GENERATE_ROLLOUTS, TRAJECTORIES, ListSettings
+from erl_pipeline.stages.names import HELD_OUT, TRAINING, TRAJECTORIES
+from erl_pipeline.stages.rollouts.generate_rollouts import GENERATE_ROLLOUTS, ListSettings
 from erl_pipeline.stages.tasks import prepare_tasks
 from erl_pipeline.stages.tasks.prepare_tasks import (
-    HELD_OUT,
     PREPARE_TASKS,
     REQUESTED_TASKS,
-    TRAINING,
     RequestedTaskSettings,
     TaskSettings,
     read_tasks,

@@ -15,7 +15,6 @@ import psutil
 import pytest
 
 from erl_pipeline.config.loading.load import load_config
-from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.plan.listener import NullListener
 from erl_pipeline.plan.plan import Plan, PlannedStage, RunState
 from erl_pipeline.plan.resources import WorkerSettings
@@ -23,7 +22,7 @@ from erl_pipeline.plan.runner import IN_PROCESS, InProcessConfig, RunnerCall
 from erl_pipeline.runs.driver import carry_out, open_run
 from flows.ray.runner import RAY
 from flows.ray.settings import RayConfig
-from storage.errors import ConfigError
+from storage.errors import ConfigError, Interrupted
 from storage.runs.run import RunStore
 from tests.command_line.invoke import invoke
 from tests.flows.ray.conftest import LocalCluster

@@ -23,7 +23,7 @@ from erl_pipeline.methods.complementary.credit import (
 from erl_pipeline.methods.complementary.settings import CALLS, CREDIT, CREDITS_FILE, MERGED
 from erl_pipeline.methods.complementary.tables import CREDITS
 from erl_pipeline.methods.complementary.train_extractor import batch_advantages
-from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
+from erl_pipeline.stages.names import TRAJECTORIES
 from erl_pipeline.stages.training.update_policy import training_sequences
 from storage.tables.parquet import write_rows
 from storage.tables.trajectories import write_trajectories

@@ -8,7 +8,7 @@ from pathlib import Path
 from erl_pipeline.methods.complementary.scorer import Stored, read_stored
 from erl_pipeline.methods.complementary.settings import SCORES, SCORES_FILE
 from erl_pipeline.methods.complementary.tables import EXPERIENCE_SCORES
-from erl_pipeline.stages.training.training_stage import ROLLOUTS
+from erl_pipeline.stages.names import ROLLOUTS
 from storage.tables.parquet import write_rows
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.methods.complementary.rows import attempt

@@ -23,9 +23,10 @@ from erl_pipeline.methods.exgrpo.index_experience import INDEX_EXPERIENCE, Index
 from erl_pipeline.methods.exgrpo.select_replay import SELECT_REPLAY, SelectSettings
 from erl_pipeline.methods.exgrpo.settings import BucketSettings, ReplayConfig, TierSettings
 from erl_pipeline.policies.checkpoints import LoadedPolicies, WeightsSettings
+from erl_pipeline.stages.names import HELD_OUT, TRAINING
 from erl_pipeline.stages.rollouts.sample_counts import SAMPLES_FILE, planned_samples
 from erl_pipeline.stages.tasks.draw_tasks import draw_tasks
-from erl_pipeline.stages.tasks.prepare_tasks import HELD_OUT, TRAINING, task_line
+from erl_pipeline.stages.tasks.prepare_tasks import task_line
 from erl_pipeline.stages.training.replayed_rows import REPLAYED_FILE, read_replayed
 from storage.artifacts.artifact import Artifact
 from storage.errors import InputError

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.runs.certificate.certificate import find_certificates
 from erl_pipeline.runs.certificate.certifying import certify
 from erl_pipeline.runs.certificate.subject import find_subject
 from erl_pipeline.runs.planning import plan_as_made
 from storage.artifacts.store import ArtifactStore
-from storage.errors import ConfigError, InputError
+from storage.errors import ConfigError, InputError, Interrupted
 from storage.runs.origin import BranchOrigin, write_origin
 from storage.runs.run import RunStore
 from storage.upkeep.collection import plan_collection
