@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.episodes.roles import trainable
-from erl_pipeline.methods.complementary.scorer import Stored, drawn_by_weight, read_stored
+from erl_pipeline.methods.complementary.scorer import StoredTrajectories, drawn_by_weight, read_stored
 from erl_pipeline.methods.complementary.settings import (
     REPLAY,
     SCORER_FILE,
@@ -44,7 +44,7 @@ from storage.artifacts.recipe import derive_seed
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.methods.complementary.scorer import Scorer
+    from erl_pipeline.methods.complementary.scorer import WeightScorer
     from erl_pipeline.plan.sources import Sources
     from erl_pipeline.trainers.interface import Trainer
     from storage.tables.trajectories import Trajectory
@@ -121,7 +121,7 @@ def _compute(call: StageCall[ScoreSettings]) -> StageResult:
 
 
 def score(
-    scorer: Scorer,
+    scorer: WeightScorer,
     call: StageCall[ScoreSettings],
     old: Sequence[Trajectory],
     now: Sequence[float],
@@ -190,13 +190,13 @@ def _row(
     }
 
 
-def _scorer(call: StageCall[ScoreSettings]) -> Scorer:
+def _scorer(call: StageCall[ScoreSettings]) -> WeightScorer:
     """The scorer of the previous iteration, or a fresh one."""
-    from erl_pipeline.methods.complementary.scorer import Scorer
+    from erl_pipeline.methods.complementary.scorer import WeightScorer
 
     scoring = call.settings.scoring
     dimension = call.resources.memory(scoring.embedding_model).embedder.embed([""]).shape[1]
-    scorer = Scorer(dimension, scoring.layers, scoring.width, scoring.learning_rate, call.seed)
+    scorer = WeightScorer(dimension, scoring.layers, scoring.width, scoring.learning_rate, call.seed)
     if SCORES in call.inputs:
         scorer.load(call.inputs[SCORES].path(SCORER_FILE))
     return scorer
@@ -211,7 +211,9 @@ def _mean_logprobs(trainer: Trainer, rows: Sequence[Trajectory], microbatch_toke
     return [float(values.mean()) for values in found]
 
 
-def _draw(call: StageCall[ScoreSettings], stored: Stored, newest: Mapping[str, float]) -> list[str]:
+def _draw(
+    call: StageCall[ScoreSettings], stored: StoredTrajectories, newest: Mapping[str, float]
+) -> list[str]:
     """Ids of the stored trajectories that are trained on again."""
     scoring = call.settings.scoring
     ids = stored.newest(scoring.capacity)
@@ -221,7 +223,7 @@ def _draw(call: StageCall[ScoreSettings], stored: Stored, newest: Mapping[str, f
 
 
 def _replayed(
-    call: StageCall[ScoreSettings], stored: Stored, ids: Sequence[str]
+    call: StageCall[ScoreSettings], stored: StoredTrajectories, ids: Sequence[str]
 ) -> tuple[list[Trajectory], list[float]]:
     """New rows whose parents are the trajectories with these ids, and the advantages that these had in their
     own groups."""

@@ -43,7 +43,7 @@ def improved(now: float, then: float) -> float:
     return 1.0 if now > then else 0.0
 
 
-class Scorer:
+class WeightScorer:
     """The network with its optimizer. The same arguments and data give the same weights."""
 
     def __init__(self, dimension: int, layers: int, width: int, learning_rate: float, seed: int) -> None:
@@ -125,7 +125,7 @@ class Shelf:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTrajectories:
     """What is stored: shelves, the newest first, and weights by trajectory."""
 
     shelves: tuple[Shelf, ...]
@@ -147,7 +147,7 @@ class Stored:
         ]
 
 
-def read_stored(store: ArtifactStore, newest: Artifact | None, capacity: int) -> Stored:
+def read_stored(store: ArtifactStore, newest: Artifact | None, capacity: int) -> StoredTrajectories:
     """The newest trajectories at the end of a chain of scores, at most `capacity` of them. Those without a
     sampled token and those that were not scored are left out: they cannot be trained on again."""
     import polars as pl
@@ -169,7 +169,7 @@ def read_stored(store: ArtifactStore, newest: Artifact | None, capacity: int) ->
         ids = rows.select("trajectory_id").collect()["trajectory_id"].to_list()
         shelves.append(Shelf(files, tuple(ids[:room])))
         room -= len(ids)
-    return Stored(tuple(shelves), weights)
+    return StoredTrajectories(tuple(shelves), weights)
 
 
 def drawn_by_weight(weights: Sequence[float], count: int, seed: int) -> list[int]:

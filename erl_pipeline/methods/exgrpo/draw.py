@@ -27,7 +27,7 @@ from erl_pipeline.methods.exgrpo.settings import (
 
 
 @dataclass(frozen=True)
-class DrawnTask:
+class ReplayedTask:
     """A task that is replayed, its bucket, and the probability of that bucket in each draw."""
 
     task_id: str
@@ -59,7 +59,7 @@ def draw_by_bucket(
     group_size: int,
     settings: BucketSettings,
     chance: random.Random,
-) -> list[DrawnTask]:
+) -> list[ReplayedTask]:
     """`count` different tasks, or all where there are fewer.
 
     The number from each bucket is drawn by its probability. Where a bucket has too few tasks, the rest is
@@ -81,17 +81,19 @@ def draw_by_bucket(
             counts[bucket] -= over
             rest += over
     return [
-        DrawnTask(task_id, bucket, probabilities[bucket])
+        ReplayedTask(task_id, bucket, probabilities[bucket])
         for bucket in sorted(tasks)
         for task_id in chance.sample(sorted(tasks[bucket]), counts[bucket])
     ]
 
 
-def draw_uniformly(tasks: Mapping[int, Sequence[str]], count: int, chance: random.Random) -> list[DrawnTask]:
+def draw_uniformly(
+    tasks: Mapping[int, Sequence[str]], count: int, chance: random.Random
+) -> list[ReplayedTask]:
     """`count` different tasks, or all where there are fewer, whatever their buckets are."""
     bucket_of = {task_id: bucket for bucket, members in tasks.items() for task_id in members}
     drawn = chance.sample(sorted(bucket_of), min(count, len(bucket_of)))
-    return [DrawnTask(task_id, bucket_of[task_id], None) for task_id in drawn]
+    return [ReplayedTask(task_id, bucket_of[task_id], None) for task_id in drawn]
 
 
 def whole_shares(count: int, shares: Sequence[float]) -> list[int]:

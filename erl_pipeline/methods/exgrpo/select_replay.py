@@ -38,7 +38,7 @@ SPARE_TASKS = 20
 code)."""
 
 
-class SelectSettings(TrainingSettings):
+class ReplaySelectSettings(TrainingSettings):
     """What a selection depends on, besides the experience, the policy and the tasks."""
 
     sampler: Sampler
@@ -56,7 +56,7 @@ class SelectSettings(TrainingSettings):
     microbatch_tokens: int
 
 
-def _compute(call: StageCall[SelectSettings]) -> StageResult:
+def _compute(call: StageCall[ReplaySelectSettings]) -> StageResult:
     """Draw tasks, choose a stored attempt of each, and plan the fresh attempts of the iteration around it."""
     import random
 
@@ -110,7 +110,7 @@ SELECT_REPLAY = Stage(
     name="select_replay",
     version=2,
     output="replay",
-    settings=SelectSettings,
+    settings=ReplaySelectSettings,
     compute=_compute,
     code=("method", "trainer"),
     needs="device",
@@ -118,7 +118,7 @@ SELECT_REPLAY = Stage(
 
 
 def _choose(
-    call: StageCall[SelectSettings], drawn: Sequence[Drawn], experience: Experience, scored: bool
+    call: StageCall[ReplaySelectSettings], drawn: Sequence[Drawn], experience: Experience, scored: bool
 ) -> tuple[list[Selected], Any]:
     """The attempt that is replayed for each drawn task, and how reproducible the choice is."""
     from erl_pipeline.methods.exgrpo.candidates import Selected, mean_entropies, pick_one
@@ -155,7 +155,7 @@ def _choose(
 
 
 def _candidates(
-    call: StageCall[SelectSettings], drawn: Sequence[Drawn], experience: Experience
+    call: StageCall[ReplaySelectSettings], drawn: Sequence[Drawn], experience: Experience
 ) -> Mapping[str, Candidate]:
     """Id -> attempt, of the stored attempts that may be replayed; all have been checked."""
     import polars as pl
@@ -184,7 +184,10 @@ def _payload(task: Task) -> str:
 
 
 def _samples(
-    tasks: Sequence[Task], replayed: Sequence[str], experience: Experience, call: StageCall[SelectSettings]
+    tasks: Sequence[Task],
+    replayed: Sequence[str],
+    experience: Experience,
+    call: StageCall[ReplaySelectSettings],
 ) -> list[tuple[Task, int]]:
     """K - 1 fresh attempts at each task that is replayed, and K at each of the other tasks that fill the
     iteration."""
@@ -216,7 +219,7 @@ def _source(selected: Selected) -> Trajectory:
     return selected.chosen.row
 
 
-def _weight(tasks: Sequence[Task], iteration: int, settings: SelectSettings) -> dict[str, float]:
+def _weight(tasks: Sequence[Task], iteration: int, settings: ReplaySelectSettings) -> dict[str, float]:
     """The weight of fresh rows, which `tiers` lowers with each pass over the tasks."""
     from erl_pipeline.methods.exgrpo.draw import on_policy_weight
 
