@@ -87,30 +87,21 @@ def _compute(call: StageCall[ScoreSettings]) -> StageResult:
         now = _mean_logprobs(trainer, old, settings.microbatch_tokens)
 
     scorer = _scorer(call)
-    rows, metrics = score(scorer, call, old, now, fresh)
-    drawn = _draw(call, stored, {row["trajectory_id"]: row["weight"] for row in rows})
+    table, metrics = score(scorer, call, old, now, fresh)
+    known = {row["trajectory_id"]: row for row in table}
+    drawn = _draw(call, stored, {one: row["weight"] for one, row in known.items()})
     replayed, advantages = _replayed(call, stored, drawn)
-    of_drawn = dict(zip(drawn, advantages, strict=True))
-    table = [{**row, "advantage": of_drawn.get(row["trajectory_id"])} for row in rows]
-    known = {row["trajectory_id"] for row in rows}
-    table += [
-        {
-            "trajectory_id": source,
-            "weight": stored.weights.get(source, scoring.neutral),
-            "label": None,
-            "mean_logprob_then": mean_behaviour_logprob(row),
-            "mean_logprob_now": None,
-            "advantage": of_drawn[source],
-        }
-        for row, source in zip(replayed, drawn, strict=True)
-        if source not in known
-    ]
+    for row, source, advantage in zip(replayed, drawn, advantages, strict=True):
+        if source not in known:
+            known[source] = _row(row, stored.weights.get(source, scoring.neutral), source)
+            table.append(known[source])
+        known[source]["advantage"] = advantage
     write_rows(call.folder / SCORES_FILE, table, EXPERIENCE_SCORES)
     write_trajectories(call.folder / TRAJECTORIES, replayed)
     scorer.save(call.folder / SCORER_FILE)
     return StageResult(
         counters={
-            "stored": sum(len(shelf.trajectory_ids) for shelf in stored.shelves),
+            "stored": len(stored.files),
             "rescored": len(old),
             "replayed": len(replayed),
         },
@@ -135,10 +126,11 @@ def score(
 
     scoring = call.settings.scoring
     embedder = call.resources.memory(scoring.embedding_model).embedder
-    then = [mean_behaviour_logprob(row) for row in old]
-    labels = [improved(later, earlier) for later, earlier in zip(now, then, strict=True)]
+    labels = [improved(later, mean_behaviour_logprob(row)) for later, row in zip(now, old, strict=True)]
     rows: list[dict[str, Any]] = []
     metrics: dict[str, float] = {}
+    # Before its first training the scorer knows nothing.
+    fresh_weights = [scoring.neutral] * len(fresh)
     if old:
         vectors = embedder.embed([trajectory_text(row) for row in old])
         first, last = scorer.train(
@@ -149,18 +141,12 @@ def score(
             distance_weight=scoring.distance_weight,
         )
         metrics |= {"scorer_first_loss": first, "scorer_loss": last, "improved": sum(labels) / len(labels)}
-        for row, weight, label, earlier, later in zip(
-            old, scorer.weights(vectors), labels, then, now, strict=True
-        ):
-            rows.append(_row(row, weight, earlier, label, later))
-    # Before its first training the scorer knows nothing.
-    fresh_weights = [scoring.neutral] * len(fresh)
-    if old and fresh:
-        fresh_weights = scorer.weights(embedder.embed([trajectory_text(row) for row in fresh]))
-    rows += [
-        _row(row, weight, mean_behaviour_logprob(row), None, None)
-        for row, weight in zip(fresh, fresh_weights, strict=True)
-    ]
+        weights = scorer.weights(vectors)
+        for row, weight, label, later in zip(old, weights, labels, now, strict=True):
+            rows.append(_row(row, weight, row.trajectory_id, label, later))
+        if fresh:
+            fresh_weights = scorer.weights(embedder.embed([trajectory_text(row) for row in fresh]))
+    rows += [_row(row, weight, row.trajectory_id) for row, weight in zip(fresh, fresh_weights, strict=True)]
     if fresh:
         metrics["weight_mean"] = sum(fresh_weights) / len(fresh)
     return rows, metrics
@@ -179,14 +165,15 @@ def mean_behaviour_logprob(row: Trajectory) -> float:
 
 
 def _row(
-    row: Trajectory, weight: float, then: float, label: float | None, now: float | None
+    row: Trajectory, weight: float, source: str, label: float | None = None, now: float | None = None
 ) -> dict[str, Any]:
     return {
-        "trajectory_id": row.trajectory_id,
+        "trajectory_id": source,
         "weight": weight,
         "label": label,
-        "mean_logprob_then": then,
+        "mean_logprob_then": mean_behaviour_logprob(row),
         "mean_logprob_now": now,
+        "advantage": None,
     }
 
 

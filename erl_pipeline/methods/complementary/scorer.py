@@ -117,34 +117,21 @@ _LEAST = 1e-9
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """The trajectories of one iteration: files, and ids in order."""
-
-    files: tuple[Path, ...]
-    trajectory_ids: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class StoredTrajectories:
-    """What is stored: shelves, the newest first, and weights by trajectory."""
+    """What is stored, by trajectory: the files of its iteration, the newest iteration first, and its
+    weight."""
 
-    shelves: tuple[Shelf, ...]
+    files: Mapping[str, tuple[Path, ...]]
     weights: Mapping[str, float]
 
     def newest(self, count: int) -> list[str]:
         """The `count` ids that were stored last, the newest iteration first."""
-        ids = [one for shelf in self.shelves for one in shelf.trajectory_ids]
-        return ids[:count]
+        return list(self.files)[:count]
 
     def files_of(self, trajectory_ids: Sequence[str]) -> list[Path]:
         """The files of the iterations that these are from, the newest first."""
         wanted = set(trajectory_ids)
-        return [
-            path
-            for shelf in self.shelves
-            if not wanted.isdisjoint(shelf.trajectory_ids)
-            for path in shelf.files
-        ]
+        return list(dict.fromkeys(path for one, of in self.files.items() if one in wanted for path in of))
 
 
 def read_stored(store: ArtifactStore, newest: Artifact | None, capacity: int) -> StoredTrajectories:
@@ -156,20 +143,18 @@ def read_stored(store: ArtifactStore, newest: Artifact | None, capacity: int) ->
     from storage.tables.parquet import read_rows
     from storage.tables.trajectories import scan_trajectories
 
-    shelves: list[Shelf] = []
+    found: dict[str, tuple[Path, ...]] = {}
     weights: dict[str, float] = {}
-    room = capacity
     for artifact in _chain(store, newest):
-        if room <= 0:
+        if len(found) >= capacity:
             break
         for row in read_rows([artifact.path(SCORES_FILE)], EXPERIENCE_SCORES):
             weights.setdefault(row["trajectory_id"], row["weight"])
         files = tuple(trajectory_files(store.open(artifact.manifest.inputs[ROLLOUTS]), store))
         rows = scan_trajectories(files).filter(was_scored(), pl.col("response_mask").list.sum() > 0)
         ids = rows.select("trajectory_id").collect()["trajectory_id"].to_list()
-        shelves.append(Shelf(files, tuple(ids[:room])))
-        room -= len(ids)
-    return StoredTrajectories(tuple(shelves), weights)
+        found |= dict.fromkeys(ids[: capacity - len(found)], files)
+    return StoredTrajectories(found, weights)
 
 
 def drawn_by_weight(weights: Sequence[float], count: int, seed: int) -> list[int]:

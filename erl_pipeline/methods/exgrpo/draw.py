@@ -19,8 +19,7 @@ from erl_pipeline.methods.exgrpo.collect import TIERS
 from erl_pipeline.methods.exgrpo.experience import Experience
 from erl_pipeline.methods.exgrpo.settings import (
     BucketSettings,
-    Pick,
-    Sampler,
+    DrawSettings,
     TierSettings,
     most_replayed,
 )
@@ -141,21 +140,6 @@ def on_policy_weight(epoch: int, settings: TierSettings) -> float:
 
 
 @dataclass(frozen=True)
-class DrawRules:
-    """The settings of a draw; see `ReplayConfig` for each."""
-
-    sampler: Sampler
-    share: float
-    tasks_per_iteration: int
-    group_size: int
-    buckets: BucketSettings
-    pick: Pick
-    tiers: TierSettings
-    max_age: int | None
-    max_per_task: int | None
-
-
-@dataclass(frozen=True)
 class Drawn:
     """A task that is replayed, and the members of which one is chosen; `candidates` says how many it had."""
 
@@ -167,7 +151,7 @@ class Drawn:
 
 
 def draw_replay(
-    experience: Experience, rules: DrawRules, iteration: int, chance: random.Random
+    experience: Experience, rules: DrawSettings, iteration: int, chance: random.Random
 ) -> list[Drawn]:
     """The different tasks that an iteration replays. Where `pick` is random, each has one member left."""
     if not experience.begun:
@@ -210,7 +194,9 @@ def _bucket(group_size: int) -> pl.Expr:
     return (2 * group_size * pl.col("successes") + attempts) // (2 * attempts)
 
 
-def _by_tier(experience: Experience, rules: DrawRules, iteration: int, chance: random.Random) -> list[Drawn]:
+def _by_tier(
+    experience: Experience, rules: DrawSettings, iteration: int, chance: random.Random
+) -> list[Drawn]:
     newest = experience.members.tail(rules.tiers.capacity)
     usable = usable_members(newest, iteration, rules.max_age, rules.max_per_task)
     tiers = [

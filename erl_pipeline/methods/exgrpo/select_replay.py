@@ -8,12 +8,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.methods.exgrpo.settings import (
-    BucketSettings,
+    DrawSettings,
     Entropy,
     Importance,
-    Pick,
-    Sampler,
-    TierSettings,
 )
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT, checkpoint_parts
@@ -38,21 +35,12 @@ SPARE_TASKS = 20
 code)."""
 
 
-class ReplaySelectSettings(TrainingSettings):
+class ReplaySelectSettings(DrawSettings, TrainingSettings):
     """What a selection depends on, besides the experience, the policy and the tasks."""
 
-    sampler: Sampler
-    share: float
-    tasks_per_iteration: int
-    group_size: int
-    buckets: BucketSettings
-    pick: Pick
     entropy: Entropy
     importance: Importance
     draw_retired: bool
-    max_age: int | None
-    max_per_task: int | None
-    tiers: TierSettings
     microbatch_tokens: int
 
 
@@ -61,24 +49,13 @@ def _compute(call: StageCall[ReplaySelectSettings]) -> StageResult:
     import random
 
     from erl_pipeline.methods.exgrpo.candidates import replay_row, write_replay
-    from erl_pipeline.methods.exgrpo.draw import DrawRules, draw_replay
+    from erl_pipeline.methods.exgrpo.draw import draw_replay
     from erl_pipeline.methods.exgrpo.experience import PARENT, kept_experience
 
     settings, iteration = call.settings, call.index["iteration"]
     experience = kept_experience(call.resources, call.inputs[PARENT])
     chance = random.Random(derive_seed(call.seed, iteration, SELECT_REPLAY.name))
-    rules = DrawRules(
-        sampler=settings.sampler,
-        share=settings.share,
-        tasks_per_iteration=settings.tasks_per_iteration,
-        group_size=settings.group_size,
-        buckets=settings.buckets,
-        pick=settings.pick,
-        tiers=settings.tiers,
-        max_age=settings.max_age,
-        max_per_task=settings.max_per_task,
-    )
-    drawn = draw_replay(experience, rules, iteration, chance)
+    drawn = draw_replay(experience, settings, iteration, chance)
     scored = bool(drawn) and settings.pick != "random"
     selected, determinism = _choose(call, drawn, experience, scored)
     version = call.inputs[CHECKPOINT].manifest.artifact_id

@@ -17,11 +17,11 @@ from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.methods.exgrpo.candidates import SELECTION_FILE
-from erl_pipeline.methods.exgrpo.draw import DrawRules, draw_replay
+from erl_pipeline.methods.exgrpo.draw import draw_replay
 from erl_pipeline.methods.exgrpo.experience import GROUPS_FILE, MEMBERS_FILE, Experience, read_experience
 from erl_pipeline.methods.exgrpo.index_experience import INDEX_EXPERIENCE, ExperienceIndexSettings
 from erl_pipeline.methods.exgrpo.select_replay import SELECT_REPLAY, ReplaySelectSettings
-from erl_pipeline.methods.exgrpo.settings import BucketSettings, ReplayConfig, TierSettings
+from erl_pipeline.methods.exgrpo.settings import BucketSettings, DrawSettings, ReplayConfig, TierSettings
 from erl_pipeline.policies.checkpoints import LoadedPolicies, WeightsSettings
 from erl_pipeline.stages.names import HELD_OUT, TRAINING
 from erl_pipeline.stages.rollouts.sample_counts import SAMPLES_FILE, planned_samples
@@ -141,7 +141,7 @@ def test_what_was_not_scored_lowers_no_bucket_and_retires_no_task(bench: Bench) 
     experience = whole(bench, made)
     stored = experience.groups.select("task_id", "group_size", "successes", "status").rows()
     assert stored == [("t0", 4, 2, "active"), ("t1", 2, 1, "active"), ("t2", 2, 2, "retired")]
-    rules = DrawRules(
+    rules = DrawSettings(
         sampler="exgrpo",
         share=1.0,
         tasks_per_iteration=2,
