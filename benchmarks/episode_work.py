@@ -191,9 +191,9 @@ async def first_attempt(context: EpisodeContext) -> list[Trajectory]:
     """The protocol: one attempt."""
     from erl_pipeline.environments.messages import opening
     from erl_pipeline.episodes.attempt import play_attempt
-    from erl_pipeline.episodes.context import Place
+    from erl_pipeline.episodes.context import TurnKey
 
-    place = Place(ROLE, phase=0)
+    place = TurnKey(ROLE, phase=0)
     attempt = await play_attempt(context, place, opening)
     return [attempt.row(context, place, None)]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SHOW_CURSOR = "\x1b[?25h"
 
 
-class Stop:
+class StopRequest:
     """A request to stop: the event that the work checks, and the signal that asked for it."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Stop:
         return 128 + (self.signal_number or signal.SIGINT)
 
 
-def call_interruptibly(work: Callable[[], T], stop: Stop, tell: Callable[[str], None]) -> T:
+def call_interruptibly(work: Callable[[], T], stop: StopRequest, tell: Callable[[str], None]) -> T:
     """Call `work` in a thread of its own while this one, the main thread, waits for signals.
 
     The first SIGINT or SIGTERM only sets `stop`, and `work` ends when it next checks it. A second one ends
@@ -79,7 +79,7 @@ def work_on_run(
     Raises typer.Exit, with the status that a shell expects, when a signal stopped the work.
     """
 
-    def open_and_work(display: ProgressDisplay, stop: Stop) -> T:
+    def open_and_work(display: ProgressDisplay, stop: StopRequest) -> T:
         from erl_pipeline.runs.driver import open_run
 
         with open_run(config, store, display, stop.event) as opened:
@@ -93,10 +93,10 @@ def in_foreground(
     heading: str,
     iterations: int,
     config: RunConfig,
-    work: Callable[[ProgressDisplay, Stop], T],
+    work: Callable[[ProgressDisplay, StopRequest], T],
     when_stopped: Callable[[], str],
 ) -> T:
-    """Call `work` with a progress display and a `Stop`, in a thread that signals do not disturb.
+    """Call `work` with a progress display and a `StopRequest`, in a thread that signals do not disturb.
 
     The display shows the columns of the configuration's method.
 
@@ -108,7 +108,7 @@ def in_foreground(
     from erl_pipeline.runs.config import method_columns
     from storage.errors import Interrupted
 
-    stop = Stop()
+    stop = StopRequest()
     display = ProgressDisplay(iterations, method_columns(config), Console(stderr=True, highlight=False))
     try:
         with display:

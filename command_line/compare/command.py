@@ -101,13 +101,13 @@ def _require_committed(design: Design) -> None:
 def _work(design: Design, store: str, jobs: int, threads: int) -> Result:
     """Train what is left, until it is done. Raises typer.Exit when a signal asked to stop."""
     from command_line.compare.rounds import Rounds
-    from command_line.foreground import Stop, call_interruptibly
+    from command_line.foreground import StopRequest, call_interruptibly
     from storage.errors import Interrupted
 
     def notify(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    stop = Stop()
+    stop = StopRequest()
     notify(
         f"Comparison {design.name} in {store}: {', '.join(arm.name for arm in design.arms)}; "
         f"{counted(len(design.seeds), 'seed')} each, {counted(design.iterations, 'iteration')}"

@@ -46,7 +46,7 @@ def print_first(
 
 
 @dataclass(frozen=True)
-class ReachedPolicy:
+class InfluencedPolicy:
     """A checkpoint that was reached. `how` says whether its own training read what reached it, or only that
     of an ancestor."""
 
@@ -69,12 +69,12 @@ class ReachedScore:
     greedy_success: float
 
 
-def policies_reached(reach: Reach) -> list[ReachedPolicy]:
+def policies_reached(reach: Reach) -> list[InfluencedPolicy]:
     """The policies among the things that were reached, by iteration."""
     from storage.lineage.questions import DESCENDANT, DIRECTLY
 
     found = [
-        ReachedPolicy(
+        InfluencedPolicy(
             thing.id,
             DIRECTLY if thing.id in reach.trained else DESCENDANT,
             thing.facts["stage"],

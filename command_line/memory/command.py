@@ -62,7 +62,7 @@ def search(
     """Find the reflections whose situation is most similar to TEXT, or that best match its words."""
     from command_line.memory.run import open_memory
     from storage.errors import InputError
-    from storage.memory.folding import FoldedHit, folded_search
+    from storage.memory.deduplicate import FoldedHit, folded_search
     from storage.memory.view import MemoryHit
 
     if not text.strip():

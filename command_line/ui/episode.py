@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from command_line.episodes.reading import REPLAYED, episode_training, find_episode, memory_texts
 from command_line.ui.rows import row_files, training_records
-from command_line.ui.stored import Stored, StoredRun
+from command_line.ui.stored import RunView, Stored
 from erl_pipeline.evaluation.history import StageRecord
 from erl_pipeline.views.report.episodes import (
     EpisodeParts,
@@ -44,7 +44,7 @@ class ShownEpisode:
     solved: bool | None
 
 
-def read_episode(stored: Stored, run: StoredRun, iteration: int, identifier: str) -> ShownEpisode:
+def read_episode(stored: Stored, run: RunView, iteration: int, identifier: str) -> ShownEpisode:
     """An episode of an iteration, of training or of an evaluation.
 
     Raises InputError where the iteration has no such episode.
@@ -74,7 +74,7 @@ def _solved(successes: Sequence[bool | None]) -> bool | None:
 
 
 def training_of(
-    stored: Stored, run: StoredRun, iteration: int, episode_id: str
+    stored: Stored, run: RunView, iteration: int, episode_id: str
 ) -> dict[str, list[dict[str, Any]]]:
     """Like `episode_training` over the artifacts since an iteration, the episode's own, but reads only the
     training records that have rows of the episode."""
@@ -88,7 +88,7 @@ def training_of(
     return episode_training(stored.artifacts, read, episode_id)
 
 
-def seen_texts(stored: Stored, run: StoredRun, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def seen_texts(stored: Stored, run: RunView, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Like `memory_texts`, but reads only the files of the run's memory that added the entries, if they have
     all of them."""
     seen = list(dict.fromkeys(entry for row in rows for entry in row["memory_entry_ids"] or ()))
@@ -104,7 +104,7 @@ def seen_texts(stored: Stored, run: StoredRun, rows: Sequence[Mapping[str, Any]]
     return texts if len(texts) == len(seen) else memory_texts(stored.artifacts, rows)
 
 
-def _record_files(stored: Stored, run: StoredRun) -> dict[Path, StageRecord]:
+def _record_files(stored: Stored, run: RunView) -> dict[Path, StageRecord]:
     return {
         stored.artifacts.open_file(record.manifest, name): record
         for record in run.history
@@ -112,7 +112,7 @@ def _record_files(stored: Stored, run: StoredRun) -> dict[Path, StageRecord]:
     }
 
 
-def memory_files(stored: Stored, run: StoredRun) -> dict[Path, Manifest]:
+def memory_files(stored: Stored, run: RunView) -> dict[Path, Manifest]:
     """The files of entries of a run's memory versions, and the version of each."""
     return {
         stored.artifacts.open_found(manifest).path(entry.path): manifest
@@ -160,7 +160,7 @@ class TokenStrip:
 
 
 def token_strip(
-    stored: Stored, run: StoredRun, iteration: int, trajectory_id: str, measure: Measure | None
+    stored: Stored, run: RunView, iteration: int, trajectory_id: str, measure: Measure | None
 ) -> TokenStrip:
     """The tokens of a trajectory. Without a `measure`, the advantage is shown if it is stored, else the
     log-probability.
@@ -201,7 +201,7 @@ def token_strip(
     )
 
 
-def _row(stored: Stored, run: StoredRun, iteration: int, trajectory_id: str) -> dict[str, Any]:
+def _row(stored: Stored, run: RunView, iteration: int, trajectory_id: str) -> dict[str, Any]:
     columns = (
         "prompt_token_ids",
         "response_token_ids",
@@ -218,7 +218,7 @@ def _row(stored: Stored, run: StoredRun, iteration: int, trajectory_id: str) -> 
     raise InputError(f"iteration {iteration} of run {run.name} has no trajectory {trajectory_id}.")
 
 
-def _record(stored: Stored, run: StoredRun, trajectory_id: str) -> dict[str, Any] | None:
+def _record(stored: Stored, run: RunView, trajectory_id: str) -> dict[str, Any] | None:
     rows = training_records(stored, run, None).filter(pl.col("trajectory_id") == trajectory_id)
     found = rows.select("advantage", "not_trained", "token_logprobs", "token_entropies").collect().to_dicts()
     return found[0] if found else None

@@ -35,7 +35,7 @@ class Neighbour:
 
 
 @dataclass(frozen=True)
-class Step:
+class LineageStep:
     """The things that are `depth` steps away; `left_out` is the number of those that are not shown."""
 
     depth: int
@@ -52,8 +52,8 @@ class Neighbourhood:
     run: str
     """The run that made it."""
     manifest: Manifest | None
-    upstream: Sequence[Step]
-    downstream: Sequence[Step]
+    upstream: Sequence[LineageStep]
+    downstream: Sequence[LineageStep]
     manifests: Mapping[str, Manifest] = field(repr=False)
     """All artifacts of the store, by id."""
 
@@ -123,7 +123,7 @@ def _artifact(manifests: Mapping[str, Manifest], artifact_id: str, visit: Visit)
     )
 
 
-def _of_reach(reach: Reach) -> list[Step]:
+def _of_reach(reach: Reach) -> list[LineageStep]:
     found = [
         (
             thing.depth,
@@ -148,13 +148,13 @@ def _place(run: str, iteration: int | None) -> str:
     return f"{run}, start" if iteration is None else f"{run}, iteration {iteration}"
 
 
-def _steps(found: Sequence[tuple[int, Neighbour]], start: str) -> list[Step]:
+def _steps(found: Sequence[tuple[int, Neighbour]], start: str) -> list[LineageStep]:
     by_depth: dict[int, list[Neighbour]] = {}
     for depth, neighbour in found:
         if neighbour.id != start:
             by_depth.setdefault(depth, []).append(neighbour)
     return [
-        Step(depth, things[:_MOST_SHOWN], max(0, len(things) - _MOST_SHOWN))
+        LineageStep(depth, things[:_MOST_SHOWN], max(0, len(things) - _MOST_SHOWN))
         for depth, things in sorted(by_depth.items())
     ]
 

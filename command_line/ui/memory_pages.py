@@ -27,7 +27,7 @@ from command_line.ui.memory import (
 )
 from command_line.ui.pages import Crumb, ThePages, TheStore, address, run_crumbs
 from command_line.ui.rows import PAGE_ROWS
-from command_line.ui.stored import Stored, StoredRun
+from command_line.ui.stored import RunView, Stored
 from erl_pipeline.evaluation.memory_effect import entry_credits, memory_effect
 from storage.lineage.memory_policies import policies_reached
 from storage.memory.chain import Delta
@@ -119,7 +119,7 @@ def memory_page(
     )
 
 
-def _span(run: StoredRun) -> tuple[int, int]:
+def _span(run: RunView) -> tuple[int, int]:
     """The first and the last iteration that has a memory version; zeros if none has."""
     iterations = [each.iteration for each in memory_versions(run.run)]
     return min(iterations, default=0), max(iterations, default=0)
@@ -198,7 +198,7 @@ def entry_page(
     )
 
 
-def _memory(run: StoredRun, stored: Stored, iteration: str) -> RunMemory:
+def _memory(run: RunView, stored: Stored, iteration: str) -> RunMemory:
     """The memory of a run after an iteration; its newest if `iteration` is no number of up to 9 digits."""
     number = int(iteration) if iteration.isdecimal() and len(iteration) <= 9 else None
     kept = stored.kept(
@@ -210,7 +210,7 @@ def _memory(run: StoredRun, stored: Stored, iteration: str) -> RunMemory:
     return replace(kept)
 
 
-def _near(stored: Stored, run: StoredRun, memory: RunMemory, entry: str) -> Sequence[Delta] | None:
+def _near(stored: Stored, run: RunView, memory: RunMemory, entry: str) -> Sequence[Delta] | None:
     """The deltas that added the entry of this id, or that changed any entry; None if none added it."""
     files = stored.kept(run.name, "memory files", lambda: memory_files(stored, run))
     near = set(stored.entries.holding(files, "entry_id", [entry]))

@@ -13,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, StreamingResponse
 
 from command_line.ui.pages import Crumb, ThePages, TheStore, address, run_crumbs
-from command_line.ui.stored import RunStatus, Stored, StoredRun
+from command_line.ui.stored import RunStatus, RunView, Stored
 from erl_pipeline.config.base import NotInstalledSettings
 from erl_pipeline.evaluation.history import StageRecord
 from erl_pipeline.plan.plan import PlannedStage
@@ -42,7 +42,7 @@ class LiveState:
     newest: Sequence[StageRecord]
 
 
-def live_state(stored: Stored, run: StoredRun) -> LiveState:
+def live_state(stored: Stored, run: RunView) -> LiveState:
     """What a run does now."""
     holder = stored.holder(run.name)
     shards = [record for record in reversed(run.history) if record.kind == "trajectories"]
@@ -63,11 +63,11 @@ def live_state(stored: Stored, run: StoredRun) -> LiveState:
     )
 
 
-def _next_stage(stored: Stored, run: StoredRun) -> PlannedStage | None:
+def _next_stage(stored: Stored, run: RunView) -> PlannedStage | None:
     return next((node for node in planned_stages(stored, run) if node.place not in run.places), None)
 
 
-def planned_stages(stored: Stored, run: StoredRun) -> Sequence[PlannedStage]:
+def planned_stages(stored: Stored, run: RunView) -> Sequence[PlannedStage]:
     """The stages of a run's plan, in order; empty where its environment, which a plan needs, cannot be used.
     Their ids have no meaning, since no code was fingerprinted."""
     if run.config is None or isinstance(run.config.environment, NotInstalledSettings):
@@ -227,7 +227,7 @@ def plan(request: Request, name: str, stored: TheStore, pages: ThePages, first: 
     )
 
 
-def _planned(stored: Stored, run: StoredRun, *, at_work: bool) -> PlannedRun:
+def _planned(stored: Stored, run: RunView, *, at_work: bool) -> PlannedRun:
     nodes = planned_stages(stored, run)
     cells: dict[int, dict[str, PlannedCell]] = {}
     stages: dict[str, None] = {}

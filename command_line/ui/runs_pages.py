@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import HTMLResponse
 
 from command_line.ui.pages import Crumb, ThePages, TheStore, address
-from command_line.ui.stored import RunStatus, Stored, StoredRun
+from command_line.ui.stored import RunStatus, RunView, Stored
 from erl_pipeline.evaluation.first_difference import first_divergence
 from erl_pipeline.evaluation.history import CurvePoint
 from erl_pipeline.views.report.curves import AXES, Axis, ChartedRun, curves_as_numbers
@@ -46,14 +46,14 @@ def run_lines(
     stored: Stored, words: str, method: str, status: str, sort: SortKey, *, rising: bool
 ) -> list[RunLine]:
     """The runs whose name contains `words`, of a method and a status if these are given."""
-    opened: dict[str, StoredRun | str] = {}
+    opened: dict[str, RunView | str] = {}
     for name in stored.names():
         if words.lower() in name.lower():
             try:
                 opened[name] = stored.run(name)
             except StoreError as error:
                 opened[name] = str(error)
-    differing = _differing([run for run in opened.values() if isinstance(run, StoredRun)])
+    differing = _differing([run for run in opened.values() if isinstance(run, RunView)])
     lines = [
         RunLine(name, problem=run) if isinstance(run, str) else _line(stored, run, differing.get(name, ()))
         for name, run in opened.items()
@@ -81,7 +81,7 @@ def _compared(config: Mapping[str, Any]) -> dict[str, str]:
     return {key: value for key, value in settings.items() if key.partition(".")[0] not in _NOT_COMPARED}
 
 
-def _differing(runs: Sequence[StoredRun]) -> dict[str, list[str]]:
+def _differing(runs: Sequence[RunView]) -> dict[str, list[str]]:
     """Run -> its values of the settings that differ between runs of its method and environment.
 
     Only runs of one method and environment are compared: between others nearly all settings differ.
@@ -99,7 +99,7 @@ def _differing(runs: Sequence[StoredRun]) -> dict[str, list[str]]:
     return found
 
 
-def _line(stored: Stored, run: StoredRun, settings: Sequence[str]) -> RunLine:
+def _line(stored: Stored, run: RunView, settings: Sequence[str]) -> RunLine:
     config = run.config
     return RunLine(
         run.name,
@@ -171,7 +171,7 @@ def runs(
     )
 
 
-def code_differences(runs: Sequence[StoredRun]) -> list[tuple[str, list[str]]]:
+def code_differences(runs: Sequence[RunView]) -> list[tuple[str, list[str]]]:
     """What differs in the runs' code: (commit, package or stage version; its value in each run)."""
     rows: list[dict[str, str]] = []
     for run in runs:
@@ -240,7 +240,7 @@ def curves(stored: TheStore, run: Chosen = [], x: Axis = "iteration") -> dict[st
     return _numbers(runs, x)
 
 
-def _numbers(runs: Sequence[StoredRun], x: Axis) -> dict[str, Any]:
+def _numbers(runs: Sequence[RunView], x: Axis) -> dict[str, Any]:
     return curves_as_numbers([ChartedRun(each.name, each.history, each.columns) for each in runs], x)
 
 

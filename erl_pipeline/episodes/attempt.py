@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from erl_pipeline.environments.messages import Message, ToolSchema, opening
 from erl_pipeline.environments.prompt_format import AttemptReport
-from erl_pipeline.episodes.context import EpisodeContext, Place
+from erl_pipeline.episodes.context import EpisodeContext, TurnKey
 from erl_pipeline.episodes.dialogue import Dialogue
 from erl_pipeline.episodes.guarded_environment import EnvironmentFailure
 from erl_pipeline.episodes.rows import Outcome, situation, trajectory
@@ -89,7 +89,7 @@ class Attempt:
     def row(
         self,
         context: EpisodeContext,
-        place: Place,
+        place: TurnKey,
         parent: str | None,
         *,
         hits: Sequence[MemoryHit] | None = None,
@@ -117,7 +117,7 @@ class Attempt:
         )
 
 
-async def play_attempt(context: EpisodeContext, place: Place, opening: Opening) -> Attempt:
+async def play_attempt(context: EpisodeContext, place: TurnKey, opening: Opening) -> Attempt:
     """Play the task once, from the beginning. A failure of the environment ends it and is recorded.
 
     Where the limits allow retries, a failed attempt is played again in a new environment, with the same
@@ -147,7 +147,7 @@ def rewarded(text: Trajectory, attempt: Attempt) -> Trajectory:
 
 async def _play(
     context: EpisodeContext,
-    place: Place,
+    place: TurnKey,
     opening: Opening,
     said: list[tuple[tuple[int, ...], Generation]],
 ) -> Attempt:
@@ -198,7 +198,7 @@ def _require_shown(context: EpisodeContext, tools: Sequence[ToolSchema]) -> None
 
 async def _take_turns(
     context: EpisodeContext,
-    place: Place,
+    place: TurnKey,
     dialogue: Dialogue,
     metrics: TurnMetrics,
     said: list[tuple[tuple[int, ...], Generation]],
@@ -226,7 +226,7 @@ async def _take_turns(
 
 async def _turn(
     context: EpisodeContext,
-    place: Place,
+    place: TurnKey,
     dialogue: Dialogue,
     turn: int,
     said: list[tuple[tuple[int, ...], Generation]],

@@ -67,7 +67,7 @@ def subgroup_of(identity: EpisodeIdentity, withhold: float) -> str | None:
 
 
 @dataclass(frozen=True)
-class Place:
+class TurnKey:
     """The place of a conversation in its episode; `phase` as in `SampleRequest`."""
 
     role: str
@@ -101,7 +101,7 @@ class EpisodeContext:
         """Tokens that the context has left for the next turn."""
         return self.limits.context_length - dialogue.length
 
-    async def sample(self, dialogue: Dialogue, place: Place, turn: int) -> Generation:
+    async def sample(self, dialogue: Dialogue, place: TurnKey, turn: int) -> Generation:
         """The policy's next turn in a dialogue; there must be room for it."""
         limits = self.limits.by_role[place.role]
         assert limits.model is not None

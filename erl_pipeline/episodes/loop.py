@@ -86,7 +86,6 @@ def _first(errors: ExceptionGroup[Exception]) -> Exception:
     return _first(error) if isinstance(error, ExceptionGroup) else error
 
 
-Result = TypeVar("Result")
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 

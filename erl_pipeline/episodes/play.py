@@ -84,7 +84,7 @@ class ConcurrentSampling:
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedEpisodes:
     """The trajectories, episode by episode, and counters: attempts that were played again, failures of judges
     and of closing environments, texts from outside in which a character was replaced. Failed attempts are in
     the rows.
@@ -106,7 +106,7 @@ def play_episodes(
     *,
     on_episode: Callable[[list[Trajectory]], None] = lambda rows: None,
     stop: threading.Event | None = None,
-) -> Played:
+) -> PlayedEpisodes:
     """Play one episode for each task and sample index.
 
     `samples` are the indices of every task, or a sequence with those of each task. A failure of an
@@ -134,7 +134,7 @@ def play_episodes(
         - replaced_before
         + sum(each.texts.replaced for each in environments.values()),
     }
-    return Played(
+    return PlayedEpisodes(
         rows=rows,
         counters={name: count for name, count in counters.items() if count},
         determinism=("bytes" if setup.timing == "instant" and setup.chat_server is None else "approximate"),

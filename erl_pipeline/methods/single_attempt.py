@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 async def run_single_attempt(context: EpisodeContext, role: str, prompts: AttemptPrompts) -> list[Trajectory]:
     """Attempt the task once."""
     from erl_pipeline.episodes.attempt import play_attempt
-    from erl_pipeline.episodes.context import Place
+    from erl_pipeline.episodes.context import TurnKey
 
-    place = Place(role, phase=0)
+    place = TurnKey(role, phase=0)
     attempt = await play_attempt(
         context, place, lambda instructions, observation: prompts.attempt(instructions, observation, [])
     )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from erl_pipeline.environments.prompt_format import PromptFormat
     from erl_pipeline.episodes.context import EpisodeProtocol
-    from erl_pipeline.episodes.play import Played
+    from erl_pipeline.episodes.play import PlayedEpisodes
     from erl_pipeline.policies.pretrained import LoadedPolicy
     from storage.tables.sft import SftRow
     from storage.tables.trajectories import Trajectory
@@ -103,7 +103,7 @@ def _play(
     answers: Sequence[str],
     step_seconds: float,
     policy: LoadedPolicy,
-) -> Played:
+) -> PlayedEpisodes:
     from erl_pipeline.episodes.dialogue import ChatTokenizer
     from erl_pipeline.episodes.play import BatchSampling, EpisodeSetup, play_episodes
     from erl_pipeline.episodes.rows import EpisodeLimits, Provenance

@@ -16,7 +16,7 @@ from realms.encounters import (
 
 from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
-from erl_pipeline.episodes.context import EpisodeContext
+from erl_pipeline.episodes.context import EpisodeContext, RetrievalRequest, SampleRequest
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
 from erl_pipeline.episodes.rows import EpisodeIdentity, EpisodeLimits, RoleLimits

@@ -41,9 +41,9 @@ def _open_episode(
     retrieval: bool,
 ) -> EpisodeProtocol:
     from erl_pipeline.methods.complementary.episode import Rules, run_episode
-    from erl_pipeline.methods.complementary.prompts import ChatPrompts
+    from erl_pipeline.methods.complementary.prompts import ExperiencePrompts
 
-    rules = Rules(prompts or ChatPrompts(settings.prompts), retrieval, settings.top_k, settings.dropout)
+    rules = Rules(prompts or ExperiencePrompts(settings.prompts), retrieval, settings.top_k, settings.dropout)
     return partial(run_episode, rules=rules)
 
 

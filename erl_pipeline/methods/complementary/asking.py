@@ -15,7 +15,7 @@ from erl_pipeline.config.plugins.operational import as_in_recipes
 from erl_pipeline.engines.plugin import SampledModel
 from erl_pipeline.environments.experience_format import ExperienceFormat
 from erl_pipeline.environments.messages import Message
-from erl_pipeline.methods.complementary.prompts import ChatPrompts, PromptTemplates
+from erl_pipeline.methods.complementary.prompts import ExperiencePrompts, ExperienceTemplates
 from erl_pipeline.methods.complementary.settings import EXTRACTOR, ComplementaryConfig
 from erl_pipeline.plan.stage import StageCall
 from erl_pipeline.policies.checkpoints import (
@@ -40,7 +40,7 @@ class AskingSettings(Settings):
     """What an answer of the extractor depends on, besides its checkpoint and the content of its prompt."""
 
     environment: SerializeAsAny[PluginSettings]
-    prompts: PromptTemplates
+    prompts: ExperienceTemplates
     max_operations: int
     max_tokens: int
     temperature: float
@@ -72,11 +72,11 @@ def experience_format(settings: AskingSettings) -> ExperienceFormat:
     """The prompts: the environment's own, else the method's templates."""
     environment = plugins("environments")[settings.environment.type].value
     own: ExperienceFormat | None = environment.experience(settings.environment)
-    return own or ChatPrompts(settings.prompts, settings.max_operations)
+    return own or ExperiencePrompts(settings.prompts, settings.max_operations)
 
 
 @dataclass(frozen=True)
-class Question:
+class ExtractorPrompt:
     """One request to the extractor. `request_id` is the id of the trajectory that it becomes."""
 
     request_id: str
@@ -85,7 +85,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ExtractorAnswer:
     """What the extractor wrote: the dialogue has its tokens, with their log-probabilities."""
 
     dialogue: Dialogue
@@ -128,7 +128,7 @@ class Extractor:
         self.version = parts.checkpoint_id
         self.determinism: Determinism = sampling_determinism(call, settings.engine, training_device())
 
-    def ask(self, questions: Sequence[Question]) -> list[Answer | None]:
+    def ask(self, questions: Sequence[ExtractorPrompt]) -> list[ExtractorAnswer | None]:
         """The answers, in order; None where the prompt leaves no room in the context."""
         from erl_pipeline.engines.interface import GenerationRequest
         from erl_pipeline.episodes.dialogue import Dialogue
@@ -151,14 +151,14 @@ class Extractor:
                 for place in asked
             ]
         )
-        answers: dict[int, Answer] = {}
+        answers: dict[int, ExtractorAnswer] = {}
         for place, generation in zip(asked, generations, strict=True):
             text = dialogues[place].add_turn(generation).text
-            answers[place] = Answer(dialogues[place], generation, text)
+            answers[place] = ExtractorAnswer(dialogues[place], generation, text)
         return [answers.get(place) for place in range(len(questions))]
 
     def trajectory(
-        self, origin: Origin, question: Question, answer: Answer, texts: Sequence[str] | None
+        self, origin: Origin, question: ExtractorPrompt, answer: ExtractorAnswer, texts: Sequence[str] | None
     ) -> Trajectory:
         """An answer as a sequence to train on. Its reward is 0, because its worth is known only later.
 

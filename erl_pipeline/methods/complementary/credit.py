@@ -44,7 +44,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Batch:
+class CreditBatch:
     """The samples of an update, ordered by when their request was last credited, the earliest first.
 
     `waiting` requests had credit; `evicted` of them did not fit. Without samples there is no update yet.
@@ -55,7 +55,7 @@ class Batch:
     evicted: int
 
 
-NOTHING = Batch((), 0, 0)
+NOTHING = CreditBatch((), 0, 0)
 
 
 def read_credits(path: Path) -> list[dict[str, Any]]:
@@ -66,7 +66,7 @@ def read_credits(path: Path) -> list[dict[str, Any]]:
     return list(read_rows([path], CREDITS))
 
 
-def gather(credits: Sequence[Mapping[str, Any]], size: int, per: str) -> Batch:
+def gather(credits: Sequence[Mapping[str, Any]], size: int, per: str) -> CreditBatch:
     """The batch that `credits` give: no samples from fewer than `size` requests, else those of the `size`
     requests that were credited last.
 
@@ -77,7 +77,7 @@ def gather(credits: Sequence[Mapping[str, Any]], size: int, per: str) -> Batch:
     last = {row["request_id"]: place for place, row in enumerate(credits)}
     order = sorted(last, key=lambda request_id: last[request_id])
     if len(order) < size:
-        return Batch((), len(order), 0)
+        return CreditBatch((), len(order), 0)
     rewards: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for row in credits:
         rewards[row["request_id"], row["entry_id"] if per == "entry" else ""].append(row["reward"])
@@ -87,7 +87,7 @@ def gather(credits: Sequence[Mapping[str, Any]], size: int, per: str) -> Batch:
         for (owner, _), found in rewards.items()
         if owner == request_id
     ]
-    return Batch(tuple(samples), len(order), len(order) - size)
+    return CreditBatch(tuple(samples), len(order), len(order) - size)
 
 
 def earlier_credits(store: ArtifactStore, before: Artifact | None) -> list[dict[str, Any]]:
@@ -128,7 +128,7 @@ def requests_by_id(
     return found
 
 
-def batch_rows(batch: Batch, requests: Mapping[str, Trajectory], artifact_id: str) -> list[Trajectory]:
+def batch_rows(batch: CreditBatch, requests: Mapping[str, Trajectory], artifact_id: str) -> list[Trajectory]:
     """The requests of a batch with their rewards, one row for each sample; the parent of a row is the
     request.
 

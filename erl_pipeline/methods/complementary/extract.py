@@ -16,8 +16,8 @@ from erl_pipeline.environments.experience_format import (
 from erl_pipeline.methods.complementary.asking import (
     AskingSettings,
     Extractor,
+    ExtractorPrompt,
     Origin,
-    Question,
     asking_settings,
     experience_format,
 )
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Request:
+class ExtractionRequest:
     """A request to the extractor about one episode. `lessons` are the ids of the entries that the episode
     saw, in the order in which they are shown."""
 
@@ -54,7 +54,7 @@ class Request:
 
 def requests_of(
     trajectories: Sequence[Trajectory], texts: Mapping[str, str], artifact_id: str
-) -> Iterator[Request]:
+) -> Iterator[ExtractionRequest]:
     """A request for every attempt that was scored, whether it succeeded or not.
 
     Args:
@@ -77,11 +77,15 @@ def requests_of(
             reward=row.reward,
         )
         request_id = trajectory_id(artifact_id, row.task_id, row.sample_index, EXTRACTION, 0)
-        yield Request(request_id, row, record, lessons)
+        yield ExtractionRequest(request_id, row, record, lessons)
 
 
 def read_answer(
-    text: str, request: Request, prompts: ExperienceFormat, max_operations: int, texts: StorableTexts
+    text: str,
+    request: ExtractionRequest,
+    prompts: ExperienceFormat,
+    max_operations: int,
+    texts: StorableTexts,
 ) -> Sequence[ExperienceOperation] | None:
     """The operations of an answer; None where it is ill-formed, or has too many. `texts` counts the texts in
     which something is replaced."""
@@ -92,7 +96,7 @@ def read_answer(
 
 
 def call_row(
-    request: Request,
+    request: ExtractionRequest,
     operations: Sequence[ExperienceOperation] | None,
     extractor_version: str,
     prompts: ExperienceFormat,
@@ -142,7 +146,7 @@ def _compute(call: StageCall[AskingSettings]) -> StageResult:
     extractor = Extractor(call, settings)
     call.progress.begin(len(requests), "requests")
     questions = [
-        Question(
+        ExtractorPrompt(
             request.request_id,
             prompts.extraction(request.record),
             _seed(call, request.episode),
@@ -207,7 +211,7 @@ def _origin(row: Trajectory) -> Origin:
     )
 
 
-def _counts(requests: Sequence[Request], calls: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+def _counts(requests: Sequence[ExtractionRequest], calls: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     done = Counter(name for row in calls for name in row["operations"])
     lessons = {request.request_id: set(request.record.lessons) for request in requests}
     return {

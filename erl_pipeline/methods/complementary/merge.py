@@ -10,8 +10,8 @@ from erl_pipeline.config.memory import KeepSettings
 from erl_pipeline.methods.complementary.asking import (
     AskingSettings,
     Extractor,
+    ExtractorPrompt,
     Origin,
-    Question,
     asking_settings,
     experience_format,
 )
@@ -216,7 +216,7 @@ def _merge(
         call.progress.raise_if_stopped()
         asked = [(task_type, scope) for task_type, scope in scopes.items() if scope.shown]
         questions = [
-            Question(
+            ExtractorPrompt(
                 trajectory_id(call.artifact_id, task_type, number, MERGE, 0),
                 prompts.merging([item.text for item in scope.shown]),
                 derive_seed(call.seed, call.index["iteration"], task_type, number, MERGE),
@@ -236,7 +236,7 @@ def _merge(
     return rows
 
 
-def _origin(scope: Scope, task_type: str, iteration: int, number: int, question: Question) -> Origin:
+def _origin(scope: Scope, task_type: str, iteration: int, number: int, question: ExtractorPrompt) -> Origin:
     """An answer belongs to no task; its task id names the task type."""
     return Origin(
         episode_id=question.request_id,

@@ -43,7 +43,7 @@ def improved(now: float, then: float) -> float:
     return 1.0 if now > then else 0.0
 
 
-class Scorer:
+class WeightScorer:
     """The network with its optimizer. The same arguments and data give the same weights."""
 
     def __init__(self, dimension: int, layers: int, width: int, learning_rate: float, seed: int) -> None:
@@ -117,37 +117,24 @@ _LEAST = 1e-9
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """The trajectories of one iteration: files, and ids in order."""
+class StoredTrajectories:
+    """What is stored, by trajectory: the files of its iteration, the newest iteration first, and its
+    weight."""
 
-    files: tuple[Path, ...]
-    trajectory_ids: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Stored:
-    """What is stored: shelves, the newest first, and weights by trajectory."""
-
-    shelves: tuple[Shelf, ...]
+    files: Mapping[str, tuple[Path, ...]]
     weights: Mapping[str, float]
 
     def newest(self, count: int) -> list[str]:
         """The `count` ids that were stored last, the newest iteration first."""
-        ids = [one for shelf in self.shelves for one in shelf.trajectory_ids]
-        return ids[:count]
+        return list(self.files)[:count]
 
     def files_of(self, trajectory_ids: Sequence[str]) -> list[Path]:
         """The files of the iterations that these are from, the newest first."""
         wanted = set(trajectory_ids)
-        return [
-            path
-            for shelf in self.shelves
-            if not wanted.isdisjoint(shelf.trajectory_ids)
-            for path in shelf.files
-        ]
+        return list(dict.fromkeys(path for one, of in self.files.items() if one in wanted for path in of))
 
 
-def read_stored(store: ArtifactStore, newest: Artifact | None, capacity: int) -> Stored:
+def read_stored(store: ArtifactStore, newest: Artifact | None, capacity: int) -> StoredTrajectories:
     """The newest trajectories at the end of a chain of scores, at most `capacity` of them. Those without a
     sampled token and those that were not scored are left out: they cannot be trained on again."""
     import polars as pl
@@ -156,20 +143,18 @@ def read_stored(store: ArtifactStore, newest: Artifact | None, capacity: int) ->
     from storage.tables.parquet import read_rows
     from storage.tables.trajectories import scan_trajectories
 
-    shelves: list[Shelf] = []
+    found: dict[str, tuple[Path, ...]] = {}
     weights: dict[str, float] = {}
-    room = capacity
     for artifact in _chain(store, newest):
-        if room <= 0:
+        if len(found) >= capacity:
             break
         for row in read_rows([artifact.path(SCORES_FILE)], EXPERIENCE_SCORES):
             weights.setdefault(row["trajectory_id"], row["weight"])
         files = tuple(trajectory_files(store.open(artifact.manifest.inputs[ROLLOUTS]), store))
         rows = scan_trajectories(files).filter(was_scored(), pl.col("response_mask").list.sum() > 0)
         ids = rows.select("trajectory_id").collect()["trajectory_id"].to_list()
-        shelves.append(Shelf(files, tuple(ids[:room])))
-        room -= len(ids)
-    return Stored(tuple(shelves), weights)
+        found |= dict.fromkeys(ids[: capacity - len(found)], files)
+    return StoredTrajectories(found, weights)
 
 
 def drawn_by_weight(weights: Sequence[float], count: int, seed: int) -> list[int]:

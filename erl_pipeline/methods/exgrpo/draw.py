@@ -19,15 +19,14 @@ from erl_pipeline.methods.exgrpo.collect import TIERS
 from erl_pipeline.methods.exgrpo.experience import Experience
 from erl_pipeline.methods.exgrpo.settings import (
     BucketSettings,
-    Pick,
-    Sampler,
+    DrawSettings,
     TierSettings,
     most_replayed,
 )
 
 
 @dataclass(frozen=True)
-class DrawnTask:
+class ReplayedTask:
     """A task that is replayed, its bucket, and the probability of that bucket in each draw."""
 
     task_id: str
@@ -59,7 +58,7 @@ def draw_by_bucket(
     group_size: int,
     settings: BucketSettings,
     chance: random.Random,
-) -> list[DrawnTask]:
+) -> list[ReplayedTask]:
     """`count` different tasks, or all where there are fewer.
 
     The number from each bucket is drawn by its probability. Where a bucket has too few tasks, the rest is
@@ -81,17 +80,19 @@ def draw_by_bucket(
             counts[bucket] -= over
             rest += over
     return [
-        DrawnTask(task_id, bucket, probabilities[bucket])
+        ReplayedTask(task_id, bucket, probabilities[bucket])
         for bucket in sorted(tasks)
         for task_id in chance.sample(sorted(tasks[bucket]), counts[bucket])
     ]
 
 
-def draw_uniformly(tasks: Mapping[int, Sequence[str]], count: int, chance: random.Random) -> list[DrawnTask]:
+def draw_uniformly(
+    tasks: Mapping[int, Sequence[str]], count: int, chance: random.Random
+) -> list[ReplayedTask]:
     """`count` different tasks, or all where there are fewer, whatever their buckets are."""
     bucket_of = {task_id: bucket for bucket, members in tasks.items() for task_id in members}
     drawn = chance.sample(sorted(bucket_of), min(count, len(bucket_of)))
-    return [DrawnTask(task_id, bucket_of[task_id], None) for task_id in drawn]
+    return [ReplayedTask(task_id, bucket_of[task_id], None) for task_id in drawn]
 
 
 def whole_shares(count: int, shares: Sequence[float]) -> list[int]:
@@ -139,21 +140,6 @@ def on_policy_weight(epoch: int, settings: TierSettings) -> float:
 
 
 @dataclass(frozen=True)
-class DrawRules:
-    """The settings of a draw; see `ReplayConfig` for each."""
-
-    sampler: Sampler
-    share: float
-    tasks_per_iteration: int
-    group_size: int
-    buckets: BucketSettings
-    pick: Pick
-    tiers: TierSettings
-    max_age: int | None
-    max_per_task: int | None
-
-
-@dataclass(frozen=True)
 class Drawn:
     """A task that is replayed, and the members of which one is chosen; `candidates` says how many it had."""
 
@@ -165,7 +151,7 @@ class Drawn:
 
 
 def draw_replay(
-    experience: Experience, rules: DrawRules, iteration: int, chance: random.Random
+    experience: Experience, rules: DrawSettings, iteration: int, chance: random.Random
 ) -> list[Drawn]:
     """The different tasks that an iteration replays. Where `pick` is random, each has one member left."""
     if not experience.begun:
@@ -208,7 +194,9 @@ def _bucket(group_size: int) -> pl.Expr:
     return (2 * group_size * pl.col("successes") + attempts) // (2 * attempts)
 
 
-def _by_tier(experience: Experience, rules: DrawRules, iteration: int, chance: random.Random) -> list[Drawn]:
+def _by_tier(
+    experience: Experience, rules: DrawSettings, iteration: int, chance: random.Random
+) -> list[Drawn]:
     newest = experience.members.tail(rules.tiers.capacity)
     usable = usable_members(newest, iteration, rules.max_age, rules.max_per_task)
     tiers = [

@@ -24,7 +24,7 @@ Score = Callable[["Sequence[Trajectory]"], "list[list[float]]"]
 trained."""
 
 
-class IndexSettings(Settings):
+class ExperienceIndexSettings(Settings):
     """What is stored, and when that begins."""
 
     sampler: Sampler
@@ -33,13 +33,13 @@ class IndexSettings(Settings):
     tiers: TierSettings | None
 
 
-class ScoredIndexSettings(IndexSettings, TrainingSettings):
+class ScoredIndexSettings(ExperienceIndexSettings, TrainingSettings):
     """The same, with the trainer that computes log-probabilities of what is stored."""
 
     microbatch_tokens: int
 
 
-def _compute(call: StageCall[IndexSettings]) -> StageResult:
+def _compute(call: StageCall[ExperienceIndexSettings]) -> StageResult:
     """Store the attempts of an iteration."""
     return _index(call, None)
 
@@ -62,7 +62,7 @@ INDEX_EXPERIENCE = Stage(
     name="index_experience",
     version=2,
     output="experience",
-    settings=IndexSettings,
+    settings=ExperienceIndexSettings,
     compute=_compute,
     code=("method",),
 )

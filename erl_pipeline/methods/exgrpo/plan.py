@@ -11,10 +11,10 @@ from erl_pipeline.config.selection import UniformSelection
 from erl_pipeline.methods.exgrpo.index_experience import (
     INDEX_EXPERIENCE,
     INDEX_SCORED_EXPERIENCE,
-    IndexSettings,
+    ExperienceIndexSettings,
     ScoredIndexSettings,
 )
-from erl_pipeline.methods.exgrpo.select_replay import SELECT_REPLAY, SelectSettings
+from erl_pipeline.methods.exgrpo.select_replay import SELECT_REPLAY, ReplaySelectSettings
 from erl_pipeline.methods.exgrpo.settings import (
     FIRST_ATTEMPT,
     REPLAYED,
@@ -93,7 +93,7 @@ def _plan_index(
         inputs[REPLAY] = selection
     if EXPERIENCE in state.memories:
         inputs[EXPERIENCE] = state.memories[EXPERIENCE]
-    settings = IndexSettings(
+    settings = ExperienceIndexSettings(
         sampler=replay.sampler,
         start_success=replay.start_success,
         keep_duplicates=replay.keep_duplicates,
@@ -113,11 +113,11 @@ def _plan_index(
     return planner.add(INDEX_SCORED_EXPERIENCE, inputs, iteration=iteration, settings=planner.shared(scored))
 
 
-def _select_settings(planner: Planner, replay: ReplayConfig) -> SelectSettings:
+def _select_settings(planner: Planner, replay: ReplayConfig) -> ReplaySelectSettings:
     """Settings that a sampler does not use have their defaults, so that they are not in the recipe."""
     config, default = planner.config, ReplayConfig()
     by_bucket = replay.sampler == "exgrpo"
-    return SelectSettings(
+    return ReplaySelectSettings(
         sampler=replay.sampler,
         share=replay.share,
         tasks_per_iteration=config.rollouts.tasks_per_iteration,

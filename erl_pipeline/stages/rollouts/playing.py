@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from erl_pipeline.engines.chat_server import ChatServer
     from erl_pipeline.environments.prompt_format import PromptFormat
     from erl_pipeline.episodes.context import EpisodeProtocol, Retrieve
-    from erl_pipeline.episodes.play import BatchSampling, ConcurrentSampling, Played
+    from erl_pipeline.episodes.play import BatchSampling, ConcurrentSampling, PlayedEpisodes
     from erl_pipeline.episodes.rows import RoleLimits
     from storage.artifacts.artifact import Artifact
     from storage.tables.trajectories import Trajectory
@@ -101,7 +101,7 @@ def play_episodes(
     with_memory: bool = True,
     own: OwnEpisodes | None = None,
     must_fit: Sequence[Task] = (),
-) -> Played:
+) -> PlayedEpisodes:
     """One episode for each task and sample index, with the checkpoint among the stage's inputs.
 
     Args:
@@ -232,7 +232,7 @@ def _chat_server(judge: JudgeFeedback | None) -> ChatServer | None:
     return ChatServer(judge.url, judge.model, key, judge.request_seconds, judge.max_in_flight)
 
 
-def _warn_of_silent_judge(call: StageCall[Any], played: Played) -> None:
+def _warn_of_silent_judge(call: StageCall[Any], played: PlayedEpisodes) -> None:
     """Warn where every question to a judge failed; single failures are data."""
     said = [row for row in played.rows if row.role == JUDGE]
     if said and all(row.finish_reason in ("judge_error", "judge_timeout") for row in said):

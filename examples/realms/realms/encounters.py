@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from erl_pipeline.environments.prompt_format import PromptFormat
 from erl_pipeline.episodes.attempt import Attempt, Opening, play_attempt, rewarded
-from erl_pipeline.episodes.context import EpisodeContext, Place
+from erl_pipeline.episodes.context import EpisodeContext, TurnKey
 from erl_pipeline.episodes.dialogue import Dialogue
 from erl_pipeline.episodes.rows import Outcome, trajectory
 from storage.tables.trajectories import Trajectory
@@ -44,7 +44,7 @@ async def play_encounter(context: EpisodeContext, rules: EncounterRules) -> list
     rows: list[Trajectory] = []
     attempts: list[Attempt] = []
     for number, condition in enumerate(CONDITIONS):
-        place = Place(STREAMED_ATTEMPT, phase=number)
+        place = TurnKey(STREAMED_ATTEMPT, phase=number)
         opening = _opening(rules.prompts, _given(notes[condition]))
         attempts.append(await play_attempt(_under(context, number), place, opening))
         rows.append(attempts[-1].row(_under(context, number), place, parent=None))
@@ -72,7 +72,7 @@ async def _retry(
     dialogue = Dialogue(context.chat, messages, limits.end_token_ids)
     if context.room(dialogue) < 1:
         return []
-    asked = Place(STREAMED_REFLECTION, phase, revision=1)
+    asked = TurnKey(STREAMED_REFLECTION, phase, revision=1)
     generation = await context.sample(dialogue, asked, turn=0)
     note = prompts.read_reflection(dialogue.add_turn(generation).text)
     outcome = Outcome(
@@ -88,7 +88,7 @@ async def _retry(
     )
     if note is None:
         return [trajectory(context.identity, limits.by_role[asked.role], dialogue, outcome)]
-    place = Place(STREAMED_RETRY, phase + 1, revision=1)
+    place = TurnKey(STREAMED_RETRY, phase + 1, revision=1)
     retry = await play_attempt(context, place, _opening(prompts, [note]))
     reflection = rewarded(trajectory(context.identity, limits.by_role[asked.role], dialogue, outcome), retry)
     return [reflection, retry.row(context, place, parent=reflection.trajectory_id)]

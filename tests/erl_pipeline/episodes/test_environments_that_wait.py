@@ -15,7 +15,7 @@ from erl_pipeline.environments.interface import ScorerFailed, Task, Timing, Tran
 from erl_pipeline.environments.messages import AssistantTurn, ToolSchema, user_message
 from erl_pipeline.environments.threads import in_threads
 from erl_pipeline.episodes.attempt import play_attempt
-from erl_pipeline.episodes.context import EpisodeContext, Place
+from erl_pipeline.episodes.context import EpisodeContext, TurnKey
 from erl_pipeline.episodes.play import BatchSampling, ConcurrentSampling, play_episodes
 from erl_pipeline.episodes.roles import trainable
 from erl_pipeline.stages.rollouts.counts import attempts_not_scored
@@ -321,7 +321,7 @@ def test_metrics_of_turns_become_those_of_the_attempt() -> None:
         return goes_on(moves=2.0, speed=1.0) if len(opened[0].said) == 1 else ends(moves=3.0, speed=4.0)
 
     async def first_attempt(context: EpisodeContext) -> list[Trajectory]:
-        place = Place("first_attempt", phase=0)
+        place = TurnKey("first_attempt", phase=0)
         attempt = await play_attempt(context, place, lambda told, seen: [user_message(seen)])
         metrics.append(attempt.metrics)
         return [attempt.row(context, place, None)]

@@ -13,7 +13,13 @@ from erl_pipeline.engines.chat_server import ChatServer, key_of
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.environments.messages import Message, user_message
 from erl_pipeline.environments.prompt_format import AttemptReport
-from erl_pipeline.episodes.play import BatchSampling, ConcurrentSampling, EpisodeSetup, Played, play_episodes
+from erl_pipeline.episodes.play import (
+    BatchSampling,
+    ConcurrentSampling,
+    EpisodeSetup,
+    PlayedEpisodes,
+    play_episodes,
+)
 from erl_pipeline.episodes.roles import JUDGE
 from erl_pipeline.episodes.rows import RoleLimits
 from erl_pipeline.stages.training.build_distillation import (
@@ -51,7 +57,7 @@ class JudgingBatches(DownwardBatches):
         ]
 
 
-def on_server(server: JudgeServer, episodes: int = 1, seconds: float = 5.0) -> Played:
+def on_server(server: JudgeServer, episodes: int = 1, seconds: float = 5.0) -> PlayedEpisodes:
     chat = ChatServer(server.url, "critic", "secret", seconds, max_in_flight=2)
     given = replace(judged(None), chat_server=chat)
     return play_episodes(given, [TASK], range(episodes), BatchSampling(DownwardBatches()))

@@ -19,7 +19,7 @@ from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.messages import opening
 from erl_pipeline.environments.threads import in_threads
 from erl_pipeline.episodes.attempt import play_attempt
-from erl_pipeline.episodes.context import EpisodeContext, Place
+from erl_pipeline.episodes.context import EpisodeContext, TurnKey
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.play import ConcurrentSampling, EpisodeSetup, play_episodes
 from erl_pipeline.episodes.rows import EpisodeLimits, Provenance, RoleLimits
@@ -67,7 +67,7 @@ class Searching:
 
 
 async def first_attempt(context: EpisodeContext) -> list[Trajectory]:
-    place = Place(ROLE, phase=0)
+    place = TurnKey(ROLE, phase=0)
     attempt = await play_attempt(context, place, opening)
     return [attempt.row(context, place, None)]
 

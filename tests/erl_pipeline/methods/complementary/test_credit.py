@@ -10,7 +10,7 @@ import pytest
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.methods.complementary.credit import (
     BATCHED,
-    Batch,
+    CreditBatch,
     Sample,
     batch_rows,
     credit_rows,
@@ -161,7 +161,7 @@ def test_a_request_is_found_however_long_ago_it_was(bench: Bench) -> None:
     inputs = {CREDIT: newest, MERGED: bench.store.open(of_merge)}
     found = requests_by_id(bench.store, inputs, {"r1", "r3"})
     assert {name: row.trajectory_id for name, row in found.items()} == {"r1": "r1", "r3": "r3"}
-    batch = Batch((Sample("r1", 0.5), Sample("r3", -1.0), Sample("r1", -1.0)), 2, 0)
+    batch = CreditBatch((Sample("r1", 0.5), Sample("r3", -1.0), Sample("r1", -1.0)), 2, 0)
     rows = batch_rows(batch, found, "artifact")
     assert len({row.trajectory_id for row in rows}) == 3
     assert [(row.parent_trajectory_id, row.reward, row.success) for row in rows] == [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from storage.memory.deduplicate import fold, folded_search
 from storage.memory.entries import MemoryEntry
-from storage.memory.folding import fold, folded_search
 from storage.memory.view import MemoryHit
 
 LOOK = "look at the board first and then go around the hole to the right of it"
