@@ -12,8 +12,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +38,22 @@ def plugin_fingerprints(found: Sequence[Plugin], *, whole: bool = False) -> dict
 
     Raises ConfigError for a package that has no source files on this machine.
     """
-    records = tuple(
-        dict.fromkeys((each.target, each.packages, _left_out(each.value, whole)) for each in found)
-    )
-    return dict(_fingerprints(records))
+    named = [(each, package) for each in found for package in each.packages]
+    roots = {package: package_place(package) for each, package in named if _is_followed(each, package)}
+    left_out = {type(each.value).__name__: _left_out(each, whole) for each in found}
+    tree = SourceTree(roots, left_out={**left_out, "Stage": STAGE_FIELDS})
+    reached = tree.reach([*(_start(each) for each in found), *_computed(tree)])
+    # A record that no statement of its package makes gives nothing to follow.
+    lost = {each.packages[0] for each in found if not _is_reached(each, reached)}
+    return {
+        package: f"{SCHEME}-"
+        + (
+            _reached_in(package, roots[package], reached)
+            if package in roots and package not in lost
+            else package_fingerprint(package)
+        )
+        for package in dict.fromkeys(package for _, package in named)
+    }
 
 
 def record_fields(record: type[Any]) -> frozenset[str]:
@@ -52,48 +63,23 @@ def record_fields(record: type[Any]) -> frozenset[str]:
     return frozenset(each.name for each in dataclasses.fields(record) if not makes_bytes(each))
 
 
-def _left_out(value: Any, whole: bool) -> tuple[str, frozenset[str]]:
-    record = type(value)
-    return record.__name__, frozenset({"packages"}) if whole else record_fields(record)
+def _left_out(plugin: Plugin, whole: bool) -> frozenset[str]:
+    return frozenset({"packages"}) if whole else record_fields(type(plugin.value))
 
 
-@lru_cache(maxsize=64)
-def _fingerprints(
-    records: tuple[tuple[str, tuple[str, ...], tuple[str, frozenset[str]]], ...],
-) -> tuple[tuple[str, str], ...]:
-    named = [(target, package) for target, packages, _ in records for package in packages]
-    roots = {package: package_place(package) for target, package in named if _is_followed(target, package)}
-    tree = SourceTree(roots, left_out={**dict(left_out for _, _, left_out in records), "Stage": STAGE_FIELDS})
-    starts = [_start(target) for target, _, _ in records]
-    reached = tree.reach([*starts, *_computed(tree)])
-    # A record that no statement of its module makes gives nothing to follow.
-    lost = {packages[0] for target, packages, _ in records if not _reaches(reached, target)}
-    return tuple(
-        (
-            package,
-            f"{SCHEME}-"
-            + (
-                _reached_in(package, place, reached)
-                if (place := roots.get(package)) is not None and package not in lost
-                else package_fingerprint(package)
-            ),
-        )
-        for package in dict.fromkeys(package for _, package in named)
-    )
-
-
-def _is_followed(target: str, package: str) -> bool:
+def _is_followed(plugin: Plugin, package: str) -> bool:
     """Whether a package is of the plug-in's own project, or of this one."""
-    return package.partition(".")[0] in (target.partition(":")[0].partition(".")[0], _OWN)
+    return package.partition(".")[0] in (plugin.target.partition(":")[0].partition(".")[0], _OWN)
 
 
-def _start(target: str) -> Name:
-    module, _, name = target.partition(":")
+def _start(plugin: Plugin) -> Name:
+    module, _, name = plugin.target.partition(":")
     return module, name.partition(".")[0]
 
 
-def _reaches(reached: dict[Name, str], target: str) -> bool:
-    return any(name == _start(target)[1] for _, name in reached)
+def _is_reached(plugin: Plugin, reached: Mapping[Name, str]) -> bool:
+    """Whether the record was found, also where its module only imports it."""
+    return any(name == _start(plugin)[1] for _, name in reached)
 
 
 def _computed(tree: SourceTree) -> Iterator[Name]:
@@ -116,7 +102,7 @@ def _calls(statements: Iterable[ast.stmt]) -> Iterator[ast.Call]:
             yield from (node for node in ast.walk(statement) if isinstance(node, ast.Call))
 
 
-def _reached_in(package: str, place: Path, reached: dict[Name, str]) -> str:
+def _reached_in(package: str, place: Path, reached: Mapping[Name, str]) -> str:
     digest = hashlib.sha256()
     for (module, name), each in sorted(reached.items()):
         if f"{module}.".startswith(f"{package}."):

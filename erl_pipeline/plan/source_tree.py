@@ -39,6 +39,8 @@ _BINDS_ONLY = frozenset(
     | {"overload", "final", "total_ordering", "singledispatch", "wraps", "no_grad", "inference_mode"}
 )
 """Decorators that register nothing: a function or class with any other counts when its module is imported."""
+_ONLY_TYPED = frozenset({"dataclass", "NamedTuple", "Protocol", "TypedDict"})
+"""Classes whose fields' types do nothing, unlike those of pydantic models."""
 
 
 @dataclass(frozen=True)
@@ -340,6 +342,13 @@ def _uses(statement: ast.stmt, package: str, left_out: LeftOut) -> _Uses:
             continue
         elif isinstance(node, ast.ClassDef):
             words.add(node.name)
+            kinds = {_last_name(each) for each in (*node.decorator_list, *node.bases)}
+            if not kinds.isdisjoint(_ONLY_TYPED):
+                typed = [each for each in node.body if isinstance(each, ast.AnnAssign)]
+                waiting += [*node.decorator_list, *node.bases]
+                waiting += [each.value for each in typed if each.value is not None]
+                waiting += [each for each in node.body if not isinstance(each, ast.AnnAssign)]
+                continue
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _is_module(node.value):
             texts.append(node.value)
         waiting += ast.iter_child_nodes(node)

@@ -25,6 +25,7 @@ from typing import Any, get_args
 from erl_pipeline.config.plugins.installed import Group, plugins
 from erl_pipeline.plan.plugin_code import STAGE_FIELDS, record_fields
 from erl_pipeline.plan.source_tree import Name, SourceTree, stage_calls
+from erl_pipeline.plan.sources import CodeOwner
 from erl_pipeline.plan.stage import Stage
 from storage.artifacts.recipe import ID_LENGTH
 
@@ -33,7 +34,6 @@ STAGES = ("erl_pipeline.stages", "erl_pipeline.methods")
 FILE = FOLDER / "erl_pipeline/stages/versions.toml"
 
 _RUN_NO_STAGES = ("runners", "scorers")
-_IN_RECIPES = ("environments", "methods")
 _COMMAND = "python -m erl_pipeline.plan.versions"
 _HEAD = f"""\
 # The versions of all stages, and fingerprints of the code that gives their bytes.
@@ -80,16 +80,14 @@ class StageCode:
 
 
 def in_tree() -> SourceTree:
-    """The project's own modules. Its own trainers and engines count as part of the stages that ask for one,
-    because recipes hold only the fingerprints of others. Of environments and methods the record counts."""
+    """The project's own modules. Its own plug-ins count as part of the stages that ask for one."""
     plugged_in: dict[str, list[Name]] = {}
     left_out = {"Stage": STAGE_FIELDS}
     for group in (each for each in get_args(Group) if each not in _RUN_NO_STAGES):
         for plugin in (each for each in plugins(group).found.values() if each.is_own):
             record = type(plugin.value)
             module, _, name = plugin.target.partition(":")
-            definition = (record.__module__, record.__name__) if group in _IN_RECIPES else (module, name)
-            plugged_in.setdefault(group, []).append(definition)
+            plugged_in.setdefault(group, []).append((module, name))
             left_out[record.__name__] = record_fields(record)
     roots = {name: FOLDER / name for name in ("storage", "erl_pipeline")}
     return SourceTree(roots, plugged_in, left_out, cautious=False)
@@ -145,10 +143,15 @@ def _fingerprint(definitions: Mapping[Name, str], module: str | None = None) -> 
 
 def _held_by_recipes(stage: Stage[Any]) -> tuple[str, ...]:
     """Name prefixes of the modules that a stage leaves out, because its recipes hold their fingerprint: those
-    of all methods, for a stage of a method."""
-    if "method" not in stage.code:
-        return ()
-    return tuple(f"{package}." for each in plugins("methods").found.values() for package in each.packages)
+    of all environments or methods. What these use of other modules counts."""
+    groups: tuple[tuple[CodeOwner, Group], ...] = (("environment", "environments"), ("method", "methods"))
+    return tuple(
+        f"{package}."
+        for owner, group in groups
+        if owner in stage.code
+        for each in plugins(group).found.values()
+        for package in each.packages
+    )
 
 
 def problem(code: StageCode, file: VersionFile) -> str | None:
