@@ -9,7 +9,8 @@ from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.task_file import BoardTask
 from erl_pipeline.environments.frozen_lake.tasks import board_task, held_out_boards
 from erl_pipeline.environments.hidden_words.hearsay import slots_text
-from erl_pipeline.environments.interface import Task, TaskStreams
+from erl_pipeline.environments.interface import Task
+from erl_pipeline.environments.splits import TaskStreams
 
 
 def _realms(config: FrozenLakeConfig) -> Sequence[str]:
