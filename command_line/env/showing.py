@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from command_line.options import Json, Settings
-from command_line.output import counted, print_json, print_line
+from command_line.output import counted, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from erl_pipeline.config.base import PluginSettings
     from erl_pipeline.config.plugins.installed import Plugin
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.interface import EnvironmentPlugin, Task
+
 
 Given = Annotated[
     str, typer.Argument(metavar="TYPE|CONFIG", help="Type of an environment, or a configuration with one.")
@@ -75,7 +76,7 @@ def _about(plugin: Plugin) -> dict[str, Any]:
     from dataclasses import asdict
 
     from erl_pipeline.config.plugins.extras import missing_of_extra
-    from erl_pipeline.config.shown.described import describe_settings
+    from erl_pipeline.config.shown import describe_settings
 
     return {
         "type": plugin.type,
@@ -234,3 +235,53 @@ def _plain(value: Any) -> str:
     import json
 
     return json.dumps(value, ensure_ascii=False)
+
+
+def list_environments(json: Json = False) -> None:
+    """List the installed environments, the package of each, and what it still needs."""
+    from erl_pipeline.config.plugins.installed import plugins
+
+    group = plugins("environments")
+    found = [_described(plugin) for plugin in group.found.values()]
+    if json:
+        broken = [
+            {"type": each.type, "distribution": each.distribution, "problem": each.problem}
+            for each in group.broken
+        ]
+        print_json({"environments": found, "broken": broken})
+        return
+    print_table(
+        [
+            {
+                "type": each["type"],
+                "package": f"{each['distribution']} {each['version']}",
+                "what it is": each["about"],
+                "needs": _needs(each),
+            }
+            for each in found
+        ],
+        left=("type", "package", "what it is", "needs"),
+    )
+    for problem in group.broken:
+        print_line(f"{problem.type} of package {problem.distribution} cannot be used: {problem.problem}")
+    print_line("Look at one: erl-pipeline env show TYPE")
+
+
+def _described(plugin: Plugin) -> dict[str, Any]:
+    from erl_pipeline.config.plugins.extras import missing_of_extra
+
+    return {
+        "type": plugin.type,
+        "distribution": plugin.distribution,
+        "version": plugin.version,
+        "about": (plugin.settings.__doc__ or "").strip().partition("\n")[0],
+        "extra": plugin.value.dependencies.extra,
+        "missing": missing_of_extra(plugin.distribution, plugin.value.dependencies.extra),
+    }
+
+
+def _needs(described: dict[str, Any]) -> str:
+    """The command that installs what is missing; empty if nothing is."""
+    if not described["missing"]:
+        return ""
+    return f"pip install '{described['distribution']}[{described['extra']}]'"

@@ -11,7 +11,7 @@ from command_line.replay.stored import own_settings, require_other_name
 from command_line.selectors import find_checkpoint
 from erl_pipeline.config.loading.load import change_config, load_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.config.shown.differences import changed_settings
+from erl_pipeline.config.shown import changed_settings
 from erl_pipeline.plan.forecast import own_differences
 from erl_pipeline.plan.sources import unread_sources
 from erl_pipeline.runs.branch import begin_offline, require_offline

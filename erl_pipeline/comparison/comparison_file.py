@@ -11,8 +11,7 @@ from pydantic import Field, ValidationError
 
 from erl_pipeline.comparison.arms import Arm, arm_of_settings, as_overrides
 from erl_pipeline.config.base import Settings
-from erl_pipeline.config.loading.explain import explain
-from erl_pipeline.config.loading.yaml_values import parse_yaml
+from erl_pipeline.config.loading.explain import explain, parse_yaml
 from storage.errors import ConfigError
 
 _KEY = "comparison"

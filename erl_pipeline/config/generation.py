@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from erl_pipeline.config.address import checked_address
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import Settings, checked_address
 from erl_pipeline.config.server_arguments import option_name, require_readable
 
 _CUTS_SUPPORT = (

@@ -14,13 +14,9 @@ from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, Updat
 from erl_pipeline.config.pipeline import PipelineConfig, ResourcesConfig
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.policy import PolicyConfig, TinyPolicyConfig
-from erl_pipeline.config.retention import RetentionConfig
-from erl_pipeline.config.rollouts import EvaluationConfig, RolloutConfig
-from erl_pipeline.config.selection import EasyToHardSelection
-from erl_pipeline.config.store import StoreConfig
-from erl_pipeline.config.stream import StreamConfig
+from erl_pipeline.config.rollouts import EasyToHardSelection, EvaluationConfig, RolloutConfig, StreamConfig
+from erl_pipeline.config.store import RetentionConfig, StoreConfig, WarningsConfig
 from erl_pipeline.config.warm_start import DemonstrationsWarmStart
-from erl_pipeline.config.warnings import WarningsConfig
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -32,7 +28,7 @@ if TYPE_CHECKING:
     TrainerSettings: TypeAlias = PluginSettings
     RunnerSettings: TypeAlias = PluginSettings
 else:
-    from erl_pipeline.config.plugins.settings import settings_of
+    from erl_pipeline.config.plugins.installed import settings_of
 
     MethodSettings = settings_of("methods")
     EnvironmentSettings = settings_of("environments")

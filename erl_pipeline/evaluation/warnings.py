@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from erl_pipeline.config.warnings import WarningKind, WarningsConfig
+from erl_pipeline.config.store import WarningKind, WarningsConfig
 from erl_pipeline.episodes.roles import NEVER_TRAINED
 from erl_pipeline.evaluation.iterations import StageNumbers
 from erl_pipeline.stages.training.update_policy import GROUPS, ZERO_ADVANTAGE_GROUPS

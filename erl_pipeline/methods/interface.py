@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from erl_pipeline.config.base import PluginSettings
 
 if TYPE_CHECKING:
-    from erl_pipeline.config.feedback import JudgeFeedback
     from erl_pipeline.config.generation import SamplingConfig
     from erl_pipeline.config.memory import RetrievalSettings
+    from erl_pipeline.config.prompts import JudgeFeedback
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.prompt_format import PromptFormat
     from erl_pipeline.episodes.context import EpisodeProtocol

@@ -39,7 +39,7 @@ Place = tuple[Split, int]
 
 
 @dataclass(frozen=True)
-class Subject:
+class EnvironmentSpec:
     """What is examined. `settings` are the environment's, as JSON values. `seed` is that of a run, and
     `held_out` the number of its held-out tasks. `step_seconds` is the deadline for each call. `built` is the
     folder of the files that the environment is opened with (`Dependencies.built_files`); empty: none."""
@@ -121,7 +121,7 @@ class Failure:
 class ServedEnvironment:
     """Answers the examiner's calls. One attempt is open at a time; `open` closes the one before it."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: EnvironmentSpec) -> None:
         self._subject = subject
         self._plugin: EnvironmentPlugin[Any] = plugins("environments")[subject.type].value
         self._settings = self._plugin.settings.model_validate(dict(subject.settings))

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from erl_pipeline.config.rollouts import StreamConfig
 from erl_pipeline.config.run import RunConfig, require_streams
-from erl_pipeline.config.stream import StreamConfig
 from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.plan import POLICY, Plan, RunState
 from erl_pipeline.plan.planner import Planner

@@ -7,13 +7,17 @@ by the name of its entry point. The project's own plug-ins are found in the same
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import importlib.util
+import operator
 import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BeforeValidator, Field
 
 from erl_pipeline.config.base import PluginSettings
 from storage.errors import ConfigError
@@ -199,3 +203,20 @@ def _settings_problem(value: Any, point: importlib.metadata.EntryPoint) -> str:
     if types[0] != point.name:
         return f"its entry point is named {point.name!r}, but its settings have type {types[0]!r}"
     return ""
+
+
+def settings_of(group: Group) -> Any:
+    """The type of a setting that accepts the settings of any plug-in of a group. A bare name means the
+    plug-in with its default settings. Raises ConfigError if no plug-in of the group can be used."""
+    known = plugins(group)
+    if not known.found:
+        problems = "; ".join(f"{each.type}: {each.problem}" for each in known.broken)
+        raise ConfigError(f"no plug-in of {group} can be used ({problems or 'none is installed'})")
+    found: list[type[PluginSettings]] = [plugin.settings for plugin in known.found.values()]
+    union = functools.reduce(operator.or_, found)
+    by_type = Annotated[union, Field(discriminator="type")] if len(found) > 1 else union
+    return Annotated[by_type, BeforeValidator(_named)]
+
+
+def _named(value: Any) -> Any:
+    return {"type": value} if isinstance(value, str) else value

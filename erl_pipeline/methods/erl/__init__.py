@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from erl_pipeline.config.feedback import JudgeFeedback
 from erl_pipeline.config.policy import TinyPolicyConfig
+from erl_pipeline.config.prompts import JudgeFeedback
 from erl_pipeline.episodes.roles import JUDGE
 from erl_pipeline.methods.erl.columns import columns
 from erl_pipeline.methods.erl.plan import plan_learning, plan_rollouts

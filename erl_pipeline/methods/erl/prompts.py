@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from erl_pipeline.config.feedback import JudgeFeedback
+from erl_pipeline.config.prompts import JudgeFeedback
 from erl_pipeline.config.templates import render
 from erl_pipeline.environments.chat_prompts import report_values
 from erl_pipeline.environments.messages import Message, opening

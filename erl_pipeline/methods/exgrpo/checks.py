@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from erl_pipeline.config.selection import UniformSelection
+from erl_pipeline.config.rollouts import UniformSelection
 from erl_pipeline.methods.exgrpo.settings import ExgrpoConfig, most_replayed
 
 if TYPE_CHECKING:

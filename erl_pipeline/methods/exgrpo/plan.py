@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from erl_pipeline.config.replay import ReplayLoss
+from erl_pipeline.config.objective import ReplayLoss
 from erl_pipeline.methods.exgrpo.index_experience import (
     INDEX_EXPERIENCE,
     INDEX_SCORED_EXPERIENCE,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from erl_pipeline.config.shown.differences import settings_differences
+from erl_pipeline.config.shown import settings_differences
 from erl_pipeline.plan.disk import ArtifactSize
 from erl_pipeline.plan.forecast import Cost, Earlier, own_differences
 from erl_pipeline.plan.plan import Place, PlannedStage

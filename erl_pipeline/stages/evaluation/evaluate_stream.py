@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.stream import StreamConfig
+from erl_pipeline.config.rollouts import StreamConfig
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT

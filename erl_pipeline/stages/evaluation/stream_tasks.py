@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.stream import StreamConfig
+from erl_pipeline.config.rollouts import StreamConfig
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.stages.tasks.prepare_tasks import storable_tasks
 from storage.errors import InputError

@@ -40,7 +40,7 @@ from erl_pipeline.stages.tasks.build_environment_files import with_built_files
 from erl_pipeline.stages.tasks.prepare_tasks import environment_identity
 
 if TYPE_CHECKING:
-    from erl_pipeline.config.feedback import JudgeFeedback
+    from erl_pipeline.config.prompts import JudgeFeedback
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.engines.chat_server import ChatServer
     from erl_pipeline.engines.interface import GenerationEngine

@@ -15,7 +15,7 @@ from pydantic import SerializeAsAny
 
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.selection import (
+from erl_pipeline.config.rollouts import (
     ByDifficultySelection,
     EasyToHardSelection,
     ResultSettings,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import polars as pl
 import pytest
 
-from erl_pipeline.config.warnings import WarningsConfig
+from erl_pipeline.config.store import WarningsConfig
 from erl_pipeline.evaluation.history import StageRecord
 from erl_pipeline.evaluation.warnings import rollout_warnings, settings_warnings, update_warnings
 from tests.stage_records import stage_record

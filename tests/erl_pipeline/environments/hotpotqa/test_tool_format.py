@@ -9,7 +9,7 @@ import pytest
 
 from erl_pipeline.config.loading.load import change_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.environments.hotpotqa.opening import for_template
+from erl_pipeline.environments.hotpotqa.environment import for_template
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
 from erl_pipeline.environments.mixture import ENVIRONMENT as MIXTURE
 from erl_pipeline.runs.tools import require_tools_are_known

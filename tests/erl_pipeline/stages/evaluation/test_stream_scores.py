@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from erl_pipeline.config.stream import StreamConfig
+from erl_pipeline.config.rollouts import StreamConfig
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig, RealmConfig
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.episodes.encounters import STREAMED_ATTEMPT, STREAMED_REFLECTION, STREAMED_RETRY

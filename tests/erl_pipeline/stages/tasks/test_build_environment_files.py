@@ -12,7 +12,7 @@ import pytest
 
 from erl_pipeline.environments.dependencies import Dependencies
 from erl_pipeline.environments.hotpotqa import ENVIRONMENT
-from erl_pipeline.environments.hotpotqa.opening import index_settings
+from erl_pipeline.environments.hotpotqa.environment import index_settings
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
 from erl_pipeline.environments.interface import EnvironmentPlugin, Transition
 from erl_pipeline.environments.messages import AssistantTurn
