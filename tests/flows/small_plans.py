@@ -20,7 +20,7 @@ from erl_pipeline.plan.plan import Plan, PlannedStage, RunState
 from erl_pipeline.plan.resources import WorkerSettings
 from erl_pipeline.plan.runner import Runner, RunnerCall, RunnerPlugin
 from erl_pipeline.plan.stage import Needs, Stage, StageCall, StageResult
-from erl_pipeline.trainers.other_nodes import NodesToFind
+from erl_pipeline.config.pipeline import NodesToFind
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError

@@ -23,7 +23,7 @@ from erl_pipeline.policies.checkpoints import (
     weights_settings,
 )
 from erl_pipeline.stages.rollouts.playing import release_engine
-from erl_pipeline.trainers.interface import Trainer, TrainerPlugin, TrainingStart, Workplace
+from erl_pipeline.trainers.interface import Trainer, TrainerContext, TrainerPlugin, TrainingStart
 from erl_pipeline.trainers.operational import as_in_recipes, with_operational
 from storage.artifacts.recipe import derive_seed
 
@@ -108,7 +108,7 @@ def _trainer(call: StageCall[TrainingT]) -> Trainer:
         checkpoint=call.inputs[CHECKPOINT].folder,
         load=lambda: policies.take(parts, weights),
         optimizer=optimizer,
-        workplace=Workplace(
+        context=TrainerContext(
             StoredPolicy(parts, weights),
             call.resources.scratch,
             call.resources.settings.threads,

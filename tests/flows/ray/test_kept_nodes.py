@@ -19,7 +19,7 @@ from erl_pipeline.stages.training.fine_tune import FINE_TUNE, NEWEST, FineTuneSe
 from erl_pipeline.trainers.fsdp2 import TRAINER, Fsdp2TrainerConfig
 from erl_pipeline.trainers.fsdp2.rank_processes import RANK_MODULE
 from erl_pipeline.trainers.operational import operational_part
-from erl_pipeline.trainers.other_nodes import NodesToFind
+from erl_pipeline.config.pipeline import NodesToFind
 from flows.ray.runner import RAY
 from flows.ray.settings import RayConfig
 from storage.artifacts.recipe import Recipe
