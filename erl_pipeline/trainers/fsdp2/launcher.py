@@ -1,8 +1,9 @@
 """The ranks of one machine, started by torch's elastic launcher.
 
-The launcher has a process of its own, `python -m erl_pipeline.trainers.fsdp2.launcher LAUNCH FOLDER [SOCKET]`,
-since it handles signals in its main thread and gives the ranks its environment. Its standard input is a pipe
-that its owner holds and the ranks inherit: when the owner ends, however it does, the pipe ends, and so do they.
+The launcher has a process of its own, `python -m erl_pipeline.trainers.fsdp2.launcher LAUNCH FOLDER
+[SOCKET]`, since it handles signals in its main thread and gives the ranks its environment. Its standard input
+is a pipe that its owner holds and the ranks inherit: when the owner ends, however it does, the pipe ends, and
+so do they.
 
 Node 0's launcher serves torch's store at the socket of number SOCKET. The nodes find each other there through
 torch's static rendezvous: its dynamic one unpickles what anybody has put into the store.
