@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from datetime import datetime
 from typing import Annotated
@@ -18,6 +19,8 @@ def trainer_node(address: Where) -> None:
 
     The machine that computes the stage tells how many, what they train, and when they end.
     """
+    # torch writes long traces of a store that is gone, as it is after every training.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     import threading
 
     from erl_pipeline.network import Address

@@ -29,7 +29,7 @@ from pydantic import TypeAdapter
 from erl_pipeline.network import Address
 
 if TYPE_CHECKING:
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, but not declared so
 
 LAUNCHER_MODULE = "erl_pipeline.trainers.fsdp2.launcher"
 RANK_MODULE = "erl_pipeline.trainers.fsdp2.rank"
@@ -162,7 +162,7 @@ def main(launch: Launch, folder: Path, listening: int | None) -> int:
     # Before the launcher has started ranks, this ends the process; then it ends them first.
     end_with_owner(lambda: os.kill(os.getpid(), signal.SIGTERM))
     # torch takes seconds to import.
-    import torch.distributed as dist
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -171,7 +171,7 @@ def main(launch: Launch, folder: Path, listening: int | None) -> int:
     served = None
     if listening is not None:
         # The rendezvous in this process shares this server, since both are of several tenants.
-        served = dist.TCPStore(
+        served = TCPStore(
             host, port, is_master=True, wait_for_workers=False, multi_tenant=True, master_listen_fd=listening
         )
     config = LaunchConfig(
@@ -205,7 +205,7 @@ def connect(address: Address, seconds: float) -> TCPStore:
     torch waits without a limit for a server that accepts connections and says nothing, so this is done in a
     thread.
     """
-    import torch.distributed as dist
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     socket.create_connection((address.host, address.port), timeout=seconds).close()
     found: list[TCPStore | Exception] = []
@@ -213,7 +213,7 @@ def connect(address: Address, seconds: float) -> TCPStore:
     def try_it() -> None:
         limit = timedelta(seconds=seconds)
         try:
-            found.append(dist.TCPStore(address.host, address.port, wait_for_workers=False, timeout=limit))
+            found.append(TCPStore(address.host, address.port, wait_for_workers=False, timeout=limit))
         except (RuntimeError, ValueError) as error:
             found.append(error)
 
@@ -221,7 +221,7 @@ def connect(address: Address, seconds: float) -> TCPStore:
     thread.start()
     thread.join(seconds)
     if not found or isinstance(found[0], Exception):
-        raise OSError("what listens there is no training")
+        raise OSError("what listens there does not answer as torch's store does")
     return found[0]
 
 

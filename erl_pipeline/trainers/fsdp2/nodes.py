@@ -32,14 +32,14 @@ from erl_pipeline.trainers.interface import OtherNodes, TellWaiting
 from storage.errors import ConfigError, PipelineError
 
 if TYPE_CHECKING:
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, but not declared so
 
 SILENCE_SECONDS = 10.0
 """A node that has not been heard for so long is lost."""
 _BEAT_SECONDS = 1.0
 _LOOK_SECONDS = 0.1
 _RETRY_SECONDS = 0.5
-_CONNECT_SECONDS = 5.0
+_CONNECT_SECONDS = 15.0
 _REFUSAL_SECONDS = 3.0
 _AWAITED = "the other nodes of the trainer"
 

@@ -33,7 +33,7 @@ from storage import errors
 from storage.errors import ConfigError, PipelineError
 
 if TYPE_CHECKING:
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, but not declared so
 
 _LOOK_SECONDS = 0.02
 _LISTEN_SECONDS = 0.2
@@ -176,7 +176,8 @@ class RankGroup:
     def _news(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """What ranks have said since the last call; also looks at the other nodes. Does not wait."""
         store = self._store
-        assert store is not None
+        if store is None or self._here is None or self._here.ended():
+            return  # torch reports a store that is gone with a long trace on standard error
         try:
             for rank in range(self._processes):
                 while store.check([key := f"rank/{rank}/{self._heard[rank]}"]):
@@ -192,7 +193,7 @@ class RankGroup:
                 if (beats := store.add(f"beats/{number}", 0)) != node.beats:
                     node.beats, node.heard = beats, time.monotonic()
         except RuntimeError:
-            return  # The store is gone with the launcher, which has ended since a rank has.
+            return  # it is gone with the launcher, which has just ended since a rank has
 
     def _fail(self, told: dict[int, Mapping[str, Any]]) -> NoReturn:
         """Raise for the rank that failed first: the others fail because they no longer hear from it.
@@ -205,11 +206,10 @@ class RankGroup:
         until = time.monotonic() + _LAST_WORDS_SECONDS
         while time.monotonic() < until and not self._here.ended() and len(told) < self._processes:
             told.update({rank: said for rank, said in self._news() if "failed" in said})
-            if any(node.end for node in self._nodes):
+            if any(node.end or _silent(node) for node in self._nodes):
                 break
             time.sleep(_LOOK_SECONDS)
-        if self._store is not None:
-            told.update({rank: said for rank, said in self._news() if "failed" in said})
+        told.update({rank: said for rank, said in self._news() if "failed" in said})
         for number, node in enumerate(self._nodes, 1):
             if node.end is not None and node.end.gone:
                 self._lose(number, node.end.gone)

@@ -300,4 +300,5 @@ def test_nothing_that_listens_there_ends_a_trainer_node(monkeypatch: pytest.Monk
         finally:
             stop.set()
         serving.result(60.0)  # Nobody answers its last calls.
-    assert "No run trains there now (what listens there is no training); trying again until one does." in told
+    why = "what listens there does not answer as torch's store does"
+    assert f"No run trains there now ({why}); trying again until one does." in told

@@ -90,7 +90,8 @@ sys.stdin.read()
     ) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == "begun\n"
-        ranks = wait_for("two ranks", lambda: len(found := ranks_below(owner.pid)) == 2 and found)
+        wait_for("two ranks", lambda: len(ranks_below(owner.pid)) == 2)
+        ranks = ranks_below(owner.pid)
         processes = [each.pid for each in psutil.Process(owner.pid).children(recursive=True)]
         assert len(processes) == 3  # and the launcher
         assert {each.pid for each in ranks.values()} < set(processes)
