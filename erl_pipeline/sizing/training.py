@@ -7,7 +7,7 @@ from typing import Literal
 from erl_pipeline.config.optimizer import MicrobatchConfig, OptimizerConfig
 from erl_pipeline.policies.model_size import ModelSize
 from erl_pipeline.sizing.parts import Part, Place, count
-from erl_pipeline.trainers.local.token_logprobs import HEAD_CHUNK_TOKENS
+from erl_pipeline.trainers.local.tokens import HEAD_CHUNK_TOKENS
 
 Precision = Literal["float32", "bfloat16"]
 

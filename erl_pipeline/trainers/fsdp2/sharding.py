@@ -27,7 +27,7 @@ _ALIGNMENT = 8
 
 
 class ProcessRanks:
-    """The ranks of torch's process group; see `erl_pipeline.trainers.local.ranks.Ranks`."""
+    """The ranks of torch's process group; see `erl_pipeline.trainers.local.packing.Ranks`."""
 
     def __init__(self, mesh: DeviceMesh, device: torch.device) -> None:
         self.mesh = mesh
