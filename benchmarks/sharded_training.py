@@ -74,7 +74,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
 
     from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig
     from erl_pipeline.policies.checkpoints import CheckpointParts, StoredPolicy, WeightsSettings
-    from erl_pipeline.trainers.interface import SupervisedTraining, TrainingStart, Workplace
+    from erl_pipeline.trainers.interface import SupervisedTraining, TrainerContext, TrainingStart
 
     torch.set_num_threads(arguments.threads)
     with tempfile.TemporaryDirectory() as scratch:
@@ -86,7 +86,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
             Path(scratch),
             stored.load,
             OptimizerConfig(learning_rate=_LEARNING_RATE),
-            Workplace(stored, Path(scratch), arguments.threads),
+            TrainerContext(stored, Path(scratch), arguments.threads),
         )
         vocabulary = json.loads((SMOLLM2 / "config.json").read_text())["vocab_size"]
         batch = read_batch("first attempts", vocabulary, arguments.sequences)

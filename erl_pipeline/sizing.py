@@ -13,7 +13,7 @@ from erl_pipeline.policies.kind import policy_traits
 from erl_pipeline.policies.model_size import ModelSize, read_model_size
 from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.stages.training.fine_tune import FineTuneSettings
-from erl_pipeline.trainers.local.token_logprobs import HEAD_CHUNK_TOKENS
+from erl_pipeline.trainers.local.tokens import HEAD_CHUNK_TOKENS
 from storage.errors import InputError
 
 Place = Literal["trainer", "trainer's host", "sampler"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -44,6 +45,15 @@ class PipelineConfig(Settings):
                 "pipeline.lag, or raise pipeline.max_age"
             )
         return self
+
+
+@dataclass(frozen=True)
+class NodesToFind:
+    """How many machines a training needs besides the one that computes its stage, and how many of the
+    trainer's processes are on each machine."""
+
+    count: int
+    processes: int
 
 
 class ResourcesConfig(Settings):

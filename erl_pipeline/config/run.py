@@ -11,15 +11,13 @@ from erl_pipeline.config.generation import SamplingConfig
 from erl_pipeline.config.memory import require_subgroups
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, require_known_roles
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
-from erl_pipeline.config.pipeline import PipelineConfig, ResourcesConfig
+from erl_pipeline.config.pipeline import NodesToFind, PipelineConfig, ResourcesConfig
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.rollouts import EasyToHardSelection, EvaluationConfig, RolloutConfig
 from erl_pipeline.config.store import RetentionConfig, StoreConfig, WarningsConfig
 
 if TYPE_CHECKING:
     from typing import TypeAlias
-
-    from erl_pipeline.trainers.other_nodes import NodesToFind
 
     MethodSettings: TypeAlias = PluginSettings
     EnvironmentSettings: TypeAlias = PluginSettings

@@ -18,7 +18,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.filesystem import open_root
 
 if TYPE_CHECKING:
-    from erl_pipeline.trainers.other_nodes import OtherNodes
+    from erl_pipeline.trainers.interface import OtherNodes
 
 T = TypeVar("T")
 

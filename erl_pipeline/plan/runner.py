@@ -16,7 +16,7 @@ from storage.artifacts.manifest import Manifest
 from storage.errors import DamagedArtifact, EngineError, PipelineError, StoreError
 
 if TYPE_CHECKING:
-    from erl_pipeline.trainers.other_nodes import NodesToFind
+    from erl_pipeline.config.pipeline import NodesToFind
 
 SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 

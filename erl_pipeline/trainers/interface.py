@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.config.objective import ObjectiveConfig, ReplayLoss
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
+from erl_pipeline.config.pipeline import NodesToFind
 from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
-from erl_pipeline.trainers.other_nodes import NodesToFind, OtherNodes
 from erl_pipeline.trainers.sequences import TrainingSequence
 
 if TYPE_CHECKING:
@@ -32,8 +32,22 @@ TellWaiting = Callable[[str, float, str], None]
 """Shows what a trainer waits for, for how many seconds it has waited, and the latest news of it."""
 
 
+class OtherNodes(Protocol):
+    """The machines that a runner keeps for trainings, as the process that computes a stage sees them."""
+
+    @property
+    def host(self) -> str:
+        """The address of this machine at which they reach it."""
+        ...
+
+    def invite(self, take_part: Callable[[], str], raise_if_stopped: Callable[[], None]) -> None:
+        """Have each of them call `take_part`, which can be pickled, takes part in one training, and returns
+        how that ended. Waits until they are free, and calls `raise_if_stopped` meanwhile."""
+        ...
+
+
 @dataclass(frozen=True)
-class Workplace:
+class TrainerContext:
     """What a trainer needs that trains in other processes.
 
     They load `stored`, the same policy as `TrainingStart.load` gives. `scratch` is a folder for temporary
@@ -56,13 +70,13 @@ class TrainingStart:
 
     `checkpoint` is the folder of the checkpoint's artifact, where the state of the optimizer is. `load` gives
     its policy in this process, with its adapter where it has one; a trainer calls it at most once. Nothing
-    else may use the policy that `load` gives. Stages give a `workplace` too.
+    else may use the policy that `load` gives. Stages give a `context` too.
     """
 
     checkpoint: Path
     load: LoadPolicy
     optimizer: OptimizerConfig
-    workplace: Workplace | None = None
+    context: TrainerContext | None = None
 
 
 @dataclass(frozen=True)

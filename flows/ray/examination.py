@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from erl_pipeline.trainers.other_nodes import NodesToFind
+from erl_pipeline.config.pipeline import NodesToFind
 from flows.nodes.check import NodeFinding
 from flows.nodes.survey import survey_of, uri_for_all
 from flows.ray.connection import connected, worker_variables

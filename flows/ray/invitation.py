@@ -21,7 +21,7 @@ class Invitation:
 
 
 class InvitedNodes:
-    """`erl_pipeline.trainers.other_nodes.OtherNodes` on a worker.
+    """`erl_pipeline.trainers.interface.OtherNodes` on a worker.
 
     `send` sends messages of the stage at work to the driver. `lent` is set when the driver has lent the
     nodes.

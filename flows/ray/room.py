@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
-from erl_pipeline.trainers.other_nodes import NodesToFind
+from erl_pipeline.config.pipeline import NodesToFind
 from flows.ray.nodes import ClusterNode, living_nodes
 from flows.ray.settings import RayConfig
 from storage.errors import ConfigError

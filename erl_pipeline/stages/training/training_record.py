@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from erl_pipeline.episodes.roles import NEVER_TRAINED, is_trainable, trainable
-from erl_pipeline.trainers.record import SequenceRecord
+from erl_pipeline.trainers.metrics import SequenceRecord
 from storage.tables.scored import NOT_SCORED, NotScored
 
 if TYPE_CHECKING:

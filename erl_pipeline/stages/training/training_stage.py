@@ -24,7 +24,7 @@ from erl_pipeline.policies.checkpoints import (
     checkpoint_parts,
     weights_settings,
 )
-from erl_pipeline.trainers.interface import Trainer, TrainerPlugin, TrainingStart, Workplace
+from erl_pipeline.trainers.interface import Trainer, TrainerContext, TrainerPlugin, TrainingStart
 from storage.artifacts.recipe import derive_seed
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _trainer(call: StageCall[TrainingT]) -> Trainer:
         checkpoint=call.inputs[CHECKPOINT].folder,
         load=lambda: policies.take(parts, weights),
         optimizer=optimizer,
-        workplace=Workplace(
+        context=TrainerContext(
             StoredPolicy(parts, weights),
             call.resources.scratch,
             call.resources.settings.threads,

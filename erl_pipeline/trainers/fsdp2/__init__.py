@@ -3,22 +3,18 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.pipeline import NodesToFind
 from erl_pipeline.network import Address
-from erl_pipeline.trainers.interface import Trainer, TrainerPlugin, TrainingStart
-from erl_pipeline.trainers.other_nodes import NodesToFind, OtherNodes
+from erl_pipeline.trainers.interface import OtherNodes, Trainer, TrainerPlugin, TrainingStart
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
-    from erl_pipeline.trainers.fsdp2.meeting import Meeting
-
-KEY_VARIABLE = "ERL_PIPELINE_TRAINER_KEY"
+    from erl_pipeline.trainers.fsdp2.nodes import NodesConfig
 
 
 class Fsdp2Processes(PluginSettings):
@@ -43,8 +39,6 @@ class Fsdp2TrainerConfig(Fsdp2Processes):
     address: str | None = None
     """`HOST:PORT` on which the machine that computes the stage waits for the other nodes: an address of its
     own at which they reach it. Needed for more than one node, unless Ray finds them."""
-    key_variable: str = KEY_VARIABLE
-    """Environment variable that holds a secret of at least 16 characters, the same on all nodes."""
     start_seconds: float = Field(default=120, gt=0)
     """How long to wait for the other nodes."""
 
@@ -69,8 +63,8 @@ def _open(settings: Fsdp2TrainerConfig, start: TrainingStart) -> Trainer:
     # torch takes seconds to import, which a process that only plans should not pay.
     from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
 
-    others = None if start.workplace is None else start.workplace.other_nodes
-    return Fsdp2Trainer(settings.processes, start, meeting=_meeting(settings, others))
+    others = None if start.context is None else start.context.other_nodes
+    return Fsdp2Trainer(settings.processes, start, nodes=_nodes(settings, others))
 
 
 def _nodes_to_find(settings: Fsdp2TrainerConfig) -> NodesToFind | None:
@@ -79,46 +73,30 @@ def _nodes_to_find(settings: Fsdp2TrainerConfig) -> NodesToFind | None:
     return NodesToFind(settings.nodes - 1, settings.processes // settings.nodes)
 
 
-def _meeting(settings: Fsdp2TrainerConfig, others: OtherNodes | None) -> Meeting | None:
-    """Where the nodes meet; None for one node. Raises ConfigError where nobody brings them there, and without
-    the key of nodes that the user starts."""
+def _nodes(settings: Fsdp2TrainerConfig, others: OtherNodes | None) -> NodesConfig | None:
+    """Where the nodes find each other; None for one node. Raises ConfigError where nobody brings them
+    there."""
     if settings.nodes == 1:
         return None
-    from erl_pipeline.trainers.fsdp2.line import key_from
-    from erl_pipeline.trainers.fsdp2.meeting import Meeting
+    from erl_pipeline.trainers.fsdp2.nodes import NodesConfig
 
-    if settings.address is None:
-        if others is None:
-            raise ConfigError(
-                f"trainer.nodes: {settings.nodes} needs trainer.address here, HOST:PORT of this machine at "
-                "which the other nodes reach it: only runner.type: ray finds the nodes itself"
-            )
-        return Meeting(
-            processes=settings.processes,
-            nodes=settings.nodes,
-            address=Address(others.host, 0),
-            key=secrets.token_hex(32).encode(),
-            key_variable="",
-            start_seconds=settings.start_seconds,
-            others=others,
+    if settings.address is not None:
+        return NodesConfig(settings.nodes, Address.parse(settings.address), settings.start_seconds)
+    if others is None:
+        raise ConfigError(
+            f"trainer.nodes: {settings.nodes} needs trainer.address here, HOST:PORT of this machine at "
+            "which the other nodes reach it: only runner.type: ray finds the nodes itself"
         )
-    return Meeting(
-        processes=settings.processes,
-        nodes=settings.nodes,
-        address=Address.parse(settings.address),
-        key=key_from(os.environ, settings.key_variable, "trainer.key_variable"),
-        key_variable=settings.key_variable,
-        start_seconds=settings.start_seconds,
-    )
+    return NodesConfig(settings.nodes, Address(others.host, 0), settings.start_seconds, others=others)
 
 
 def _require_here(settings: Fsdp2TrainerConfig) -> None:
     from erl_pipeline.trainers.fsdp2.devices import require_devices
 
     require_devices(settings.processes, settings.nodes)
-    meeting = _meeting(settings, None)
-    if meeting is not None:
-        meeting.own_number()
+    nodes = _nodes(settings, None)
+    if nodes is not None:
+        nodes.own_number()
 
 
 TRAINER = TrainerPlugin(

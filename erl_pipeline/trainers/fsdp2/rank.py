@@ -1,27 +1,25 @@
-"""One rank: `python -m erl_pipeline.trainers.fsdp2.rank RANK LOCAL PROCESSES THREADS CHANNEL SOCKET
-RENDEZVOUS`.
+"""One rank: `python -m erl_pipeline.trainers.fsdp2.rank FOLDER`, started by torch's elastic launcher, which
+gives it its number and the address of the store in environment variables.
 
-It reads orders from its standard input, one line of JSON each, and answers through the pipe of number
-CHANNEL. SOCKET is the number of the rendezvous' socket, or `none`. When its standard input ends, its owner
-has ended; it then ends too, whatever it is doing.
+It waits in the store for the number of the next order, reads the order from FOLDER, and says in the store
+what it has done. When its standard input ends, its owner has ended; it then ends too, whatever it is doing.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import queue
 import sys
-import threading
 import time
 import traceback
-from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from erl_pipeline.trainers.fsdp2.place import Place
+from erl_pipeline.network import Address
+from erl_pipeline.trainers.fsdp2.launcher import connect, end_with_owner
 from erl_pipeline.trainers.fsdp2.work import (
     SCORES,
     WORK,
@@ -31,7 +29,10 @@ from erl_pipeline.trainers.fsdp2.work import (
     Save,
     Score,
     Work,
+    answer_file,
+    order_file,
     read_sequences,
+    sequences_file,
     write_lists,
     write_metrics,
 )
@@ -43,70 +44,81 @@ if TYPE_CHECKING:
     from erl_pipeline.trainers.fsdp2.learner import RankLearner
 
 FAILED = 1
+_CONNECT_SECONDS = 60.0
+_LONGEST_WAIT = timedelta(days=20)
+_LINGER_SECONDS = 10.0
+"""How long a rank that has failed waits to be ended: the launcher ends all when one ends, and the store with
+them, so that nothing more could be said of what came first."""
+_LAST_LINES = 30
 
 
-class _Line:
-    """The connection to the owner of the rank."""
+class _Driver:
+    """The process of the stage, as a rank sees it."""
 
-    def __init__(self, channel: int) -> None:
-        self._answers: TextIO = os.fdopen(channel, "w", buffering=1, encoding="utf-8")
-        self._orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
+    def __init__(self, rank: int) -> None:
+        address = Address(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        self._store = connect(address, _CONNECT_SECONDS)
+        self._rank = rank
+        self._said = 0
+        self.say(process=os.getpid())
 
-    def order(self) -> dict[str, Any]:
-        """Wait for the next order."""
-        return self._orders.get()
+    def wait_for(self, order: int) -> None:
+        """Wait for an order."""
+        self._store.wait([f"order/{order}"], _LONGEST_WAIT)
 
     def say(self, **words: Any) -> None:
-        self._answers.write(json.dumps(words) + "\n")
+        self._store.set(f"rank/{self._rank}/{self._said}", json.dumps(words))
+        self._said += 1
 
-    def _read(self) -> None:
-        for line in sys.stdin:
-            self._orders.put(json.loads(line))
-        # The other ranks end in the same way, so none is left waiting in an exchange with this one.
-        os._exit(0)
+    def say_failed(self, error: BaseException) -> None:
+        """Say that this rank has failed, and how many had failed before."""
+        known = type(error).__name__ if isinstance(error, PipelineError) else None
+        lines = "\n".join(traceback.format_exc().splitlines()[-_LAST_LINES:])
+        self.say(failed=str(error), kind=known, lines=lines, place=self._store.add("failures", 1))
 
 
-def main(place: Place, channel: int) -> None:
-    """Carry out the owner's orders until the owner ends or something fails."""
-    line = _Line(channel)
+def main(folder: Path) -> None:
+    """Carry out the driver's orders until the owner ends or something fails."""
+    end_with_owner(lambda: os._exit(FAILED))
+    driver = _Driver(int(os.environ["RANK"]))
     try:
-        _work(place, line)
-    # Whatever the error is: the owner must be told, and this process must end, since others wait for it.
+        _work(folder, driver)
+    # Whatever the error is: the driver must be told, and this process must end, since others wait for it.
     except BaseException as error:
         traceback.print_exc()
         sys.stderr.flush()
-        known = type(error).__name__ if isinstance(error, PipelineError) else None
-        line.say(failed=str(error), kind=known, at=time.time())
+        driver.say_failed(error)
+        time.sleep(_LINGER_SECONDS)
         os._exit(FAILED)
 
 
-def _work(place: Place, line: _Line) -> None:
-    order = line.order()
-    if not isinstance(WORK.validate_python(order["work"]), Begin):
-        raise ValueError("a rank has nothing to train before it is told to begin")
+def _work(folder: Path, driver: _Driver) -> None:
     # torch takes seconds to import.
     from erl_pipeline.trainers.fsdp2.learner import RankLearner
     from erl_pipeline.trainers.fsdp2.sharding import join_ranks
 
     def on_step(step: int, loss: float) -> None:
         _note(f"step {step}, loss {loss:.6g}")
-        if place.rank == 0:
-            line.say(step=step, loss=loss)
+        if ranks.rank == 0:
+            driver.say(step=step, loss=loss)
 
-    ranks = join_ranks(place)
+    ranks = join_ranks()
     learner: RankLearner | None = None
+    number = 0
     while True:
-        work = WORK.validate_python(order["work"])
+        number += 1
+        driver.wait_for(number)
+        work = WORK.validate_json(order_file(folder, number).read_bytes())
         _note(work.do)
         if isinstance(work, Begin):
             learner = None  # frees its memory before the next is loaded
             learner = RankLearner(work, ranks)
+        elif learner is None:
+            raise ValueError("a rank has nothing to train before it is told to begin")
         else:
-            assert learner is not None
-            _do(work, learner, order, on_step, answers=place.rank == 0)
-        line.say(done=work.do)
-        order = line.order()
+            answer = answer_file(folder, number) if ranks.rank == 0 else None
+            _do(work, learner, sequences_file(folder, number), answer, on_step)
+        driver.say(done=work.do)
 
 
 def _note(what: str) -> None:
@@ -114,17 +126,14 @@ def _note(what: str) -> None:
     print(what, file=sys.stderr, flush=True)
 
 
-def _do(
-    work: Work, learner: RankLearner, order: Mapping[str, str], on_step: OnStep, *, answers: bool
-) -> None:
-    answer = Path(order["answer"])
+def _do(work: Work, learner: RankLearner, given: Path, answer: Path | None, on_step: OnStep) -> None:
     if isinstance(work, Save):
         learner.save(work.folder)
         return
-    sequences = read_sequences(Path(order["sequences"]))
+    sequences = read_sequences(given)
     if isinstance(work, Score):
         found = learner.scores(sequences, work.microbatch_tokens, work.what == "entropies")
-        if answers:
+        if answer is not None:
             rows = [each.cpu().numpy() for each in found]
             write_lists(answer, {SCORES: (np.dtype("float32"), rows)})
         return
@@ -134,11 +143,9 @@ def _do(
     else:
         assert isinstance(work, FineTune)
         metrics = learner.fine_tune(work, sequences, on_step)
-    if answers:
+    if answer is not None:
         write_metrics(answer, metrics)
 
 
 if __name__ == "__main__":
-    rank, local, processes, threads, channel = (int(word) for word in sys.argv[1:6])
-    listening = None if sys.argv[6] == "none" else int(sys.argv[6])
-    main(Place(rank, local, processes, threads, sys.argv[7], listening), channel)
+    main(Path(sys.argv[1]))

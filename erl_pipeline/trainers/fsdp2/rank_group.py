@@ -2,63 +2,91 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from erl_pipeline.network import interface_of, listen
-from erl_pipeline.trainers.fsdp2.meeting import Met
-from erl_pipeline.trainers.fsdp2.place import TCP
-from erl_pipeline.trainers.fsdp2.rank_processes import RankNews, RankProcesses, Share, wait_for_news
-from erl_pipeline.trainers.fsdp2.remote_ranks import RemoteRanks
-from erl_pipeline.trainers.fsdp2.work import WORK, Work, write_sequences
+from erl_pipeline.network import Address, interface_of, listen
+from erl_pipeline.trainers.fsdp2.launcher import Launch, LaunchedRanks, connect, last_lines
+from erl_pipeline.trainers.fsdp2.nodes import NODE_END, SILENCE_SECONDS, NodeEnd, NodesConfig, gather
+from erl_pipeline.trainers.fsdp2.work import (
+    WORK,
+    Work,
+    answer_file,
+    order_file,
+    sequences_file,
+    write_sequences,
+)
 from erl_pipeline.trainers.interface import OnStep
 from erl_pipeline.trainers.sequences import TrainingSequence
 from storage import errors
-from storage.errors import PipelineError
+from storage.errors import ConfigError, PipelineError
 
-_LAST_WORDS_SECONDS = 2.0
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, but not declared so
+
+_LOOK_SECONDS = 0.02
+_LISTEN_SECONDS = 0.2
+_CONNECT_SECONDS = 120.0
+_LAST_WORDS_SECONDS = 3.0
 """How long to listen after a rank has failed: the one that failed first may be heard after those that failed
 since they no longer heard from it."""
 _OUT_OF_MEMORY = "; the kernel ends a process in this way when memory runs out"
+_LOGS = "logs"
+
+
+@dataclass
+class _OtherNode:
+    """Another node, as this machine has heard of it."""
+
+    name: str
+    beats: int = 0
+    heard: float = 0.0
+    end: NodeEnd | None = None
 
 
 class RankGroup:
-    """Ranks on this machine, and on the other nodes that were met.
+    """Ranks on this machine, and on other nodes.
 
-    They end with this object, with each other, and with this process, whose pipes they hold: a rank that
-    outlived the others would wait for them until the timeout of NCCL or gloo.
+    They end with this object, with each other, and with this process: a rank that outlived the others would
+    wait for them until the timeout of NCCL or gloo.
 
     Args:
         threads: number of threads of each rank.
-        scratch: where a folder for files and logs is made; the logs are kept where a rank failed.
-        met: the other nodes; each has as many of the ranks. None: all ranks are here.
+        scratch: where a folder for files and logs is made, which all nodes see; logs are kept where a rank
+            failed.
+        nodes: where the other nodes come; each gets as many of the ranks. None: all ranks are here.
     """
 
-    def __init__(self, processes: int, threads: int, scratch: Path, met: Met | None = None) -> None:
+    def __init__(self, processes: int, threads: int, scratch: Path, nodes: NodesConfig | None = None) -> None:
         scratch.mkdir(parents=True, exist_ok=True)
-        self.folder = Path(tempfile.mkdtemp(prefix="fsdp2-", dir=scratch))
+        self.folder = Path(tempfile.mkdtemp(prefix="fsdp2-", dir=scratch)).absolute()
+        self._logs = self.folder / _LOGS
+        self._logs.mkdir()
         self._processes = processes
         self._failed = False
         self._orders = 0
-        self._here: RankProcesses | None = None
-        self._nodes: Sequence[RemoteRanks] = () if met is None else met.nodes
+        self._heard: Counter[int] = Counter()
+        self._nodes: Sequence[_OtherNode] = ()
+        self._here: LaunchedRanks | None = None
+        self._store: TCPStore | None = None
+        self.process_ids: dict[int, int] = {}
+        """Process ids of the ranks that have begun, on whichever machine."""
         try:
-            self._start(threads, None if met is None else met.number)
+            self._start(threads, nodes)
         except BaseException:
             self.end()
             raise
-
-    @property
-    def process_ids(self) -> list[int]:
-        """Process ids of the ranks of this machine, in their order."""
-        return [] if self._here is None else self._here.process_ids
 
     def do(
         self, work: Work, sequences: Sequence[TrainingSequence] | None = None, on_step: OnStep | None = None
@@ -68,122 +96,195 @@ class RankGroup:
         Raises the `PipelineError` that a rank raised, a plain one where a rank fails otherwise or ends, and
         what `on_step` raises. The group has then ended.
         """
-        if self._here is None:
+        if self._store is None:
             raise RuntimeError("the ranks have ended")
         self._orders += 1
-        given = self.folder / f"{self._orders}.safetensors"
-        answer = self.folder / f"{self._orders}.answer"
+        given = sequences_file(self.folder, self._orders)
         if sequences is not None:
             write_sequences(given, sequences)
-        order = {
-            "work": WORK.dump_python(work, mode="json"),
-            "sequences": str(given),
-            "answer": str(answer),
-        }
+        order_file(self.folder, self._orders).write_bytes(WORK.dump_json(work))
         try:
-            self._here.order(order)
-            for node in self._nodes:
-                node.order(order, None if sequences is None else given)
+            try:
+                self._store.set(f"order/{self._orders}", "")
+            except RuntimeError:
+                self._fail({})
             self._await_all(on_step)
         except BaseException:
             self.end()
             raise
         given.unlink(missing_ok=True)
-        return answer
+        return answer_file(self.folder, self._orders)
 
     def end(self) -> None:
         """End all ranks, whatever they do; they have nothing to finish."""
-        for node in self._nodes:
-            node.end()
+        self._store = None
         if self._here is not None:
             self._here.end()
-        self._here, self._nodes = None, ()
+            self._here = None
         if not self._failed:
             shutil.rmtree(self.folder, ignore_errors=True)
             return
         for path in self.folder.iterdir():
-            if path.suffix != ".log":
+            if path != self._logs:
                 path.unlink()
 
-    def _start(self, threads: int, number: str | None) -> None:
-        count = self._processes // (1 + len(self._nodes))
-        if number is None:
-            # Nobody else has to reach them.
-            loopback = "lo" if sys.platform == "linux" else "lo0"
-            share = Share(0, count, self._processes, threads, str(self.folder / "rendezvous"), loopback)
-            self._here = RankProcesses(share, self.folder)
-            return
-        # Rank 0 is given the socket, so that no other program can take its port meanwhile.
-        with listen(number, 0) as listening:
-            meet_at = f"{TCP}{number}:{listening.getsockname()[1]}"
-            share = Share(0, count, self._processes, threads, meet_at, interface_of(number))
-            self._here = RankProcesses(share, self.folder, listening)
-        for place, node in enumerate(self._nodes, 1):
-            node.start(Share(place * count, count, self._processes, threads, meet_at, ""))
+    def _start(self, threads: int, nodes: NodesConfig | None) -> None:
+        count = 1 if nodes is None else nodes.count
+        number = "127.0.0.1" if nodes is None else nodes.own_number()
+        # Nobody else has to reach the ranks of one machine.
+        loopback = "lo" if sys.platform == "linux" else "lo0"
+        # The launcher is given the socket, so that no other program can take its port meanwhile.
+        with _listening(number, nodes) as listening:
+            address = Address(number, listening.getsockname()[1])
+            launch = Launch(
+                address=address,
+                node=0,
+                nodes=count,
+                processes=self._processes // count,
+                threads=threads,
+                orders=self.folder,
+                interface=loopback if nodes is None else interface_of(number),
+            )
+            self._here = LaunchedRanks(launch, self._logs, listening)
+        try:
+            self._store = connect(address, _CONNECT_SECONDS)
+        except OSError:
+            self._fail({})
+        if nodes is not None:
+            names = gather(self._store, nodes, launch)
+            self._nodes = [_OtherNode(name, heard=time.monotonic()) for name in names]
 
     def _await_all(self, on_step: OnStep | None) -> None:
         """Wait until each rank is done. Raises as `do`."""
-        waiting = set(range(self._processes))
-        for news in self._news():
-            if news.said is None or "failed" in news.said:
-                self._fail(news)
-            elif "step" in news.said:
-                if on_step is not None:
-                    on_step(news.said["step"], news.said["loss"])
-            else:
-                waiting.discard(news.rank)
-                if not waiting:
-                    return
-
-    def _news(self, seconds: float = float("inf")) -> Iterator[RankNews]:
-        """What all ranks say, for so long."""
         assert self._here is not None
-        parties: list[RankProcesses | RemoteRanks] = [self._here, *self._nodes]
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            wait_for_news([source for party in parties for source in party.sources])
-            for party in parties:
-                yield from party.news()
+        waiting = set(range(self._processes))
+        while True:
+            for rank, said in self._news():
+                if "failed" in said:
+                    self._fail({rank: said})
+                elif "step" in said:
+                    if on_step is not None:
+                        on_step(said["step"], said["loss"])
+                elif "done" in said:
+                    waiting.discard(rank)
+            if not waiting:
+                return
+            if self._here.ended() or any(node.end or _silent(node) for node in self._nodes):
+                self._fail({})
+            time.sleep(_LOOK_SECONDS)
 
-    def _fail(self, news: RankNews) -> NoReturn:
-        """Raise for the rank that failed first: the others fail because they no longer hear from it."""
+    def _news(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """What ranks have said since the last call; also looks at the other nodes. Does not wait."""
+        store = self._store
+        if store is None or self._here is None or self._here.ended():
+            return  # torch reports a store that is gone with a long trace on standard error
+        try:
+            for rank in range(self._processes):
+                while store.check([key := f"rank/{rank}/{self._heard[rank]}"]):
+                    said = json.loads(store.get(key))
+                    store.delete_key(key)
+                    self._heard[rank] += 1
+                    if "process" in said:
+                        self.process_ids[rank] = said["process"]
+                    yield rank, said
+            for number, node in enumerate(self._nodes, 1):
+                if node.end is None and store.check([f"end/{number}"]):
+                    node.end = NODE_END.validate_json(store.get(f"end/{number}"))
+                if (beats := store.add(f"beats/{number}", 0)) != node.beats:
+                    node.beats, node.heard = beats, time.monotonic()
+        except RuntimeError:
+            return  # it is gone with the launcher, which has just ended since a rank has
+
+    def _fail(self, told: dict[int, Mapping[str, Any]]) -> NoReturn:
+        """Raise for the rank that failed first: the others fail because they no longer hear from it.
+
+        Args:
+            told: rank -> its message that it has failed.
+        """
+        assert self._here is not None
         self._failed = True
-        told: dict[int, Mapping[str, Any]] = {}
-        ended: dict[int, RankNews] = {}
-        for each in chain([news], self._news(_LAST_WORDS_SECONDS)):
-            if each.said is None:
-                ended[each.rank] = each
-                if len(ended) == self._processes:
-                    break
-            elif "failed" in each.said:
-                told[each.rank] = each.said
+        until = time.monotonic() + _LAST_WORDS_SECONDS
+        while time.monotonic() < until and not self._here.ended() and len(told) < self._processes:
+            told.update({rank: said for rank, said in self._news() if "failed" in said})
+            if any(node.end or _silent(node) for node in self._nodes):
+                break
+            time.sleep(_LOOK_SECONDS)
+        told.update({rank: said for rank, said in self._news() if "failed" in said})
+        for number, node in enumerate(self._nodes, 1):
+            if node.end is not None and node.end.gone:
+                self._lose(number, node.end.gone)
+        ends = [(self._here.failure(), None), *((each.end, each.name) for each in self._nodes)]
         # A rank that was killed could send no message.
-        killed = [rank for rank in ended if rank not in told]
-        first = (killed or sorted(told, key=lambda rank: told[rank]["at"]))[0]
-        which = f"rank {first} of {self._processes}"
-        node = self._node_of(first)
-        where = "" if node is None else f" on node {node}"
-        if first in told and told[first]["kind"]:
+        for end, name in ends:
+            if end is not None and end.rank is not None and end.rank not in told:
+                lines = end.lines if isinstance(end, NodeEnd) else last_lines(self._here.log_of(end.rank))
+                self._raise_for(end.rank, name, _end_of(end.status), lines)
+        for number, node in enumerate(self._nodes, 1):
+            if _silent(node, _LAST_WORDS_SECONDS * 0.8):
+                silent = time.monotonic() - node.heard
+                self._lose(number, f"it has not been heard for {silent:.0f} s")
+        if not told:
+            log = self._logs / "launcher.log"
+            raise PipelineError(
+                "the launcher of the trainer's processes (trainer: fsdp2) has ended; nothing was written. "
+                f"Its last lines, of {log}:\n{last_lines(log)}"
+            )
+        first = min(told, key=lambda rank: told[rank]["place"])
+        said, name = told[first], self._name_of(first)
+        if said["kind"]:
             self._failed = False
-            kind = getattr(errors, told[first]["kind"], PipelineError)
-            raise kind(told[first]["failed"] + (f" (of {which}{where})" if where else ""))
-        last = ended.get(first, RankNews(first, last_lines="(no log)"))
-        log = f", of {self._here.log_of(first)}" if self._here is not None and node is None else ""
+            kind = getattr(errors, said["kind"], PipelineError)
+            where = f" (of rank {first} of {self._processes} on node {name})" if name else ""
+            raise kind(said["failed"] + where)
+        self._raise_for(first, name, f"failed ({said['failed'] or 'no message'})", said["lines"])
+
+    def _raise_for(self, rank: int, node: str | None, how: str, lines: str) -> NoReturn:
+        assert self._here is not None
+        where = "" if node is None else f" on node {node}"
+        log = f", of {self._here.log_of(rank)}" if node is None else ""
         raise PipelineError(
-            f"{which}{where} of the trainer (trainer: fsdp2) {_end_of(last, told.get(first))}; the other "
-            f"ranks were ended, and nothing was written. Its last lines{log}:\n{last.last_lines}"
+            f"rank {rank} of {self._processes}{where} of the trainer (trainer: fsdp2) {how}; the other ranks "
+            f"were ended, and nothing was written. Its last lines{log}:\n{lines}"
         )
 
-    def _node_of(self, rank: int) -> str | None:
+    def _lose(self, number: int, why: str) -> NoReturn:
+        each = self._processes // (1 + len(self._nodes))
+        first, last = number * each, (number + 1) * each - 1
+        which = f"rank {first}" if first == last else f"ranks {first} to {last}"
+        raise PipelineError(
+            f"node {self._nodes[number - 1].name}, which has {which} of the trainer (trainer: fsdp2), is "
+            f"lost ({why}); the other ranks were ended, and nothing was written. Where `erl-pipeline "
+            "trainer-node` has ended there, start it again; then run the same command"
+        )
+
+    def _name_of(self, rank: int) -> str | None:
         """The node of a rank; None for this machine."""
         place = rank // (self._processes // (1 + len(self._nodes)))
-        return self._nodes[place - 1].node if place else None
+        return self._nodes[place - 1].name if place else None
 
 
-def _end_of(last: RankNews, told: Mapping[str, Any] | None) -> str:
-    if told is not None or last.status is None:
-        return f"failed ({(told or {}).get('failed') or 'no message'})"
-    if last.status < 0:
-        hint = _OUT_OF_MEMORY if last.status == -signal.SIGKILL else ""
-        return f"was ended by {signal.Signals(-last.status).name}{hint}"
-    return f"ended with status {last.status}"
+def _listening(number: str, nodes: NodesConfig | None) -> socket.socket:
+    """Listen on the address. Another training may still be there. Raises ConfigError where it stays."""
+    port, until = (0, 0.0) if nodes is None else (nodes.address.port, time.monotonic() + nodes.start_seconds)
+    while True:
+        try:
+            return listen(number, port)
+        except OSError as error:
+            if nodes is None or error.errno != errno.EADDRINUSE or time.monotonic() > until:
+                raise ConfigError(
+                    f"trainer.address: this machine cannot listen on {number}:{port} ({error}); choose "
+                    "another port, also for `erl-pipeline trainer-node`"
+                ) from error
+        nodes.raise_if_stopped()
+        time.sleep(_LISTEN_SECONDS)
+
+
+def _silent(node: _OtherNode, seconds: float = SILENCE_SECONDS) -> bool:
+    return time.monotonic() - node.heard > seconds
+
+
+def _end_of(status: int | None) -> str:
+    if status is None or status >= 0:
+        return f"ended with status {status}"
+    hint = _OUT_OF_MEMORY if status == -signal.SIGKILL else ""
+    return f"was ended by {signal.Signals(-status).name}{hint}"

@@ -1,10 +1,16 @@
-"""A model whose weights are spread over the ranks, as seen from one of them."""
+"""A model whose weights are spread over the ranks, as seen from one of them, and files of tensors whose rows
+are spread over them."""
 
 from __future__ import annotations
 
 import erl_pipeline.policies.lean_imports  # noqa: F401
 
 # isort: split
+import json
+import os
+import struct
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -16,11 +22,12 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from erl_pipeline.policies.hardware import training_device
-from erl_pipeline.trainers.fsdp2.place import TCP, Place
+
+_ALIGNMENT = 8
 
 
 class ProcessRanks:
-    """The ranks of torch's process group; see `erl_pipeline.trainers.local.ranks.Ranks`."""
+    """The ranks of torch's process group; see `erl_pipeline.trainers.local.packing.Ranks`."""
 
     def __init__(self, mesh: DeviceMesh, device: torch.device) -> None:
         self.mesh = mesh
@@ -65,37 +72,16 @@ class ProcessRanks:
         return shard.full_tensor()
 
 
-def join_ranks(place: Place) -> ProcessRanks:
-    """Connect to the other ranks: through NCCL where the machines have GPUs, on the GPU of this rank's number
-    among those of its machine, else through gloo."""
-    torch.set_num_threads(place.threads)
+def join_ranks() -> ProcessRanks:
+    """Connect to the other ranks, as torch's launcher has told this process: through NCCL where the machines
+    have GPUs, on the GPU of this rank's number among those of its machine, else through gloo."""
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     on_gpu = training_device().type == "cuda"
-    device = torch.device("cuda", place.local) if on_gpu else torch.device("cpu")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
-    dist.init_process_group(
-        "nccl" if on_gpu else "gloo",
-        store=_rendezvous(place),
-        rank=place.rank,
-        world_size=place.processes,
-        device_id=device if on_gpu else None,
-    )
-    return ProcessRanks(init_device_mesh(device.type, (place.processes,)), device)
-
-
-def _rendezvous(place: Place) -> Any:
-    # Public names of torch, which it does not declare as such.
-    if not place.rendezvous.startswith(TCP):
-        return dist.FileStore(place.rendezvous, place.processes)  # type: ignore[attr-defined]
-    host, _, port = place.rendezvous.removeprefix(TCP).rpartition(":")
-    return dist.TCPStore(  # type: ignore[attr-defined]
-        host,
-        int(port),
-        place.processes,
-        is_master=place.listening is not None,
-        wait_for_workers=False,
-        master_listen_fd=place.listening,
-    )
+    dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
+    return ProcessRanks(init_device_mesh(device.type, (dist.get_world_size(),)), device)
 
 
 def shard(model: PreTrainedModel, ranks: ProcessRanks) -> None:
@@ -131,3 +117,38 @@ def whole_tensor(value: Any) -> torch.Tensor:
     """All rows of a weight, in host memory; all ranks must call this. Buffers are whole on each rank."""
     whole = value.full_tensor() if isinstance(value, DTensor) else value
     return cast(torch.Tensor, whole).detach().cpu()
+
+
+def write_gathered(path: Path, tensors: Mapping[str, torch.Tensor], ranks: ProcessRanks) -> None:
+    """Write fp32 tensors, put together from the rows of all ranks, as the same bytes that safetensors' own
+    `save_file` would write.
+
+    The tensors are put together one after the other, so that no rank needs memory for all of them. All ranks
+    call this; rank 0 writes. Tensors without dimensions are the same on all ranks.
+    """
+    shapes = _whole_shapes(tensors, ranks)
+    names = sorted(tensors)
+    header: dict[str, Any] = {}
+    end = 0
+    for name in names:
+        begin, end = end, end + 4 * shapes[name].numel()
+        header[name] = {"dtype": "F32", "shape": list(shapes[name]), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    if ranks.rank == 0:
+        path.write_bytes(struct.pack("<Q", len(text)) + text)
+    for name in names:
+        rows = tensors[name].detach()
+        whole = ranks.whole(rows, shapes[name]) if rows.ndim else rows
+        if ranks.rank == 0:
+            with path.open("ab") as file:
+                file.write(whole.cpu().contiguous().numpy().tobytes())
+
+
+def _whole_shapes(tensors: Mapping[str, torch.Tensor], ranks: ProcessRanks) -> dict[str, torch.Size]:
+    rows = {name: len(tensor) for name, tensor in tensors.items() if tensor.ndim}
+    counts = [json.loads(text) for text in ranks.exchange(json.dumps(rows))]
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    for name in rows:
+        shapes[name] = torch.Size([sum(each[name] for each in counts), *shapes[name][1:]])
+    return shapes

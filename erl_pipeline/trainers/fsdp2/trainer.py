@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +12,7 @@ import numpy as np
 from erl_pipeline.policies.checkpoints import StoredPolicy
 from erl_pipeline.policies.hardware import adds_in_fixed_order, training_device
 from erl_pipeline.trainers.fsdp2.devices import require_devices
-from erl_pipeline.trainers.fsdp2.meeting import Meeting, Met, meet
+from erl_pipeline.trainers.fsdp2.nodes import NodesConfig
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
 from erl_pipeline.trainers.fsdp2.work import (
     SCORES,
@@ -34,7 +35,7 @@ class Fsdp2Trainer:
     `erl_pipeline.trainers.interface.Trainer`.
 
     Where one of them ends or fails, the call that it was working on raises `PipelineError`, and the trainer
-    cannot be used any more. `meeting` is where the nodes meet that share the processes; None for this machine
+    cannot be used any more. `nodes` is where the nodes meet that share the processes; None for this machine
     only. `group` are processes that already run, and that the caller ends.
 
     Raises `ConfigError` where this machine has fewer devices than processes.
@@ -45,15 +46,15 @@ class Fsdp2Trainer:
         processes: int,
         start: TrainingStart,
         group: RankGroup | None = None,
-        meeting: Meeting | None = None,
+        nodes: NodesConfig | None = None,
     ) -> None:
-        if start.workplace is None:
-            raise ValueError("trainer fsdp2 needs the workplace that stages give it")
-        require_devices(processes, 1 if meeting is None else meeting.nodes)
+        if start.context is None:
+            raise ValueError("trainer fsdp2 needs the context that stages give it")
+        require_devices(processes, 1 if nodes is None else nodes.count)
         self._start = start
-        self._workplace = start.workplace
+        self._context = start.context
         self._processes = processes
-        self._meeting = meeting
+        self._nodes = nodes
         self._group = group
         self._owns_group = group is None
         self._begun = False
@@ -101,24 +102,30 @@ class Fsdp2Trainer:
     def _do(
         self, work: Work, sequences: Sequence[TrainingSequence] | None = None, on_step: OnStep | None = None
     ) -> Path:
-        place = self._workplace
+        context = self._context
         if self._group is None:
             # Also over several machines the number of all threads together, since bytes depend on it.
-            threads = max(1, place.threads // self._processes)
-            self._group = RankGroup(self._processes, threads, place.scratch, self._meet())
+            threads = max(1, context.threads // self._processes)
+            self._group = RankGroup(self._processes, threads, context.scratch, self._with_folders())
         if not self._begun:
             self._begun = True
             self._group.do(
-                Begin(place.stored.absolute(), self._start.checkpoint.absolute(), self._start.optimizer)
+                Begin(context.stored.absolute(), self._start.checkpoint.absolute(), self._start.optimizer)
             )
         return self._group.do(work, sequences, on_step)
 
-    def _meet(self) -> Met | None:
-        if self._meeting is None:
+    def _with_folders(self) -> NodesConfig | None:
+        """The other nodes, with what this training needs of them."""
+        if self._nodes is None:
             return None
-        parts = self._workplace.stored.absolute().parts
+        parts = self._context.stored.absolute().parts
         folders = [self._start.checkpoint.absolute(), parts.base_folder]
         if parts.adapter_folder is not None:
             folders.append(parts.adapter_folder)
-        place = self._workplace
-        return meet(self._meeting, place.scratch, folders, place.raise_if_stopped, place.tell_waiting)
+        context = self._context
+        return replace(
+            self._nodes,
+            folders=folders,
+            raise_if_stopped=context.raise_if_stopped,
+            tell_waiting=context.tell_waiting,
+        )

@@ -83,6 +83,21 @@ Work = Annotated[Begin | Reinforce | FineTune | Score | Save, Field(discriminato
 WORK: TypeAdapter[Work] = TypeAdapter(Work)
 
 
+def order_file(folder: Path, number: int) -> Path:
+    """The file with the work of an order, as JSON."""
+    return folder / f"{number}.json"
+
+
+def sequences_file(folder: Path, number: int) -> Path:
+    """The file with the sequences of an order."""
+    return folder / f"{number}.safetensors"
+
+
+def answer_file(folder: Path, number: int) -> Path:
+    """The file that rank 0 writes for an order."""
+    return folder / f"{number}.answer"
+
+
 def write_sequences(path: Path, sequences: Sequence[TrainingSequence]) -> None:
     """Write sequences into a file; `read_sequences` gives equal ones."""
     columns: dict[str, tuple[np.dtype[Any], list[Sequence[float]]]] = {

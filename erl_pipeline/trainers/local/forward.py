@@ -11,10 +11,17 @@ import torch
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from erl_pipeline.trainers.local.packing import Microbatch, pack_rows, pack_segments
-from erl_pipeline.trainers.local.ranks import ALONE, Dealt, Ranks, deal
+from erl_pipeline.trainers.local.packing import (
+    ALONE,
+    Dealt,
+    Microbatch,
+    Ranks,
+    deal,
+    pack_rows,
+    pack_segments,
+)
 from erl_pipeline.trainers.local.segment_attention import SEGMENTS
-from erl_pipeline.trainers.local.token_logprobs import (
+from erl_pipeline.trainers.local.tokens import (
     HEAD_CHUNK_TOKENS,
     TokenLoss,
     backward_through_head,

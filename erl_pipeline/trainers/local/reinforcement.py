@@ -17,14 +17,11 @@ from erl_pipeline.config.optimizer import UpdateConfig
 from erl_pipeline.policies.adapters import without_adapter
 from erl_pipeline.trainers.interface import OnStep, Reinforcement
 from erl_pipeline.trainers.local.forward import PolicyForward, ready_for_training
+from erl_pipeline.trainers.local.observations import BatchLog, SequenceLog, Statistics
 from erl_pipeline.trainers.local.optimizer_steps import Learner, OptimizerSteps, count_tokens, mean
-from erl_pipeline.trainers.local.policy_loss import PolicyLoss
-from erl_pipeline.trainers.local.replay_loss import ReplayedPart, replay_metrics, without_clip
-from erl_pipeline.trainers.local.sequence_log import BatchLog, SequenceLog
-from erl_pipeline.trainers.local.statistics import Statistics
-from erl_pipeline.trainers.local.token_columns import role_columns, token_columns
-from erl_pipeline.trainers.metrics import RoleMetrics, UpdateMetrics
-from erl_pipeline.trainers.record import NotTrained, SequenceRecord
+from erl_pipeline.trainers.local.policy_loss import PolicyLoss, ReplayedPart, replay_metrics, without_clip
+from erl_pipeline.trainers.local.tokens import role_columns, token_columns
+from erl_pipeline.trainers.metrics import NotTrained, RoleMetrics, SequenceRecord, UpdateMetrics
 from erl_pipeline.trainers.sequences import TrainingSequence
 
 

@@ -12,13 +12,11 @@ import torch
 from erl_pipeline.config.optimizer import FineTuneConfig
 from erl_pipeline.trainers.interface import OnStep, SupervisedTraining
 from erl_pipeline.trainers.local.forward import ready_for_training
+from erl_pipeline.trainers.local.observations import BatchLog, SequenceLog
 from erl_pipeline.trainers.local.optimizer_steps import Learner, OptimizerSteps, count_tokens, mean
 from erl_pipeline.trainers.local.packing import Microbatch
-from erl_pipeline.trainers.local.sequence_log import BatchLog, SequenceLog
-from erl_pipeline.trainers.local.token_columns import token_columns
-from erl_pipeline.trainers.local.token_logprobs import TokenLoss
-from erl_pipeline.trainers.metrics import FineTuneMetrics
-from erl_pipeline.trainers.record import SequenceRecord
+from erl_pipeline.trainers.local.tokens import TokenLoss, token_columns
+from erl_pipeline.trainers.metrics import FineTuneMetrics, SequenceRecord
 from erl_pipeline.trainers.sequences import TrainingSequence
 
 

@@ -37,6 +37,5 @@ def test_workers_are_told_where_ranks_run(tmp_path: Path, monkeypatch: pytest.Mo
     assert worker.trainer == {
         "nodes": 2,
         "address": "10.0.0.1:29500",
-        "key_variable": "ERL_PIPELINE_TRAINER_KEY",
         "start_seconds": 120,
     }

@@ -3,14 +3,15 @@ time; what is refused."""
 
 from __future__ import annotations
 
+import os
 import threading
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig
+from erl_pipeline.config.pipeline import NodesToFind
 from erl_pipeline.config.plugins.operational import operational_part
 from erl_pipeline.plan.plan import PlannedStage
 from erl_pipeline.plan.runner import IN_PROCESS, InProcessConfig
@@ -18,14 +19,13 @@ from erl_pipeline.policies.checkpoints import CHECKPOINT, WeightsSettings
 from erl_pipeline.stages.training.build_distillation import DATASET
 from erl_pipeline.stages.training.fine_tune import FINE_TUNE, NEWEST, FineTuneSettings
 from erl_pipeline.trainers.fsdp2 import TRAINER, Fsdp2TrainerConfig
-from erl_pipeline.trainers.fsdp2.rank_processes import RANK_MODULE
-from erl_pipeline.trainers.other_nodes import NodesToFind
 from flows.ray.runner import RAY
 from flows.ray.settings import RayConfig
 from storage.artifacts.recipe import Recipe
 from storage.errors import ConfigError
 from storage.tables.sft import write_sft_rows
 from tests.erl_pipeline.stages.calls import Bench
+from tests.erl_pipeline.trainers.fsdp2.nodes import ranks_below
 from tests.erl_pipeline.trainers.fsdp2.stopped import ROW
 from tests.flows.ray.conftest import LocalCluster
 from tests.flows.small_plans import BORROW, Recorded, chain, planned, walk
@@ -73,14 +73,8 @@ def a_training(store: Path) -> PlannedStage:
 
 
 def ranks_of_nodes() -> list[psutil.Process]:
-    """Ranks that are not on the machine of the stage. (Those that other tests keep are children of this
-    process.)"""
-    here, found = psutil.Process(), []
-    for each in here.children(recursive=True):
-        with suppress(psutil.Error):
-            if each.cmdline()[2:4] == [RANK_MODULE, "1"] and each.ppid() != here.pid:
-                found.append(each)
-    return found
+    """Ranks that are not on the machine of the stage."""
+    return [rank for number, rank in ranks_below(os.getpid()).items() if number == "1"]
 
 
 @pytest.mark.usefixtures("api")
@@ -95,7 +89,9 @@ def test_two_nodes_give_the_bytes_of_one_also_after_one_was_lost(
 
     def lose_a_node() -> None:
         rank = wait_for("a rank on the other node", ranks_of_nodes)[0]
-        actor = rank.parent()
+        launcher = rank.parent()
+        assert launcher is not None
+        actor = launcher.parent()
         assert actor is not None
         actor.kill()
         rank.wait(timeout=20)

@@ -25,7 +25,7 @@ from erl_pipeline.methods.exgrpo.candidates import (
 from erl_pipeline.methods.exgrpo.settings import Entropy
 from erl_pipeline.trainers.interface import Trainer
 from erl_pipeline.trainers.local.forward import ready_for_training
-from erl_pipeline.trainers.local.token_logprobs import token_logprobs
+from erl_pipeline.trainers.local.tokens import token_logprobs
 from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.errors import InputError
 from storage.tables.trajectories import Trajectory

@@ -11,7 +11,7 @@ from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.stages.training.policy_age import too_old, young_policies
 from erl_pipeline.stages.training.training_record import reinforcement_rows
 from erl_pipeline.stages.training.update_policy import dropped_before_training, training_sequences
-from erl_pipeline.trainers.record import SequenceRecord
+from erl_pipeline.trainers.metrics import SequenceRecord
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore

@@ -11,7 +11,7 @@ from erl_pipeline.stages.training.update_policy import (
     groups_by_role,
     training_sequences,
 )
-from erl_pipeline.trainers.record import SequenceRecord
+from erl_pipeline.trainers.metrics import SequenceRecord
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.script import play
 

@@ -12,7 +12,7 @@ from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.config.policy import LoraConfig
 from erl_pipeline.policies.checkpoints import CheckpointParts, StoredPolicy, WeightsSettings
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
-from erl_pipeline.trainers.interface import TrainingStart, Workplace
+from erl_pipeline.trainers.interface import TrainerContext, TrainingStart
 from tests.erl_pipeline.trainers.fsdp2.nodes import Node, running_node
 from tests.erl_pipeline.trainers.fsdp2.rows import Start
 from tests.random_models import WORDS, random_gpt2, random_llama, word_tokenizer
@@ -64,7 +64,7 @@ def start(tmp_path: Path) -> Start:
         whole = checkpoint if adapter is None or base is None else base
         parts = CheckpointParts(checkpoint.name, whole.name, whole / "model", adapter)
         stored = StoredPolicy(parts, weights)
-        workplace = Workplace(stored, tmp_path / "scratch", threads=2)
+        workplace = TrainerContext(stored, tmp_path / "scratch", threads=2)
         return TrainingStart(checkpoint, stored.load, OptimizerConfig.model_validate(optimizer), workplace)
 
     return make

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -14,26 +14,14 @@ import pytest
 
 from erl_pipeline.trainers.fsdp2 import Fsdp2TrainerConfig
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
-from erl_pipeline.trainers.fsdp2.rank_processes import RANK_MODULE
 from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
 from erl_pipeline.trainers.fsdp2.work import Save
 from storage.errors import PipelineError
 from tests.erl_pipeline.stages.calls import Bench
+from tests.erl_pipeline.trainers.fsdp2.nodes import ranks_below
 from tests.erl_pipeline.trainers.fsdp2.rows import Start, reinforcement
 from tests.erl_pipeline.trainers.fsdp2.stopped import EndlessStage, is_there
 from tests.waiting import wait_for
-
-
-def ranks_of(scratch: Path) -> dict[str, psutil.Process]:
-    """The running ranks that meet in a folder below this one, by their number. Other tests of this process
-    may have ranks too, and child processes that have ended and no longer have a command line."""
-    found = {}
-    for child in psutil.Process().children():
-        with suppress(psutil.Error):
-            words = child.cmdline()
-            if words[2:3] == [RANK_MODULE] and Path(words[-1]).is_relative_to(scratch):
-                found[words[3]] = child
-    return found
 
 
 def test_a_rank_that_is_killed_fails_its_stage_at_once_and_nothing_is_committed(
@@ -44,11 +32,14 @@ def test_a_rank_that_is_killed_fails_its_stage_at_once_and_nothing_is_committed(
     scratch, killed = bench.resources.scratch, list[float]()
 
     def has_stepped() -> bool:
-        return any("step 1," in log.read_text() for log in scratch.glob("fsdp2-*/rank-1.log"))
+        return any(
+            "step 1," in log.read_text()
+            for log in scratch.glob("fsdp2-*/logs/ranks_*/attempt_0/1/stderr.log")
+        )
 
     def kill_one() -> None:
         wait_for("the first step of rank 1", has_stepped)
-        ranks_of(scratch)["1"].kill()
+        ranks_below(os.getpid(), scratch)["1"].kill()
         killed.append(time.monotonic())
 
     killer = threading.Thread(target=kill_one)
@@ -57,21 +48,23 @@ def test_a_rank_that_is_killed_fails_its_stage_at_once_and_nothing_is_committed(
         stage.compute()
     killer.join()
     assert time.monotonic() - killed[0] < 10.0
-    assert not ranks_of(scratch)
+    assert not ranks_below(os.getpid(), scratch)
     assert not stage.committed()
     (folder,) = scratch.glob("fsdp2-*")
-    assert sorted(path.name for path in folder.iterdir()) == ["rank-0.log", "rank-1.log"]
+    assert [path.name for path in folder.iterdir()] == ["logs"]
 
 
 def test_a_run_that_is_stopped_ends_its_ranks(first: Path, start: Start, tmp_path: Path) -> None:
     group = RankGroup(1, 1, tmp_path / "scratch")
-    processes = group.process_ids
+    processes = list[int]()
 
     def stop(step: int, loss: float) -> None:
+        processes.extend(group.process_ids.values())
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         Fsdp2Trainer(1, start(first / "llama"), group).reinforce(reinforcement(epochs=1000), stop)
+    assert len(processes) == 1
     assert not any(is_there(process) for process in processes)
     assert not list((tmp_path / "scratch").iterdir())
 
@@ -87,7 +80,8 @@ def test_ranks_end_with_the_process_that_they_belong_to(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
-print(*RankGroup(2, 1, Path(sys.argv[1])).process_ids, flush=True)
+group = RankGroup(2, 1, Path(sys.argv[1]))
+print("begun", flush=True)
 sys.stdin.read()
 """
     pipe = subprocess.PIPE
@@ -95,8 +89,11 @@ sys.stdin.read()
         [sys.executable, "-c", code, tmp_path], stdin=pipe, stdout=pipe, text=True
     ) as owner:
         assert owner.stdout is not None
-        processes = [int(word) for word in owner.stdout.readline().split()]
-        assert len(processes) == 2
-        assert all(is_there(process) for process in processes)
+        assert owner.stdout.readline() == "begun\n"
+        wait_for("two ranks", lambda: len(ranks_below(owner.pid)) == 2)
+        ranks = ranks_below(owner.pid)
+        processes = [each.pid for each in psutil.Process(owner.pid).children(recursive=True)]
+        assert len(processes) == 3  # and the launcher
+        assert {each.pid for each in ranks.values()} < set(processes)
         owner.kill()
     wait_for("the end of the ranks", lambda: not any(map(is_there, processes)), patience=20.0)

@@ -14,14 +14,13 @@ from pydantic import ValidationError
 
 from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.config.optimizer import OptimizerConfig
+from erl_pipeline.config.pipeline import NodesToFind
 from erl_pipeline.config.plugins.operational import operational_names, operational_part, with_operational
 from erl_pipeline.policies.checkpoints import WeightsSettings
 from erl_pipeline.stages.training.training_stage import TrainingSettings
 from erl_pipeline.trainers.fsdp2 import TRAINER, Fsdp2TrainerConfig
 from erl_pipeline.trainers.operational import operational_part_here
-from erl_pipeline.trainers.other_nodes import NodesToFind
 from storage.errors import ConfigError
-from tests.erl_pipeline.trainers.fsdp2.nodes import KEY
 from tests.erl_pipeline.trainers.fsdp2.rows import Start
 
 
@@ -58,19 +57,10 @@ def test_more_processes_than_devices_are_refused_with_the_name_of_the_machine(
         TRAINER.require_here(shared)
 
 
-def test_several_nodes_need_a_key_and_an_address_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_nodes_need_an_address_of_this_machine() -> None:
     def several(address: str) -> None:
-        TRAINER.require_here(
-            Fsdp2TrainerConfig(processes=2, nodes=2, address=address, key_variable="SOME_KEY")
-        )
+        TRAINER.require_here(Fsdp2TrainerConfig(processes=2, nodes=2, address=address))
 
-    monkeypatch.delenv("SOME_KEY", raising=False)
-    with pytest.raises(ConfigError, match=r"trainer\.key_variable: .* SOME_KEY is not set"):
-        several("127.0.0.1:29500")
-    monkeypatch.setenv("SOME_KEY", "1234")
-    with pytest.raises(ConfigError, match="SOME_KEY has fewer than 16 characters"):
-        several("127.0.0.1:29500")
-    monkeypatch.setenv("SOME_KEY", KEY)
     with pytest.raises(
         ConfigError, match=r"trainer.address: 203.0.113.1:29500: this machine has no .* interf"
     ):
@@ -111,7 +101,7 @@ def test_where_ranks_run_is_not_in_recipes() -> None:
         assert (
             with_operational("trainers", settings.trainer, operational_part("trainers", trainer)) == trainer
         )
-    assert operational_names("trainers", "fsdp2") == {"nodes", "address", "key_variable", "start_seconds"}
+    assert operational_names("trainers", "fsdp2") == {"nodes", "address", "start_seconds"}
     assert (
         operational_names("trainers", "local")
         == operational_names("trainers", "not installed")

@@ -28,7 +28,7 @@ from erl_pipeline.trainers.interface import (
 from erl_pipeline.trainers.local.trainer import LocalTrainer
 from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.errors import TrainingDiverged
-from tests.erl_pipeline.trainers.fsdp2.nodes import KEY, VARIABLE, Node
+from tests.erl_pipeline.trainers.fsdp2.nodes import Node
 from tests.erl_pipeline.trainers.fsdp2.rows import ROWS, Start, reinforcement
 
 SUPERVISED = SupervisedTraining(ROWS, FineTuneConfig(steps=2, batch_rows=3, microbatch_tokens=12), seed=0)
@@ -92,8 +92,8 @@ def test_two_ranks_learn_what_one_process_learns(
 ) -> None:
     model, lora, settings = CASES[case]
     beginning = start(first / model, base=first / model, lora=lora, weight_decay=0.1)
-    assert beginning.workplace is not None
-    reference: StoredPolicy | Literal["own_base"] = "own_base" if lora else beginning.workplace.stored
+    assert beginning.context is not None
+    reference: StoredPolicy | Literal["own_base"] = "own_base" if lora else beginning.context.stored
     work = reinforcement(epochs=2, minibatches=2, record_tokens=True, **settings)
     objective = work.objective.model_copy(update={"kl_coefficient": 0.1, "entropy_coefficient": 0.01})
     work = replace(work, objective=objective, reference=reference)
@@ -159,9 +159,7 @@ def test_two_nodes_give_the_bytes_of_one(
     first: Path,
     start: Start,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv(VARIABLE, KEY)
     beginning = start(first / "llama", dtype="bfloat16")
     steps: dict[str, list[float]] = {"one": [], "two": []}
     trainers = {"one": on_two(beginning, ranks), "two": TRAINER.open(node.settings(), beginning)}
@@ -172,7 +170,7 @@ def test_two_nodes_give_the_bytes_of_one(
         scores[name] = np.concatenate(trainer.logprobs(ROWS, 12)).tolist()
         trainer.save(tmp_path / name)
     trainers["two"].close()
-    assert "Started ranks [1] of 2" in node.said
+    assert "Starts ranks [1] of 2" in node.said
     assert len(steps["two"]) == 2
     assert steps["two"] == steps["one"]
     assert scores["two"] == scores["one"]

@@ -24,8 +24,7 @@ from erl_pipeline.trainers.fsdp2.work import (
     write_metrics,
     write_sequences,
 )
-from erl_pipeline.trainers.metrics import FineTuneMetrics
-from erl_pipeline.trainers.record import SequenceRecord
+from erl_pipeline.trainers.metrics import FineTuneMetrics, SequenceRecord
 from tests.erl_pipeline.trainers.fsdp2.rows import ROWS
 
 STORED = StoredPolicy(

@@ -8,7 +8,7 @@ from transformers import CohereConfig, CohereForCausalLM, MistralConfig, Mistral
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from erl_pipeline.trainers.local.forward import PolicyForward, ready_for_training
-from erl_pipeline.trainers.local.token_logprobs import TokenLoss
+from erl_pipeline.trainers.local.tokens import TokenLoss
 from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.errors import InputError
 

@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, ReplayLoss
+from erl_pipeline.trainers.local.observations import Statistics
 from erl_pipeline.trainers.local.packing import pack_rows
-from erl_pipeline.trainers.local.policy_loss import PolicyLoss
-from erl_pipeline.trainers.local.replay_loss import ReplayedPart, replay_metrics, without_clip
-from erl_pipeline.trainers.local.statistics import Statistics
-from erl_pipeline.trainers.local.token_columns import role_columns, token_columns
+from erl_pipeline.trainers.local.policy_loss import PolicyLoss, ReplayedPart, replay_metrics, without_clip
+from erl_pipeline.trainers.local.tokens import role_columns, token_columns
 from erl_pipeline.trainers.sequences import TrainingSequence
 
 CPU = torch.device("cpu")

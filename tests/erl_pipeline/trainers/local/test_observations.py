@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from erl_pipeline.trainers.local.statistics import Statistics
+from erl_pipeline.trainers.local.observations import Statistics
 
 
 def test_means_and_maxima_run_over_all_observed_values() -> None:

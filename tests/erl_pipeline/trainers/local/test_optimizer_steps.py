@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from erl_pipeline.trainers.local.divergence import raise_if_diverged
+from erl_pipeline.trainers.local.optimizer_steps import raise_if_diverged
 from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.errors import TrainingDiverged
 

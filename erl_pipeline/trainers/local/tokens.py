@@ -1,0 +1,235 @@
+"""What is known about each trained token of an optimizer batch, as columns, and log-probabilities of chosen
+tokens from hidden states, without keeping the vocabulary's logits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from erl_pipeline.config.objective import ObjectiveConfig
+from erl_pipeline.objectives.policy_gradient import LossNormalization, token_weights
+from erl_pipeline.trainers.sequences import TrainingSequence
+
+HEAD_CHUNK_TOKENS = 512
+"""Number of tokens whose logits exist at the same time."""
+
+_BLOCK_ELEMENTS = 2**20  # 4 MiB of fp32
+
+TokenLoss = Callable[[torch.Tensor, torch.Tensor, slice], torch.Tensor]
+"""Maps a chunk's log-probabilities and entropies (`[chunk]`, fp32) and its place to its share of the loss."""
+
+
+def token_logprobs(
+    head: torch.nn.Module, hidden: torch.Tensor, targets: torch.Tensor, temperatures: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probability of each target and entropy of its distribution in nats, after temperature.
+
+    Args:
+        head: maps hidden states to logits.
+        hidden: `[tokens, hidden]`; targets: `[tokens]`; temperatures: `[tokens]`, fp32.
+
+    Returns two fp32 tensors `[tokens]`, with gradients to `hidden` and the head's weights.
+    """
+    statistics: Callable[..., tuple[torch.Tensor, torch.Tensor]] = _SoftmaxStatistics.apply
+    return statistics(head(hidden), targets, temperatures)
+
+
+def backward_through_head(
+    head: torch.nn.Module,
+    hidden: torch.Tensor,
+    targets: torch.Tensor,
+    temperatures: torch.Tensor,
+    loss: TokenLoss,
+    after_backward: Callable[[], None],
+) -> None:
+    """Backward pass of a loss that is a sum over tokens, chunk by chunk: head first, then what made `hidden`.
+
+    Each chunk's logits are freed before the next are made, and none are computed twice.
+
+    Args:
+        hidden: `[tokens, hidden]`, with its graph; targets, temperatures: `[tokens]`.
+        loss: gives a chunk's share of the loss.
+        after_backward: called after each backward pass, to take gradients out of low precision.
+    """
+    leaves = [chunk.detach().requires_grad_() for chunk in hidden.split(HEAD_CHUNK_TOKENS)]
+    start = 0
+    for leaf in leaves:
+        place = slice(start, start + len(leaf))
+        logprobs, entropies = token_logprobs(head, leaf, targets[place], temperatures[place])
+        loss(logprobs, entropies, place).backward()
+        after_backward()
+        start = place.stop
+    hidden.backward(torch.cat([leaf.grad for leaf in leaves if leaf.grad is not None]))
+    after_backward()
+
+
+class _SoftmaxStatistics(torch.autograd.Function):
+    """Keeps the logits in their own precision and recomputes the fp32 softmax in the backward pass.
+
+    Both passes go through one block of rows after the other: an fp32 copy of all logits would leave the cache
+    at every elementwise step.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: torch.Tensor, targets: torch.Tensor, temperatures: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        normalizers = torch.empty_like(temperatures)  # log-sum-exp
+        means = torch.empty_like(temperatures)  # mean logit under the softmax
+        for rows in _blocks(logits):
+            scaled = logits[rows] / temperatures[rows, None]  # [rows, vocabulary], fp32 by promotion
+            largest = scaled.amax(dim=-1, keepdim=True)
+            weights = (scaled - largest).exp_()
+            total = weights.sum(dim=-1)
+            normalizers[rows] = largest[:, 0] + total.log()
+            means[rows] = torch.linalg.vecdot(weights, scaled) / total
+        chosen = logits.gather(1, targets[:, None])[:, 0].float() / temperatures
+        entropies = normalizers - means
+        ctx.save_for_backward(logits, targets, temperatures, normalizers, entropies)
+        ctx.set_materialize_grads(False)
+        return chosen - normalizers, entropies
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, None, None]:
+        logits, targets, temperatures, normalizers, entropies = ctx.saved_tensors
+        grad_logprobs, grad_entropies = grads
+        if grad_logprobs is None:
+            grad_logprobs = torch.zeros_like(normalizers)
+        result = torch.empty_like(logits)
+        for rows in _blocks(logits):
+            log_softmax = (logits[rows] / temperatures[rows, None]).sub_(normalizers[rows, None])
+            if grad_entropies is None:
+                grad = log_softmax.exp_().mul_(-grad_logprobs[rows, None])
+            else:
+                # d entropy / d logit = -p (log p + entropy)
+                upstream = grad_logprobs[rows, None] + grad_entropies[rows, None] * (
+                    log_softmax + entropies[rows, None]
+                )
+                grad = log_softmax.exp_().mul_(-upstream)
+            grad.scatter_add_(1, targets[rows, None], grad_logprobs[rows, None])
+            result[rows] = grad.div_(temperatures[rows, None])
+        return result, None, None
+
+
+def _blocks(logits: torch.Tensor) -> Iterator[slice]:
+    """Rows that are processed together: few on a CPU, all on a GPU."""
+    rows = len(logits) if logits.is_cuda else max(1, _BLOCK_ELEMENTS // logits.shape[1])
+    for start in range(0, len(logits), rows):
+        yield slice(start, start + rows)
+
+
+@dataclass(frozen=True)
+class TokenColumns:
+    """All columns are `[trained]`, sequence by sequence, on the model's device, fp32 unless stated.
+
+    `sequence` (int64) numbers the sequences from 0. `policy_weights` and `regularizer_weights` are the
+    factors of a token's policy loss and of its KL and entropy terms: the former are normalised over the
+    sequences with an advantage, the latter over all.
+    """
+
+    sequence: torch.Tensor
+    behaviour_logprobs: torch.Tensor
+    advantages: torch.Tensor
+    temperatures: torch.Tensor
+    policy_weights: torch.Tensor
+    regularizer_weights: torch.Tensor
+
+
+def token_columns(
+    sequences: Sequence[TrainingSequence],
+    normalization: LossNormalization,
+    device: torch.device,
+    policy_share: float = 1.0,
+) -> TokenColumns:
+    """Columns of a whole optimizer batch, before it is cut into microbatches.
+
+    Args:
+        policy_share: multiplies `policy_weights`; the share of all rows that have an advantage, where the
+            policy loss is normalised over all rows.
+    """
+    counts = [len(sequence.trained_offsets) for sequence in sequences]
+    with_advantage = [i for i, sequence in enumerate(sequences) if sequence.advantage != 0.0]
+    policy_weights = [0.0] * len(sequences)
+    if with_advantage:
+        weights = token_weights([counts[i] for i in with_advantage], normalization)
+        for i, weight in zip(with_advantage, weights, strict=True):
+            policy_weights[i] = weight * sequences[i].weight * policy_share
+    regularizer_weights = [
+        weight * sequence.weight
+        for weight, sequence in zip(token_weights(counts, normalization), sequences, strict=True)
+    ]
+    repeats = torch.tensor(counts, device=device)
+
+    def column(values: Sequence[float]) -> torch.Tensor:
+        return _by_token(values, repeats)
+
+    behaviour = [
+        sequence.behaviour_logprobs[offset] if sequence.behaviour_logprobs else 0.0
+        for sequence in sequences
+        for offset in sequence.trained_offsets
+    ]
+    return TokenColumns(
+        sequence=torch.arange(len(sequences), device=device).repeat_interleave(repeats),
+        behaviour_logprobs=torch.tensor(behaviour, dtype=torch.float32, device=device),
+        advantages=column([sequence.advantage for sequence in sequences]),
+        temperatures=column([sequence.temperature for sequence in sequences]),
+        policy_weights=column(policy_weights),
+        regularizer_weights=column(regularizer_weights),
+    )
+
+
+@dataclass(frozen=True)
+class RoleColumns:
+    """The objective's settings for each trained token, by the role of its sequence; `[trained]`, fp32.
+
+    `role` (int64) is the index of the token's role in `roles`. `dual_clip` is infinite where a role has none,
+    and None where no role has one.
+    """
+
+    roles: tuple[str, ...]
+    role: torch.Tensor
+    lowest_ratio: torch.Tensor
+    highest_ratio: torch.Tensor
+    dual_clip: torch.Tensor | None
+    kl_coefficients: torch.Tensor
+    entropy_coefficients: torch.Tensor
+    has_entropy: bool
+    """Whether any entropy coefficient is above 0."""
+
+
+def role_columns(
+    sequences: Sequence[TrainingSequence],
+    objective: ObjectiveConfig,
+    roles: Sequence[str],
+    device: torch.device,
+) -> RoleColumns:
+    """Columns of a whole optimizer batch. `roles`: those of the whole update, in the order of their
+    numbers."""
+    numbers = {role: number for number, role in enumerate(roles)}
+    known = {role: objective.terms(role) for role in roles}
+    terms = [known[sequence.role] for sequence in sequences]
+    repeats = torch.tensor([len(sequence.trained_offsets) for sequence in sequences], device=device)
+
+    def column(values: Sequence[float]) -> torch.Tensor:
+        return _by_token(values, repeats)
+
+    dual_clips = [math.inf if each.dual_clip is None else each.dual_clip for each in terms]
+    return RoleColumns(
+        roles=tuple(roles),
+        role=torch.tensor([numbers[s.role] for s in sequences], device=device).repeat_interleave(repeats),
+        lowest_ratio=column([1 - each.clip_low for each in terms]),
+        highest_ratio=column([1 + each.clip_high for each in terms]),
+        dual_clip=None if all(map(math.isinf, dual_clips)) else column(dual_clips),
+        kl_coefficients=column([each.kl_coefficient for each in terms]),
+        entropy_coefficients=column([each.entropy_coefficient for each in terms]),
+        has_entropy=any(each.entropy_coefficient > 0 for each in terms),
+    )
+
+
+def _by_token(values: Sequence[float], repeats: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float32, device=repeats.device).repeat_interleave(repeats)
