@@ -6,14 +6,16 @@ import os
 import random
 import signal
 import threading
+from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.plugins.installed import Plugin
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan import sources
-from erl_pipeline.plan.fingerprint import package_fingerprint
+from erl_pipeline.plan.plugin_code import plugin_fingerprints
 from erl_pipeline.runs.certificate.driver_process import driver_context, start_driver
 from erl_pipeline.runs.certificate.moments import Watch, after, after_publication, before_publication
 from storage.artifacts.store import ArtifactStore
@@ -74,7 +76,10 @@ def _train_edited(settings: dict[str, Any], store: str, edit: str) -> None:
     from erl_pipeline.runs.driver import open_run
     from erl_pipeline.runs.train import train
 
-    setattr(sources, "package_fingerprint", lambda package: package_fingerprint(package) + edit)  # noqa: B010
+    def edited(found: Sequence[Plugin]) -> dict[str, str]:
+        return {package: each + edit for package, each in plugin_fingerprints(found).items()}
+
+    setattr(sources, "plugin_fingerprints", edited)  # noqa: B010
     with open_run(RunConfig.model_validate(settings), store, NullListener(), threading.Event()) as opened:
         train(opened)
     os._exit(0)
