@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from command_line.options import Json, Settings
-from command_line.output import counted, print_json, print_line
+from command_line.output import print_json, print_line
 
 if TYPE_CHECKING:
     from erl_pipeline.config.plugins.installed import Plugin
@@ -21,7 +21,7 @@ Given = Annotated[
 
 
 def show(given: Given, settings: Settings = None, json: Json = False) -> None:
-    """Show an environment: its settings, and whether it has tools, a tiny form, streams and test tasks.
+    """Show an environment: its settings, and whether it has tools, a tiny form and test tasks.
 
     With a configuration, also show how many tasks there are, how many held-out tasks are twins of training
     tasks (a board turned or mirrored), what of its files is left out, and how one begins.
@@ -97,7 +97,6 @@ def _abilities(plugin: Plugin, config: RunConfig | None) -> dict[str, Any]:
         "task_files": value.tasks_from_file is not None,
         "tools": None,
         "tiny": None,
-        "streams": None,
         "test_tasks": None,
         "test_needs": value.test_needs,
         "tiny_needs": value.tiny_needs,
@@ -110,7 +109,6 @@ def _abilities(plugin: Plugin, config: RunConfig | None) -> dict[str, Any]:
         return found
     found["timing"] = value.timing_of(settings)
     found["tiny"] = value.tiny(settings) is not None
-    found["streams"] = [] if value.streams is None else list(value.streams.realms(settings))
     if config is not None:
         found["test_tasks"] = len(value.test_tasks(settings, config.seed))
     return found
@@ -195,20 +193,12 @@ _SPLITS = (("training", "training"), ("held_out", "held-out"), ("test", "test"))
 
 def _words(shown: dict[str, Any]) -> list[tuple[str, str]]:
     unknown = "depends on the settings: give a configuration"
-    tools, streams, test = shown["tools"], shown["streams"], shown["test_tasks"]
+    tools, test = shown["tools"], shown["test_tasks"]
     tiny = unknown if shown["tiny"] is None else "yes" if shown["tiny"] else "not with these settings"
     none = f"none; they need {shown['test_needs']}" if shown["test_needs"] else "none"
     return [
         ("tools", unknown if tools is None else ", ".join(tools) or "none"),
         ("tiny form", f"{tiny}{f'; it needs {needs}' if (needs := shown['tiny_needs']) else ''}"),
-        (
-            "streams",
-            unknown
-            if streams is None
-            else counted(len(streams), "held-out realm")
-            if streams
-            else "none with these settings",
-        ),
         ("test tasks", unknown if test is None else f"{test:,}" if test else none),
         ("task files", "yes" if shown["task_files"] else "no"),
         ("gold answers", "yes" if shown["gold_answers"] else "no"),

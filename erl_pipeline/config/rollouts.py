@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from erl_pipeline.config.base import Settings, switch
+from erl_pipeline.config.base import Settings
 from erl_pipeline.config.selection import SelectionConfig, UniformSelection
-from erl_pipeline.config.stream import StreamConfig
 
 Failed = Literal["drop", "zero", "retry"]
 
@@ -73,6 +72,3 @@ class EvaluationConfig(Settings):
     whole_episodes: bool = False
     """After a failed greedy attempt, also go on as the method does in training: once without memory and, if
     the method has a memory, once with it. The success of both is reported."""
-    stream: Annotated[StreamConfig | None, BeforeValidator(switch)] = None
-    """Before the first iteration and after the last, also play streams of tasks in held-out realms, with and
-    without notes. This needs an environment with such realms (FrozenLake: `actions: realms`)."""

@@ -167,23 +167,6 @@ def _no_parts(settings: Any) -> Mapping[str, Part]:
 
 
 @dataclass(frozen=True)
-class TaskStreams:
-    """Held-out realms: kinds of tasks that no training task has, each with one lesson for all its tasks.
-
-    The first argument of each function is the environment's settings.
-    """
-
-    realms: Callable[[Any], Sequence[str]]
-    """The names of the held-out realms, each the `task_type` of its tasks; empty where the settings have no
-    realms."""
-    tasks: Callable[[Any, int, int, int], Mapping[str, Sequence[Task]]]
-    """Arguments: the run's seed, how many realms, how many tasks of each. Returns the first realms, in order,
-    with their tasks: all of them different, and none equal to a training task."""
-    lesson: Callable[[Any, Task], str]
-    """All that is hidden in a task's realm, as a perfect reflection would say it."""
-
-
-@dataclass(frozen=True)
 class Part:
     """One of the environments that a mixture consists of: the plug-in, its settings, and its weight among the
     parts."""
@@ -271,8 +254,6 @@ class EnvironmentPlugin(Generic[SettingsT]):
     tiny_extractor: Callable[[SettingsT], TinyParts | None] = _no_tiny_parts
     """What the cold start of a tiny model that extracts experience needs; its prompts are those of
     `experience`. None where these settings have no form for such a model."""
-    streams: TaskStreams | None = None
-    """Held-out realms for streamed evaluation; None where no settings give any."""
     difficulty: Callable[[SettingsT, Task], float] | None = None
     """How hard a task is: the larger the number, the harder the task, such as the moves of its shortest
     solution. Only the order of the numbers counts. None where the environment cannot tell."""

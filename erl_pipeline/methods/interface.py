@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.prompt_format import PromptFormat
     from erl_pipeline.episodes.context import EpisodeProtocol
-    from erl_pipeline.episodes.limits import RoleLimits
+    from erl_pipeline.episodes.rows import RoleLimits
     from erl_pipeline.plan.column import Column
     from erl_pipeline.plan.plan import RunState
     from erl_pipeline.plan.planner import Planner
@@ -53,7 +53,7 @@ class OpenEpisode(Protocol):
 
 
 @dataclass(frozen=True)
-class Reflecting:
+class ReflectionSpec:
     """How a method reflects, for evaluations that pass in notes themselves.
 
     `prompts` are for environments that have none of their own. The other fields are the roles that a first
@@ -70,7 +70,7 @@ def _no_retrieval(_settings: Any) -> RetrievalSettings | None:
     return None
 
 
-def _no_reflections(_settings: Any) -> Reflecting | None:
+def _no_reflections(_settings: Any) -> ReflectionSpec | None:
     return None
 
 
@@ -127,7 +127,7 @@ class Method(Generic[SettingsT]):
     so that evaluations are computed again only where they can change."""
     retrieval: Callable[[SettingsT], RetrievalSettings | None] = _no_retrieval
     """How its memory is searched; None where it has none."""
-    reflecting: Callable[[Any], Reflecting | None] = _no_reflections
+    reflecting: Callable[[Any], ReflectionSpec | None] = _no_reflections
     """How it reflects, given the settings of episodes; None where it has no prompts for that."""
     packages: tuple[str, ...] = field(default=(), metadata=NO_BYTES)
     """Further packages whose code decides what happens in its stages; the method's own package always

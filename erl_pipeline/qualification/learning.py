@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from erl_pipeline.environments.prompt_format import PromptFormat
     from erl_pipeline.episodes.context import EpisodeProtocol
-    from erl_pipeline.episodes.play import Played
+    from erl_pipeline.episodes.play import PlayedEpisodes
     from erl_pipeline.policies.pretrained import LoadedPolicy
     from storage.tables.sft import SftRow
     from storage.tables.trajectories import Trajectory
@@ -103,11 +103,10 @@ def _play(
     answers: Sequence[str],
     step_seconds: float,
     policy: LoadedPolicy,
-) -> Played:
+) -> PlayedEpisodes:
     from erl_pipeline.episodes.dialogue import ChatTokenizer
-    from erl_pipeline.episodes.limits import EpisodeLimits
-    from erl_pipeline.episodes.play import Batches, EpisodeSetup, play_episodes
-    from erl_pipeline.episodes.rows import Provenance
+    from erl_pipeline.episodes.play import BatchSampling, EpisodeSetup, play_episodes
+    from erl_pipeline.episodes.rows import EpisodeLimits, Provenance
 
     chosen = RunConfig.model_fields["method"].default
     method = plugins("methods")[chosen].value
@@ -140,7 +139,7 @@ def _play(
     episodes = math.ceil(len(answers) / 3)
     samples = range(math.ceil(episodes / len(tasks)))
     engine = _GivenAnswers(answers, min(policy.eos_token_ids))
-    return play_episodes(setup, list(tasks)[:episodes], samples, Batches(engine))
+    return play_episodes(setup, list(tasks)[:episodes], samples, BatchSampling(engine))
 
 
 def _of_part(protocols: Mapping[str, EpisodeProtocol]) -> EpisodeProtocol:

@@ -23,8 +23,8 @@ from erl_pipeline.environments.interface import (
 )
 from erl_pipeline.environments.messages import AssistantTurn, ToolSchema
 from erl_pipeline.environments.tool_calls import read_turn
+from erl_pipeline.episodes.attempt import PlainPrompts
 from erl_pipeline.episodes.guarded_environment import EnvironmentFailure, GuardedEnvironment
-from erl_pipeline.episodes.plain_prompts import PlainPrompts
 from erl_pipeline.qualification.leaks import Secret, secrets_of
 from erl_pipeline.qualification.learning import Learned, learn_from
 

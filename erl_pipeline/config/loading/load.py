@@ -23,6 +23,8 @@ _NONE: Options = {}
 PLUGGED: Mapping[str, Group] = {
     "environment": "environments",
     "method": "methods",
+    "policy": "policies",
+    "engine": "engines",
     "trainer": "trainers",
     "runner": "runners",
 }

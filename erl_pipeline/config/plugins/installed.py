@@ -1,4 +1,5 @@
-"""Installed plug-ins: environments, methods, trainers, runners and scorers, found by entry points.
+"""Installed plug-ins: environments, methods, kinds of policies,
+engines, trainers, runners and scorers, found by entry points.
 
 Any package can add one: it names an object with a `settings` model in one of the entry-point groups below.
 Configurations choose it by the `type` of these settings. A scorer is a function, which configurations choose
@@ -18,7 +19,7 @@ from erl_pipeline.config.base import PluginSettings
 from storage.errors import ConfigError
 
 SettingsModel = type[PluginSettings]
-Group = Literal["environments", "methods", "trainers", "runners", "scorers"]
+Group = Literal["environments", "methods", "policies", "engines", "trainers", "runners", "scorers"]
 
 _OWN = "erl-pipeline"
 
@@ -46,7 +47,6 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "tiny_exclude",
         "experience",
         "tiny_extractor",
-        "streams",
         "difficulty",
         "parts",
         "tiny_view",
@@ -80,6 +80,8 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
         "pretrained_models",
         "plan_evaluation",
     ),
+    "policies": ("settings", "traits", "plan_first", "first_stage"),
+    "engines": ("settings", "open"),
     "trainers": ("settings", "open", "require_here"),
     "runners": ("settings", "run"),
     "scorers": ("__call__",),

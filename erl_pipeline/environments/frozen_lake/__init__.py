@@ -9,7 +9,6 @@ from erl_pipeline.environments.frozen_lake import environment, tasks
 from erl_pipeline.environments.frozen_lake.gold import gold_answer
 from erl_pipeline.environments.frozen_lake.picture import attempt_picture
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
-from erl_pipeline.environments.frozen_lake.streams import STREAMS
 from erl_pipeline.environments.frozen_lake.tiny.extractor import experience_format, tiny_extractor
 from erl_pipeline.environments.frozen_lake.tiny.parts import tiny_parts
 from erl_pipeline.environments.frozen_lake.warm_start.parts import WARM_START
@@ -55,7 +54,6 @@ ENVIRONMENT = EnvironmentPlugin(
     tiny_exclude=frozenset({"world_seed", "task_file", "instructions"}),
     experience=experience_format,
     tiny_extractor=tiny_extractor,
-    streams=STREAMS,
     difficulty=tasks.difficulty,
     gold_answer=gold_answer,
     warm_start=WARM_START,

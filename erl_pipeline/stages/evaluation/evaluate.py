@@ -156,7 +156,7 @@ EVALUATE = Stage(
     settings=EvaluationSettings,
     compute=_evaluate,
     slice=_slice,
-    code=("environment", "method"),
+    code=("environment", "method", "engine"),
     needs="device",
 )
 

@@ -12,7 +12,7 @@ import pytest
 
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.experience_format import ExperienceOperation
-from erl_pipeline.episodes.play import Played
+from erl_pipeline.episodes.play import PlayedEpisodes
 from erl_pipeline.episodes.rows import group_id
 from erl_pipeline.methods.complementary import extract
 from erl_pipeline.plan.stage import StageCall
@@ -73,7 +73,7 @@ def trained(name: str, store: Path, patch: pytest.MonkeyPatch, *, unscored: bool
     """
     play = play_episodes
 
-    def played(call: StageCall[Any], *args: Any, **named: Any) -> Played:
+    def played(call: StageCall[Any], *args: Any, **named: Any) -> PlayedEpisodes:
         found = play(call, *args, **named)
         rows = [row for first in found.rows for row in _outcome(first, call, retried=name == "erl")]
         if unscored:
