@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -20,8 +21,10 @@ from storage.memory.chain import OPERATIONS_FILE, PARENT_INPUT, read_chain, remo
 from storage.memory.history import latest_version, memory_versions
 from storage.memory.operations import Operation, write_operations
 from storage.memory.requests import forget_recipe, request_recipe
-from storage.runs.ledger import LedgerEntry
-from storage.runs.run import Run
+
+if TYPE_CHECKING:
+    from storage.runs.ledger import LedgerEntry
+    from storage.runs.run import Run
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from storage.errors import InputError
 from storage.memory.chain import EMPTY_MEMORY
-from storage.runs.run import Run
+
+if TYPE_CHECKING:
+    from storage.runs.run import Run
 
 
 @dataclass(frozen=True)
