@@ -13,7 +13,7 @@ from erl_pipeline.config.loading.yaml_values import KeyPath, parse_yaml, shorten
 from erl_pipeline.config.plugins.installed import Group, plugins
 from erl_pipeline.config.run import RunConfig
 from storage.errors import ConfigError
-from storage.wording import counted
+from storage.texts import counted
 
 Options = Mapping[str, tuple[str, Any]]
 """Options of a command that set a setting: name of the option, such as `--name` -> (dotted key, value)."""
