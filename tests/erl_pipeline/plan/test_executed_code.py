@@ -44,7 +44,7 @@ def test_all_that_a_run_of_erl_executes_counts(tmp_path: Path, monkeypatch: pyte
                 result: StageResult = real(call)
             finally:
                 sys.setprofile(None)
-                threading.setprofile(None)  # type: ignore[arg-type]
+                threading.setprofile(None)
             return result
 
         return watch
