@@ -108,7 +108,7 @@ def diff(
     if first:
         show_first_divergence(run_a, run_b, store, json=json)
         return
-    from erl_pipeline.config.shown.differences import settings_differences
+    from erl_pipeline.config.shown import settings_differences
     from erl_pipeline.evaluation.history import read_history
     from erl_pipeline.evaluation.run_difference import (
         common_columns,

@@ -17,7 +17,7 @@ from command_line.run_state import run_folder
 from command_line.selectors import find_checkpoint
 from erl_pipeline.config.loading.load import change_config, load_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.config.shown.differences import changed_settings
+from erl_pipeline.config.shown import changed_settings
 from erl_pipeline.evaluation.history import of_stage, read_history
 from erl_pipeline.evaluation.iterations import history_rows
 from erl_pipeline.plan.forecast import own_differences

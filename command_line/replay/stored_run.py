@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from erl_pipeline.config.loading.load import change_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.config.shown.differences import changed_settings
+from erl_pipeline.config.shown import changed_settings
 from erl_pipeline.plan.plan import Plan
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.runs.branch import requests_in_branch

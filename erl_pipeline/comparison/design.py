@@ -14,9 +14,8 @@ from pydantic import Field, ValidationError
 
 from erl_pipeline.comparison.equal_steps import iterations_for_the_same_tasks, with_equal_steps
 from erl_pipeline.config.base import Settings
-from erl_pipeline.config.loading.explain import explain
+from erl_pipeline.config.loading.explain import explain, parse_yaml
 from erl_pipeline.config.loading.load import change_config, load_config
-from erl_pipeline.config.loading.yaml_values import parse_yaml
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.differences import recipe_differences
@@ -290,8 +289,8 @@ def _chosen(given: Given, methods: Sequence[str], base: RunConfig) -> tuple[tupl
 
 def _require_test_split(base: RunConfig) -> None:
     plugin = plugins("environments")[base.environment.type].value
-    if not plugin.test_tasks(base.environment, base.seed):
-        raise InputError(no_test_split(base.environment.type, plugin.test_needs))
+    if not plugin.splits.test_tasks(base.environment, base.seed):
+        raise InputError(no_test_split(base.environment.type, plugin.splits.test_needs))
 
 
 def _require_one_start(

@@ -13,11 +13,8 @@ from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, 
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
 from erl_pipeline.config.pipeline import PipelineConfig, ResourcesConfig
 from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.retention import RetentionConfig
-from erl_pipeline.config.rollouts import EvaluationConfig, RolloutConfig
-from erl_pipeline.config.selection import EasyToHardSelection
-from erl_pipeline.config.store import StoreConfig
-from erl_pipeline.config.warnings import WarningsConfig
+from erl_pipeline.config.rollouts import EasyToHardSelection, EvaluationConfig, RolloutConfig
+from erl_pipeline.config.store import RetentionConfig, StoreConfig, WarningsConfig
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
     TrainerSettings: TypeAlias = PluginSettings
     RunnerSettings: TypeAlias = PluginSettings
 else:
-    from erl_pipeline.config.plugins.settings import settings_of
+    from erl_pipeline.config.plugins.installed import settings_of
 
     MethodSettings = settings_of("methods")
     EnvironmentSettings = settings_of("environments")
@@ -137,7 +134,7 @@ def require_difficulty(config: RunConfig) -> None:
     environment = plugins("environments")[config.environment.type].value
     parts = {part.settings.type: part.plugin for part in environment.parts(config.environment).values()}
     for type_, plugin in (parts or {config.environment.type: environment}).items():
-        if plugin.difficulty is None:
+        if plugin.splits.difficulty is None:
             raise ValueError(
                 f"rollouts.selection.by: environment; environment {type_} cannot say how hard a task is; "
                 "allowed is by: results"

@@ -55,8 +55,7 @@ def plugin_fingerprints(found: Sequence[Plugin], *, whole: bool = False) -> dict
 
 def reached_code(found: Sequence[Plugin], *, whole: bool = False) -> dict[Name, str]:
     """The definitions of some plug-ins that give bytes, and the digest of each."""
-    left_out = {type(each.value).__name__: _left_out(each, whole) for each in found}
-    tree = SourceTree(_roots(found), left_out={**left_out, "Stage": STAGE_FIELDS})
+    tree = SourceTree(_roots(found), left_out=left_out([each.value for each in found], whole))
     return tree.reach([*(_start(each) for each in found), *_computed(tree)])
 
 
@@ -66,15 +65,24 @@ def _roots(found: Sequence[Plugin]) -> dict[str, Path]:
     return {package: package_place(package) for each, package in named if _is_followed(each, package)}
 
 
-def record_fields(record: type[Any]) -> frozenset[str]:
-    """The fields of a plug-in's record that give no bytes."""
-    if not dataclasses.is_dataclass(record):
-        return frozenset()
-    return frozenset(each.name for each in dataclasses.fields(record) if not makes_bytes(each))
+def left_out(records: Iterable[Any], whole: bool = False) -> dict[str, frozenset[str]]:
+    """Class -> its fields that give no bytes: of stages, of plug-ins' records, and of the records in their
+    fields.
 
-
-def _left_out(plugin: Plugin, whole: bool) -> frozenset[str]:
-    return frozenset({"packages"}) if whole else record_fields(type(plugin.value))
+    Args:
+        whole: all fields of plug-ins count but the names of packages.
+    """
+    found = {"Stage": STAGE_FIELDS}
+    for record in records:
+        if not dataclasses.is_dataclass(record) or isinstance(record, type):
+            continue
+        fields = dataclasses.fields(record)
+        names = [
+            each.name for each in fields if (each.name == "packages" if whole else not makes_bytes(each))
+        ]
+        found[type(record).__name__] = frozenset(names)
+        found.update(left_out([getattr(record, each.name) for each in fields], whole))
+    return found
 
 
 def _is_followed(plugin: Plugin, package: str) -> bool:

@@ -19,7 +19,7 @@ from storage.errors import InputError
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.environments.interface import Part
+    from erl_pipeline.environments.interface import MixturePart
 
 CodeOwner = Literal["environment", "examination", "method", "policy", "engine", "trainer"]
 """Whose code is part of recipes: the plug-ins whose code people write and edit. `examination` is all that an
@@ -154,7 +154,7 @@ def _environment_plugins(config: RunConfig) -> list[Plugin]:
     return [installed[config.environment.type], *(installed[part.settings.type] for part in _parts(config))]
 
 
-def _parts(config: RunConfig) -> list[Part]:
+def _parts(config: RunConfig) -> list[MixturePart]:
     """The parts of a mixture; none for any other environment."""
     return list(plugins("environments")[config.environment.type].value.parts(config.environment).values())
 
@@ -180,7 +180,9 @@ def _method_models(config: RunConfig) -> Sequence[str]:
 def _environment_files(config: RunConfig) -> dict[str, Path]:
     """Setting -> the file of the environment that it names."""
     plugin = plugins("environments")[config.environment.type].value
-    return {f"environment.{name}": path for name, path in plugin.files(config.environment).items()}
+    return {
+        f"environment.{name}": path for name, path in plugin.dependencies.files(config.environment).items()
+    }
 
 
 def _conversation_files(config: RunConfig) -> dict[str, Path]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from erl_pipeline.config.plugins.installed import Group, plugins
-from erl_pipeline.plan.plugin_code import STAGE_FIELDS, record_fields
+from erl_pipeline.plan.plugin_code import left_out
 from erl_pipeline.plan.source_tree import Name, SourceTree, stage_calls
 from erl_pipeline.plan.sources import CodeOwner
 from erl_pipeline.plan.stage import Stage
@@ -82,15 +82,14 @@ class StageCode:
 def in_tree() -> SourceTree:
     """The project's own modules. Its own plug-ins count as part of the stages that ask for one."""
     plugged_in: dict[str, list[Name]] = {}
-    left_out = {"Stage": STAGE_FIELDS}
+    records: list[Any] = []
     for group in (each for each in get_args(Group) if each not in _RUN_NO_STAGES):
         for plugin in (each for each in plugins(group).found.values() if each.is_own):
-            record = type(plugin.value)
             module, _, name = plugin.target.partition(":")
             plugged_in.setdefault(group, []).append((module, name))
-            left_out[record.__name__] = record_fields(record)
+            records.append(plugin.value)
     roots = {name: FOLDER / name for name in ("storage", "erl_pipeline")}
-    return SourceTree(roots, plugged_in, left_out, cautious=False)
+    return SourceTree(roots, plugged_in, left_out(records), cautious=False)
 
 
 def find_stages(packages: Iterable[str] = STAGES) -> list[Stage[Any]]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.shown.differences import changed_settings
+from erl_pipeline.config.shown import changed_settings
 from erl_pipeline.plan.differences import recipe_differences
 from erl_pipeline.plan.plan import POLICY, Place, Plan, PlannedStage, RunState, stage_names
 from erl_pipeline.plan.planner import Planner

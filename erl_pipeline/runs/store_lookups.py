@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from erl_pipeline.config.shown.differences import settings_differences
+from erl_pipeline.config.shown import settings_differences
 from erl_pipeline.plan.forecast import Cost, Earlier, own_differences
 from erl_pipeline.plan.plan import Place, PlannedStage
 from erl_pipeline.runs.disk_sizes import ArtifactSize

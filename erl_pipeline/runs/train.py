@@ -32,16 +32,16 @@ def require_tools_are_known(config: RunConfig) -> None:
     plugin = plugins("environments")[config.environment.type].value
     model = policy_traits(config.policy).model
     if model is None:
-        plugin.for_template(config.environment, False)
+        plugin.episodes.for_template(config.environment, False)
         return
     try:
-        plugin.for_template(config.environment, False)
+        plugin.episodes.for_template(config.environment, False)
     except InputError:
         from erl_pipeline.episodes.dialogue import ChatTokenizer
         from erl_pipeline.policies.pretrained import load_tokenizer
 
         tokenizer = load_tokenizer(model)
-        plugin.for_template(config.environment, ChatTokenizer(tokenizer).knows_tools)
+        plugin.episodes.for_template(config.environment, ChatTokenizer(tokenizer).knows_tools)
 
 
 def require_ready_here(config: RunConfig) -> None:

@@ -35,7 +35,7 @@ from erl_pipeline.stages.tasks.build_environment_files import with_built_files
 from erl_pipeline.stages.tasks.prepare_tasks import environment_identity
 
 if TYPE_CHECKING:
-    from erl_pipeline.config.feedback import JudgeFeedback
+    from erl_pipeline.config.prompts import JudgeFeedback
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.engines.chat_server import ChatServer
     from erl_pipeline.environments.prompt_format import PromptFormat
@@ -135,7 +135,7 @@ def play_episodes(
     chat = ChatTokenizer(policy.tokenizer)
     setup = play.EpisodeSetup(
         plugin=environment,
-        settings=environment.for_template(settings.environment, chat.knows_tools),
+        settings=environment.episodes.for_template(settings.environment, chat.knows_tools),
         protocol=own.protocol
         if own is not None
         else _protocol(settings, first_only=first_only, retrieval=memory is not None),

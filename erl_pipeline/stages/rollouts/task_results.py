@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from erl_pipeline.config.selection import ByDifficultySelection, EasyToHardSelection, ResultSettings
+from erl_pipeline.config.rollouts import ByDifficultySelection, EasyToHardSelection, ResultSettings
 from erl_pipeline.environments.interface import Task
 from storage.tables.scored import was_scored
 

@@ -78,7 +78,7 @@ def test_the_tiny_policy_knows_the_names_of_all_realms_and_has_room_for_one() ->
 def test_a_word_that_names_a_realm_is_no_action() -> None:
     config = REALMS.model_copy(update={"action_words": ("a", "b", "c", "r4")})
     with pytest.raises(Exception, match="'r4' has another meaning"):
-        ENVIRONMENT.tiny(config)
+        ENVIRONMENT.tiny.parts(config)
 
 
 def test_there_are_sixteen_and_eight_realms_where_nothing_is_said_of_them() -> None:

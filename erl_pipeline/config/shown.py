@@ -1,17 +1,21 @@
-"""Settings for people: their keys, types, defaults and docstrings."""
+"""Settings as they are shown: descriptions of each, and differences between two configurations."""
 
 from __future__ import annotations
 
+import json
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from erl_pipeline.config.base import Settings
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
 
 
 @dataclass(frozen=True)
@@ -72,3 +76,51 @@ def _type(annotation: Any) -> str:
         return "settings"
     names: dict[Any, str] = {str: "text", int: "whole number", float: "number", bool: "true | false"}
     return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
+
+
+_ABSENT = object()
+
+
+def changed_settings(old: RunConfig, new: RunConfig) -> list[str]:
+    """Settings that differ, as one `key: old -> new` each; `name` and `iterations` are left out."""
+    return settings_differences(_settings(old), _settings(new))
+
+
+def settings_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """One `dotted.key: old -> new` for each setting that differs.
+
+    A group that was switched on or off is one line, and so is a group with another `type`.
+    """
+    return list(_differences(old, new, ""))
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for key in dict.fromkeys([*old, *new]):
+        before, after = old.get(key, _ABSENT), new.get(key, _ABSENT)
+        name = f"{prefix}{key}"
+        if before == after:
+            continue
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            kinds = before.get("type"), after.get("type")
+            if kinds[0] != kinds[1]:
+                yield f"{name}.type: {_shown(kinds[0])} -> {_shown(kinds[1])}"
+            else:
+                yield from _differences(before, after, f"{name}.")
+        elif isinstance(before, Mapping) and after is None:
+            yield f"{name}: on -> off"
+        elif before is None and isinstance(after, Mapping):
+            yield f"{name}: off -> on"
+        elif isinstance(before, Mapping) and before and after is _ABSENT:
+            yield from _differences(before, {}, f"{name}.")
+        elif isinstance(after, Mapping) and after and before is _ABSENT:
+            yield from _differences({}, after, f"{name}.")
+        else:
+            yield f"{name}: {_shown(before)} -> {_shown(after)}"
+
+
+def _shown(value: Any) -> str:
+    return "absent" if value is _ABSENT else json.dumps(value, ensure_ascii=False)
+
+
+def _settings(config: RunConfig) -> Mapping[str, Any]:
+    return config.model_dump(mode="json", exclude={"name", "iterations"})
