@@ -44,7 +44,7 @@ from workloads.page_history import Kind
 from command_line.ui.access import access_for
 from command_line.ui.app import create_app
 from storage.artifacts.store import ArtifactStore
-from storage.memory.history import memory_versions
+from storage.memory.chain import memory_versions
 from storage.memory.standalone import STANDALONE
 from storage.runs.run import RunStore
 

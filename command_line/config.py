@@ -94,7 +94,10 @@ def plugins(json: Json = False) -> None:
 
 def _fingerprint(plugin: Plugin) -> str:
     from erl_pipeline.plan.fingerprint import package_fingerprint
+    from erl_pipeline.plan.plugin_code import plugin_fingerprints
 
+    if plugin.group in ("environments", "methods"):
+        return ", ".join(plugin_fingerprints([plugin]).values())
     return ", ".join(package_fingerprint(package) for package in plugin.packages)
 
 

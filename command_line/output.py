@@ -14,8 +14,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from storage.texts import counted as counted
 from storage.texts import storable
-from storage.wording import counted as counted
 
 
 def command(words: Sequence[str]) -> str:

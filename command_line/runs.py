@@ -19,7 +19,7 @@ def list_runs(store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     from command_line.run_state import describe_run, progress_text, score_text
     from storage.errors import StoreError
     from storage.runs.run import RunStore
-    from storage.upkeep.usage import RunUsage, usage_by_run
+    from storage.upkeep.collection import RunUsage, usage_by_run
 
     usages = usage_by_run(store)
     described, damaged = [], {}
@@ -70,7 +70,7 @@ def remove(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = Fals
     """
     from storage.runs.removal import remove_run
     from storage.runs.run import RunStore
-    from storage.upkeep.usage import usage_by_run
+    from storage.upkeep.collection import usage_by_run
 
     RunStore(store).open(run)
     usage = usage_by_run(store)[run]
@@ -95,7 +95,7 @@ def show(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False)
     from command_line.run_state import describe_run, progress_text, score_text
     from storage.runs.origin import read_origin
     from storage.runs.run import RunStore
-    from storage.upkeep.usage import usage_by_run
+    from storage.upkeep.collection import usage_by_run
 
     opened = RunStore(store).open(run)
     described = describe_run(store, run, usage_by_run(store)[run])

@@ -65,7 +65,7 @@ def train(
     from erl_pipeline.config.loading.load import load_config
     from storage.artifacts.store import ArtifactStore
     from storage.runs.run import RunStore
-    from storage.upkeep.mending import mend_run
+    from storage.upkeep.verification import mend_run
 
     resolved = load_config(
         config,

@@ -15,7 +15,7 @@ from prefect.states import Completed, Failed
 
 from flows.scheduled_run import Overlap, ScheduledRun, conclude, work_on_run
 from storage.errors import InputError, RunBusy
-from storage.wording import counted
+from storage.texts import counted
 
 if TYPE_CHECKING:
     from erl_pipeline.runs.driver import OpenRun

@@ -92,3 +92,8 @@ def _whole(text: str) -> int:
     if len(text) > 20 or not -_LARGEST <= (number := int(text)) < _LARGEST:
         raise ValueError("has a number that is too large; allowed are 64 bits")
     return number
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number with its word: `1 row`, `1,200 rows`."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

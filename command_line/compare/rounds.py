@@ -22,7 +22,7 @@ from erl_pipeline.evaluation.history import CurvePoint
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.runs.run_plans import plan_run
 from storage.errors import InputError, Interrupted
-from storage.wording import counted
+from storage.texts import counted
 
 _LOOK_SECONDS = 0.2
 _IMPORTED = [

@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 from storage.errors import InputError, StoreError
 from storage.filesystem import StoreRoot, existing_folder, open_root, read_bytes, store_errors, write_new
 from storage.runs.run import RunStore
-from storage.wording import counted
+from storage.texts import counted
 
 Verdict = Literal["ok", "warning", "problem"]
 

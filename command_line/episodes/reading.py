@@ -19,9 +19,8 @@ from storage.memory.chain import read_chain, scan_entries
 from storage.runs.run import Run
 from storage.tables.parquet import scan_files
 from storage.tables.scored import was_scored
-from storage.tables.texts import says
 from storage.tables.training_record import scan_training_records
-from storage.tables.trajectories import TRAJECTORIES, scan_trajectories
+from storage.tables.trajectories import TRAJECTORIES, says, scan_trajectories
 
 Outcome = Literal["solved", "helped", "failed", "not_scored"]
 """`solved`: at the first attempt; `helped`: at a later attempt; `failed`: never; `not_scored`: the

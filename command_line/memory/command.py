@@ -62,8 +62,7 @@ def search(
     """Find the reflections whose situation is most similar to TEXT, or that best match its words."""
     from command_line.memory.run import open_memory
     from storage.errors import InputError
-    from storage.memory.deduplicate import FoldedHit, folded_search
-    from storage.memory.view import MemoryHit
+    from storage.memory.view import FoldedHit, MemoryHit, folded_search
 
     if not text.strip():
         raise InputError("TEXT is empty: say what to look for; `memory list` shows all entries.")

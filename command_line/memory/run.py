@@ -16,6 +16,8 @@ from storage.errors import InputError
 from storage.memory.chain import (
     Delta,
     held_entries,
+    latest_version,
+    memory_versions,
     read_chain,
     removal_of,
     scan_changes,
@@ -23,7 +25,6 @@ from storage.memory.chain import (
     states,
 )
 from storage.memory.entries import MemoryEntry, entry_of
-from storage.memory.history import latest_version, memory_versions
 from storage.memory.operations import Operation
 from storage.memory.standalone import STANDALONE
 from storage.memory.view import MemoryView, ReflectionMemory

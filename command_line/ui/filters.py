@@ -10,7 +10,7 @@ from typing import Literal
 import polars as pl
 
 from storage.errors import InputError
-from storage.tables.texts import says
+from storage.tables.trajectories import says
 
 Kind = Literal["text", "number", "flag", "list", "said"]
 

@@ -30,8 +30,7 @@ from command_line.ui.rows import PAGE_ROWS
 from command_line.ui.stored import RunView, Stored
 from erl_pipeline.evaluation.memory_effect import entry_credits, memory_effect
 from storage.lineage.memory_policies import policies_reached
-from storage.memory.chain import Delta
-from storage.memory.history import memory_versions
+from storage.memory.chain import Delta, memory_versions
 from storage.memory.search import SearchMode
 from storage.memory.use import memory_searches, retrieval_counts, rollout_files
 

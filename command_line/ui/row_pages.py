@@ -17,8 +17,7 @@ from command_line.ui.rows import PAGE_ROWS, SORTABLE, find_rows, groups_of, join
 from erl_pipeline.evaluation.iterations import IterationRow
 from erl_pipeline.evaluation.samples import count_samples
 from storage.errors import InputError
-from storage.tables.texts import said
-from storage.tables.trajectories import scan_trajectories
+from storage.tables.trajectories import said, scan_trajectories
 
 router = APIRouter(prefix="/runs/{name}")
 

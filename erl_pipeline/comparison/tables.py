@@ -9,7 +9,7 @@ from statistics import fmean
 from erl_pipeline.comparison.equal_steps import MOST_PASSES
 from erl_pipeline.comparison.measures import MEASURES, RunMeasures, SeedSummary, across_seeds
 from erl_pipeline.comparison.result import Result
-from storage.wording import counted
+from storage.texts import counted
 
 _EXTRACTOR_STEPS = "extractor steps"
 _COSTS: tuple[tuple[str, str], ...] = (

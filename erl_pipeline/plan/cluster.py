@@ -15,7 +15,7 @@ from erl_pipeline.config.loading.explain import explain, parse_yaml
 from erl_pipeline.plan.plan import Plan, PlannedStage
 from storage.artifacts.recipe import ArtifactKind
 from storage.errors import ConfigError
-from storage.wording import counted
+from storage.texts import counted
 
 Work = Literal["generation", "training", "other"]
 """What a stage computes: `generation` samples from a model, `training` makes a checkpoint."""

@@ -38,10 +38,8 @@ def plugin_fingerprints(found: Sequence[Plugin], *, whole: bool = False) -> dict
 
     Raises ConfigError for a package that has no source files on this machine.
     """
-    named = [(each, package) for each in found for package in each.packages]
-    roots = {package: package_place(package) for each, package in named if _is_followed(each, package)}
-    tree = SourceTree(roots, left_out=left_out([each.value for each in found], whole))
-    reached = tree.reach([*(_start(each) for each in found), *_computed(tree)])
+    roots = _roots(found)
+    reached = reached_code(found, whole=whole)
     # A record that no statement of its package makes gives nothing to follow.
     lost = {each.packages[0] for each in found if not _is_reached(each, reached)}
     return {
@@ -51,8 +49,20 @@ def plugin_fingerprints(found: Sequence[Plugin], *, whole: bool = False) -> dict
             if package in roots and package not in lost
             else package_fingerprint(package)
         )
-        for package in dict.fromkeys(package for _, package in named)
+        for package in dict.fromkeys(package for each in found for package in each.packages)
     }
+
+
+def reached_code(found: Sequence[Plugin], *, whole: bool = False) -> dict[Name, str]:
+    """The definitions of some plug-ins that give bytes, and the digest of each."""
+    tree = SourceTree(_roots(found), left_out=left_out([each.value for each in found], whole))
+    return tree.reach([*(_start(each) for each in found), *_computed(tree)])
+
+
+def _roots(found: Sequence[Plugin]) -> dict[str, Path]:
+    """The packages that are followed, and where they are."""
+    named = [(each, package) for each in found for package in each.packages]
+    return {package: package_place(package) for each, package in named if _is_followed(each, package)}
 
 
 def left_out(records: Iterable[Any], whole: bool = False) -> dict[str, frozenset[str]]:

@@ -149,8 +149,7 @@ def _of_part(protocols: Mapping[str, EpisodeProtocol]) -> EpisodeProtocol:
 
 
 def _require_readable(table: Path, rows: Sequence[Trajectory]) -> None:
-    from storage.tables.texts import said, says
-    from storage.tables.trajectories import read_trajectories, scan_trajectories
+    from storage.tables.trajectories import read_trajectories, said, says, scan_trajectories
 
     for before, after in zip(rows, read_trajectories([table]), strict=True):
         for name in ("trajectory_id", "messages", "feedback", "text", "task_payload", "response_token_ids"):

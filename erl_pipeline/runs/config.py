@@ -19,7 +19,7 @@ from erl_pipeline.stages.training.warm_start import warm_start_columns
 from storage.errors import ConfigError, InputError
 from storage.runs.origin import IMPORTED, read_origin
 from storage.runs.run import Run, config_differences
-from storage.wording import counted
+from storage.texts import counted
 
 _POLICY: TypeAdapter[PluginSettings] = TypeAdapter(settings_of("policies"))
 _MAY_CHANGE = {"iterations", "metrics", "runner", "resources", "store", "retention", "warnings"}

@@ -23,9 +23,9 @@ from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, InputError
 from storage.filesystem import disk_errors
-from storage.runs.ledger import LedgerEntry
+from storage.runs.ledger import LedgerEntry, latest_entries
 from storage.runs.removal import remove_run
-from storage.runs.run import Run, RunStore, latest_entries
+from storage.runs.run import Run, RunStore
 from storage.runs.warnings import remove_warnings
 
 Observer = Callable[[LedgerEntry], None]

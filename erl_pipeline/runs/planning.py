@@ -16,7 +16,7 @@ from storage.memory.requests import forget_requests
 from storage.runs.ledger import LedgerEntry
 from storage.runs.origin import IMPORTED, BranchOrigin, OfflineOrigin, read_origin
 from storage.runs.run import Run, RunStore
-from storage.wording import counted
+from storage.texts import counted
 
 
 def recorded_ids(entries: Iterable[LedgerEntry]) -> dict[Place, str]:

@@ -11,7 +11,7 @@ from storage.artifacts.manifest import TABLE_KEY, FileEntry, Manifest
 from storage.artifacts.sealing import open_document, says_other_version
 from storage.errors import DamagedArtifact
 from storage.filesystem import sha256_file, store_errors
-from storage.wording import counted
+from storage.texts import counted
 
 Problems = list[str]
 """What is wrong with something, one sentence for each fault; empty when it is whole."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import secrets
 import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -12,8 +15,9 @@ from storage.artifacts.cache import LocalCache
 from storage.artifacts.layout import StoreLayout
 from storage.artifacts.manifest import MANIFEST, Manifest
 from storage.artifacts.pruned import KEPT_ROWS, PRUNED, PrunedFile, PruneRecord, keep_lineage_columns
+from storage.artifacts.transfers import upload
 from storage.errors import InputError
-from storage.filesystem import remove, replace_file, store_errors, sync_tree
+from storage.filesystem import remove, replace_file, sha256_file, store_errors, sync_tree
 
 
 def prune_files(layout: StoreLayout, artifact: Artifact, names: Sequence[str], reason: str) -> PruneRecord:
@@ -90,3 +94,63 @@ def set_aside(layout: StoreLayout, cache: LocalCache, artifact_id: str) -> None:
         layout.root.fs.makedirs(target.rpartition("/")[0], exist_ok=True)
         layout.root.fs.mv(layout.of(stage, artifact_id), target, recursive=True)
     cache.forget(artifact_id)
+
+
+def holds_same_files(one: Manifest, other: Manifest) -> bool:
+    """Whether two manifests name the same files with the same bytes."""
+    return {(entry.path, entry.sha256) for entry in one.files} == {
+        (entry.path, entry.sha256) for entry in other.files
+    }
+
+
+def put_back(
+    layout: StoreLayout, cache: LocalCache, manifest: Manifest, pruned: PruneRecord, folder: Path
+) -> None:
+    """Move the removed files of an artifact from a folder that holds all its files to their places; then
+    remove the record that they were pruned.
+
+    Until the record is removed, the files count as pruned: a kill leaves what the next collection removes.
+    """
+    base, root = layout.files_of(manifest), layout.root
+    names = {file.path for file in pruned.files}
+    with store_errors("write", base):
+        if root.local:
+            sync_tree(folder)
+            for name in names:
+                target = Path(base) / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).replace(target)
+            sync_tree(Path(base))
+        else:
+            entries = [entry for entry in manifest.files if entry.path in names]
+            upload(root, folder, entries, base, cache.settings.connections)
+    remove(root, layout.of(manifest.stage, manifest.artifact_id, PRUNED))
+    for file in pruned.files:
+        if file.kept is not None:
+            remove(root, f"{base}/{file.kept.path}")
+
+
+_WITHOUT_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK})
+"""Errors of a file system that has no hard links, or allows no more of them."""
+
+
+def share_equal_files(folder: Path, manifest: Manifest, source: Artifact) -> None:
+    """Replace files of a written folder by links to equal files, with the same names, of another artifact.
+
+    The linked bytes are hashed again, so that no damage is taken over. If the file system has no links, the
+    folder keeps its own files.
+    """
+    there = {(entry.path, entry.sha256) for entry in source.files if source.pruned.of(entry.path) is None}
+    for entry in manifest.files:
+        older, written = source.present_folder / entry.path, folder / entry.path
+        if (entry.path, entry.sha256) not in there or sha256_file(older) != entry.sha256:
+            continue
+        beside = written.with_name(f".{written.name}.{secrets.token_hex(8)}")
+        with store_errors("link", written):
+            try:
+                os.link(older, beside)
+            except OSError as error:
+                if error.errno in _WITHOUT_LINKS:
+                    return
+                raise
+            beside.replace(written)

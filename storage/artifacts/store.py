@@ -26,10 +26,15 @@ from storage.artifacts.pruned import (
     parse_pruned,
     present_files,
 )
-from storage.artifacts.putting_back import holds_same_files, put_back
 from storage.artifacts.recipe import Recipe
-from storage.artifacts.removal import delete, prune_files, set_aside
-from storage.artifacts.sharing import share_equal_files
+from storage.artifacts.removal import (
+    delete,
+    holds_same_files,
+    prune_files,
+    put_back,
+    set_aside,
+    share_equal_files,
+)
 from storage.artifacts.staging import remove_abandoned
 from storage.errors import DamagedArtifact, InputError
 from storage.filesystem import open_root, read_bytes

@@ -1,10 +1,6 @@
 """Where things came from and what they reached: artifacts through manifests, rows through columns."""
 
-from storage.lineage.artifacts import (
-    reachable,
-    runs_by_artifact,
-)
-from storage.lineage.graph import ArtifactGraph
+from storage.lineage.graph import ArtifactGraph, reachable, runs_by_artifact
 from storage.lineage.reach import Reach, Reached, downstream, upstream
 from storage.lineage.tree import LineageNode, explain
 

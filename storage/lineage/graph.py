@@ -7,9 +7,16 @@ manifests (`walk_inputs`). A walk to what was made from it needs all manifests t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from storage.artifacts.manifest import Manifest
+from storage.artifacts.store import ArtifactStore
+from storage.errors import DamagedRecord, InputError
+
+if TYPE_CHECKING:
+    from storage.runs.run import RunStore
 
 Link = tuple[str, str]
 """The relation of a neighbour to an artifact, and the neighbour's id."""
@@ -160,3 +167,25 @@ def _inputs(manifest: Manifest, through: Collection[str] | None) -> list[Link]:
         for name, input_id in manifest.inputs.items()
         if through is None or name in through
     ]
+
+
+def reachable(store: ArtifactStore, artifact_ids: Iterable[str]) -> list[Manifest]:
+    """Manifests of artifacts and of everything they were made from, each once, the nearest first.
+
+    Raises InputError for one that is not in the store.
+    """
+    ancestry = walk_inputs(store.find, artifact_ids)
+    for artifact_id in ancestry.missing:
+        raise InputError(f"no artifact {artifact_id} in store {store.uri}.")
+    return list(ancestry.manifests.values())
+
+
+def runs_by_artifact(runs: RunStore) -> dict[str, list[str]]:
+    """For each artifact, the sorted names of the runs whose ledgers name it; several runs may share one.
+    Runs with damaged records are left out."""
+    found: dict[str, dict[str, None]] = {}
+    for name in runs.list():
+        with suppress(DamagedRecord):
+            for entry in runs.open(name).stages():
+                found.setdefault(entry.artifact_id, {})[name] = None
+    return {artifact_id: list(names) for artifact_id, names in found.items()}

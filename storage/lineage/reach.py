@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
-from storage.lineage.artifacts import reachable
-from storage.lineage.graph import START, ArtifactGraph, Visit
+from storage.lineage.graph import START, ArtifactGraph, Visit, reachable
 from storage.lineage.links import LINK_COLUMNS, RowLinks, RowStep
 from storage.lineage.places import RowPlaces
 from storage.lineage.rows import Kind, LineageRows, RowKind, identify

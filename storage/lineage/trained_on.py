@@ -14,9 +14,8 @@ from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.lineage.graph import START, Link, walk
-from storage.tables.texts import said, says
 from storage.tables.training_record import REINFORCEMENT, TRAINING_RECORD, scan_training_records
-from storage.tables.trajectories import TRAJECTORIES, scan_trajectories
+from storage.tables.trajectories import TRAJECTORIES, said, says, scan_trajectories
 
 FindManifest = Callable[[str], Manifest | None]
 """Gives the manifest of an artifact; None where there is none."""

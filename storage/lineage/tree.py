@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.lineage.artifacts import reachable
+from storage.lineage.graph import reachable
 from storage.lineage.rows import Kind, LineageRows, identify
 from storage.runs.run import Run
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -16,12 +17,21 @@ from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.memory.chain import OPERATIONS_FILE, PARENT_INPUT, read_chain, removal_of, scan_entries
-from storage.memory.history import latest_version, memory_versions
+from storage.memory.chain import (
+    OPERATIONS_FILE,
+    PARENT_INPUT,
+    latest_version,
+    memory_versions,
+    read_chain,
+    removal_of,
+    scan_entries,
+)
 from storage.memory.operations import Operation, write_operations
 from storage.memory.requests import forget_recipe, request_recipe
-from storage.runs.ledger import LedgerEntry
-from storage.runs.run import Run
+
+if TYPE_CHECKING:
+    from storage.runs.ledger import LedgerEntry
+    from storage.runs.run import Run
 
 
 @dataclass(frozen=True)

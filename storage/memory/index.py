@@ -25,9 +25,15 @@ from storage.links import open_to_write, refuse_links_out
 from storage.memory.chain import EMPTY_MEMORY, Delta, read_chain, read_delta_of, remaining
 from storage.memory.checksums import VERSION_HINT, CheckedVersion, IndexChecksums, checksums_path
 from storage.memory.entries import MEMORY_SCHEMA, entries_digest
-from storage.memory.index_columns import INDEX_KEY, index_columns, with_index_columns
 from storage.memory.operations import apply, by_entry, removes
-from storage.memory.search_indexes import INDEXED_ROWS, keep_indexes, quote
+from storage.memory.search_indexes import (
+    INDEX_KEY,
+    INDEXED_ROWS,
+    index_columns,
+    keep_indexes,
+    quote,
+    with_index_columns,
+)
 
 if TYPE_CHECKING:
     from lancedb.db import DBConnection

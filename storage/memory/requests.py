@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from storage.artifacts.recipe import Recipe
-from storage.runs.ledger import LedgerEntry
-from storage.runs.run import latest_entries
+from storage.runs.ledger import LedgerEntry, latest_entries
 
 REQUEST_STAGE = "forget_request"
 """Stage of a request: which entry to forget, and why."""

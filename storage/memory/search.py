@@ -12,15 +12,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage.memory.index_columns import ENTRY, INDEX_KEY, credit_condition, index_key_of, read_entry
 from storage.memory.search_indexes import (
+    ENTRY,
+    INDEX_KEY,
     PROBES,
     REFINED,
     TEXT_COLUMNS,
     TYPED_PROBES,
+    credit_condition,
     has_text_index,
+    index_key_of,
     index_texts,
     quote,
+    read_entry,
     vector_index,
 )
 

@@ -10,12 +10,19 @@ import polars as pl
 from storage.artifacts.recipe import Recipe, digest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.memory.chain import EMPTY_MEMORY, PARENT_INPUT, read_chain, scan_entries
+from storage.memory.chain import (
+    EMPTY_MEMORY,
+    PARENT_INPUT,
+    MemoryVersion,
+    latest_version,
+    memory_versions,
+    read_chain,
+    scan_entries,
+)
 from storage.memory.changes import plan_change, write_change
 from storage.memory.embedder import Embedder
 from storage.memory.entries import MemoryEntry
 from storage.memory.forgetting import forget
-from storage.memory.history import MemoryVersion, latest_version, memory_versions
 from storage.memory.search import SearchMode
 from storage.memory.selection import MemoryLimits
 from storage.memory.view import MemoryHit, MemoryView, ReflectionMemory

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from storage.artifacts.store import ArtifactStore
 from storage.memory.chain import Delta, scan_changes, scan_entries
-from storage.runs.run import Run
 from storage.tables.scored import was_scored
 from storage.tables.trajectories import scan_trajectories
+
+if TYPE_CHECKING:
+    from storage.runs.run import Run
 
 _SHOWN = [
     "trajectory_id",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,6 @@ from storage.errors import StoreError
 from storage.memory.embedder import Embedder
 from storage.memory.entries import MEMORY_SCHEMA, MemoryEntry, entries_digest
 from storage.memory.index import CACHE_BYTES, MemoryIndex, index_folder
-from storage.memory.index_columns import ENTRY, TEXT_KEY, read_entry
 from storage.memory.scoring import Scoring, most_recent, scored_search
 from storage.memory.search import (
     MemoryFilter,
@@ -26,11 +26,12 @@ from storage.memory.search import (
     indexed_entries,
     text_search,
 )
-from storage.memory.search_indexes import quote, vector_index
+from storage.memory.search_indexes import ENTRY, TEXT_KEY, quote, read_entry, vector_index
 from storage.texts import storable
 
 if TYPE_CHECKING:
     from lancedb.table import Table
+
 
 _FETCHED_AT_ONCE = 1000
 _FACTS = {"entry_id": pl.String, "text_key": pl.String, "last_iteration": pl.Int32, "credit": pl.Float64}
@@ -245,3 +246,49 @@ def _fetch(table: Table, values: set[str], column: str = "entry_id") -> dict[str
         rows = table.search().where(condition).select([ENTRY]).limit(len(some)).to_arrow()
         entries += map(read_entry, rows.column(ENTRY).to_pylist())
     return {entry.entry_id: entry for entry in entries}
+
+
+LEAST_ALIKE = 0.85
+"""Least share of words, in order, that two near-duplicates have in common (`SequenceMatcher.ratio`)."""
+
+
+@dataclass(frozen=True)
+class FoldedHit:
+    """A hit, and those with a lower score that say almost the same."""
+
+    hit: MemoryHit
+    alike: tuple[MemoryHit, ...] = ()
+
+
+def fold(hits: Sequence[MemoryHit]) -> list[FoldedHit]:
+    """Hits, the best first, each with its near-duplicates."""
+    best: list[tuple[MemoryHit, list[str], list[MemoryHit]]] = []
+    for hit in hits:
+        words = hit.entry.text.lower().split()
+        for _, others, alike in best:
+            if _are_alike(words, others):
+                alike.append(hit)
+                break
+        else:
+            best.append((hit, words, []))
+    return [FoldedHit(hit, tuple(alike)) for hit, _, alike in best]
+
+
+def folded_search(search: Callable[[int], Sequence[MemoryHit]], top_k: int) -> list[FoldedHit]:
+    """The best `top_k` hits that say different things.
+
+    Args:
+        search: gives the best hits, as many as its argument says, or fewer if there are no more.
+    """
+    asked = 4 * top_k
+    while True:
+        hits = search(asked)
+        folded = fold(hits)
+        if len(folded) >= top_k or len(hits) < asked:
+            return folded[:top_k]
+        asked *= 4
+
+
+def _are_alike(words: Sequence[str], others: Sequence[str]) -> bool:
+    matcher = SequenceMatcher(None, words, others, autojunk=False)
+    return matcher.quick_ratio() >= LEAST_ALIKE and matcher.ratio() >= LEAST_ALIKE

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from storage.errors import StoreError
 from storage.filesystem import open_root, read_bytes, write_new
-from storage.runs.records import read_record, record_bytes
+from storage.runs.ledger import read_record, record_bytes
 
 IMPORTED = "imported"
 """Key in the settings of a run that holds imported trajectories; such a run has no other settings."""

@@ -11,7 +11,7 @@ import difflib
 import json
 import re
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -21,9 +21,8 @@ from storage.artifacts.sealing import says_other_version
 from storage.errors import DamagedRecord, InputError
 from storage.filesystem import StoreRoot, list_names, open_root, read_bytes, remove, replace_file, write_new
 from storage.runs.lease import LEASE_SECONDS, Lease
-from storage.runs.ledger import Ledger, LedgerEntry
+from storage.runs.ledger import Ledger, LedgerEntry, latest_entries, read_record, record_bytes
 from storage.runs.locks import lock_run, run_holder
-from storage.runs.records import read_record, record_bytes
 
 _LEDGER = re.compile(r"ledger(-\d{8})?\.jsonl")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -176,14 +175,6 @@ class Run:
                 yield
             finally:
                 self._lease = None
-
-
-def latest_entries(recorded: Iterable[LedgerEntry]) -> list[LedgerEntry]:
-    """The latest line of each (iteration, stage, key) in a ledger, in the order they were first recorded."""
-    latest: dict[tuple[int | None, str, str], LedgerEntry] = {}
-    for entry in recorded:
-        latest[entry.iteration, entry.stage, entry.key] = entry
-    return list(latest.values())
 
 
 class RunStore:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from storage.errors import StoreError
 from storage.filesystem import list_names, open_root, read_bytes, remove, write_new
-from storage.runs.records import read_record, record_bytes
+from storage.runs.ledger import read_record, record_bytes
 
 _FILE = re.compile(r"warning-[a-z_]+\.json")
 

@@ -15,11 +15,9 @@ import pyarrow.parquet as pq
 
 from storage.errors import InputError
 from storage.filesystem import store_errors
-from storage.tables.row_checks import Row, row_problems, shown
-from storage.tables.row_links import Problems, RowLinks
+from storage.tables.row_links import Problems, Row, RowLinks, row_problems, shown
 from storage.tables.trajectories import NO_METRICS, TRAJECTORY_SCHEMA, Trajectory
-from storage.texts import StorableTexts
-from storage.wording import counted
+from storage.texts import StorableTexts, counted
 
 FORMATS = (".parquet", ".jsonl")
 

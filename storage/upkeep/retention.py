@@ -12,10 +12,10 @@ from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.filesystem import open_root
 from storage.lineage.graph import START, ArtifactGraph, walk_inputs
-from storage.runs.ledger import LedgerEntry
+from storage.runs.ledger import LedgerEntry, latest_entries
 from storage.runs.locks import lock_collection
 from storage.runs.origin import OfflineOrigin, read_origin
-from storage.runs.run import Run, RunStore, latest_entries
+from storage.runs.run import Run, RunStore
 from storage.upkeep.rules import Kept, RetentionRule
 
 _FILES: Mapping[Kept, tuple[ArtifactKind, str]] = {

@@ -3,7 +3,6 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Iterator
 from importlib.util import spec_from_file_location
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 
 import erl_pipeline.runs.report
 import erl_pipeline.views.report.tables
-from erl_pipeline.plan.fingerprint import package_fingerprint
 from storage.runs.run import RunStore
 from tests.command_line.invoke import SMALL, FinishedRun, invoke
 
@@ -144,19 +142,19 @@ def test_a_damaged_artifact_is_named_and_made_again(finished: FinishedRun, tmp_p
 
 
 @pytest.fixture
-def edited_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Make FrozenLake look edited: its sources are found in a copy with one more line."""
+def edited_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make FrozenLake look edited: its sources are found in a copy with another reward."""
     package = sys.modules["erl_pipeline.environments.frozen_lake"]
     assert package.__file__ is not None
     shutil.copytree(Path(package.__file__).parent, tmp_path / "edited")
     module = tmp_path / "edited" / "__init__.py"
-    module.write_text(module.read_text(encoding="utf-8") + "\nEDITED = True\n", encoding="utf-8")
+    rules = module.parent / "environment.py"
+    source = rules.read_text(encoding="utf-8")
+    assert "reward=moved.reward" in source
+    rules.write_text(source.replace("reward=moved.reward", "reward=2 * moved.reward"), encoding="utf-8")
     places = [str(module.parent)]
     spec = spec_from_file_location(package.__name__, module, submodule_search_locations=places)
     monkeypatch.setattr(package, "__spec__", spec)
-    package_fingerprint.cache_clear()
-    yield
-    package_fingerprint.cache_clear()
 
 
 @pytest.mark.usefixtures("edited_environment")

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.plugins.installed import Plugin
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan import sources
-from erl_pipeline.plan.fingerprint import package_fingerprint
+from erl_pipeline.plan.plugin_code import plugin_fingerprints
 from storage.artifacts.store import ArtifactStore
 from storage.errors import PipelineError
 from storage.filesystem import list_names, open_root
@@ -211,7 +212,10 @@ def _train_edited(settings: dict[str, Any], store: str, edit: str) -> None:
     from erl_pipeline.runs.driver import open_run
     from erl_pipeline.runs.train import train
 
-    setattr(sources, "package_fingerprint", lambda package: package_fingerprint(package) + edit)  # noqa: B010
+    def edited(found: Sequence[Plugin]) -> dict[str, str]:
+        return {package: each + edit for package, each in plugin_fingerprints(found).items()}
+
+    setattr(sources, "plugin_fingerprints", edited)  # noqa: B010
     with open_run(RunConfig.model_validate(settings), store, NullListener(), threading.Event()) as opened:
         train(opened)
     os._exit(0)

@@ -12,7 +12,7 @@ from erl_pipeline.config.loading.explain import KeyPath, explain, parse_yaml, sh
 from erl_pipeline.config.plugins.installed import Group, plugins
 from erl_pipeline.config.run import RunConfig
 from storage.errors import ConfigError
-from storage.wording import counted
+from storage.texts import counted
 
 Options = Mapping[str, tuple[str, Any]]
 """Options of a command that set a setting: name of the option, such as `--name` -> (dotted key, value)."""

@@ -15,8 +15,7 @@ from erl_pipeline.methods.exgrpo.settings import (
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT, checkpoint_parts
 from erl_pipeline.stages.names import HELD_OUT, TASKS, TRAINING
-from erl_pipeline.stages.rollouts.sample_counts import SAMPLES_FILE, write_samples
-from erl_pipeline.stages.tasks.draw_tasks import task_order
+from erl_pipeline.stages.tasks.draw_tasks import SAMPLES_FILE, task_order, write_samples
 from erl_pipeline.stages.tasks.prepare_tasks import read_tasks, read_weights
 from erl_pipeline.stages.training.measure_staleness import require_readable
 from erl_pipeline.stages.training.replayed_rows import BEGUN, ON_POLICY_WEIGHT

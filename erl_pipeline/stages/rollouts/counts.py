@@ -6,14 +6,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from erl_pipeline.environments.interface import part_name
 from erl_pipeline.episodes.roles import NEVER_TRAINED
-from storage.tables.scored import AS_ZERO, NOT_SCORED, NotScored, is_scored, scored
+from storage.errors import EnvironmentFailed
+from storage.tables.scored import AS_ZERO, NOT_SCORED, NotScored, is_scored, scored, was_scored
 from storage.texts import REPLACED_TEXTS
 
 if TYPE_CHECKING:
     from erl_pipeline.episodes.play import PlayedEpisodes
     from storage.tables.trajectories import Trajectory
+
 
 _COUNT, _SUCCESSES, _NOT_SCORED = "_count", "_successes", "_not_scored"
 _PART, _EPISODES = "part.", ".episodes"
@@ -131,3 +135,53 @@ def success_rates(counters: Mapping[str, int]) -> dict[str, float]:
     if episodes := counters.get("episodes", 0) - counters.get("episodes_not_scored", 0):
         rates["success_episode"] = counters["episode_successes"] / episodes
     return rates
+
+
+_COLUMNS = ("role", "parent_trajectory_id", "finish_reason", "reward")
+
+
+def graded_rewards(rollouts: pl.LazyFrame) -> dict[str, float]:
+    """`reward_ROLE`: the mean reward of the attempts that episodes begin with, by role, without those that
+    could not be scored. A role all of whose rewards are 0 or 1 is left out: its success rate says as much.
+
+    Args:
+        rollouts: trajectories of one iteration.
+    """
+    means = (
+        rollouts.select(_COLUMNS)
+        .filter(pl.col("parent_trajectory_id").is_null(), ~pl.col("role").is_in(sorted(NEVER_TRAINED)))
+        .filter(was_scored())
+        .group_by("role")
+        .agg(pl.col("reward").mean(), graded=(~pl.col("reward").is_in([0.0, 1.0])).any())
+        .filter("graded")
+        .sort("role")
+        .collect()
+    )
+    return {f"reward_{role}": reward for role, reward in means.select("role", "reward").iter_rows()}
+
+
+ALLOWED_SHARE = 0.01
+_REASON: NotScored = "scorer_error"
+
+
+def require_scored(counters: Mapping[str, int], rollouts: pl.LazyFrame) -> None:
+    """Raise `EnvironmentFailed`, naming a task, where more than `ALLOWED_SHARE` of an iteration's episodes
+    could not be scored.
+
+    Args:
+        counters: the counters of all shards, added up.
+        rollouts: the trajectories of the iteration.
+    """
+    failed, episodes = counters.get(reason_counter(_REASON), 0), counters.get("episodes", 0)
+    if failed <= ALLOWED_SHARE * episodes:
+        return
+    ended = rollouts.filter(pl.col("finish_reason") == _REASON)
+    # An episode's last row is the attempt; the reflection that led to it comes before.
+    found = ended.group_by("episode_id", maintain_order=True).last().select("task_id", "feedback").collect()
+    task, what = found.row(0)
+    raise EnvironmentFailed(
+        f"{failed} of {episodes} episodes could not be scored, more than {ALLOWED_SHARE:.0%}; they are of "
+        f"{found['task_id'].n_unique()} tasks, the first is {task}: {what}. Correct the scorer, or that line "
+        "of the task file, and start the run again; with an edited scorer or file, all rollouts are "
+        "sampled again"
+    )

@@ -12,9 +12,8 @@ from erl_pipeline.policies.checkpoints import CHECKPOINT
 from erl_pipeline.stages.names import MEMORY, TASKS, TRAINING, TRAJECTORIES
 from erl_pipeline.stages.rollouts.counts import count_parts, count_rollouts, part_rates, success_rates
 from erl_pipeline.stages.rollouts.playing import PlaySettings, play_episodes, play_settings
-from erl_pipeline.stages.rollouts.sample_counts import SAMPLES, planned_samples
 from erl_pipeline.stages.rollouts.select_tasks import plan_selection
-from erl_pipeline.stages.tasks.draw_tasks import draw_tasks
+from erl_pipeline.stages.tasks.draw_tasks import SAMPLES, draw_tasks, planned_samples
 from erl_pipeline.stages.tasks.prepare_tasks import read_tasks, read_weights
 
 if TYPE_CHECKING:
@@ -130,9 +129,8 @@ def _list(call: StageCall[ListSettings]) -> StageResult:
     """Add up the counts of the shards, and compare retries with first attempts over all of them; the
     trajectories stay in the shards. Raises `EnvironmentFailed` where too many episodes could not be
     scored."""
-    from erl_pipeline.stages.rollouts.graded_rewards import graded_rewards
+    from erl_pipeline.stages.rollouts.counts import graded_rewards, require_scored
     from erl_pipeline.stages.rollouts.retry_gain import gain_metrics
-    from erl_pipeline.stages.rollouts.scorer_errors import require_scored
     from storage.tables.trajectories import scan_trajectories
 
     files = [call.inputs[name].path(TRAJECTORIES) for name in sorted(call.inputs)]

@@ -26,19 +26,27 @@ from erl_pipeline.config.rollouts import (
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.names import TASKS, TRAINING, trajectory_files
-from erl_pipeline.stages.rollouts.sample_counts import SAMPLES_FILE, write_samples
-from erl_pipeline.stages.rollouts.selection_rules import DrawnTask, draw_by_difficulty, draw_from_window
 from erl_pipeline.stages.rollouts.task_results import (
     RESULTS_FILE,
+    DrawnTask,
     Results,
     TaskResult,
+    draw_by_difficulty,
+    draw_from_window,
     expected_success,
     first_attempts,
     read_results,
     with_iteration,
     write_results,
 )
-from erl_pipeline.stages.tasks.draw_tasks import interleaved, part_counts, require_enough, tasks_by_part
+from erl_pipeline.stages.tasks.draw_tasks import (
+    SAMPLES_FILE,
+    interleaved,
+    part_counts,
+    require_enough,
+    tasks_by_part,
+    write_samples,
+)
 from erl_pipeline.stages.tasks.prepare_tasks import environment_identity, read_tasks, read_weights
 from storage.artifacts.recipe import derive_seed
 from storage.errors import InputError

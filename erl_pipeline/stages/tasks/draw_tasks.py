@@ -5,10 +5,17 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from erl_pipeline.environments.interface import Task, part_name
+from storage.artifacts.artifact import Artifact
 from storage.artifacts.recipe import derive_seed
 from storage.errors import InputError
+
+if TYPE_CHECKING:
+    from storage.tables.parquet import TableFormat
+
 
 _NO_WEIGHTS: Mapping[str, float] = {}
 
@@ -117,3 +124,51 @@ def _order(tasks: Sequence[Task], count: int, iteration: int, part: str, run_see
     seed = derive_seed(run_seed, "task order", *([part] if part else []), epoch)
     random.Random(seed).shuffle(order)
     return order[place * count :] + order[: place * count]
+
+
+SAMPLES = "samples"
+"""Name of the input through which a shard gets the table."""
+
+SAMPLES_FILE = "samples.parquet"
+
+TaskSamples = tuple[Task, int]
+"""A task, and the number of episodes of it."""
+
+
+def write_samples(path: Path, samples: Sequence[TaskSamples]) -> int:
+    """Write the tasks of an iteration in their order; returns the number of tasks."""
+    from storage.tables.parquet import write_rows
+
+    rows = ({"task_id": task.task_id, "samples": count} for task, count in samples)
+    return write_rows(path, rows, _table())
+
+
+def planned_samples(artifact: Artifact, tasks: Sequence[Task]) -> list[TaskSamples]:
+    """The tasks of an iteration in their order. Raises InputError for one that is not among `tasks`."""
+    from storage.tables.parquet import read_rows
+
+    known = {task.task_id: task for task in tasks}
+    found = []
+    for row in read_rows([artifact.path(SAMPLES_FILE)], _table()):
+        if row["task_id"] not in known:
+            raise InputError(
+                f"artifact {artifact.manifest.artifact_id} ({artifact.manifest.stage}) plans episodes of "
+                f"task {row['task_id']}, which is no training task of this run"
+            )
+        found.append((known[row["task_id"]], row["samples"]))
+    return found
+
+
+def _table() -> TableFormat:
+    # Planning does not import pyarrow.
+    import pyarrow as pa
+
+    from storage.tables.parquet import TableFormat
+
+    schema = pa.schema(
+        [
+            pa.field("task_id", pa.string(), nullable=False),  # a task of the iteration
+            pa.field("samples", pa.int32(), nullable=False),  # episodes of it
+        ]
+    )
+    return TableFormat(name="sample_counts", version=1, schema=schema)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from erl_pipeline.config.objective import ObjectiveConfig, ReplayLoss
 from erl_pipeline.config.optimizer import UpdateConfig
-from erl_pipeline.episodes.roles import NEVER_TRAINED, trainable
+from erl_pipeline.episodes.roles import NEVER_TRAINED, is_trainable, trainable
 from erl_pipeline.objectives.advantages import count_groups, group_advantages
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
@@ -18,7 +18,6 @@ from erl_pipeline.policies.checkpoints import (
     checkpoint_parts,
 )
 from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
-from erl_pipeline.stages.training.policy_age import too_old, young_policies
 from erl_pipeline.stages.training.replayed_rows import REPLAY, read_replayed, weighed
 from erl_pipeline.stages.training.training_record import reinforcement_rows
 from erl_pipeline.stages.training.training_stage import (
@@ -38,7 +37,37 @@ if TYPE_CHECKING:
     from erl_pipeline.plan.plan import RunState
     from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.sources import Sources
+    from storage.artifacts.manifest import Manifest
+    from storage.artifacts.store import ArtifactStore
     from storage.tables.trajectories import Trajectory
+
+
+def young_policies(store: ArtifactStore, checkpoint: Manifest, max_age: int) -> dict[str, int]:
+    """Id -> age of a checkpoint and of those it was trained from, up to `max_age` iterations before it.
+
+    The age counts iterations back along the line of checkpoints; all checkpoints of one iteration have the
+    same age. Only the manifests that are needed for this are read.
+    """
+    ages: dict[str, int] = {}
+    age, newer, at = 0, checkpoint, checkpoint
+    while True:
+        age += at.iteration != newer.iteration
+        if age > max_age:
+            return ages
+        ages[at.artifact_id] = age
+        before = store.find(at.inputs[CHECKPOINT]) if CHECKPOINT in at.inputs else None
+        if before is None:
+            return ages
+        newer, at = at, before
+
+
+def too_old(rows: Iterable[Trajectory], young: Iterable[str]) -> frozenset[str]:
+    """Ids of the trainable trajectories that none of the `young` policies sampled."""
+    policies = set(young)
+    return frozenset(
+        row.trajectory_id for row in rows if is_trainable(row) and row.policy_version not in policies
+    )
+
 
 REFERENCE = "reference"
 GROUPS, ZERO_ADVANTAGE_GROUPS = "groups", "zero_advantage_groups"

@@ -16,8 +16,8 @@ from erl_pipeline.environments.interface import Task
 from erl_pipeline.plan.plan import Place
 from erl_pipeline.runs.branch import begin_offline
 from erl_pipeline.runs.driver import open_run
+from erl_pipeline.runs.import_trajectories import import_trajectories
 from erl_pipeline.stages.evaluation.evaluate import EVALUATION, WITH_MEMORY
-from erl_pipeline.stages.rollouts.import_trajectories import import_trajectories
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.runs.origin import OfflineOrigin

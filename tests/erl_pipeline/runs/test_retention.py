@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.plan import sources
-from erl_pipeline.plan.fingerprint import package_fingerprint
 from erl_pipeline.plan.listener import NullListener
 from erl_pipeline.plan.plan import Place, Plan
+from erl_pipeline.plan.plugin_code import plugin_fingerprints
 from erl_pipeline.plan.sources import unread_sources
 from erl_pipeline.runs.audit import audit
 from erl_pipeline.runs.branch import begin_branch, begin_offline
@@ -226,7 +226,9 @@ def test_what_today_s_code_makes_otherwise_is_refused_with_a_way_out(
 ) -> None:
     go(small(retention={"trajectories": "1"}), store, 3)
     monkeypatch.setattr(
-        sources, "package_fingerprint", lambda package: package_fingerprint(package) + "edited"
+        sources,
+        "plugin_fingerprints",
+        lambda found: {package: f"{each}edited" for package, each in plugin_fingerprints(found).items()},
     )
     origin = OfflineOrigin(
         run="small", first_iteration=1, last_iteration=1, checkpoint_id=None, evaluates=False

@@ -19,7 +19,7 @@ from erl_pipeline.plan.stage import StageCall
 from erl_pipeline.runs.branch import begin_offline
 from erl_pipeline.stages.memory.opened import opened_memory
 from erl_pipeline.stages.names import MEMORY, TASKS, TRAINING
-from erl_pipeline.stages.rollouts import generate_rollouts, scorer_errors
+from erl_pipeline.stages.rollouts import counts, generate_rollouts
 from erl_pipeline.stages.rollouts.playing import play_episodes
 from erl_pipeline.stages.tasks.prepare_tasks import read_tasks
 from storage.runs.origin import OfflineOrigin
@@ -83,7 +83,7 @@ def trained(name: str, store: Path, patch: pytest.MonkeyPatch, *, unscored: bool
         return replace(found, rows=rows)
 
     patch.setattr(generate_rollouts, "play_episodes", played)
-    patch.setattr(scorer_errors, "ALLOWED_SHARE", 1.0)
+    patch.setattr(counts, "ALLOWED_SHARE", 1.0)
     patch.setattr(extract, "read_answer", lambda *_: [ExperienceOperation("add", NOTE)])
     go(configured(name), store)
     patch.undo()

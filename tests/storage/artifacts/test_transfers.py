@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from storage.artifacts import parts
+from storage.artifacts import transfers
 from storage.artifacts.cache import CacheSettings
 from storage.artifacts.manifest import FileEntry
-from storage.artifacts.parts import PART_BYTES, parts_of
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
+from storage.artifacts.transfers import PART_BYTES, parts_of
 from storage.errors import DamagedArtifact, StoreError
 from storage.filesystem import open_root
 from tests.s3_server import S3Server
@@ -45,7 +45,7 @@ def elsewhere(
     object_store_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[], ArtifactStore]:
     """A store in memory with parts of four bytes, and a function that opens it as another machine would."""
-    monkeypatch.setattr(parts, "PART_BYTES", 4)
+    monkeypatch.setattr(transfers, "PART_BYTES", 4)
 
     def move() -> ArtifactStore:
         monkeypatch.setattr(tempfile, "tempdir", tempfile.mkdtemp(dir=tmp_path))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from storage.memory.deduplicate import fold, folded_search
 from storage.memory.entries import MemoryEntry
-from storage.memory.view import MemoryHit
+from storage.memory.view import MemoryHit, fold, folded_search
 
 LOOK = "look at the board first and then go around the hole to the right of it"
 LOOK_LEFT = LOOK.replace("right", "left")  # 15 of 16 words

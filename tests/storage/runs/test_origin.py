@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from storage.errors import StoreError
+from storage.runs.ledger import record_bytes
 from storage.runs.origin import BranchOrigin, OfflineOrigin, read_origin, write_origin
-from storage.runs.records import record_bytes
 
 BRANCH = BranchOrigin(run="first", iteration=3, stage="update_policy")
 

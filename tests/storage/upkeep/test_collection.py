@@ -14,7 +14,8 @@ from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import RunBusy, StoreError
 from storage.runs.run import RunStore
-from storage.upkeep.collection import collect, plan_collection
+from storage.upkeep.collection import collect, committed_bytes, plan_collection, usage_by_run
+from tests.histories import write_history
 
 NOW = timedelta(0)
 
@@ -177,3 +178,24 @@ def test_a_collection_killed_half_way_leaves_whole_artifacts_with_their_inputs(s
     assert len(ids(store)) == 2
     assert not (Path(store.uri) / "trash").exists() or list((Path(store.uri) / "trash").iterdir()) == []
     assert json.loads((Path(store.uri) / "runs" / "run" / "run.json").read_text())["name"] == "run"
+
+
+def test_what_two_runs_have_is_shared_and_the_rest_their_own(tmp_path: Path) -> None:
+    history = write_history(str(tmp_path / "store"))
+    usage = usage_by_run(history.store.uri)
+    assert list(usage) == ["base", "branch"]
+    shared = {"bootstrap", "shard", "rollouts"}
+    assert usage["branch"].artifacts == len(shared) + 1
+    assert usage["base"].artifacts == len(history.ids) - 1
+    for run, only in (("branch", {"update-branch"}), ("base", set(history.ids) - shared - {"update-branch"})):
+        assert usage[run].own == sum(size(tmp_path, history.ids[name]) for name in only)
+        assert usage[run].shared == sum(size(tmp_path, history.ids[name]) for name in shared)
+    manifest = history.store.find(history.ids["shard"])
+    assert manifest is not None
+    assert 0 < committed_bytes(manifest) < size(tmp_path, manifest.artifact_id)
+
+
+def size(folder: Path, artifact_id: str) -> int:
+    """Bytes of all files of an artifact, its manifest included."""
+    (place,) = (folder / "store" / "artifacts").glob(f"*/{artifact_id}")
+    return sum(file.stat().st_size for file in place.rglob("*") if file.is_file())

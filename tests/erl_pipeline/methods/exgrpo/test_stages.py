@@ -24,8 +24,7 @@ from erl_pipeline.methods.exgrpo.select_replay import SELECT_REPLAY, ReplaySelec
 from erl_pipeline.methods.exgrpo.settings import BucketSettings, DrawSettings, ReplayConfig, TierSettings
 from erl_pipeline.policies.checkpoints import LoadedPolicies, WeightsSettings
 from erl_pipeline.stages.names import HELD_OUT, TRAINING
-from erl_pipeline.stages.rollouts.sample_counts import SAMPLES_FILE, planned_samples
-from erl_pipeline.stages.tasks.draw_tasks import draw_tasks
+from erl_pipeline.stages.tasks.draw_tasks import SAMPLES_FILE, draw_tasks, planned_samples
 from erl_pipeline.stages.tasks.prepare_tasks import task_line
 from erl_pipeline.stages.training.replayed_rows import REPLAYED_FILE, read_replayed
 from storage.artifacts.artifact import Artifact

@@ -1,8 +1,20 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import replace
 
+import polars as pl
 import pytest
 
-from erl_pipeline.stages.rollouts.counts import count_parts, count_rollouts, part_rates, success_rates
+from erl_pipeline.stages.rollouts.counts import (
+    count_parts,
+    count_rollouts,
+    graded_rewards,
+    part_rates,
+    require_scored,
+    success_rates,
+)
+from storage.errors import EnvironmentFailed
 from tests.erl_pipeline.episodes.script import play
 
 
@@ -61,3 +73,45 @@ def test_a_rate_of_nothing_is_left_out() -> None:
         "success_first_attempt",
         "success_episode",
     }
+
+
+def rollouts(rewards: Sequence[float], unscored: int = 0) -> pl.LazyFrame:
+    """First attempts with these rewards, some that could not be scored, and a second attempt."""
+    finish = ["done"] * len(rewards) + ["scorer_error"] * unscored
+    first = [
+        {"role": "first_attempt", "parent_trajectory_id": None, "finish_reason": reason, "reward": reward}
+        for reason, reward in zip(finish, [*rewards, *[0.0] * unscored], strict=True)
+    ]
+    second = {"role": "second_attempt", "parent_trajectory_id": "t", "finish_reason": "done", "reward": 0.7}
+    return pl.DataFrame([*first, second], schema_overrides={"parent_trajectory_id": pl.String}).lazy()
+
+
+def test_the_mean_reward_of_first_attempts_is_given_where_one_is_neither_0_nor_1() -> None:
+    assert graded_rewards(rollouts([0.0, 0.5, 1.0, 0.5], unscored=2)) == {"reward_first_attempt": 0.5}
+
+
+def test_rewards_of_0_and_1_are_left_to_the_success_rate() -> None:
+    assert graded_rewards(rollouts([0.0, 1.0, 1.0])) == {}
+
+
+ROLLOUTS = pl.DataFrame(
+    {
+        "episode_id": ["a-0", "b-0", "b-0", "c-0"],
+        "task_id": ["a", "b", "b", "c"],
+        "finish_reason": ["done", "scorer_error", "scorer_error", "scorer_error"],
+        "feedback": ["wrong", "what a reflection answers", "step: it gave nan", "step: it gave 2"],
+    }
+).lazy()
+
+
+def test_a_hundredth_of_the_episodes_may_fail() -> None:
+    require_scored({"episodes": 200, "scorer_errors": 2}, ROLLOUTS)
+    require_scored({"episodes": 3}, ROLLOUTS)
+
+
+def test_more_stop_the_run_and_name_the_first_task() -> None:
+    told = (
+        "2 of 199 episodes could not be scored, more than 1%; they are of 2 tasks, the first is b: step: it"
+    )
+    with pytest.raises(EnvironmentFailed, match=told):
+        require_scored({"episodes": 199, "scorer_errors": 2}, ROLLOUTS)

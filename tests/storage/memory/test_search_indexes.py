@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from storage.memory.entries import MEMORY_SCHEMA, MemoryEntry, iterate_delta, write_embedded
-from storage.memory.index_columns import (
+from storage.memory.search_indexes import (
     CREDIT_STEP,
     ENTRY,
     INDEX_KEY,

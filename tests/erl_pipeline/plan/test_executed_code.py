@@ -1,0 +1,84 @@
+"""What a stage executes is what its version or its recipe answers for."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import defaultdict
+from inspect import CO_OPTIMIZED
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.plan.plugin_code import reached_code
+from erl_pipeline.plan.source_tree import Name
+from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.plan.versions import FOLDER, in_tree
+from tests.erl_pipeline.runs.small_runs import go, small
+
+SERVED = ("erl_pipeline.plan.", "storage.artifacts.", "storage.filesystem")
+"""What a stage is given: progress, resources, and the store with its checks. It gives no bytes."""
+
+
+def test_all_that_a_run_of_erl_executes_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every function that a stage of one iteration calls, in any thread, is among the definitions that the
+    version guard or a plug-in's fingerprint has for that stage."""
+    executed: dict[str, set[Name]] = defaultdict(set)
+    stages: dict[str, Stage[Any]] = {}
+    compute = Stage.__getattribute__
+
+    def watched(stage: Stage[Any], name: str) -> Any:
+        real = compute(stage, name)
+        if name != "compute":
+            return real
+
+        def watch(call: StageCall[Any]) -> StageResult:
+            stages[stage.name] = stage
+            profile = _noting(executed[stage.name])
+            threading.setprofile(profile)
+            sys.setprofile(profile)
+            try:
+                result: StageResult = real(call)
+            finally:
+                sys.setprofile(None)
+                threading.setprofile(None)
+            return result
+
+        return watch
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stage, "__getattribute__", watched)
+        go(small(iterations=1), tmp_path)
+    assert {"bootstrap", "rollout_shard", "update_policy", "index_memory", "evaluate"} <= executed.keys()
+
+    tree = in_tree()
+    found = [plugins("environments")["frozen_lake"], plugins("methods")["erl"]]
+    of_plugins = reached_code(found)
+    for name, definitions in executed.items():
+        stage = stages[name]
+        starts = [(each.__module__, each.__qualname__) for each in (stage.compute, stage.settings)]
+        missing = definitions - tree.reach(starts).keys() - of_plugins.keys()
+        assert sorted(each for each in missing if not each[0].startswith(SERVED)) == [], name
+
+
+def _noting(into: set[Name]) -> Any:
+    """A profiler that notes the definitions of this project that are called."""
+    seen: set[CodeType] = set()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        code = frame.f_code
+        if event != "call" or code in seen:
+            return
+        seen.add(code)
+        # A class body or a module runs when it is imported, and takes no part.
+        if not code.co_flags & CO_OPTIMIZED:
+            return
+        path = Path(code.co_filename)
+        if path.is_relative_to(FOLDER / "erl_pipeline") or path.is_relative_to(FOLDER / "storage"):
+            module = ".".join(path.relative_to(FOLDER).with_suffix("").parts).removesuffix(".__init__")
+            into.add((module, code.co_qualname.partition(".")[0]))
+
+    return note
