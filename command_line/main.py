@@ -10,17 +10,7 @@ from typing import Annotated
 
 import typer
 
-from command_line import (
-    certify,
-    config,
-    diff,
-    export,
-    gc,
-    importing,
-    schedule,
-    serve,
-    status,
-)
+from command_line import certify, config, diff, export, gc, importing, schedule, serve, status
 from command_line.cluster.command import app as cluster
 from command_line.cluster.trainer_node import trainer_node
 from command_line.compare.command import compare

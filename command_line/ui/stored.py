@@ -11,12 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from command_line.ui.cached import KnownFiles, KnownLineage, MemorySearches, Sealed
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.evaluation.history import (
-    CurvePoint,
-    StageRecord,
-    learning_curve,
-    stored_records,
-)
+from erl_pipeline.evaluation.history import CurvePoint, StageRecord, learning_curve, stored_records
 from erl_pipeline.evaluation.iterations import IterationRow, history_rows
 from erl_pipeline.plan.column import Column
 from erl_pipeline.plan.plan import Place
