@@ -120,11 +120,11 @@ def measure_rollouts(contender: str, threads: int) -> Figures:
     with tempfile.TemporaryDirectory() as folder, planned_run(config, folder) as run:
         run.begin()
         one = config.rollouts.model_copy(update={"tasks_per_iteration": 1, "group_size": 1})
-        run.carry_out(run.first_shards(WARM_UP, one))
+        run.execute_run(run.first_shards(WARM_UP, one))
         shards = run.first_shards(1)
         sampling.update(seconds=0.0, cpu=0.0)
         began, cpu = time.perf_counter(), time.process_time()
-        outcomes = run.carry_out(shards)
+        outcomes = run.execute_run(shards)
         seconds, spent = time.perf_counter() - began, time.process_time() - cpu
         rows = read_trajectories(run.files(outcomes, TRAJECTORIES))
     return {

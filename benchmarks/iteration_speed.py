@@ -120,9 +120,9 @@ def measure_ours(arguments: argparse.Namespace) -> Figures:
         planned_run(load_config(CONFIG, overrides), store) as run,
     ):
         run.begin()
-        run.carry_out(run.plan.of_iteration(1))
+        run.execute_run(run.plan.of_iteration(1))
         cpu_before, started = server_cpu_seconds(os.getpid()), time.perf_counter()
-        run.carry_out(run.plan.of_iteration(2))
+        run.execute_run(run.plan.of_iteration(2))
         seconds = time.perf_counter() - started
         cpu = server_cpu_seconds(os.getpid()) - cpu_before
     update = run.outcomes["update_policy"]

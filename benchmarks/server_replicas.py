@@ -63,7 +63,7 @@ def measure(replicas: int, rounds: int, threads: int) -> Figures:
     with tempfile.TemporaryDirectory() as folder, planned_run(config, str(Path(folder) / "store")) as run:
         run.begin()
         started = time.perf_counter()
-        run.carry_out(run.first_shards(1))
+        run.execute_run(run.first_shards(1))
         start_seconds = time.perf_counter() - started
         kept: Any = run.resources.kept("engine")
         engine = kept.engine
@@ -74,7 +74,7 @@ def measure(replicas: int, rounds: int, threads: int) -> Figures:
             shards = run.first_shards(iteration)
             engine.reset_prefix_cache()
             started = time.perf_counter()
-            outcomes += run.carry_out(shards)
+            outcomes += run.execute_run(shards)
             seconds += time.perf_counter() - started
         if process_ids != [server.process_id for server in engine.servers()]:
             raise RuntimeError(

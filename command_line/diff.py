@@ -12,8 +12,7 @@ from command_line.options import DEFAULT_STORE, ExistingStore, Json
 from command_line.output import counted, print_json, print_line, print_table, print_wide_table
 
 if TYPE_CHECKING:
-    from erl_pipeline.evaluation.divergence.difference import ContentDifference
-    from erl_pipeline.evaluation.divergence.first import Divergence, Parting
+    from erl_pipeline.evaluation.first_difference import ContentDifference, Divergence, Parting
     from erl_pipeline.evaluation.run_difference import Measurement, ResultDifference, StageDifference
     from erl_pipeline.plan.column import Column
 
@@ -23,7 +22,7 @@ _MOST_LINES = 12
 
 def show_first_divergence(run_a: str, run_b: str, store: str, *, json: bool) -> None:
     """Print the first artifact that the runs do not share, and the first whose content differs."""
-    from erl_pipeline.evaluation.divergence.first import first_divergence
+    from erl_pipeline.evaluation.first_difference import first_divergence
     from erl_pipeline.evaluation.history import read_history
     from storage.artifacts.store import ArtifactStore
     from storage.runs.run import RunStore
@@ -109,10 +108,10 @@ def diff(
     if first:
         show_first_divergence(run_a, run_b, store, json=json)
         return
-    from erl_pipeline.config.shown.differences import settings_differences
+    from erl_pipeline.config.shown import settings_differences
     from erl_pipeline.evaluation.history import read_history
     from erl_pipeline.evaluation.run_difference import common_columns, result_differences, stage_differences
-    from erl_pipeline.runs.columns import run_columns
+    from erl_pipeline.runs.config import run_columns
     from erl_pipeline.views.report.tables import legend
     from storage.artifacts.store import ArtifactStore
     from storage.runs.origin import OfflineOrigin, read_origin

@@ -105,7 +105,7 @@ def in_foreground(
     from rich.console import Console
 
     from command_line.progress import ProgressDisplay
-    from erl_pipeline.runs.columns import method_columns
+    from erl_pipeline.runs.config import method_columns
     from storage.errors import Interrupted
 
     stop = StopRequest()

@@ -10,20 +10,29 @@ from typing import Annotated
 
 import typer
 
-from command_line import certify, config, diff, export, gc, importing, schedule, serve, status
+from command_line import (
+    config,
+    diff,
+    export,
+    gc,
+    importing,
+    schedule,
+    serve,
+    status,
+)
 from command_line.cluster.command import app as cluster
 from command_line.cluster.trainer_node import trainer_node
 from command_line.compare.command import compare
 from command_line.doctor.command import doctor
 from command_line.env.command import app as env
 from command_line.episodes.command import app as episodes
-from command_line.evaluate.command import evaluate
+from command_line.evaluate import evaluate
 from command_line.lineage.command import app as lineage
 from command_line.memory.command import app as memory
 from command_line.plan.command import plan
 from command_line.replay.command import replay
-from command_line.runs.command import app as runs
-from command_line.train.command import train
+from command_line.runs import app as runs
+from command_line.train import train
 from command_line.ui.command import ui
 from storage.errors import PipelineError
 
@@ -76,7 +85,6 @@ app.command("compare")(compare)
 app.command("report")(status.report)
 app.command("export")(export.export)
 app.command("replay")(replay)
-app.command("certify")(certify.certify)
 app.command("diff")(diff.diff)
 app.command("ui")(ui)
 app.command("serve")(serve.serve)

@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options that several commands have, and the completion of runs by the Tab key."""
 
 from __future__ import annotations
 

@@ -17,11 +17,10 @@ _SHOWN = 5
 
 def status(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     """Show how far a run is, iteration by iteration."""
-    from command_line.runs.described import all_iterations
+    from command_line.run_state import all_iterations
     from erl_pipeline.evaluation.history import stored_records, training_cost
     from erl_pipeline.evaluation.iterations import history_rows
-    from erl_pipeline.runs.columns import method_columns
-    from erl_pipeline.runs.config import readable_config
+    from erl_pipeline.runs.config import method_columns, readable_config
     from erl_pipeline.runs.state import begun_iterations, completed_iterations
     from erl_pipeline.views.report.tables import iteration_table
     from storage.artifacts.store import ArtifactStore

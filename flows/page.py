@@ -118,7 +118,7 @@ def artifact_key(run: str, kind: str) -> str:
 def newest_rows(store_uri: str, run: str) -> list[dict[str, str]]:
     """A run's newest iterations as the terminal shows them, column by column."""
     from erl_pipeline.evaluation.iterations import stored_rows
-    from erl_pipeline.runs.columns import run_columns
+    from erl_pipeline.runs.config import run_columns
     from erl_pipeline.views.report.tables import MOST_ROWS, iteration_table
     from storage.artifacts.store import ArtifactStore
     from storage.runs.run import RunStore

@@ -34,7 +34,7 @@ class PlannedRun:
     outcomes: dict[str, StageOutcome] = field(default_factory=dict)
     """The latest outcome of each stage."""
 
-    def carry_out(self, nodes: Iterable[PlannedStage]) -> list[StageOutcome]:
+    def execute_run(self, nodes: Iterable[PlannedStage]) -> list[StageOutcome]:
         """Execute these stages of the plan as the driver does; what is in the store is reused."""
         found: list[StageOutcome] = []
 
@@ -61,7 +61,7 @@ class PlannedRun:
     def begin(self) -> list[StageOutcome]:
         """Execute what a run has before its first iteration, without its evaluation."""
         before = self.plan.of_iteration(0)
-        return self.carry_out(node for node in before if node.stage.output != "evaluation")
+        return self.execute_run(node for node in before if node.stage.output != "evaluation")
 
     def first_shards(self, iteration: int, rollouts: RolloutConfig | None = None) -> list[PlannedStage]:
         """The shards of an iteration, sampled from the first policy; with other `rollouts` settings, if

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from command_line.options import Json, Settings
-from command_line.output import counted, print_json, print_line
+from command_line.output import print_json, print_line, print_table
 
 if TYPE_CHECKING:
+    from erl_pipeline.config.base import PluginSettings
     from erl_pipeline.config.plugins.installed import Plugin
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.environments.interface import EnvironmentPlugin
+    from erl_pipeline.environments.interface import EnvironmentPlugin, Task
+
 
 Given = Annotated[
     str, typer.Argument(metavar="TYPE|CONFIG", help="Type of an environment, or a configuration with one.")
@@ -21,7 +24,7 @@ Given = Annotated[
 
 
 def show(given: Given, settings: Settings = None, json: Json = False) -> None:
-    """Show an environment: its settings, and whether it has tools, a tiny form, streams and test tasks.
+    """Show an environment: its settings, and whether it has tools, a tiny form and test tasks.
 
     With a configuration, also show how many tasks there are, how many held-out tasks are twins of training
     tasks (a board turned or mirrored), what of its files is left out, and how one begins.
@@ -73,14 +76,14 @@ def _about(plugin: Plugin) -> dict[str, Any]:
     from dataclasses import asdict
 
     from erl_pipeline.config.plugins.extras import missing_of_extra
-    from erl_pipeline.config.shown.described import describe_settings
+    from erl_pipeline.config.shown import describe_settings
 
     return {
         "type": plugin.type,
         "distribution": plugin.distribution,
         "version": plugin.version,
         "about": " ".join((plugin.settings.__doc__ or "").split()),
-        "missing": missing_of_extra(plugin.distribution, plugin.value.extra),
+        "missing": missing_of_extra(plugin.distribution, plugin.value.dependencies.extra),
         "settings": [asdict(each) for each in describe_settings(plugin.settings) if each.key != "type"],
     }
 
@@ -92,15 +95,14 @@ def _abilities(plugin: Plugin, config: RunConfig | None) -> dict[str, Any]:
 
     value = plugin.value
     found: dict[str, Any] = {
-        "timing": value.timing,
-        "gold_answers": value.gold_answer is not None,
-        "task_files": value.tasks_from_file is not None,
+        "timing": value.episodes.timing,
+        "gold_answers": value.gold_answers is not None,
+        "task_files": value.splits.from_file is not None,
         "tools": None,
         "tiny": None,
-        "streams": None,
         "test_tasks": None,
-        "test_needs": value.test_needs,
-        "tiny_needs": value.tiny_needs,
+        "test_needs": value.splits.test_needs,
+        "tiny_needs": value.tiny.needs,
     }
     try:
         settings = (
@@ -109,31 +111,42 @@ def _abilities(plugin: Plugin, config: RunConfig | None) -> dict[str, Any]:
     except ValidationError:
         return found
     found["timing"] = value.timing_of(settings)
-    found["tiny"] = value.tiny(settings) is not None
-    found["streams"] = [] if value.streams is None else list(value.streams.realms(settings))
+    found["tiny"] = value.tiny.parts(settings) is not None
     if config is not None:
-        found["test_tasks"] = len(value.test_tasks(settings, config.seed))
+        found["test_tasks"] = len(value.splits.test_tasks(settings, config.seed))
     return found
 
 
 def _tasks(plugin: Plugin, config: RunConfig) -> dict[str, Any]:
     """How many tasks there are of each split, how many of them have a twin in training, and what is left out;
     no twins are counted where the environment knows of none."""
-    from erl_pipeline.environments.twins import with_twin
-
     settings, seed = config.environment, config.seed
     training = plugin.value.training_tasks(settings, seed)
     others = {
         "held_out": plugin.value.held_out_tasks(settings, seed, config.evaluation.tasks),
-        "test": plugin.value.test_tasks(settings, seed),
+        "test": plugin.value.splits.test_tasks(settings, seed),
     }
-    twins = {split: with_twin(plugin.value, settings, tasks, training) for split, tasks in others.items()}
+    twins = {split: _with_twin(plugin.value, settings, tasks, training) for split, tasks in others.items()}
     return {
         "training": len(training),
         **{split: len(tasks) for split, tasks in others.items()},
         "twins": None if None in twins.values() else twins,
-        "left_out": list(plugin.value.left_out(settings)),
+        "left_out": list(plugin.value.splits.left_out(settings)),
     }
+
+
+def _with_twin(
+    plugin: EnvironmentPlugin[Any], settings: PluginSettings, tasks: Sequence[Task], others: Sequence[Task]
+) -> int | None:
+    """How many of the tasks are a twin of another one of `others`; None where no task can have any."""
+
+    def key(task: Task) -> str | None:
+        part, own = plugin.part(settings, task)
+        twin_key = part.plugin.splits.twin_key
+        return None if twin_key is None else f"{own.environment} {twin_key(own.payload)}"
+
+    keys = {key(task) for task in others} - {None}
+    return sum(key(task) in keys for task in tasks) if keys else None
 
 
 def _first(plugin: Plugin, config: RunConfig) -> tuple[list[Any], list[Any], str]:
@@ -195,20 +208,12 @@ _SPLITS = (("training", "training"), ("held_out", "held-out"), ("test", "test"))
 
 def _words(shown: dict[str, Any]) -> list[tuple[str, str]]:
     unknown = "depends on the settings: give a configuration"
-    tools, streams, test = shown["tools"], shown["streams"], shown["test_tasks"]
+    tools, test = shown["tools"], shown["test_tasks"]
     tiny = unknown if shown["tiny"] is None else "yes" if shown["tiny"] else "not with these settings"
     none = f"none; they need {shown['test_needs']}" if shown["test_needs"] else "none"
     return [
         ("tools", unknown if tools is None else ", ".join(tools) or "none"),
         ("tiny form", f"{tiny}{f'; it needs {needs}' if (needs := shown['tiny_needs']) else ''}"),
-        (
-            "streams",
-            unknown
-            if streams is None
-            else counted(len(streams), "held-out realm")
-            if streams
-            else "none with these settings",
-        ),
         ("test tasks", unknown if test is None else f"{test:,}" if test else none),
         ("task files", "yes" if shown["task_files"] else "no"),
         ("gold answers", "yes" if shown["gold_answers"] else "no"),
@@ -220,3 +225,53 @@ def _plain(value: Any) -> str:
     import json
 
     return json.dumps(value, ensure_ascii=False)
+
+
+def list_environments(json: Json = False) -> None:
+    """List the installed environments, the package of each, and what it still needs."""
+    from erl_pipeline.config.plugins.installed import plugins
+
+    group = plugins("environments")
+    found = [_described(plugin) for plugin in group.found.values()]
+    if json:
+        broken = [
+            {"type": each.type, "distribution": each.distribution, "problem": each.problem}
+            for each in group.broken
+        ]
+        print_json({"environments": found, "broken": broken})
+        return
+    print_table(
+        [
+            {
+                "type": each["type"],
+                "package": f"{each['distribution']} {each['version']}",
+                "what it is": each["about"],
+                "needs": _needs(each),
+            }
+            for each in found
+        ],
+        left=("type", "package", "what it is", "needs"),
+    )
+    for problem in group.broken:
+        print_line(f"{problem.type} of package {problem.distribution} cannot be used: {problem.problem}")
+    print_line("Look at one: erl-pipeline env show TYPE")
+
+
+def _described(plugin: Plugin) -> dict[str, Any]:
+    from erl_pipeline.config.plugins.extras import missing_of_extra
+
+    return {
+        "type": plugin.type,
+        "distribution": plugin.distribution,
+        "version": plugin.version,
+        "about": (plugin.settings.__doc__ or "").strip().partition("\n")[0],
+        "extra": plugin.value.dependencies.extra,
+        "missing": missing_of_extra(plugin.distribution, plugin.value.dependencies.extra),
+    }
+
+
+def _needs(described: dict[str, Any]) -> str:
+    """The command that installs what is missing; empty if nothing is."""
+    if not described["missing"]:
+        return ""
+    return f"pip install '{described['distribution']}[{described['extra']}]'"

@@ -11,7 +11,7 @@ import typer
 from command_line.foreground import StopRequest, in_foreground
 from command_line.output import counted, print_json, print_line, print_table
 from command_line.progress import ProgressDisplay
-from command_line.replay.stored import StoredRun
+from command_line.replay.stored_run import StoredRun
 from erl_pipeline.runs.audit import REFUTED, AuditResult, audit
 from storage.errors import InputError
 from storage.filesystem import users_scratch

@@ -27,7 +27,7 @@ from storage.lineage.graph import ArtifactGraph
 from storage.lineage.places import RowPlaces
 from storage.memory.index import copy_index, index_folder
 from storage.memory.search import SearchMode
-from storage.memory.view import MemoryHit, MemoryVersions, MemoryView
+from storage.memory.view import MemoryHit, MemoryView, ReflectionMemory
 from storage.tables.parquet import TableFormat, scan_files
 from storage.tables.scored import with_measured
 from storage.tables.trajectories import TRAJECTORIES
@@ -213,7 +213,7 @@ class MemorySearches:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="erl-pipeline-ui-")
         self._embedders: dict[str, SentenceEmbedder] = {}
-        self._tables: dict[str, MemoryVersions] = {}
+        self._tables: dict[str, ReflectionMemory] = {}
         self._views: dict[str, tuple[str, MemoryView]] = {}
         """For each run, the version that was searched last, and its view."""
         self._turn = threading.Lock()
@@ -231,9 +231,9 @@ class MemorySearches:
             _, view = self._views[name]
             return view.search([text], top_k, task_type=task_type, mode=mode, exact=False)[0]
 
-    def _copy(self, memory: RunMemory) -> MemoryVersions:
+    def _copy(self, memory: RunMemory) -> ReflectionMemory:
         name, model, uri = memory.run.name, memory.embedding_model, self._folder.name
         if model not in self._embedders:
             self._embedders[model] = SentenceEmbedder(model, batch_tokens=1)
         copy_index(index_folder(memory.store.uri, name), index_folder(uri, name))
-        return MemoryVersions(uri, name, memory.store, self._embedders[model], _CACHE_BYTES)
+        return ReflectionMemory(uri, name, memory.store, self._embedders[model], _CACHE_BYTES)

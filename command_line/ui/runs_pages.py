@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse
 
 from command_line.ui.pages import Crumb, ThePages, TheStore, address
 from command_line.ui.stored import RunStatus, RunView, Stored
-from erl_pipeline.evaluation.divergence.first import first_divergence
+from erl_pipeline.evaluation.first_difference import first_divergence
 from erl_pipeline.evaluation.history import CurvePoint
 from erl_pipeline.views.report.curves import AXES, Axis, ChartedRun, curves_as_numbers
 from storage.errors import InputError, StoreError

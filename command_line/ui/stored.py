@@ -15,8 +15,7 @@ from erl_pipeline.evaluation.history import CurvePoint, StageRecord, learning_cu
 from erl_pipeline.evaluation.iterations import IterationRow, history_rows
 from erl_pipeline.plan.column import Column
 from erl_pipeline.plan.plan import Place
-from erl_pipeline.runs.columns import method_columns
-from erl_pipeline.runs.config import readable_config
+from erl_pipeline.runs.config import method_columns, readable_config
 from erl_pipeline.runs.planning import recorded_ids
 from erl_pipeline.runs.state import begun_iterations, completed_iterations
 from erl_pipeline.views.report.headline import Tile, held_out_tile, tiles

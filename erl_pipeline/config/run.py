@@ -13,12 +13,8 @@ from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, 
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
 from erl_pipeline.config.pipeline import PipelineConfig, ResourcesConfig
 from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.retention import RetentionConfig
-from erl_pipeline.config.rollouts import EvaluationConfig, RolloutConfig
-from erl_pipeline.config.selection import EasyToHardSelection
-from erl_pipeline.config.store import StoreConfig
-from erl_pipeline.config.stream import StreamConfig
-from erl_pipeline.config.warnings import WarningsConfig
+from erl_pipeline.config.rollouts import EasyToHardSelection, EvaluationConfig, RolloutConfig
+from erl_pipeline.config.store import RetentionConfig, StoreConfig, WarningsConfig
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -32,7 +28,7 @@ if TYPE_CHECKING:
     TrainerSettings: TypeAlias = PluginSettings
     RunnerSettings: TypeAlias = PluginSettings
 else:
-    from erl_pipeline.config.plugins.settings import settings_of
+    from erl_pipeline.config.plugins.installed import settings_of
 
     MethodSettings = settings_of("methods")
     EnvironmentSettings = settings_of("environments")
@@ -104,8 +100,6 @@ class RunConfig(Settings):
     def _possible_together(self) -> RunConfig:
         method = plugins("methods")[self.method.type].value
         plugins("policies")[self.policy.type].value.require_possible(self)
-        if self.evaluation.stream is not None:
-            require_streams(self, self.evaluation.stream)
         require_difficulty(self)
         require_somebody_finds_nodes(self)
         require_known_roles(self.objective, method.roles(self.method))
@@ -132,25 +126,6 @@ class ReadOnlyConfig(RunConfig):
         return self  # What was possible together was checked when the run began.
 
 
-def require_streams(config: RunConfig, stream: StreamConfig) -> None:
-    """Raise ValueError if a configuration's environment or method cannot be evaluated in streams."""
-    environment = plugins("environments")[config.environment.type].value
-    method = plugins("methods")[config.method.type].value
-    held_out = () if environment.streams is None else environment.streams.realms(config.environment)
-    if stream.realms > len(held_out):
-        raise ValueError(
-            f"evaluation.stream.realms: {stream.realms}; allowed: at most the {len(held_out)} realms that "
-            "the environment holds out (FrozenLake: environment.actions: realms with "
-            f"environment.realms.held_out: {stream.realms})"
-        )
-    reflecting = method.reflecting(method.episode_settings(config.method))
-    if environment.prompts(config.environment) is None and reflecting is None:
-        raise ValueError(
-            f"evaluation.stream: neither the environment nor method.type: {config.method.type} has prompts "
-            "for reflections; allowed is off, or an environment with its own prompts"
-        )
-
-
 def require_difficulty(config: RunConfig) -> None:
     """Raise ValueError if tasks are to be ordered by an environment that cannot say how hard they are."""
     selection = config.rollouts.selection
@@ -159,7 +134,7 @@ def require_difficulty(config: RunConfig) -> None:
     environment = plugins("environments")[config.environment.type].value
     parts = {part.settings.type: part.plugin for part in environment.parts(config.environment).values()}
     for type_, plugin in (parts or {config.environment.type: environment}).items():
-        if plugin.difficulty is None:
+        if plugin.splits.difficulty is None:
             raise ValueError(
                 f"rollouts.selection.by: environment; environment {type_} cannot say how hard a task is; "
                 "allowed is by: results"

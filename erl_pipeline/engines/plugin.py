@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.plugins.installed import NO_BYTES
 from erl_pipeline.engines.interface import AsynchronousEngine, GenerationEngine
 
 if TYPE_CHECKING:
@@ -144,12 +145,16 @@ class EnginePlugin(Generic[SettingsT]):
     all. The others may change during a run."""
     repeats_bytes: Callable[[SettingsT], bool] = lambda _settings: True
     """Whether equal requests give equal bytes on a CPU, whatever else is sampled at the same time."""
-    one_model_because: Callable[[SettingsT], str | None] = lambda _settings: None
+    one_model_because: Callable[[SettingsT], str | None] = field(
+        default=lambda _settings: None, metadata=NO_BYTES
+    )
     """The setting because of which it serves one model only; None where it serves several."""
-    require_here: Callable[[SettingsT], None] = _any_machine
+    require_here: Callable[[SettingsT], None] = field(default=_any_machine, metadata=NO_BYTES)
     """Raises ConfigError where this machine lacks what the settings ask for; a run that samples here asks
     before its first stage."""
-    capacity: Callable[[SettingsT, int], SamplingCapacity] = lambda _settings, asked: SamplingCapacity(asked)
+    capacity: Callable[[SettingsT, int], SamplingCapacity] = field(
+        default=lambda _settings, asked: SamplingCapacity(asked), metadata=NO_BYTES
+    )
     """What it holds in memory; the number says how many sequences it is asked for at a time."""
-    packages: tuple[str, ...] = ()
+    packages: tuple[str, ...] = field(default=(), metadata=NO_BYTES)
     """Further packages whose code decides what is sampled; its own always counts."""

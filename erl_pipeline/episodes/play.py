@@ -161,7 +161,7 @@ async def _episode(
         limits=setup.limits,
         ask_policy=partial(answers.sample, index),
         ask_memory=partial(answers.retrieve, index),
-        mean_metrics=part.plugin.mean_metrics,
+        mean_metrics=part.plugin.episodes.mean_metrics,
         withhold=setup.withhold,
         chat_server=setup.chat_server,
     )
@@ -270,7 +270,7 @@ async def _length(setup: EpisodeSetup, task: Task) -> int:
         limits=replace(setup.limits, context_length=_ENDLESS),
         ask_policy=_measure,
         ask_memory=_remember_nothing,
-        mean_metrics=part.plugin.mean_metrics,
+        mean_metrics=part.plugin.episodes.mean_metrics,
     )
     try:
         await setup.protocol(context)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins.installed import NO_BYTES, plugins
 from erl_pipeline.config.policy import LoraConfig
 from erl_pipeline.config.warm_start import WarmStartConfig
 
@@ -52,13 +52,13 @@ class PolicyKind(Generic[SettingsT]):
     settings: type[SettingsT]
     """Has a field `type: Literal["..."]`, by which a configuration chooses the kind."""
     traits: Callable[[SettingsT], PolicyTraits]
-    plan_first: Callable[[Planner], str]
+    plan_first: Callable[[Planner], str] = field(metadata=NO_BYTES)
     """Plans the stages that make the run's first checkpoint; returns its id."""
-    first_stage: Callable[[SettingsT], Stage[Any]]
+    first_stage: Callable[[SettingsT], Stage[Any]] = field(metadata=NO_BYTES)
     """The last of these stages."""
-    require_possible: Callable[[RunConfig], None] = _possible
+    require_possible: Callable[[RunConfig], None] = field(default=_possible, metadata=NO_BYTES)
     """Raises ValueError, which names them, for settings of a run that do not go with the kind."""
-    packages: tuple[str, ...] = ()
+    packages: tuple[str, ...] = field(default=(), metadata=NO_BYTES)
     """Further packages whose code decides what the first checkpoint is; its own always counts."""
 
 

@@ -86,7 +86,7 @@ class OpenRun:
                 outcome.reused,
                 outcome.seconds,
             )
-        self._tell(planned.place)
+        self._notify(planned.place)
 
     def share(self, entries: Iterable[LedgerEntry]) -> None:
         """Enter artifacts of another run in this run's ledger, each once."""
@@ -94,7 +94,7 @@ class OpenRun:
             place = _place(entry)
             if place not in self._recorded:
                 self._enter(entry.iteration, place, entry.kind, entry.artifact_id, True, 0.0)
-                self._tell(place)
+                self._notify(place)
 
     def _enter(
         self,
@@ -117,7 +117,7 @@ class OpenRun:
         self._entries.append(entry)
         self._recorded[place] = entry
 
-    def _tell(self, place: Place) -> None:
+    def _notify(self, place: Place) -> None:
         for observer in self.observers:
             observer(self._recorded[place])
 
@@ -162,7 +162,7 @@ def _unless_refused(store_uri: str, run: Run, is_new: bool) -> Iterator[None]:
         raise
 
 
-def carry_out(
+def execute_run(
     opened: OpenRun,
     plan: Plan,
     trusted: frozenset[Place],

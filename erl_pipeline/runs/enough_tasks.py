@@ -30,7 +30,7 @@ def require_tasks(config: RunConfig, *, drawn: bool = True) -> None:
     """
     plugin = plugins("environments")[config.environment.type].value
     environment = config.environment
-    if not plugin.quick_to_list(environment):
+    if not plugin.splits.quick_to_list(environment):
         return
     training = plugin.training_tasks(environment, config.seed)
     held_out = plugin.held_out_tasks(environment, config.seed, config.evaluation.tasks)
@@ -60,7 +60,7 @@ def require_tasks_of(plan: Plan, config: RunConfig, store: ArtifactStore) -> Seq
 def refuse_held_out_conversations(config: RunConfig) -> None:
     """Raise InputError, naming the row, where the file of the warm start asks a question that is kept from
     training. Only questions can be found in conversations, not boards."""
-    from erl_pipeline.stages.rollouts.foreign_rows import read_conversations
+    from erl_pipeline.stages.training.conversations import read_conversations
     from storage.texts import StorableTexts
 
     warm_start = policy_traits(config.policy).warm_start
@@ -80,7 +80,7 @@ def refuse_held_out_conversations(config: RunConfig) -> None:
 def sentences_left_out(config: RunConfig) -> Sequence[str]:
     """What of the environment's files is no task, and why; nothing where it takes long to list the tasks."""
     plugin = plugins("environments")[config.environment.type].value
-    if not plugin.quick_to_list(config.environment):
+    if not plugin.splits.quick_to_list(config.environment):
         return ()
-    sentences: Sequence[str] = plugin.left_out(config.environment)
+    sentences: Sequence[str] = plugin.splits.left_out(config.environment)
     return sentences

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.shown.differences import changed_settings
+from erl_pipeline.config.shown import changed_settings
 from erl_pipeline.plan.differences import recipe_differences
 from erl_pipeline.plan.plan import POLICY, Place, Plan, PlannedStage, RunState, stage_names
 from erl_pipeline.plan.planner import Planner
@@ -15,7 +15,6 @@ from erl_pipeline.plan.sources import NO_CODE, Sources
 from erl_pipeline.plan.stage import Stage
 from erl_pipeline.policies.kind import policy_traits
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE, plan_evaluation
-from erl_pipeline.stages.evaluation.evaluate_stream import EVALUATE_STREAM, plan_stream
 from erl_pipeline.stages.memory.forget_memory import FORGET_MEMORY
 from erl_pipeline.stages.tasks.build_environment_files import built_inputs
 from erl_pipeline.stages.tasks.prepare_tasks import PREPARE_TASKS
@@ -211,10 +210,6 @@ def _plan_evaluation(planner: Planner, state: RunState, iteration: int, *, last:
     evaluation = planner.config.evaluation
     if planner.evaluation_due(EVALUATE, iteration, last=last, every=evaluation.every):
         plan_evaluation(planner, state, iteration)
-    if evaluation.stream is not None and planner.evaluation_due(
-        EVALUATE_STREAM, iteration, last=last, every=None
-    ):
-        plan_stream(planner, state, iteration)
     method = plugins("methods")[planner.config.method.type].value
     method.plan_evaluation(planner, state, iteration, last=last)
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from erl_pipeline.plan.column import ChartLine, Column, Headline, only_drawn
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE
-from erl_pipeline.stages.evaluation.evaluate_stream import EVALUATE_STREAM
 from erl_pipeline.stages.memory.index_memory import INDEX_MEMORY
 from erl_pipeline.stages.rollouts.counts import reason_counter
 from erl_pipeline.stages.rollouts.generate_rollouts import GENERATE_ROLLOUTS
@@ -68,27 +67,6 @@ HELD_OUT_SAMPLED = Column(
     in_tables=False,
     drawn=ChartLine("Held-out success", "sampled first attempt", "success"),
 )
-STREAMED = (
-    Column(
-        EVALUATE_STREAM.name,
-        "first_none",
-        "stream",
-        "success rate of first attempts in held-out realms, without a note, late in the streams",
-        compare=True,
-        title="streamed, without a note",
-        share=True,
-    ),
-    Column(
-        EVALUATE_STREAM.name,
-        "first_own",
-        "+ note",
-        "the same given the stream's own latest note that helped",
-        compare=True,
-        title="streamed, with its own note",
-        share=True,
-    ),
-)
-"""Success in held-out realms, where only notes can help."""
 TOKENS = Column(
     GENERATE_ROLLOUTS.name,
     "generated_tokens",

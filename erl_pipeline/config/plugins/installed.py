@@ -1,5 +1,5 @@
-"""Installed plug-ins: environments, methods, kinds of policies,
-engines, trainers, runners and scorers, found by entry points.
+"""Installed plug-ins: environments, methods, kinds of policies, engines, trainers, runners and scorers, found
+by entry points.
 
 Any package can add one: it names an object with a `settings` model in one of the entry-point groups below.
 Configurations choose it by the `type` of these settings. A scorer is a function, which configurations choose
@@ -8,12 +8,18 @@ by the name of its entry point. The project's own plug-ins are found in the same
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import importlib.metadata
 import importlib.util
+import operator
+import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Literal, get_args
+from functools import cache
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BeforeValidator, Field
 
 from erl_pipeline.config.base import PluginSettings
 from storage.errors import ConfigError
@@ -23,71 +29,25 @@ Group = Literal["environments", "methods", "policies", "engines", "trainers", "r
 
 _OWN = "erl-pipeline"
 
-PARTS: Mapping[Group, tuple[str, ...]] = {
-    "environments": (
-        "settings",
-        "training_tasks",
-        "held_out_tasks",
-        "open",
-        "test_tasks",
-        "test_needs",
-        "tasks_from_file",
-        "prompts",
-        "files",
-        "packages",
-        "used_packages",
-        "task_key",
-        "kept_split",
-        "twin_key",
-        "left_out",
-        "timing",
-        "mean_metrics",
-        "tiny",
-        "tiny_needs",
-        "tiny_exclude",
-        "experience",
-        "tiny_extractor",
-        "streams",
-        "difficulty",
-        "parts",
-        "tiny_view",
-        "gold_answer",
-        "wrong_answers",
-        "picture",
-        "documents",
-        "extra",
-        "built_files",
-        "for_template",
-        "warm_start",
-        "quick_to_list",
-    ),
-    "methods": (
-        "settings",
-        "roles",
-        "plan_rollouts",
-        "plan_learning",
-        "episode_settings",
-        "first_attempt_settings",
-        "open_episode",
-        "role_limits",
-        "columns",
-        "retrieval",
-        "reflecting",
-        "packages",
-        "chat_server",
-        "shows_failed_attempts",
-        "plan_beginning",
-        "require_possible",
-        "pretrained_models",
-        "plan_evaluation",
-    ),
-    "policies": ("settings", "traits", "plan_first", "first_stage"),
-    "engines": ("settings", "open"),
-    "trainers": ("settings", "open", "require_here"),
-    "runners": ("settings", "run"),
-    "scorers": ("__call__",),
+_INTERFACES: Mapping[Group, str] = {
+    "environments": "erl_pipeline.environments.interface:EnvironmentPlugin",
+    "methods": "erl_pipeline.methods.interface:Method",
+    "policies": "erl_pipeline.policies.kind:PolicyKind",
+    "engines": "erl_pipeline.engines.plugin:EnginePlugin",
+    "trainers": "erl_pipeline.trainers.interface:TrainerPlugin",
+    "runners": "erl_pipeline.plan.runner:RunnerPlugin",
 }
-"""The attributes that an object of each group must have."""
+"""Group -> the type of its objects; a scorer is any function. They are imported when plug-ins are looked up:
+each of them imports this package."""
+
+NO_BYTES: Mapping[str, bool] = {"makes_bytes": False}
+"""Metadata of a field of a plug-in's record whose code gives no byte of an artifact: it draws, explains,
+checks or plans, so that an edit of it changes no id."""
+
+
+def makes_bytes(field: dataclasses.Field[Any]) -> bool:
+    """Whether a field of a plug-in's record counts in fingerprints: all do that do not deny it."""
+    return bool(field.metadata.get("makes_bytes", True))
 
 
 @dataclass(frozen=True)
@@ -117,7 +77,7 @@ class Plugin:
     def packages_for(self, settings: PluginSettings) -> tuple[str, ...]:
         """The packages of an environment, and those that these settings add, such as that of the scorer that
         they name."""
-        return tuple(dict.fromkeys((*self.packages, *self.value.used_packages(settings))))
+        return tuple(dict.fromkeys((*self.packages, *self.value.dependencies.used_packages(settings))))
 
     @property
     def is_own(self) -> bool:
@@ -173,7 +133,7 @@ def plugins(group: Group) -> Plugins:
     return _find(group)
 
 
-@lru_cache(maxsize=len(PARTS))
+@cache
 def _find(group: Group) -> Plugins:
     found: dict[str, Plugin] = {}
     broken: list[BrokenPlugin] = []
@@ -223,10 +183,7 @@ def _load(group: Group, point: importlib.metadata.EntryPoint) -> tuple[Plugin | 
     # Nothing that another package does at import may stop other work, not even an exit.
     except (Exception, SystemExit) as error:
         return None, f"its import fails with {type(error).__name__}: {error}"
-    missing = [part for part in PARTS[group] if not hasattr(value, part)]
-    if missing:
-        return None, f"{point.value} lacks {', '.join(missing)}"
-    problem = "" if group == "scorers" else _settings_problem(value, point)
+    problem = _type_problem(group, value, point)
     if problem:
         return None, problem
     absent = [name for name in getattr(value, "packages", ()) if not _is_installed(name)]
@@ -235,6 +192,16 @@ def _load(group: Group, point: importlib.metadata.EntryPoint) -> tuple[Plugin | 
         return None, f"{point.value}.packages names {', '.join(absent)}, which is not installed{how}"
     version = point.dist.version if point.dist is not None else "unknown"
     return Plugin(group, point.name, _distribution(point), version, point.value, value), ""
+
+
+def _type_problem(group: Group, value: Any, point: importlib.metadata.EntryPoint) -> str:
+    """Why an object is no plug-in of a group; empty if it is one."""
+    if group == "scorers":
+        return "" if callable(value) else f"{point.value} is no function"
+    interface = pkgutil.resolve_name(_INTERFACES[group])
+    if not isinstance(value, interface):
+        return f"{point.value} is no {interface.__name__} ({interface.__module__})"
+    return _settings_problem(value, point)
 
 
 def _settings_problem(value: Any, point: importlib.metadata.EntryPoint) -> str:
@@ -249,3 +216,20 @@ def _settings_problem(value: Any, point: importlib.metadata.EntryPoint) -> str:
     if types[0] != point.name:
         return f"its entry point is named {point.name!r}, but its settings have type {types[0]!r}"
     return ""
+
+
+def settings_of(group: Group) -> Any:
+    """The type of a setting that accepts the settings of any plug-in of a group. A bare name means the
+    plug-in with its default settings. Raises ConfigError if no plug-in of the group can be used."""
+    known = plugins(group)
+    if not known.found:
+        problems = "; ".join(f"{each.type}: {each.problem}" for each in known.broken)
+        raise ConfigError(f"no plug-in of {group} can be used ({problems or 'none is installed'})")
+    found: list[type[PluginSettings]] = [plugin.settings for plugin in known.found.values()]
+    union = functools.reduce(operator.or_, found)
+    by_type = Annotated[union, Field(discriminator="type")] if len(found) > 1 else union
+    return Annotated[by_type, BeforeValidator(_named)]
+
+
+def _named(value: Any) -> Any:
+    return {"type": value} if isinstance(value, str) else value

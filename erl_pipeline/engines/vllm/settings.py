@@ -9,8 +9,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from erl_pipeline.config.address import checked_address
-from erl_pipeline.config.base import PluginSettings, Settings
+from erl_pipeline.config.base import PluginSettings, Settings, checked_address
 
 _OF_DEVICES = ("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp")
 _OF_COPIES = ("--data-parallel-size", "-dp")

@@ -5,17 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 from erl_pipeline.environments.chat_prompts import ChatPrompts
+from erl_pipeline.environments.dependencies import Dependencies
 from erl_pipeline.environments.frozen_lake import environment, tasks
 from erl_pipeline.environments.frozen_lake.gold import gold_answer
 from erl_pipeline.environments.frozen_lake.picture import attempt_picture
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
-from erl_pipeline.environments.frozen_lake.streams import STREAMS
 from erl_pipeline.environments.frozen_lake.tiny.extractor import experience_format, tiny_extractor
 from erl_pipeline.environments.frozen_lake.tiny.parts import tiny_parts
 from erl_pipeline.environments.frozen_lake.warm_start.parts import WARM_START
+from erl_pipeline.environments.gold_answers import GoldAnswers
 from erl_pipeline.environments.hidden_words.prompts import CompactPrompts
 from erl_pipeline.environments.interface import EnvironmentPlugin
+from erl_pipeline.environments.pictures import AttemptDrawing
 from erl_pipeline.environments.prompt_format import PromptFormat
+from erl_pipeline.environments.splits import Splits
+from erl_pipeline.environments.tiny_parts import TinyPlayer
 
 
 def _prompts(settings: FrozenLakeConfig) -> PromptFormat | None:
@@ -35,29 +39,34 @@ ENVIRONMENT = EnvironmentPlugin(
     training_tasks=tasks.training_tasks,
     held_out_tasks=tasks.held_out_tasks,
     open=environment.open_frozen_lake,
-    test_tasks=tasks.test_tasks,
-    test_needs="test_boards: 256",
-    tasks_from_file=tasks.tasks_from_file,
     prompts=_prompts,
-    files=_files,
-    packages=(
-        "erl_pipeline.environments.hidden_words",
-        "erl_pipeline.environments.chat_prompts",
-        "erl_pipeline.environments.board_twins",
+    splits=Splits(
+        test_tasks=tasks.test_tasks,
+        test_needs="test_boards: 256",
+        task_key=tasks.board_key,
+        kept_split=tasks.kept_split,
+        twin_key=tasks.shape_key,
+        from_file=tasks.tasks_from_file,
+        left_out=tasks.left_out,
+        difficulty=tasks.difficulty,
     ),
-    task_key=tasks.board_key,
-    kept_split=tasks.kept_split,
-    twin_key=tasks.shape_key,
-    left_out=tasks.left_out,
-    tiny=tiny_parts,
-    tiny_needs="format: compact",
-    # Each demonstration draws its own world and a generated board, so these settings do not change it.
-    tiny_exclude=frozenset({"world_seed", "task_file", "instructions"}),
-    experience=experience_format,
-    tiny_extractor=tiny_extractor,
-    streams=STREAMS,
-    difficulty=tasks.difficulty,
-    gold_answer=gold_answer,
+    dependencies=Dependencies(
+        files=_files,
+        packages=(
+            "erl_pipeline.environments.hidden_words",
+            "erl_pipeline.environments.chat_prompts",
+            "erl_pipeline.environments.board_twins",
+        ),
+    ),
+    tiny=TinyPlayer(
+        parts=tiny_parts,
+        needs="format: compact",
+        # Each demonstration draws its own world and a generated board, so these settings do not change it.
+        exclude=frozenset({"world_seed", "task_file", "instructions"}),
+        extractor=tiny_extractor,
+        experience=experience_format,
+    ),
     warm_start=WARM_START,
-    picture=attempt_picture,
+    drawing=AttemptDrawing(picture=attempt_picture),
+    gold_answers=GoldAnswers(gold_answer),
 )

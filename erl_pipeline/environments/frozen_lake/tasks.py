@@ -15,7 +15,8 @@ from erl_pipeline.environments.frozen_lake.realms import training_realms
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.task_file import BoardTask, read_task_file
 from erl_pipeline.environments.frozen_lake.world import world_of_task
-from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
+from erl_pipeline.environments.interface import Task
+from erl_pipeline.environments.splits import FindSplit, KeptSplit
 from storage.errors import InputError
 
 

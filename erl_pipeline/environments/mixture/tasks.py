@@ -7,21 +7,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from erl_pipeline.config.nested import with_settings
+from erl_pipeline.config.base import with_settings
 from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.environments.interface import Environment, Part, Task, part_of
+from erl_pipeline.environments.dependencies import BuiltFiles, Embedders
+from erl_pipeline.environments.interface import Environment, MixturePart, Task, part_name
 from erl_pipeline.environments.mixture.settings import MixtureConfig
-from erl_pipeline.environments.mixture.shares import turns
 from storage.errors import InputError
 
 
-def parts_of(settings: MixtureConfig) -> Mapping[str, Part]:
+def parts_of(settings: MixtureConfig) -> Mapping[str, MixturePart]:
     """The parts by their names."""
     installed = plugins("environments")
     return {
-        name: Part(installed[part.environment.type].value, part.environment, part.weight)
+        name: MixturePart(installed[part.environment.type].value, part.environment, part.weight)
         for name, part in settings.parts.items()
     }
+
+
+def part_of(parts: Mapping[str, MixturePart], task: Task) -> tuple[MixturePart, Task]:
+    """The part that a task of a mixture is of, and the task as that part made it.
+
+    Raises `InputError` for a task that is of none.
+    """
+    name = part_name(task.task_id)
+    if name not in parts:
+        raise InputError(
+            f"task {task.task_id} belongs to no part of the mixture, which has {', '.join(parts)}"
+        )
+    mark = f"{name}/"
+    own = replace(task, task_id=task.task_id.removeprefix(mark), task_type=task.task_type.removeprefix(mark))
+    return parts[name], own
 
 
 def training_tasks(settings: MixtureConfig, seed: int) -> list[Task]:
@@ -53,7 +68,9 @@ def held_out_tasks(settings: MixtureConfig, seed: int, count: int) -> list[Task]
 def test_tasks(settings: MixtureConfig, seed: int) -> list[Task]:
     """All test tasks of all parts; none unless each part has some, since a part that is not tested would go
     unnoticed."""
-    found = {name: part.plugin.test_tasks(part.settings, seed) for name, part in parts_of(settings).items()}
+    found = {
+        name: part.plugin.splits.test_tasks(part.settings, seed) for name, part in parts_of(settings).items()
+    }
     if not all(found.values()):
         return []
     parts = parts_of(settings)
@@ -65,7 +82,7 @@ def files(settings: MixtureConfig) -> dict[str, Path]:
     return {
         f"parts.{name}.environment.{key}": path
         for name, part in parts_of(settings).items()
-        for key, path in part.plugin.files(part.settings).items()
+        for key, path in part.plugin.dependencies.files(part.settings).items()
     }
 
 
@@ -74,13 +91,13 @@ def left_out(settings: MixtureConfig) -> list[str]:
     return [
         f"{name}: {sentence}"
         for name, part in parts_of(settings).items()
-        for sentence in part.plugin.left_out(part.settings)
+        for sentence in part.plugin.splits.left_out(part.settings)
     ]
 
 
 def quick_to_list(settings: MixtureConfig) -> bool:
     """Whether the tasks of each part are listed quickly."""
-    return all(part.plugin.quick_to_list(part.settings) for part in parts_of(settings).values())
+    return all(part.plugin.splits.quick_to_list(part.settings) for part in parts_of(settings).values())
 
 
 def open_task(settings: MixtureConfig, task: Task) -> Environment:
@@ -95,13 +112,13 @@ def for_template(settings: MixtureConfig, knows_tools: bool) -> MixtureConfig:
     return with_settings(
         settings,
         {
-            f"parts.{name}.environment": part.plugin.for_template(part.settings, knows_tools)
+            f"parts.{name}.environment": part.plugin.episodes.for_template(part.settings, knows_tools)
             for name, part in parts_of(settings).items()
         },
     )
 
 
-def _named(name: str, part: Part, task: Task) -> Task:
+def _named(name: str, part: MixturePart, task: Task) -> Task:
     """A part's task as one of the mixture. Its `environment` is the part's type, so that rows of the same
     problem are recognised in any run."""
     return replace(
@@ -110,3 +127,57 @@ def _named(name: str, part: Part, task: Task) -> Task:
         task_type=f"{name}/{task.task_type}",
         environment=part.settings.type,
     )
+
+
+def turns(weights: Mapping[str, float], count: int) -> list[str]:
+    """The parts for `count` places in a row, in proportion to their weights at every length of the row.
+
+    The next place goes to the part whose next turn comes first, where the k-th turn (from 0) of a part of
+    weight w comes at (k + 1/2) / w (Webster's method); among equals it goes to the first part. A smaller
+    `count` gives the beginning of the same list.
+    """
+    taken: Counter[str] = Counter()
+    row = []
+    for _ in range(count):
+        name = min(weights, key=lambda each: (taken[each] + 0.5) / weights[each])
+        taken[name] += 1
+        row.append(name)
+    return row
+
+
+def building_settings(settings: MixtureConfig) -> MixtureConfig:
+    """The parts that build files, each with the settings that its files depend on; other parts are left out,
+    and all weights are 1."""
+    parts = {
+        name: settings.parts[name].model_copy(
+            update={"environment": built.settings(part.settings), "weight": 1.0}
+        )
+        for name, part in parts_of(settings).items()
+        if (built := part.plugin.dependencies.built_files) is not None
+    }
+    return settings.model_copy(update={"parts": parts})
+
+
+def build(settings: MixtureConfig, folder: Path, embedders: Embedders) -> Mapping[str, int]:
+    """Write the files of each part into the folder of its name; the counts begin with that name."""
+    counts: dict[str, int] = {}
+    for name, part in parts_of(settings).items():
+        assert part.plugin.dependencies.built_files is not None
+        own = folder / name
+        own.mkdir()
+        for what, count in part.plugin.dependencies.built_files.build(part.settings, own, embedders).items():
+            counts[f"{name}_{what}"] = count
+    return counts
+
+
+def open_with_files(settings: MixtureConfig, task: Task, folder: Path, embedders: Embedders) -> Environment:
+    """The environment of the part that a task is of, with the files of that part, if it has any."""
+    part, own = part_of(parts_of(settings), task)
+    built = part.plugin.dependencies.built_files
+    if built is None:
+        opened: Environment = part.plugin.open(part.settings, own)
+        return opened
+    return built.open(part.settings, own, folder / part_name(task.task_id), embedders)
+
+
+BUILT_FILES = BuiltFiles(settings=building_settings, build=build, open=open_with_files)

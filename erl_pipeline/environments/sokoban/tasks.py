@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from erl_pipeline.environments.board_twins import is_generated_size, named, shape_of, without_twins
-from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
+from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.sokoban.board import Board
 from erl_pipeline.environments.sokoban.generation import Split, generate_boards, kept_apart, split_of
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
 from erl_pipeline.environments.sokoban.task_file import BoardTask, TaskFile, read_task_file
 from erl_pipeline.environments.sokoban.world import world_of_task
+from erl_pipeline.environments.splits import FindSplit, KeptSplit
 from storage.errors import InputError
 
 

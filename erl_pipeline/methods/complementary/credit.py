@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from erl_pipeline.config.base import Settings
 from erl_pipeline.methods.complementary.settings import CALLS, CREDIT, CREDITS_FILE, MERGED
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.stages.memory.opened import opened_memory
 from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TRAJECTORIES, trajectory_files
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
@@ -269,7 +270,7 @@ def _requests(call: StageCall[CreditSettings], rows: Sequence[Trajectory]) -> di
     """Entry id -> the request that wrote it, for each entry that the attempts saw."""
     if MEMORY not in call.inputs:
         return {}
-    memory = call.resources.memory(call.settings.embedding_model)
+    memory = opened_memory(call.resources, call.settings.embedding_model)
     seen = sorted({entry_id for row in rows for entry_id in row.memory_entry_ids})
     entries = memory.at(call.inputs[MEMORY].manifest.artifact_id).get(seen)
     return {

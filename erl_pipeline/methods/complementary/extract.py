@@ -28,6 +28,7 @@ from erl_pipeline.methods.complementary.settings import (
     ComplementaryConfig,
 )
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.stages.memory.opened import opened_memory
 from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TRAJECTORIES, trajectory_files
 from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS
 from storage.artifacts.recipe import derive_seed
@@ -185,7 +186,7 @@ def _texts(call: StageCall[AskingSettings], attempts: Sequence[Trajectory]) -> d
     """Entry id -> text, of the entries that attempts saw."""
     if MEMORY not in call.inputs:
         return {}
-    memory = call.resources.memory(call.settings.embedding_model)
+    memory = opened_memory(call.resources, call.settings.embedding_model)
     view = memory.at(call.inputs[MEMORY].manifest.artifact_id)
     seen = sorted({entry_id for row in attempts for entry_id in row.memory_entry_ids})
     return {entry_id: entry.text for entry_id, entry in view.get(seen).items()}

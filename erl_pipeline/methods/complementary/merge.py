@@ -17,6 +17,7 @@ from erl_pipeline.methods.complementary.asking import (
 )
 from erl_pipeline.methods.complementary.settings import MERGE, ComplementaryConfig, keep_settings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.stages.memory.opened import opened_memory
 from erl_pipeline.stages.names import MEMORY, TRAJECTORIES
 from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS
 from storage.artifacts.recipe import derive_seed
@@ -151,7 +152,7 @@ def _compute(call: StageCall[MergeSettings]) -> StageResult:
     from storage.tables.trajectories import write_trajectories
 
     settings, iteration = call.settings, call.index["iteration"]
-    memory = call.resources.memory(settings.keep.embedding_model)
+    memory = opened_memory(call.resources, settings.keep.embedding_model)
     view = memory.at(call.inputs[MEMORY].manifest.artifact_id)
     scopes = _scopes(view, settings.chunk)
     extractor = Extractor(call, settings)

@@ -20,6 +20,7 @@ from erl_pipeline.methods.complementary.settings import (
     WeightsExperienceConfig,
 )
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.stages.memory.opened import opened_memory
 from erl_pipeline.stages.names import ROLLOUTS, TRAJECTORIES, trajectory_files
 from erl_pipeline.stages.training.training_record import reinforcement_rows
 from erl_pipeline.stages.training.training_stage import (
@@ -125,7 +126,7 @@ def score(
     from erl_pipeline.methods.complementary.scorer import improved
 
     scoring = call.settings.scoring
-    embedder = call.resources.memory(scoring.embedding_model).embedder
+    embedder = opened_memory(call.resources, scoring.embedding_model).embedder
     labels = [improved(later, mean_behaviour_logprob(row)) for later, row in zip(now, old, strict=True)]
     rows: list[dict[str, Any]] = []
     metrics: dict[str, float] = {}
@@ -182,7 +183,7 @@ def _scorer(call: StageCall[ScoreSettings]) -> WeightScorer:
     from erl_pipeline.methods.complementary.scorer import WeightScorer
 
     scoring = call.settings.scoring
-    dimension = call.resources.memory(scoring.embedding_model).embedder.embed([""]).shape[1]
+    dimension = opened_memory(call.resources, scoring.embedding_model).embedder.embed([""]).shape[1]
     scorer = WeightScorer(dimension, scoring.layers, scoring.width, scoring.learning_rate, call.seed)
     if SCORES in call.inputs:
         scorer.load(call.inputs[SCORES].path(SCORER_FILE))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from erl_pipeline.config.feedback import JudgeFeedback
+from erl_pipeline.config.prompts import JudgeFeedback
 from erl_pipeline.episodes.roles import JUDGE
 from erl_pipeline.methods.erl.plan import columns, plan_learning, plan_rollouts
 from erl_pipeline.methods.erl.settings import (

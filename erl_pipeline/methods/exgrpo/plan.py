@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from erl_pipeline.config.replay import ReplayLoss
-from erl_pipeline.config.selection import UniformSelection
+from erl_pipeline.config.objective import ReplayLoss
+from erl_pipeline.config.rollouts import UniformSelection
 from erl_pipeline.methods.exgrpo.index_experience import (
     INDEX_EXPERIENCE,
     INDEX_SCORED_EXPERIENCE,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.memory import KeepSettings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.stages.memory.opened import opened_memory
 from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
 from storage.tables.scored import is_scored, scored
 
@@ -45,7 +46,7 @@ def _compute(call: StageCall[IndexSettings]) -> StageResult:
 
     settings, version = call.settings, call.artifact_id
     keep = settings.keep
-    memory = call.resources.memory(keep.embedding_model)
+    memory = opened_memory(call.resources, keep.embedding_model)
     parent = call.inputs.get(PARENT_INPUT)
     before = memory.at(EMPTY_MEMORY if parent is None else parent.manifest.artifact_id)
     files = trajectory_files(call.inputs[ROLLOUTS], call.resources.store)

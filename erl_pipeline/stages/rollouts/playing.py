@@ -28,13 +28,14 @@ from erl_pipeline.policies.checkpoints import (
     checkpoint_parts,
     weights_settings,
 )
+from erl_pipeline.stages.memory.opened import opened_memory
 from erl_pipeline.stages.names import MEMORY, TASKS
 from erl_pipeline.stages.rollouts.counts import count_rollouts, success_rates
 from erl_pipeline.stages.tasks.build_environment_files import with_built_files
 from erl_pipeline.stages.tasks.prepare_tasks import environment_identity
 
 if TYPE_CHECKING:
-    from erl_pipeline.config.feedback import JudgeFeedback
+    from erl_pipeline.config.prompts import JudgeFeedback
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.engines.chat_server import ChatServer
     from erl_pipeline.environments.prompt_format import PromptFormat
@@ -134,7 +135,7 @@ def play_episodes(
     chat = ChatTokenizer(policy.tokenizer)
     setup = play.EpisodeSetup(
         plugin=environment,
-        settings=environment.for_template(settings.environment, chat.knows_tools),
+        settings=environment.episodes.for_template(settings.environment, chat.knows_tools),
         protocol=own.protocol
         if own is not None
         else _protocol(settings, first_only=first_only, retrieval=memory is not None),
@@ -250,7 +251,7 @@ def _retrieve(call: StageCall[Any], settings: PlaySettings, memory: Artifact | N
     how = settings.retrieval
     if memory is None or how is None:
         return nothing_remembered
-    view = call.resources.memory(how.embedding_model).at(memory.manifest.artifact_id)
+    view = opened_memory(call.resources, how.embedding_model).at(memory.manifest.artifact_id)
     scoring = Scoring(
         credit_weight=how.credit_weight,
         support_weight=how.support_weight,

@@ -15,7 +15,7 @@ from pydantic import SerializeAsAny
 
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.selection import (
+from erl_pipeline.config.rollouts import (
     ByDifficultySelection,
     EasyToHardSelection,
     ResultSettings,
@@ -207,7 +207,7 @@ def _difficulty(environment: PluginSettings | None, tasks: Sequence[Task]) -> di
     found = {}
     for task in tasks:
         part, own = plugin.part(environment, task)
-        value = float(part.plugin.difficulty(part.settings, own))
+        value = float(part.plugin.splits.difficulty(part.settings, own))
         if not math.isfinite(value):
             raise InputError(
                 f"task {task.task_id}: environment {part.settings.type} says that its difficulty is {value}; "

@@ -28,7 +28,7 @@ from erl_pipeline.trainers.interface import SupervisedTraining
 from erl_pipeline.trainers.sequences import supervised_sequence
 
 if TYPE_CHECKING:
-    from erl_pipeline.config.distillation import DistillationConfig
+    from erl_pipeline.config.optimizer import DistillationConfig
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.plan.plan import RunState
     from erl_pipeline.plan.planner import Planner

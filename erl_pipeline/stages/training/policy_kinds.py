@@ -36,7 +36,7 @@ def _tiny_stage(_policy: TinyPolicyConfig) -> Stage[Any]:
 def _require_tiny(config: RunConfig) -> None:
     assert isinstance(config.policy, TinyPolicyConfig)
     environment = plugins("environments")[config.environment.type].value
-    parts = environment.require_tiny(config.environment)
+    parts = environment.tiny.require(config.environment)
     method = plugins("methods")[config.method.type].value
     if method.shows_failed_attempts(config.method):
         _require_retries(config.environment.type, parts.retry_tokens, config.policy.cold_start.retries)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from erl_pipeline.config.objective import ObjectiveConfig
+from erl_pipeline.config.objective import ObjectiveConfig, ReplayLoss
 from erl_pipeline.config.optimizer import UpdateConfig
-from erl_pipeline.config.replay import ReplayLoss
 from erl_pipeline.episodes.roles import NEVER_TRAINED, trainable
 from erl_pipeline.objectives.advantages import count_groups, group_advantages
 from erl_pipeline.plan.plan import POLICY

@@ -159,7 +159,7 @@ def _on_demonstrations(call: StageCall[DemonstrationSettings]) -> StageResult:
 
 
 def _on_messages(call: StageCall[MessageSettings]) -> StageResult:
-    from erl_pipeline.stages.rollouts.foreign_rows import read_conversations
+    from erl_pipeline.stages.training.conversations import read_conversations
 
     settings = call.settings.warm_start
     path = unchanged_file(call.locations[settings.file], settings.file, "policy.warm_start.file")

@@ -17,6 +17,7 @@ from erl_pipeline.episodes.rows import group_id
 from erl_pipeline.methods.complementary import extract
 from erl_pipeline.plan.stage import StageCall
 from erl_pipeline.runs.branch import begin_offline
+from erl_pipeline.stages.memory.opened import opened_memory
 from erl_pipeline.stages.names import MEMORY, TASKS, TRAINING
 from erl_pipeline.stages.rollouts import generate_rollouts, scorer_errors
 from erl_pipeline.stages.rollouts.playing import play_episodes
@@ -103,7 +104,7 @@ def _outcome(first: Trajectory, call: StageCall[Any], *, retried: bool) -> list[
     version = "" if memory is None else memory.manifest.artifact_id
     entries: tuple[str, ...] = ()
     if memory is not None:
-        held = call.resources.memory(call.settings.play.retrieval.embedding_model).at(version)
+        held = opened_memory(call.resources, call.settings.play.retrieval.embedding_model).at(version)
         entries = tuple(held.entries()["entry_id"].sort()[:1])
     free = first.sample_index > 1
     reflection = replace(

@@ -9,10 +9,10 @@ import pytest
 
 from erl_pipeline.config.loading.load import change_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.environments.hotpotqa.opening import for_template
+from erl_pipeline.environments.hotpotqa.environment import for_template
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
 from erl_pipeline.environments.mixture import ENVIRONMENT as MIXTURE
-from erl_pipeline.runs.tools import require_tools_are_known
+from erl_pipeline.runs.train import require_tools_are_known
 from storage.errors import InputError
 from tests.erl_pipeline.episodes.test_dialogue import CHATML, WITH_CALLS, chatml_tokenizer
 
@@ -27,7 +27,7 @@ def test_the_setting_wins_over_the_template(tool_format: Any, knows_tools: bool,
 
 def test_parts_of_a_mixture_get_it_too() -> None:
     asked = {"parts": {"lake": {"environment": "frozen_lake"}, "wiki": {"environment": "hotpotqa"}}}
-    found = MIXTURE.for_template(MIXTURE.settings.model_validate(asked), False)
+    found = MIXTURE.episodes.for_template(MIXTURE.settings.model_validate(asked), False)
     assert found.parts["wiki"].environment == HotpotQAConfig(tool_format="plain")
     assert found.parts["lake"].environment.type == "frozen_lake"
 

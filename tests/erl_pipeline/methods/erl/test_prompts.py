@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from erl_pipeline.config.feedback import JudgeFeedback
+from erl_pipeline.config.prompts import JudgeFeedback
 from erl_pipeline.environments.prompt_format import AttemptReport
 from erl_pipeline.methods.erl.episode import judge_prompt
 

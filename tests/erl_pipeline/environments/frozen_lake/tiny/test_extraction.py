@@ -93,7 +93,7 @@ def test_lessons_that_agree_become_one() -> None:
 
 
 def test_demonstrations_are_answers_in_the_words_of_the_extractor() -> None:
-    parts = ENVIRONMENT.tiny_extractor(FrozenLakeConfig())
+    parts = ENVIRONMENT.tiny.extractor(FrozenLakeConfig())
     assert parts is not None
     shown = parts.demonstrations(random.Random(0), ColdStartConfig())
     prompts = CompactExtraction(FrozenLakeConfig().action_words, FrozenLakeConfig().max_steps)
@@ -113,5 +113,5 @@ def test_demonstrations_are_answers_in_the_words_of_the_extractor() -> None:
 
 def test_plans_and_prose_have_no_form_for_a_tiny_extractor() -> None:
     for settings in (FrozenLakeConfig(action_mode="plan"), FrozenLakeConfig(format="prose")):
-        assert ENVIRONMENT.tiny_extractor(settings) is None
-        assert ENVIRONMENT.experience(settings) is None
+        assert ENVIRONMENT.tiny.extractor(settings) is None
+        assert ENVIRONMENT.tiny.experience(settings) is None

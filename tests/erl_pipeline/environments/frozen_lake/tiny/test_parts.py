@@ -31,7 +31,7 @@ def test_the_context_holds_the_longest_attempt() -> None:
 
 
 def test_demonstrations_speak_in_the_words_and_follow_from_the_seed() -> None:
-    parts = ENVIRONMENT.require_tiny(FrozenLakeConfig(training_boards=50))
+    parts = ENVIRONMENT.tiny.require(FrozenLakeConfig(training_boards=50))
     first, again = (
         list(islice(parts.demonstrations(random.Random(3), ColdStartConfig()), 20)) for _ in range(2)
     )
@@ -43,4 +43,4 @@ def test_demonstrations_speak_in_the_words_and_follow_from_the_seed() -> None:
 
 def test_prose_has_no_parts() -> None:
     with pytest.raises(ValueError, match=r"type: tiny; policy\.type: tiny needs format: compact"):
-        ENVIRONMENT.require_tiny(FrozenLakeConfig(format="prose"))
+        ENVIRONMENT.tiny.require(FrozenLakeConfig(format="prose"))
