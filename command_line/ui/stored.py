@@ -18,8 +18,7 @@ from erl_pipeline.plan.plan import Place
 from erl_pipeline.runs.config import method_columns, readable_config
 from erl_pipeline.runs.planning import recorded_ids
 from erl_pipeline.runs.state import begun_iterations, completed_iterations
-from erl_pipeline.views.report.headline import Tile, held_out_tile, tiles
-from erl_pipeline.views.report.tables import Table, iteration_table
+from erl_pipeline.views.report.tables import Table, Tile, held_out_tile, iteration_table, tiles
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.watched import WatchedStore
 from storage.errors import PipelineError
