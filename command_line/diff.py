@@ -110,11 +110,7 @@ def diff(
         return
     from erl_pipeline.config.shown import settings_differences
     from erl_pipeline.evaluation.history import read_history
-    from erl_pipeline.evaluation.run_difference import (
-        common_columns,
-        result_differences,
-        stage_differences,
-    )
+    from erl_pipeline.evaluation.run_difference import common_columns, result_differences, stage_differences
     from erl_pipeline.runs.config import run_columns
     from erl_pipeline.views.report.tables import legend
     from storage.artifacts.store import ArtifactStore

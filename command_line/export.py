@@ -15,8 +15,7 @@ Output = Annotated[
     Path, typer.Option("--output", metavar="FOLDER", help="Where to write; a new or an empty folder.")
 ]
 Checkpoint = Annotated[
-    str,
-    typer.Option("--checkpoint", metavar=SELECTOR, help="An artifact id, the latest, or an iteration's."),
+    str, typer.Option("--checkpoint", metavar=SELECTOR, help="An artifact id, the latest, or an iteration's.")
 ]
 AdapterOnly = Annotated[
     bool, typer.Option("--adapter-only", help="Write a LoRA adapter alone, not merged into its base.")

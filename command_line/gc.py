@@ -26,10 +26,7 @@ MinimumAge = Annotated[
 OnlyRun = Annotated[
     str | None,
     typer.Option(
-        "--run",
-        metavar="RUN",
-        help="Remove only files of this run's iterations.",
-        autocompletion=run_names,
+        "--run", metavar="RUN", help="Remove only files of this run's iterations.", autocompletion=run_names
     ),
 ]
 Checkpoints = Annotated[
@@ -41,8 +38,7 @@ Checkpoints = Annotated[
     ),
 ]
 Optimizer = Annotated[
-    str | None,
-    typer.Option("--retain-optimizer", metavar="RULE", help="The same for optimizer states."),
+    str | None, typer.Option("--retain-optimizer", metavar="RULE", help="The same for optimizer states.")
 ]
 Trajectories = Annotated[
     str | None,

@@ -51,8 +51,7 @@ ExistingStore = Annotated[str, _store_option(_existing_store)]
 """A store that must exist: the command makes none."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 RunName = Annotated[
-    str,
-    typer.Argument(metavar="RUN", help="Name of a run in the store.", autocompletion=run_names),
+    str, typer.Argument(metavar="RUN", help="Name of a run in the store.", autocompletion=run_names)
 ]
 OnlyRun = Annotated[
     str | None,

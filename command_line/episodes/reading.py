@@ -91,9 +91,7 @@ def run_episodes(
 
 
 def trajectory_paths(
-    store: ArtifactStore,
-    manifests: Iterable[Manifest],
-    kinds: Collection[ArtifactKind] = EPISODES,
+    store: ArtifactStore, manifests: Iterable[Manifest], kinds: Collection[ArtifactKind] = EPISODES
 ) -> dict[Path, Manifest]:
     """The Parquet files of trajectories in artifacts of these kinds, verified, and the artifact of each.
 

@@ -181,8 +181,7 @@ def list_entries(
 def export(
     run: RunName,
     output: Annotated[
-        Path,
-        typer.Option("--output", metavar="FILE", help="A .parquet file, or .jsonl without vectors."),
+        Path, typer.Option("--output", metavar="FILE", help="A .parquet file, or .jsonl without vectors.")
     ],
     task_type: TaskType = None,
     environment: Environment = None,

@@ -57,8 +57,7 @@ def show(
     json: Json = False,
 ) -> None:
     """Show an entry: where it is from, when it was retrieved, and what attempts with it gained."""
-    from command_line.memory.run import open_memory
-    from command_line.memory.stats import credit_line
+    from command_line.memory.run import credit_line, open_memory
     from erl_pipeline.evaluation.memory_effect import entry_credits
     from storage.lineage.memory_policies import policies_reached
     from storage.memory.use import memory_searches, retrieval_counts, rollout_files

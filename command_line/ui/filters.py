@@ -96,12 +96,9 @@ class Filter:
         first = pl.lit(bounds[0], pl.Float32)
         if len(bounds) == 2:
             return column.is_between(first, pl.lit(bounds[1], pl.Float32))
-        return {
-            ">": column > first,
-            ">=": column >= first,
-            "<": column < first,
-            "<=": column <= first,
-        }.get(operator, column == first)
+        return {">": column > first, ">=": column >= first, "<": column < first, "<=": column <= first}.get(
+            operator, column == first
+        )
 
 
 def read_filters(given: Iterable[tuple[str, str]]) -> list[Filter]:

@@ -171,9 +171,7 @@ def artifact(request: Request, artifact_id: str, stored: TheStore, pages: ThePag
     manifest = stored.artifacts.find(found)
     assert manifest is not None
     near = neighbourhood(stored, found, 1)
-    commands = [
-        pages.command("Its lineage in the terminal", "lineage", "upstream", manifest.run, found),
-    ]
+    commands = [pages.command("Its lineage in the terminal", "lineage", "upstream", manifest.run, found)]
     if manifest.kind == "checkpoint" and manifest.iteration is not None:
         commands += [
             pages.command("What it was trained on", "lineage", "trained-on", found),
@@ -181,8 +179,7 @@ def artifact(request: Request, artifact_id: str, stored: TheStore, pages: ThePag
                 "Evaluate it", "evaluate", manifest.run, "--checkpoint", found, "--tasks", "generated"
             ),
             pages.command(
-                "Write it to a folder",
-                *("export", manifest.run, "--checkpoint", found, "--output", "FOLDER"),
+                "Write it to a folder", *("export", manifest.run, "--checkpoint", found, "--output", "FOLDER")
             ),
         ]
     return pages.page(

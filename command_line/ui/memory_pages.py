@@ -10,8 +10,7 @@ import polars as pl
 from fastapi import APIRouter, Query, Request
 from starlette.responses import HTMLResponse
 
-from command_line.memory.run import RunMemory, open_memory
-from command_line.memory.stats import interval
+from command_line.memory.run import RunMemory, interval, open_memory
 from command_line.ui.episode import memory_files
 from command_line.ui.memory import (
     COLOURS,

@@ -53,11 +53,7 @@ def live_state(stored: Stored, run: RunView) -> LiveState:
     return LiveState(
         stored.status(run),
         "" if holder is None else f"process {holder.pid} on {holder.host}",
-        stored.kept(
-            run.name,
-            "next stage",
-            lambda: _next_stage(stored, run),
-        ),
+        stored.kept(run.name, "next stage", lambda: _next_stage(stored, run)),
         rate,
         newest,
     )
@@ -139,11 +135,7 @@ def live(name: str, stored: TheStore, pages: ThePages) -> HTMLResponse:
     """The parts of a page that show what the run does now, and its results so far."""
     run = stored.run(name)
     return pages.part(
-        "progress.html.j2",
-        run=run,
-        state=live_state(stored, run),
-        tiles=run.tiles,
-        table=run.table,
+        "progress.html.j2", run=run, state=live_state(stored, run), tiles=run.tiles, table=run.table
     )
 
 

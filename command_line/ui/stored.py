@@ -11,20 +11,14 @@ from typing import Any, Literal, TypeVar
 
 from command_line.ui.cached import KnownFiles, KnownLineage, MemorySearches, Sealed
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.evaluation.history import (
-    CurvePoint,
-    StageRecord,
-    learning_curve,
-    stored_records,
-)
+from erl_pipeline.evaluation.history import CurvePoint, StageRecord, learning_curve, stored_records
 from erl_pipeline.evaluation.iterations import IterationRow, history_rows
 from erl_pipeline.plan.column import Column
 from erl_pipeline.plan.plan import Place
 from erl_pipeline.runs.config import method_columns, readable_config
 from erl_pipeline.runs.planning import recorded_ids
 from erl_pipeline.runs.state import begun_iterations, completed_iterations
-from erl_pipeline.views.report.headline import Tile, held_out_tile, tiles
-from erl_pipeline.views.report.tables import Table, iteration_table
+from erl_pipeline.views.report.tables import Table, Tile, held_out_tile, iteration_table, tiles
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.watched import WatchedStore
 from storage.errors import PipelineError

@@ -146,10 +146,7 @@ def rewarded(text: Trajectory, attempt: Attempt) -> Trajectory:
 
 
 async def _play(
-    context: EpisodeContext,
-    place: TurnKey,
-    opening: Opening,
-    said: list[tuple[tuple[int, ...], Generation]],
+    context: EpisodeContext, place: TurnKey, opening: Opening, said: list[tuple[tuple[int, ...], Generation]]
 ) -> Attempt:
     """One try. `said` has the prompts and answers of the turns of an earlier try, and gets those of this
     one."""
@@ -165,10 +162,7 @@ async def _play(
         tools = environment.tools()
         _require_shown(context, tools)
         dialogue = Dialogue(
-            context.chat,
-            await told if isawaitable(told) else told,
-            context.limits.end_token_ids,
-            tools,
+            context.chat, await told if isawaitable(told) else told, context.limits.end_token_ids, tools
         )
         reward, finish_reason = await _take_turns(context, place, dialogue, metrics, said)
         trace = environment.trace()

@@ -66,38 +66,6 @@ class ReflectionSpec:
     retry: str
 
 
-def _no_retrieval(_settings: Any) -> RetrievalSettings | None:
-    return None
-
-
-def _no_reflections(_settings: Any) -> ReflectionSpec | None:
-    return None
-
-
-def _no_chat_server(_settings: Any) -> JudgeFeedback | None:
-    return None
-
-
-def _all_settings(settings: PluginSettings) -> PluginSettings:
-    return settings
-
-
-def _shows_none(_settings: Any) -> bool:
-    return False
-
-
-def _nothing_more(_planner: Planner, state: RunState) -> RunState:
-    return state
-
-
-def _all_is_possible(_config: RunConfig) -> None:
-    return None
-
-
-def _no_models(_settings: Any) -> Sequence[str]:
-    return ()
-
-
 def _no_evaluation(planner: Planner, state: RunState, iteration: int, *, last: bool) -> None:
     return None
 
@@ -122,27 +90,31 @@ class Method(Generic[SettingsT]):
     """How the turns of each role are sampled, given the settings of episodes."""
     columns: Callable[[SettingsT], Sequence[Column]] = field(metadata=NO_BYTES)
     """What tables and reports show of its runs, in order."""
-    first_attempt_settings: Callable[[Any], PluginSettings] = _all_settings
+    first_attempt_settings: Callable[[Any], PluginSettings] = lambda settings: settings
     """Those settings with the defaults in place of all that first attempts without memory do not depend on,
     so that evaluations are computed again only where they can change."""
-    retrieval: Callable[[SettingsT], RetrievalSettings | None] = _no_retrieval
+    retrieval: Callable[[SettingsT], RetrievalSettings | None] = lambda _settings: None
     """How its memory is searched; None where it has none."""
-    reflecting: Callable[[Any], ReflectionSpec | None] = _no_reflections
+    reflecting: Callable[[Any], ReflectionSpec | None] = lambda _settings: None
     """How it reflects, given the settings of episodes; None where it has no prompts for that."""
     packages: tuple[str, ...] = field(default=(), metadata=NO_BYTES)
     """Further packages whose code decides what happens in its stages; the method's own package always
     counts."""
-    chat_server: Callable[[Any], JudgeFeedback | None] = _no_chat_server
+    chat_server: Callable[[Any], JudgeFeedback | None] = lambda _settings: None
     """The model on an external server that its episodes ask, given their settings; None where they ask
     none."""
-    shows_failed_attempts: Callable[[SettingsT], bool] = _shows_none
+    shows_failed_attempts: Callable[[SettingsT], bool] = lambda _settings: False
     """Whether prompts of attempts show how another one failed (`PromptFormat.retry`)."""
-    plan_beginning: Callable[[Planner, RunState], RunState] = field(default=_nothing_more, metadata=NO_BYTES)
+    plan_beginning: Callable[[Planner, RunState], RunState] = field(
+        default=lambda _planner, state: state, metadata=NO_BYTES
+    )
     """Plans what the method needs once, before the first iteration, such as a second model."""
-    require_possible: Callable[[RunConfig], None] = field(default=_all_is_possible, metadata=NO_BYTES)
+    require_possible: Callable[[RunConfig], None] = field(default=lambda _config: None, metadata=NO_BYTES)
     """Raises ConfigError or ValueError, which names them, for settings of a run that exclude each other with
     the method."""
-    pretrained_models: Callable[[SettingsT], Sequence[str]] = field(default=_no_models, metadata=NO_BYTES)
+    pretrained_models: Callable[[SettingsT], Sequence[str]] = field(
+        default=lambda _settings: (), metadata=NO_BYTES
+    )
     """Folders or hub names of pretrained models that it needs besides the policy's."""
     plan_evaluation: PlanEvaluation = field(default=_no_evaluation, metadata=NO_BYTES)
     """Plans evaluations of its own."""

@@ -142,8 +142,13 @@ class RunRecord:
             self._tracker.flush(f"{through} {self._digest(through)}")
 
     def _digest(self, through: int) -> str:
-        held = [[at, sorted([*place, found] for place, found in of.items())] for at, of in self._held.items()]
-        return digest(sorted(each for each in held if each[0] <= through))
+        return digest(
+            [
+                [at, *sorted([*place, found] for place, found in of.items())]
+                for at, of in sorted(self._held.items())
+                if at <= through
+            ]
+        )
 
 
 def _is_shown(entry: LedgerEntry) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel
 from tensorboardX.event_file_writer import EventsWriter
@@ -43,39 +43,36 @@ _MLFLOW_ENVIRONMENT = {
 _IDENTITY_TAG, _MARK_TAG = "erl_pipeline.identity", "erl_pipeline.mark"
 
 
-class Tracker(Protocol):
-    """A place where one run's numbers go."""
+class Tracker:
+    """A place where one run's numbers go. Only `log` and `warn` must be there."""
 
-    lasting: ClassVar[bool]
+    lasting: ClassVar[bool] = False
     """Whether it keeps what earlier processes logged; else it begins empty each time it is opened."""
 
     def log(self, step: int, numbers: Mapping[str, float], at: datetime) -> None:
         """Take numbers by name; `at` is when they were measured."""
-        ...
+        raise NotImplementedError
 
     def warn(self, warning: RunWarning) -> None:
         """Take a warning. The same one may come again, and counts once."""
-        ...
+        raise NotImplementedError
 
     def forget(self, step: int) -> None:
-        """Let what was logged at this step and later not count, as far as the tracker allows; called before
+        """Let what was logged at this step and later not count, where the tracker can do that; called before
         the first `log`."""
-        ...
 
     def flush(self, mark: str = "") -> None:
         """Make all that was logged visible; then remember a mark that says how far it goes."""
-        ...
 
     def mark(self) -> str:
         """The mark that was last remembered; empty if there is none."""
-        ...
+        return ""
 
     def close(self) -> None:
         """Write what is left, and end."""
-        ...
 
 
-class TensorBoard:
+class TensorBoard(Tracker):
     """Event files in `tensorboard` under a run's folder, one for each start, in the order of their names.
 
     A `START` event tells TensorBoard from which step on older events no longer count. tensorboardX's own
@@ -141,11 +138,9 @@ class TensorBoard:
             self._events.write_event(Event(wall_time=at, **event))
 
 
-class Wandb:
+class Wandb(Tracker):
     """An offline run in `wandb` under a run's folder; an older one is replaced, since nothing can be removed
     from it. Sending it with `wandb sync` is the user's. Raises ConfigError when wandb is not installed."""
-
-    lasting: ClassVar[bool] = False
 
     def __init__(self, run_folder: Path, run_name: str) -> None:
         # wandb reports its errors to its makers unless this is set before the import.
@@ -172,26 +167,18 @@ class Wandb:
     def warn(self, warning: RunWarning) -> None:
         self._run.summary[f"warnings/{warning.kind}"] = warning.sentence
 
-    def forget(self, step: int) -> None:
-        """Do nothing: a run begins empty."""
-
-    def flush(self, mark: str = "") -> None:
-        """Do nothing: wandb writes by itself."""
-
-    def mark(self) -> str:
-        return ""
-
     def close(self) -> None:
         self._run.finish()
 
 
-class Mlflow:
+class Mlflow(Tracker):
     """One MLflow run for one run, found again by a tag; on the server or file that `MLFLOW_TRACKING_URI`
     names, else in `mlflow.db` under the run's folder.
 
-    MLflow cannot remove points, but stores points with equal name, step, time and value once, so that what is
-    logged again after a kill changes nothing there. Its parameters cannot change either: settings with which
-    a later start continues become one tag. Raises ConfigError when MLflow is not installed.
+    MLflow cannot remove points (new ones that differ appear beside the old), but stores points with equal
+    name, step, time and value once, so that what is logged again after a kill changes nothing there. Its
+    parameters cannot change either: settings with which a later start continues become one tag. Raises
+    ConfigError when MLflow is not installed.
     """
 
     lasting: ClassVar[bool] = True
@@ -236,9 +223,6 @@ class Mlflow:
     def warn(self, warning: RunWarning) -> None:
         with self._errors():
             self._client.set_tag(self._started(), f"erl_pipeline.warning.{warning.kind}", warning.sentence)
-
-    def forget(self, step: int) -> None:
-        """Do nothing: MLflow cannot remove points. New points that differ appear beside the old ones."""
 
     def flush(self, mark: str = "") -> None:
         with self._errors():

@@ -5,12 +5,7 @@ surest of."""
 from __future__ import annotations
 
 from erl_pipeline.methods.exgrpo.plan import columns, plan_learning, plan_rollouts, require_possible
-from erl_pipeline.methods.exgrpo.settings import (
-    FIRST_ATTEMPT,
-    REPLAYED,
-    ExgrpoConfig,
-    ExgrpoEpisodeSettings,
-)
+from erl_pipeline.methods.exgrpo.settings import FIRST_ATTEMPT, REPLAYED, ExgrpoConfig, ExgrpoEpisodeSettings
 from erl_pipeline.methods.interface import Method
 from erl_pipeline.methods.single_attempt import open_single_attempt, single_attempt_limits
 

@@ -17,12 +17,7 @@ import polars as pl
 from erl_pipeline.methods.exgrpo.candidates import usable_members
 from erl_pipeline.methods.exgrpo.collect import TIERS
 from erl_pipeline.methods.exgrpo.experience import Experience
-from erl_pipeline.methods.exgrpo.settings import (
-    BucketSettings,
-    DrawSettings,
-    TierSettings,
-    most_replayed,
-)
+from erl_pipeline.methods.exgrpo.settings import BucketSettings, DrawSettings, TierSettings, most_replayed
 
 
 @dataclass(frozen=True)

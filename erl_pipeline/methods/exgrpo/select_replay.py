@@ -7,11 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from erl_pipeline.methods.exgrpo.settings import (
-    DrawSettings,
-    Entropy,
-    Importance,
-)
+from erl_pipeline.methods.exgrpo.settings import DrawSettings, Entropy, Importance
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT, checkpoint_parts
 from erl_pipeline.stages.names import HELD_OUT, TASKS, TRAINING

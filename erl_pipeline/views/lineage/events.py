@@ -13,14 +13,7 @@ import attr
 import pyarrow as pa
 import pyarrow.parquet as pq
 from openlineage.client.constants import __version__ as client_version
-from openlineage.client.event_v2 import (
-    InputDataset,
-    Job,
-    OutputDataset,
-    Run,
-    RunEvent,
-    RunState,
-)
+from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
 from openlineage.client.facet_v2 import (
     dataset_version_dataset,
     datasource_dataset,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from typing import Any, Literal
@@ -127,21 +127,10 @@ class ChartedRun:
         return dict(zip(iterations, sums, strict=True))
 
 
-@dataclass
-class SharedChart:
-    """A chart with the lines of all runs that have it."""
-
-    title: str
-    unit: str
-    note: str
-    share: bool
-    """Whether its values lie in [0, 1]."""
-    series: list[dict[str, Any]] = field(default_factory=list)
-
-
-def shared_charts(runs: Sequence[ChartedRun], axis: Axis) -> list[SharedChart]:
-    """The charts of all runs, merged by title, in the order in which each title first occurs."""
-    found: dict[str, SharedChart] = {}
+def curves_as_numbers(runs: Sequence[ChartedRun], axis: Axis) -> dict[str, Any]:
+    """The charts of runs in the form that the drawing script reads: those with the same title are one, in the
+    order in which each title first occurs. `share`: its values lie in [0, 1]."""
+    found: dict[str, dict[str, Any]] = {}
     for place, run in enumerate(runs):
         for chart in (
             *held_out_charts(run.history, run.columns),
@@ -149,17 +138,18 @@ def shared_charts(runs: Sequence[ChartedRun], axis: Axis) -> list[SharedChart]:
         ):
             shared = found.setdefault(
                 chart.title,
-                SharedChart(chart.title, chart.y_label, chart.note, share=chart.y_range == (0.0, 1.0)),
+                {
+                    "title": chart.title,
+                    "unit": chart.y_label,
+                    "note": chart.note,
+                    "share": chart.y_range == (0.0, 1.0),
+                    "series": [],
+                },
             )
-            shared.series += [
+            shared["series"] += [
                 _line(run, chart, series, place, axis, alone=len(runs) == 1) for series in chart.series
             ]
-    return list(found.values())
-
-
-def curves_as_numbers(runs: Sequence[ChartedRun], axis: Axis) -> dict[str, Any]:
-    """The charts of runs, in the form that the drawing script reads."""
-    return {"x": AXES[axis], "charts": [asdict(chart) for chart in shared_charts(runs, axis)]}
+    return {"x": AXES[axis], "charts": list(found.values())}
 
 
 def _line(

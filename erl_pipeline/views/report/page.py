@@ -41,12 +41,14 @@ from erl_pipeline.views.report.episodes import (
     in_order,
     task_picture,
 )
-from erl_pipeline.views.report.headline import held_out_result, summary_line, tiles
 from erl_pipeline.views.report.tables import (
     artifact_rows,
     evaluation_table,
+    held_out_result,
     iteration_table,
     stage_table,
+    summary_line,
+    tiles,
     version_rows,
 )
 from erl_pipeline.views.report.templating import static_text, templates

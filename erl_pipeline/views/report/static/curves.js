@@ -7,6 +7,7 @@ let drawn = [];
 let read = null;
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000];
 const DASHES = [[], [7, 3], [2, 3], [9, 3, 2, 3], [4, 2], [1, 2]];
 
 // An exponential mean that begins at the first value; what is missing stays missing.
@@ -111,8 +112,9 @@ function draw() {
     const axis = { stroke: colour("--faint"), grid: { stroke: colour("--rule"), width: 1 }, ticks: { stroke: colour("--rule") }, font: "11px system-ui, sans-serif" };
     drawn.push(new uPlot({
       width: plot.clientWidth, height: 220, series, bands,
-      scales: { x: { time: false }, y: chart.share ? { range: [0, 1] } : {} },
-      axes: [{ ...axis, values: (_, ticks) => ticks.map(shown) }, { ...axis, size: 52, values: (_, ticks) => ticks.map(shown) }],
+      // A flat line lies in the middle, not at the foot of a scale to 100.
+      scales: { x: { time: false }, y: { range: chart.share ? [0, 1] : (_, low, high) => low === high ? [low - 1, high + 1] : uPlot.rangeNum(low, high, 0.1, true) } },
+      axes: [{ ...axis, ...(read.x === "iteration" ? { incrs: WHOLE } : {}), values: (_, ticks) => ticks.map(shown) }, { ...axis, size: 52, values: (_, ticks) => ticks.map(shown) }],
       cursor: { sync: { key: "runs" }, points: { size: 7 }, dataIdx: nearest },
       legend: { live: true },
     }, numbers(chart), plot));

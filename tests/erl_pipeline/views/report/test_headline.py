@@ -6,7 +6,7 @@ import pytest
 
 from erl_pipeline.evaluation.history import CurvePoint, read_history
 from erl_pipeline.statistics import paired_difference
-from erl_pipeline.views.report.headline import (
+from erl_pipeline.views.report.tables import (
     Tile,
     duration,
     held_out_result,
