@@ -22,7 +22,6 @@ from tests.erl_pipeline.runs.small_runs import SMALL, Notes, go, ids, small
 IN_REALMS = {
     "environment": {**SMALL["environment"], "actions": "realms", "realms": {"training": 3, "held_out": 3}}
 }
-SHAPE = {"realms": 2, "streams": 3, "encounters": 2}
 TASKS = 2 * 3 * 2
 
 
@@ -46,7 +45,7 @@ def test_a_small_run_is_evaluated_in_streams(tmp_path: Path, capsys: pytest.Capt
     settings = small(**IN_REALMS, iterations=1)
     go(settings, tmp_path)
     store, run = ArtifactStore(str(tmp_path)), RunStore(str(tmp_path)).open("small")
-    evaluate("small", store=str(tmp_path), **SHAPE)
+    evaluate("small", store=str(tmp_path), realms=2, streams=3, encounters=2)
     entry = run.stages()[-1]
     assert (entry.stage, entry.iteration) == ("evaluate_stream_on_request", 1)
     after = store.open(entry.artifact_id)
@@ -71,6 +70,6 @@ def test_a_small_run_is_evaluated_in_streams(tmp_path: Path, capsys: pytest.Capt
     # It is no part of the run's plan, and an evaluation of another checkpoint is another artifact.
     assert go(settings, tmp_path).made == []
     assert [record.stage for record in read_history(store, run) if record.on_request] == [entry.stage]
-    evaluate("small", checkpoint="iteration:0", store=str(tmp_path), **SHAPE)
+    evaluate("small", checkpoint="iteration:0", store=str(tmp_path), realms=2, streams=3, encounters=2)
     before = store.open(run.stages()[-1].artifact_id)
     assert before.manifest.policy_version == ids(tmp_path)[Place(0, "bootstrap", "")]

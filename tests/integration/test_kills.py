@@ -11,6 +11,8 @@ import shutil
 import signal
 from collections import Counter
 from contextlib import suppress
+from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from storage.upkeep.verification import verify_run
 from tests.command_line.invoke import FinishedRun
 from tests.erl_pipeline.views.events import scalars
 from tests.integration.killing import (
+    Watch,
     after_publication,
     before_publication,
     random_moment,
@@ -76,6 +79,11 @@ def test_a_run_killed_at_random_instants_ends_with_the_bytes_of_an_undisturbed_o
         print(f"  {times:3d} {place}")
 
 
+def ended_or_at(process: BaseProcess, moment: Watch) -> bool:
+    """Whether a process has ended, or a moment has come."""
+    return process.exitcode is not None or moment()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(KILLS < 100, reason="each kill of a worker costs a start of a process and of Prefect")
@@ -98,7 +106,7 @@ def test_a_run_whose_workers_are_killed_too_ends_with_the_bytes_of_an_undisturbe
                 moment = random_moment(store, whole, chance)
                 wait_for(
                     "the moment, or the end",
-                    lambda driver=driver, moment=moment: driver.exitcode is not None or moment(),
+                    partial(ended_or_at, driver, moment),
                     patience=600.0,
                     interval=0.001,
                 )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.plan.plan import POLICY, Plan, RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.sources import read_sources
@@ -135,6 +136,7 @@ def _evaluate(call: StageCall[StreamEvaluationSettings]) -> StageResult:
     play = settings.play
     prompts, limits = _episodes(play)
     environment = located(play.environment, settings.files, call.locations)
+    assert isinstance(environment, FrozenLakeConfig)
     texts = StorableTexts()
     tasks = stream_tasks(environment, settings.run_seed, settings.stream, texts)
     call.progress.begin(len(tasks), "encounters")
