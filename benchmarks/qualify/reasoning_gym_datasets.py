@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from erl_pipeline.environments.reasoning_gym import generation, library
-from erl_pipeline.environments.reasoning_gym.generation import Request
+from erl_pipeline.environments.reasoning_gym.generation import EntryRequest
 from erl_pipeline.environments.reasoning_gym.library import VERSION
 from erl_pipeline.environments.reasoning_gym.scoring import known_answer, score
 
@@ -148,7 +148,7 @@ def _plain(text: str) -> str:
 
 def examine(name: str) -> Finding:
     """Try one dataset, in this process."""
-    request = Request(name, {}, seed=12345, split="training", count=ENTRIES, third=False)
+    request = EntryRequest(name, {}, seed=12345, split="training", count=ENTRIES, third=False)
     raw = list(itertools.islice(generation._stream(request), 2 * ENTRIES))
     answers = [known_answer(name, entry) for entry in raw]
     known = [

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,9 +17,10 @@ from command_line.output import counted, print_line
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.environments.interface import Task
+    from erl_pipeline.environments.interface import EnvironmentPlugin, Task
     from erl_pipeline.environments.messages import Message, ToolSchema
     from erl_pipeline.episodes.by_hand import HandPlayed
+
 
 Split = Annotated[
     Literal["training", "held_out", "test"],
@@ -48,7 +52,6 @@ def play(
 
     Turns are read from standard input.
     """
-    from command_line.env.ready import ready_environment, require_files
     from erl_pipeline.config.loading.load import load_config
     from erl_pipeline.episodes.by_hand import HandPlayed
     from erl_pipeline.episodes.guarded_environment import EnvironmentFailure
@@ -155,3 +158,32 @@ def _print_tools(tools: Sequence[ToolSchema]) -> None:
         function = tool["function"]
         print_line(f"\n[tool {function['name']}] {function.get('description', '')}")
         print_line(json.dumps(function.get("parameters", {}), ensure_ascii=False))
+
+
+def require_files(config: RunConfig) -> None:
+    """Raise InputError for a file of the environment that cannot be read. It says where it was looked for."""
+    from erl_pipeline.plan.sources import environment_sources
+
+    environment_sources(config)
+
+
+@contextmanager
+def ready_environment(config: RunConfig) -> Iterator[EnvironmentPlugin[Any]]:
+    """The environment of a configuration, inside this context. Files that it needs built, such as a search
+    index, are built in a temporary folder."""
+    from erl_pipeline.config.plugins.installed import plugins
+
+    plugin: EnvironmentPlugin[Any] = plugins("environments")[config.environment.type].value
+    if plugin.built_files_of(config.environment) is None:
+        yield plugin
+        return
+    from erl_pipeline.plan.resources import Resources, WorkerSettings
+    from erl_pipeline.stages.tasks.build_environment_files import ready_to_open
+
+    print(f"Building what environment {config.environment.type} reads ...", file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="erl-env-") as folder:
+        files = Path(folder) / "files"
+        files.mkdir()
+        worker = WorkerSettings(folder, config.name, config.resources.threads)
+        with Resources(worker) as resources:
+            yield ready_to_open(plugin, config.environment, resources, files)

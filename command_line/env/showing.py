@@ -29,7 +29,7 @@ def show(given: Given, settings: Settings = None, json: Json = False) -> None:
     With a configuration, also show how many tasks there are, how many held-out tasks are twins of training
     tasks (a board turned or mirrored), what of its files is left out, and how one begins.
     """
-    from command_line.env.ready import require_files
+    from command_line.env.playing import require_files
     from erl_pipeline.config.plugins.installed import plugins
     from storage.errors import InputError
 
@@ -151,7 +151,7 @@ def _with_twin(
 
 def _first(plugin: Plugin, config: RunConfig) -> tuple[list[Any], list[Any], str]:
     """The prompt of the first held-out task as messages, its tools, and its id."""
-    from command_line.env.ready import ready_environment
+    from command_line.env.playing import ready_environment
     from erl_pipeline.episodes.by_hand import HandPlayed
     from storage.errors import InputError
 

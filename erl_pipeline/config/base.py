@@ -22,6 +22,10 @@ class PluginSettings(Settings):
     type: str
 
 
+SettingsT = TypeVar("SettingsT", bound=PluginSettings)
+"""The settings of one plug-in."""
+
+
 class NotInstalledSettings(PluginSettings):
     """The settings of a plug-in that is not installed, as a run has stored them."""
 
@@ -35,10 +39,10 @@ def switch(value: Any) -> Any:
     return {} if value is True else value
 
 
-SettingsT = TypeVar("SettingsT", bound=Settings)
+AnySettingsT = TypeVar("AnySettingsT", bound=Settings)
 
 
-def with_settings(settings: SettingsT, values: Mapping[str, Any]) -> SettingsT:
+def with_settings(settings: AnySettingsT, values: Mapping[str, Any]) -> AnySettingsT:
     """The same settings with new values at dotted keys, such as `task_file` or
     `parts.lake.environment.task_file`.
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
 
-from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.base import PluginSettings, SettingsT
 from erl_pipeline.config.plugins.installed import NO_BYTES
 
 if TYPE_CHECKING:
     from erl_pipeline.environments.interface import Environment, Task
     from storage.memory.embedder import Embedder
-
-SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 
 Embedders = Callable[[str], "Embedder"]
 """Gives the model that embeds texts, by its name; an environment loads none by itself."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic
 
-from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.base import SettingsT
 
 if TYPE_CHECKING:
     from erl_pipeline.environments.interface import Task
-
-SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol
 
-from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.base import PluginSettings, SettingsT
 from erl_pipeline.config.plugins.installed import NO_BYTES
 from erl_pipeline.environments.dependencies import BuiltFiles, Dependencies
 from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
@@ -18,8 +18,6 @@ from erl_pipeline.environments.warm_start import WarmStart, WarmStartParts, requ
 if TYPE_CHECKING:
     from erl_pipeline.environments.gold_answers import GoldAnswers
     from erl_pipeline.environments.pictures import AttemptDrawing
-
-SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 
 Timing = Literal["instant", "waiting"]
 

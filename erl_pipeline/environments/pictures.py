@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal
 
-from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.base import SettingsT
 
 if TYPE_CHECKING:
     from erl_pipeline.environments.interface import Task
-
-SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 
 Cell = Literal["floor", "start", "goal", "hole", "wall", "box", "box_on_goal", "mark"]
 """What is in a cell; `mark` is anything else, told apart by its label."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.base import SettingsT
 from erl_pipeline.environments.dependencies import Dependencies
 from erl_pipeline.environments.gold_answers import GoldAnswers
 from erl_pipeline.environments.interface import (
@@ -20,8 +20,6 @@ from erl_pipeline.environments.interface import (
 from erl_pipeline.environments.messages import AssistantTurn, ToolSchema
 from erl_pipeline.environments.splits import FindSplit, Splits, payload_key
 from storage.errors import InputError
-
-SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 
 Payload = Mapping[str, Any]
 """One task, as JSON."""

@@ -6,15 +6,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
-from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.base import SettingsT
 from erl_pipeline.config.plugins.installed import NO_BYTES
 
 if TYPE_CHECKING:
     from erl_pipeline.environments.interface import Task
-
-SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 
 KeptSplit = Literal["held-out", "test"]
 FindSplit = Callable[[Mapping[str, Any]], KeptSplit | None]

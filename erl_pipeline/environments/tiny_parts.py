@@ -5,15 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
-from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.base import SettingsT
 from erl_pipeline.config.plugins.installed import NO_BYTES
 from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.environments.experience_format import ExperienceFormat
 from erl_pipeline.environments.messages import Message
-
-SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 
 Demonstration = Sequence[Message]
 """A conversation of user and assistant messages; the assistant's words are trained on."""

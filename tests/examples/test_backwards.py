@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
-from erl_pipeline.environments.interface import ScorerFailed
-from erl_pipeline.environments.messages import AssistantTurn
-from erl_pipeline.environments.single_turn import SingleTurnEnvironment
 from tests.examples.installed import ROOT, Site, config_of
 from tests.random_models import byte_tokenizer, random_llama
 
@@ -49,24 +45,3 @@ def test_it_is_qualified_and_trained_and_its_reward_is_part_of_recipes(site: Sit
     plans = [each.erl_pipeline("plan", config, *store, *small, "--json").json for each in (site, edited)]
     ids = [{each["artifact_id"] for each in plan["artifacts"]} for plan in plans]
     assert len(ids[0] & ids[1]) <= 1  # at most the committed copy of the pretrained policy is shared
-
-
-@pytest.mark.parametrize("given", [1.5, -0.1, float("nan"), (2.0, "much")])
-def test_a_reward_that_is_none_is_a_failure_of_the_scorer(given: float | tuple[float, str]) -> None:
-    environment = SingleTurnEnvironment("", "?", lambda said: given)
-    with pytest.raises(ScorerFailed, match="allowed are numbers from 0 to 1"):
-        asyncio.run(environment.step(AssistantTurn("x")))
-
-
-def test_a_part_of_a_score_is_told_as_a_number() -> None:
-    async def told() -> list[str]:
-        environment = SingleTurnEnvironment("Think.", "?", lambda said: (0.25, "It is short."))
-        await environment.reset()
-        await environment.step(AssistantTurn("x"))
-        return [environment.instructions, await environment.feedback(), environment.trace()]
-
-    assert asyncio.run(told()) == [
-        "Think.",
-        "The score of your reply is 0.25, where 1 is right. It is short.",
-        "The prompt was: ?\n\nThe reply was: x",
-    ]

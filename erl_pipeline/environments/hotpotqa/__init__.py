@@ -7,8 +7,7 @@ from pathlib import Path
 from erl_pipeline.environments.dependencies import BuiltFiles, Dependencies
 from erl_pipeline.environments.gold_answers import GoldAnswers
 from erl_pipeline.environments.hotpotqa import environment, tasks
-from erl_pipeline.environments.hotpotqa.gold import gold_answer
-from erl_pipeline.environments.hotpotqa.results import documents_in
+from erl_pipeline.environments.hotpotqa.inspection import documents_in, gold_answer
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
 from erl_pipeline.environments.interface import EnvironmentPlugin, EpisodeTraits
 from erl_pipeline.environments.pictures import AttemptDrawing

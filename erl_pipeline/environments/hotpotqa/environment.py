@@ -19,7 +19,6 @@ from erl_pipeline.environments.hotpotqa.question_file import (
     feedback,
     trace,
 )
-from erl_pipeline.environments.hotpotqa.results import pages_as_text, turns_left_as_text
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
 from erl_pipeline.environments.hotpotqa.tool import (
     SEARCH_TOOL,
@@ -34,6 +33,7 @@ from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchem
 from erl_pipeline.environments.threads import in_threads
 from storage.errors import InputError
 
+LAST_TURN = "This is the last turn: answer now."
 SearchFunction = Callable[[str], Sequence[Passage]]
 """The pages for a query, the best first. It may block."""
 
@@ -238,3 +238,22 @@ def open_without_index(config: HotpotQAConfig, task: Task) -> Environment:
     raise InputError(
         "environment hotpotqa searches an index that is built beforehand; open it with `built_files`"
     )
+
+
+def pages_as_text(pages: Sequence[Passage], characters: int) -> str:
+    """The beginnings of pages, numbered."""
+    if not pages:
+        return "No page was found."
+    return "\n".join(
+        f"[{number}] {page.title}: {_beginning(page.text, characters)}"
+        for number, page in enumerate(pages, start=1)
+    )
+
+
+def turns_left_as_text(left: int) -> str:
+    """How many turns are left, as the last line of a message."""
+    return f"{left} turns are left." if left > 1 else LAST_TURN
+
+
+def _beginning(text: str, characters: int) -> str:
+    return text if len(text) <= characters else f"{text[:characters].rstrip()}..."

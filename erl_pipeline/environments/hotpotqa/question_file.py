@@ -22,7 +22,7 @@ class Passage:
 
 
 @dataclass(frozen=True)
-class Question:
+class HotpotQuestion:
     """One question. `supporting` are the titles of the pages that its answer follows from."""
 
     question_id: str
@@ -34,7 +34,7 @@ class Question:
     level: str
 
 
-def read_questions(path: Path) -> list[Question]:
+def read_questions(path: Path) -> list[HotpotQuestion]:
     """The questions of a file in HotpotQA's official distractor format, in its order.
 
     Raises `InputError` naming the file, the place of the question in the list and what is wrong with it.
@@ -45,7 +45,7 @@ def read_questions(path: Path) -> list[Question]:
         raise InputError(f"question file {path} is not JSON: {error}") from error
     if not isinstance(records, list) or not records:
         raise InputError(f"question file {path} holds no questions; needed: a list of objects")
-    questions: list[Question] = []
+    questions: list[HotpotQuestion] = []
     places: dict[str, int] = {}
     for number, record in enumerate(records, start=1):
         try:
@@ -77,7 +77,7 @@ def read_passages(path: Path) -> list[Passage]:
     return passages
 
 
-def different_passages(questions: Iterable[Question], further: Iterable[Passage] = ()) -> list[Passage]:
+def different_passages(questions: Iterable[HotpotQuestion], further: Iterable[Passage] = ()) -> list[Passage]:
     """The pages of all contexts and the further ones, each once, in the order in which they come."""
     of_contexts = (passage for question in questions for passage in question.context)
     return list(dict.fromkeys([*of_contexts, *further]))
@@ -92,12 +92,12 @@ def _text(path: Path) -> str:
         raise InputError(f"{path} is not UTF-8 text (byte {error.start})") from error
 
 
-def _question(record: Any) -> Question:
+def _question(record: Any) -> HotpotQuestion:
     missing = [key for key in _KEYS if not isinstance(record, dict) or key not in record]
     if missing:
         raise ValueError(f"{', '.join(missing)} missing; needed: an object with {', '.join(_KEYS)}")
     context = _context(record["context"])
-    return Question(
+    return HotpotQuestion(
         question_id=_words(record, "_id"),
         question=_words(record, "question"),
         answer=_words(record, "answer"),

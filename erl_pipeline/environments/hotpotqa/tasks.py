@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from erl_pipeline.environments.hotpotqa.question_file import Question, read_questions
+from erl_pipeline.environments.hotpotqa.question_file import HotpotQuestion, read_questions
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.same_text import reading_key
@@ -93,7 +93,7 @@ def _place(config: HotpotQAConfig, key: str) -> str:
     return hashlib.sha256(f"{config.split_seed}/{key}".encode()).hexdigest()
 
 
-def _task(question: Question) -> Task:
+def _task(question: HotpotQuestion) -> Task:
     return Task(
         task_id=f"hotpotqa-{question.question_id}",
         task_type=f"hotpotqa-{question.kind}",

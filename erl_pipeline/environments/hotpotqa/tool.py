@@ -54,13 +54,13 @@ class BadCall:
 
 
 @dataclass(frozen=True)
-class Answer:
+class FinalAnswer:
     """The policy's answer, which ends the attempt."""
 
     text: str
 
 
-Action = Search | BadCall | Answer
+Action = Search | BadCall | FinalAnswer
 
 
 def read_tool_calls(turn: AssistantTurn) -> Sequence[Action]:
@@ -94,7 +94,7 @@ def read_plain_lines(turn: AssistantTurn) -> Sequence[Action]:
 
 def _answer(text: str) -> Action:
     answer = text.strip(_AROUND)
-    return Answer(answer) if answer else BadCall("the line that begins with Answer: is empty")
+    return FinalAnswer(answer) if answer else BadCall("the line that begins with Answer: is empty")
 
 
 def _search(call: ToolCall) -> Action:

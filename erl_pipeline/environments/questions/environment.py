@@ -98,7 +98,7 @@ _OPEN, _CLOSE = "<answer>", "</answer>"
 
 
 @dataclass(frozen=True)
-class Format:
+class AnswerMarking:
     """A way to mark an answer: how it is asked for, how it is found, what is said where there is none, and
     `marked`, a reply with `{}` in place of the answer."""
 
@@ -146,23 +146,25 @@ def _some(text: str) -> str | None:
     return text.strip() or None
 
 
-FORMATS: Mapping[AnswerFormat, Format] = {
-    "boxed": Format(
+FORMATS: Mapping[AnswerFormat, AnswerMarking] = {
+    "boxed": AnswerMarking(
         "Write the final answer as \\boxed{answer}.",
         in_box,
         "No answer was found: the last \\boxed{...} counts, and there was none with anything in it.",
         "\\boxed{{}}",
     ),
-    "tag": Format(
+    "tag": AnswerMarking(
         "Write the final answer as <answer>answer</answer>.",
         in_tag,
         "No answer was found: the last <answer>...</answer> counts, and there was none with anything in it.",
         "<answer>{}</answer>",
     ),
-    "last_line": Format(
+    "last_line": AnswerMarking(
         "Write the final answer alone on the last line.",
         on_last_line,
         "No answer was found: the last line counts, and there was none with anything on it.",
     ),
-    "whole": Format("Reply with the answer alone.", _some, "No answer was found: the reply was empty."),
+    "whole": AnswerMarking(
+        "Reply with the answer alone.", _some, "No answer was found: the reply was empty."
+    ),
 }

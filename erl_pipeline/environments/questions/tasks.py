@@ -20,12 +20,12 @@ from storage.errors import ConfigError, InputError
 
 
 @dataclass(frozen=True)
-class Split:
+class QuestionSplits:
     """The questions of each split; training is in the order of its file, the others in a random one."""
 
-    training: Sequence[Question]
-    held_out: Sequence[Question]
-    test: Sequence[Question]
+    training: Sequence[QuestionRecord]
+    held_out: Sequence[QuestionRecord]
+    test: Sequence[QuestionRecord]
 
 
 def files(config: QuestionsConfig) -> dict[str, Path]:
@@ -64,7 +64,7 @@ def tasks_from_file(config: QuestionsConfig, seed: int, path: Path) -> list[Task
     return _as_tasks(config, _read(config, path))
 
 
-def split(config: QuestionsConfig) -> Split:
+def split(config: QuestionsConfig) -> QuestionSplits:
     """All questions, by split. Raises `InputError` for bad files, and for a question in both files."""
     paths = files(config)
     training = _read(config, paths["training_file"])
@@ -72,11 +72,11 @@ def split(config: QuestionsConfig) -> Split:
         test, rest = _set_aside(training, config)
         held_out = rest[: round(config.held_out_share * len(training))]
         taken = {each.key for each in (*test, *held_out)}
-        return Split([each for each in training if each.key not in taken], held_out, test)
+        return QuestionSplits([each for each in training if each.key not in taken], held_out, test)
     apart = _read(config, paths["held_out_file"])
     _refuse_shared(training, apart, paths)
     test, held_out = _set_aside(apart, config)
-    return Split(training, held_out, test)
+    return QuestionSplits(training, held_out, test)
 
 
 def task_key(payload: Mapping[str, Any]) -> str:
@@ -93,13 +93,13 @@ def kept_split(config: QuestionsConfig, seed: int) -> FindSplit:
     return lambda payload: kept.get(task_key(payload))
 
 
-def _read(config: QuestionsConfig, path: Path) -> list[Question]:
+def _read(config: QuestionsConfig, path: Path) -> list[QuestionRecord]:
     return read_questions(path, config.source, scorer_named(config.scorer).check_task)
 
 
 def _set_aside(
-    questions: Sequence[Question], config: QuestionsConfig
-) -> tuple[Sequence[Question], Sequence[Question]]:
+    questions: Sequence[QuestionRecord], config: QuestionsConfig
+) -> tuple[Sequence[QuestionRecord], Sequence[QuestionRecord]]:
     """The test questions, and all others, in a random order that does not depend on the order of the file."""
     shuffled = sorted(questions, key=lambda each: each.place)
     random.Random(f"questions/{config.split_seed}").shuffle(shuffled)
@@ -108,7 +108,7 @@ def _set_aside(
 
 
 def _refuse_shared(
-    training: Sequence[Question], held_out: Sequence[Question], paths: Mapping[str, Path]
+    training: Sequence[QuestionRecord], held_out: Sequence[QuestionRecord], paths: Mapping[str, Path]
 ) -> None:
     lines = {each.key: each.line for each in training}
     for each in held_out:
@@ -120,7 +120,7 @@ def _refuse_shared(
             )
 
 
-def _as_tasks(config: QuestionsConfig, questions: Sequence[Question]) -> list[Task]:
+def _as_tasks(config: QuestionsConfig, questions: Sequence[QuestionRecord]) -> list[Task]:
     return [
         Task(
             each.task_id or f"questions-{hashlib.sha256(each.place.encode()).hexdigest()[:12]}",
@@ -136,7 +136,7 @@ _MARK = "####"
 
 
 @dataclass(frozen=True)
-class Question:
+class QuestionRecord:
     """One line. `fields` are those beyond question, answer, id and kind; `line` is its number in the file."""
 
     question: str
@@ -166,7 +166,7 @@ def read_questions(
     path: Path,
     source: Literal["lines", "gsm8k"],
     check: Callable[[Mapping[str, Any]], None] = lambda payload: None,
-) -> list[Question]:
+) -> list[QuestionRecord]:
     """The questions of a file, in its order; blank lines are skipped.
 
     Args:
@@ -175,7 +175,7 @@ def read_questions(
     Raises `InputError` naming the file, the line and what is wrong with it; two lines with the same question
     or the same id are wrong too.
     """
-    found: list[Question] = []
+    found: list[QuestionRecord] = []
     seen: dict[tuple[str, str], int] = {}
     for number, line in _lines(path):
         try:
@@ -204,7 +204,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-def _parse_line(number: int, line: str, source: Literal["lines", "gsm8k"]) -> Question:
+def _parse_line(number: int, line: str, source: Literal["lines", "gsm8k"]) -> QuestionRecord:
     """Raises `ValueError` saying what is wrong."""
     try:
         record = json.loads(line, parse_constant=_no_constant)
@@ -228,7 +228,7 @@ def _parse_line(number: int, line: str, source: Literal["lines", "gsm8k"]) -> Qu
             f"the answer is a solution that ends in a line `{_MARK} ...`; set environment.source: gsm8k"
         )
     names = {name: _optional_text(name, record.pop(name, None)) for name in ("id", "task_type")}
-    return Question(question, answer, number, names["id"], names["task_type"], record)
+    return QuestionRecord(question, answer, number, names["id"], names["task_type"], record)
 
 
 def _after_mark(solution: str) -> str:

@@ -9,10 +9,15 @@ from typing import Any
 
 from erl_pipeline.environments.interface import Observation, Task, Transition
 from erl_pipeline.environments.messages import AssistantTurn, ToolSchema
-from erl_pipeline.environments.reasoning_gym.answers import FORMS, find_answer
 from erl_pipeline.environments.reasoning_gym.checkers import broken_rules
 from erl_pipeline.environments.reasoning_gym.library import qualification
-from erl_pipeline.environments.reasoning_gym.scoring import Score, known_answer, score
+from erl_pipeline.environments.reasoning_gym.scoring import (
+    FORMS,
+    AnswerScore,
+    find_answer,
+    known_answer,
+    score,
+)
 from erl_pipeline.environments.reasoning_gym.settings import AnswerFormat, ReasoningGymConfig
 
 
@@ -27,7 +32,7 @@ class ReasoningGymEnvironment:
         self._config: Mapping[str, Any] = task.payload["config"]
         self._entry: Mapping[str, Any] = task.payload["entry"]
         self._text = ""
-        self._attempt: Attempt | None = None
+        self._attempt: ScoredAnswer | None = None
 
     @property
     def instructions(self) -> str:
@@ -39,8 +44,10 @@ class ReasoningGymEnvironment:
 
     async def step(self, turn: AssistantTurn) -> Transition:
         answer = find_answer(self._settings.answer_format, turn.text)
-        found = Score(0.0) if answer is None else score(self._dataset, self._config, self._entry, answer)
-        self._text, self._attempt = turn.text, Attempt(answer, found)
+        found = (
+            AnswerScore(0.0) if answer is None else score(self._dataset, self._config, self._entry, answer)
+        )
+        self._text, self._attempt = turn.text, ScoredAnswer(answer, found)
         return Transition(
             messages=[],
             reward=found.value if self._settings.reward == "score" else float(found.right),
@@ -82,14 +89,14 @@ _NUMBER = re.compile(r"[-+]?[0-9][0-9,]*(?:\.[0-9]*)?")
 
 
 @dataclass(frozen=True)
-class Attempt:
+class ScoredAnswer:
     """The answer that was found, None where there was none, and its score."""
 
     answer: str | None
-    score: Score
+    score: AnswerScore
 
 
-def say(name: str, entry: Mapping[str, Any], answer_format: AnswerFormat, attempt: Attempt) -> str:
+def say(name: str, entry: Mapping[str, Any], answer_format: AnswerFormat, attempt: ScoredAnswer) -> str:
     """The feedback on an attempt at an entry of dataset `name`."""
     answer, found = attempt.answer, attempt.score
     if answer is None:

@@ -29,7 +29,7 @@ _QUARTERS: tuple[Split, ...] = ("training", "training", "held_out", "test")
 
 
 @dataclass(frozen=True)
-class Request:
+class EntryRequest:
     """Entries of one dataset: the first `count` of a split. `third` says whether there is a test split."""
 
     name: str
@@ -47,7 +47,7 @@ def split_of(question: str, third: bool) -> Split:
     return "training" if split == "test" and not third else split
 
 
-def generate(requests: Sequence[Request]) -> list[list[dict[str, Any]]]:
+def generate(requests: Sequence[EntryRequest]) -> list[list[dict[str, Any]]]:
     """The entries of each request. Raises `ConfigError` where a dataset has too few or refuses `config`."""
     done = subprocess.run(
         [sys.executable, "-m", __name__],
@@ -68,12 +68,12 @@ def generate(requests: Sequence[Request]) -> list[list[dict[str, Any]]]:
     return entries
 
 
-def entries_of(request: Request) -> list[dict[str, Any]]:
+def entries_of(request: EntryRequest) -> list[dict[str, Any]]:
     """The entries of one request, made in this process."""
     return list(itertools.islice(_of_split(request), request.count))
 
 
-def _of_split(request: Request) -> Iterator[dict[str, Any]]:
+def _of_split(request: EntryRequest) -> Iterator[dict[str, Any]]:
     """Entries with different questions, each with a known answer that the scorer finds right."""
     seen: set[str] = set()
     without_new = given = 0
@@ -93,7 +93,7 @@ def _of_split(request: Request) -> Iterator[dict[str, Any]]:
             yield entry
 
 
-def _stream(request: Request) -> Iterator[dict[str, Any]]:
+def _stream(request: EntryRequest) -> Iterator[dict[str, Any]]:
     """Entries without end, as JSON keeps them. Neighbouring seeds of a dataset give nearly the same entries,
     so the seed of each chunk is a hash."""
     for chunk in itertools.count():
@@ -107,7 +107,7 @@ def _stream(request: Request) -> Iterator[dict[str, Any]]:
             yield json.loads(json.dumps(made[number], default=str))
 
 
-def _is_scored_right(request: Request, entry: Mapping[str, Any]) -> bool:
+def _is_scored_right(request: EntryRequest, entry: Mapping[str, Any]) -> bool:
     answer = known_answer(request.name, entry)
     if answer is None or not answer.strip():
         return False
@@ -116,7 +116,7 @@ def _is_scored_right(request: Request, entry: Mapping[str, Any]) -> bool:
 
 def _main() -> None:
     """Read requests from standard input, and write their entries to standard output."""
-    requests = [Request(**record) for record in json.load(sys.stdin)]
+    requests = [EntryRequest(**record) for record in json.load(sys.stdin)]
     answer: dict[str, Any]
     with redirect_stdout(sys.stderr):  # Some datasets print.
         try:

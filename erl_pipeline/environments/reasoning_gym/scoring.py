@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from erl_pipeline.environments.reasoning_gym import library
+from erl_pipeline.environments.reasoning_gym.settings import AnswerFormat
 
 LONGEST_ANSWER = 10_000
 """Characters; several scorers take a time that grows with the square of the length, or faster."""
@@ -25,7 +26,7 @@ _HUGE_EXPONENT = re.compile(r"\d[eE][+-]?\d{4,}")
 
 
 @dataclass(frozen=True)
-class Score:
+class AnswerScore:
     """A score from 0 to 1; 1 is right. `problem`: why the answer was not scored; its score is then 0."""
 
     value: float
@@ -37,23 +38,23 @@ class Score:
         return self.value == 1.0
 
 
-def score(name: str, config: Mapping[str, Any], entry: Mapping[str, Any], answer: str) -> Score:
+def score(name: str, config: Mapping[str, Any], entry: Mapping[str, Any], answer: str) -> AnswerScore:
     """The score of an answer to a stored entry of dataset `name`.
 
     Where the library raises, or gives a number outside 0 to 1, the score is 0, with the problem.
     """
     problem = _unsafe(name, answer)
     if problem is not None:
-        return Score(0.0, problem)
+        return AnswerScore(0.0, problem)
     scorer = library.scorer(name, config)
     try:
         value = float(scorer.score_answer(answer, deepcopy(dict(entry))))
     # Scorers raise whatever their parsing of an odd answer leads to; such an answer is wrong.
     except Exception as error:
-        return Score(0.0, f"the scorer could not read it ({type(error).__name__})")
+        return AnswerScore(0.0, f"the scorer could not read it ({type(error).__name__})")
     if not 0.0 <= value <= 1.0:
-        return Score(0.0, f"the scorer gave {value}, which is not between 0 and 1")
-    return Score(value)
+        return AnswerScore(0.0, f"the scorer gave {value}, which is not between 0 and 1")
+    return AnswerScore(value)
 
 
 def known_answer(name: str, entry: Mapping[str, Any]) -> str | None:
@@ -103,3 +104,70 @@ _EVALUATED: Mapping[str, Callable[[str], bool]] = {
     "string_insertion": _is_literal,
 }
 """Dataset whose scorer evaluates an answer as code -> a function that says whether an answer is harmless."""
+
+
+_OPENING, _CLOSING = "<answer>", "</answer>"
+_BRACE = re.compile(r"\\boxed\{|\{|\}")
+
+
+@dataclass(frozen=True)
+class Form:
+    """How an answer is to be given: `asked` says so to the policy, `missing` says that there was none."""
+
+    asked: str
+    missing: str
+    read: Callable[[str], str]
+    write: Callable[[str], str]
+
+
+def find_answer(answer_format: AnswerFormat, text: str) -> str | None:
+    """The answer, without space around it; None where the text has none in this form, or an empty one."""
+    return FORMS[answer_format].read(text).strip() or None
+
+
+def _tagged(text: str) -> str:
+    """The text between the last pair of tags."""
+    start = text.rfind(_OPENING, 0, max(0, text.rfind(_CLOSING)))
+    return text[start + len(_OPENING) :].partition(_CLOSING)[0] if start >= 0 else ""
+
+
+def _boxed(text: str) -> str:
+    """The content of the last box that is closed; it may have braces in pairs."""
+    opened: list[tuple[bool, int]] = []
+    last = (-1, -1)
+    for match in _BRACE.finditer(text):
+        if match.group() != "}":
+            opened.append((match.group() != "{", match.end()))
+        elif opened:
+            is_box, start = opened.pop()
+            if is_box:
+                last = max(last, (start, match.start()))
+    return text[last[0] : last[1]] if last[0] >= 0 else ""
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+FORMS: Mapping[AnswerFormat, Form] = {
+    "tag": Form(
+        "Give the final answer between <answer> and </answer>.",
+        "the text has nothing between <answer> and </answer>",
+        _tagged,
+        lambda answer: f"{_OPENING}{answer}{_CLOSING}",
+    ),
+    "boxed": Form(
+        "Give the final answer in \\boxed{}.",
+        "the text has nothing in \\boxed{}",
+        _boxed,
+        lambda answer: f"\\boxed{{{answer}}}",
+    ),
+    "last_line": Form(
+        "Give the final answer alone on the last line.",
+        "the text has no line that is not empty",
+        _last_line,
+        str,
+    ),
+    "whole": Form("Give the answer and nothing else.", "the text is empty", str, str),
+}

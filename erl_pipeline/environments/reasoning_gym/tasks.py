@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from erl_pipeline.environments.interface import Task
-from erl_pipeline.environments.reasoning_gym.generation import Request, Split, generate, split_of
+from erl_pipeline.environments.reasoning_gym.generation import EntryRequest, Split, generate, split_of
 from erl_pipeline.environments.reasoning_gym.settings import ReasoningGymConfig
 from erl_pipeline.environments.splits import FindSplit, KeptSplit
 
@@ -51,7 +51,7 @@ def _tasks(settings: ReasoningGymConfig, split: Split, count: int) -> list[Task]
         return []
     names = _turns(settings, count)
     requests = [
-        Request(
+        EntryRequest(
             name=name,
             config=settings.tasks[name].config,
             seed=settings.task_seed,

@@ -1,18 +1,32 @@
+"""."""
+
+from __future__ import annotations
+
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from erl_pipeline.config.loading.load import change_config
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.environments.hotpotqa.environment import for_template
+from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
 from erl_pipeline.environments.hotpotqa.tool import (
     Action,
-    Answer,
     BadCall,
+    FinalAnswer,
     Search,
     read_plain_lines,
     read_tool_calls,
 )
 from erl_pipeline.environments.messages import AssistantTurn
+from erl_pipeline.environments.mixture import ENVIRONMENT as MIXTURE
 from erl_pipeline.environments.tool_calls import read_turn
+from erl_pipeline.runs.train import require_tools_are_known
+from storage.errors import InputError
 from storage.texts import StorableTexts
+from tests.erl_pipeline.episodes.test_dialogue import CHATML, WITH_CALLS, chatml_tokenizer
 
 
 def call(name: str = "search", **arguments: object) -> str:
@@ -35,7 +49,7 @@ def test_calls_are_searches_and_come_before_an_answer() -> None:
 
 
 def test_without_a_call_the_last_answer_line_counts() -> None:
-    assert by_calls("Answer: Oslo? No.\n**Answer:** Anna Holm ") == [Answer("Anna Holm")]
+    assert by_calls("Answer: Oslo? No.\n**Answer:** Anna Holm ") == [FinalAnswer("Anna Holm")]
 
 
 @pytest.mark.parametrize(
@@ -71,8 +85,8 @@ def test_a_turn_has_no_more_than_four_calls() -> None:
     [
         ("Search: River Ode", Search("River Ode")),
         ("I need the town.\n- **search:** River Ode\nResults: Oslo\nAnswer: Oslo", Search("River Ode")),
-        ("answer: Anna Holm\nSearch: more", Answer("Anna Holm")),
-        ("The answer is: Anna Holm", Answer("Anna Holm")),
+        ("answer: Anna Holm\nSearch: more", FinalAnswer("Anna Holm")),
+        ("The answer is: Anna Holm", FinalAnswer("Anna Holm")),
         ("Search:", BadCall("the query is empty")),
         ("Answer:", BadCall("the line that begins with Answer: is empty")),
         ("Oslo", BadCall("the turn has no line that begins with Search: or Answer:")),
@@ -85,3 +99,52 @@ def test_in_plain_lines_the_first_one_counts(text: str, action: Action) -> None:
 def test_a_megabyte_is_read_at_once() -> None:
     assert isinstance(by_lines("* " * 500_000), BadCall)
     assert isinstance(by_calls(" \n" * 500_000)[0], BadCall)
+
+
+@pytest.mark.parametrize(
+    ("tool_format", "knows_tools", "is_plain"),
+    [("auto", True, False), ("auto", False, True), ("template", True, False), ("plain", True, True)],
+)
+def test_the_setting_wins_over_the_template(tool_format: Any, knows_tools: bool, is_plain: bool) -> None:
+    assert for_template(HotpotQAConfig(tool_format=tool_format), knows_tools).is_plain == is_plain
+
+
+def test_parts_of_a_mixture_get_it_too() -> None:
+    asked = {"parts": {"lake": {"environment": "frozen_lake"}, "wiki": {"environment": "hotpotqa"}}}
+    found = MIXTURE.episodes.for_template(MIXTURE.settings.model_validate(asked), False)
+    assert found.parts["wiki"].environment == HotpotQAConfig(tool_format="plain")
+    assert found.parts["lake"].environment.type == "frozen_lake"
+
+
+def config(folder: Path, *settings: str) -> RunConfig:
+    """A run whose policy is in a folder."""
+    return change_config(
+        RunConfig.model_validate(
+            {
+                "name": "asking",
+                "iterations": 1,
+                "environment": {"type": "hotpotqa", "task_file": "questions.json"},
+                "policy": {"type": "pretrained", "model": str(folder)},
+            }
+        ),
+        settings,
+    )
+
+
+def saved(folder: Path, template: str) -> Path:
+    """A folder with only a tokenizer, which has this chat template."""
+    tokenizer = chatml_tokenizer()
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(folder)
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    return folder
+
+
+def test_tools_that_a_template_does_not_know_are_refused_before_the_start(tmp_path: Path) -> None:
+    plain = saved(tmp_path / "plain", CHATML)
+    with pytest.raises(InputError, match=r"tool_format: template; .* allowed with it are plain and auto"):
+        require_tools_are_known(config(plain, "environment.tool_format=template"))
+    require_tools_are_known(config(plain))
+    require_tools_are_known(config(plain, "environment.tool_format=plain"))
+    calls = CHATML.replace("{{ message['content'] | trim }}", WITH_CALLS)
+    require_tools_are_known(config(saved(tmp_path / "calls", calls), "environment.tool_format=template"))

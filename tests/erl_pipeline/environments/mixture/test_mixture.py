@@ -16,6 +16,7 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task
 from erl_pipeline.environments.messages import AssistantTurn
 from erl_pipeline.environments.mixture.settings import MixtureConfig
+from erl_pipeline.environments.mixture.tasks import turns
 from erl_pipeline.environments.tiny_parts import TinyParts
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.stages.tasks.held_out import KeptApart, refuse_held_out
@@ -198,3 +199,15 @@ def test_each_skill_of_the_parts_is_examined_once_on_the_questions_of_all_that_t
     assert sorted(together) == ["best_moves_right", "seen_slots_right"]
     assert together["best_moves_right"] == alone[0]["best_moves_right"] > 0
     assert together["seen_slots_right"] > max(each["seen_slots_right"] for each in alone)
+
+
+def test_turns_are_in_proportion_at_each_length() -> None:
+    # Turns of a come at 1/6, 3/6, 5/6, of b at 1/2; at 1/2 it is the first part's turn first.
+    assert turns({"a": 3.0, "b": 1.0}, 8) == ["a", "a", "b", "a", "a", "a", "b", "a"]
+    assert turns({"a": 1.0, "b": 1.0}, 3) == ["a", "b", "a"]
+
+
+def test_a_smaller_count_gives_the_beginning() -> None:
+    weights = {"a": 0.2, "b": 0.5, "c": 0.3}
+    assert turns(weights, 40)[:17] == turns(weights, 17)
+    assert turns(weights, 40).count("b") == 20

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from erl_pipeline.environments.questions import ENVIRONMENT
 from erl_pipeline.environments.questions.settings import QuestionsConfig
-from erl_pipeline.environments.questions.tasks import Question, read_questions
+from erl_pipeline.environments.questions.tasks import QuestionRecord, read_questions
 from storage.errors import ConfigError, InputError
 
 GOOD = '{"question": "What is 1 + 1?", "answer": 2, "id": "sum", "task_type": "sums", "tolerance": 0.5}'
@@ -30,8 +30,8 @@ def sums(folder: Path, first: int, last: int, name: str = "questions.jsonl") -> 
 def test_a_line_has_a_question_an_answer_and_what_scorers_may_want(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD, "", '{"question": " Capital of France? ", "answer": "Paris"}')
     assert read_questions(path, "lines") == [
-        Question("What is 1 + 1?", "2", 1, "sum", "sums", {"tolerance": 0.5}),
-        Question("Capital of France?", "Paris", 3, None, None, {}),
+        QuestionRecord("What is 1 + 1?", "2", 1, "sum", "sums", {"tolerance": 0.5}),
+        QuestionRecord("Capital of France?", "Paris", 3, None, None, {}),
     ]
     tasks = ENVIRONMENT.training_tasks(QuestionsConfig(training_file=str(path), held_out_share=0.0), 0)
     assert [(task.task_id, task.task_type) for task in tasks] == [

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from erl_pipeline.environments.reasoning_gym import library
-from erl_pipeline.environments.reasoning_gym.generation import Request, entries_of, generate, split_of
+from erl_pipeline.environments.reasoning_gym.generation import EntryRequest, entries_of, generate, split_of
 from erl_pipeline.environments.reasoning_gym.scoring import score
 from storage.errors import ConfigError
 
 
-def request(name: str, **changes: Any) -> Request:
+def request(name: str, **changes: Any) -> EntryRequest:
     fields: dict[str, Any] = {"config": {}, "seed": 0, "split": "training", "count": 4, "third": False}
-    return Request(name, **{**fields, **changes})
+    return EntryRequest(name, **{**fields, **changes})
 
 
 def test_equal_requests_give_equal_entries_under_any_hash_seed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from erl_pipeline.environments.interface import ScorerFailed
 from erl_pipeline.environments.questions.environment import FORMATS
 from erl_pipeline.environments.questions.settings import AnswerFormat
 from erl_pipeline.environments.scorers import Scored, Scorer, checked_score, scorer_named
-from erl_pipeline.environments.scorers.numbers import Number, read_number
+from erl_pipeline.environments.scorers.numbers import Number, has_huge_number, read_number
 from erl_pipeline.qualification.hostile_answers import hostile_answers
 
 BUILT_IN = ("contains", "exact", "f1", "math", "numeric")
@@ -285,3 +285,45 @@ def test_what_a_scorer_raises_is_told_with_its_place(error: BaseException) -> No
 
     with pytest.raises(ScorerFailed, match=rf"{type(error).__name__}: .* \(test_scorers.py, line \d+\)"):
         checked_score(Scorer(broken), "x", {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "9^{9^{9^{9}}}",
+        "9**9**9**9",
+        "10^{100000000}+1",
+        "x = 10 ** (100000)",
+        "2^{33220}",  # it has 10,001 digits
+        "100000000!",
+        "\\boxed{3001!}",
+        "1^2^3 + (7)^{99999999999999999999}",
+    ],
+)
+def test_a_number_that_no_machine_can_hold_is_seen(text: str) -> None:
+    assert has_huge_number(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2^{2^{3}}",  # 256
+        "2^{33219}",  # 10,000 digits
+        "1^{99999999999}",
+        "10^{0^{99999}}",
+        "x^{10^{9}}",
+        "e^{x^2}",
+        "3000!",
+        "12^{-3}",
+        "5! + 2^10",
+        "",
+    ],
+)
+def test_others_are_compared(text: str) -> None:
+    assert not has_huge_number(text)
+
+
+def test_a_text_of_powers_alone_takes_no_time() -> None:
+    """The text has as many characters as an expression may have."""
+    assert has_huge_number("9^" * 200 + "9")
+    assert not has_huge_number("1^" * 200 + "9")

@@ -9,7 +9,7 @@ import pytest
 from qualify.reasoning_gym_datasets import hostile_answers
 
 from erl_pipeline.environments.reasoning_gym.checkers import CHECKERS, broken_rules
-from erl_pipeline.environments.reasoning_gym.generation import Request, entries_of
+from erl_pipeline.environments.reasoning_gym.generation import EntryRequest, entries_of
 from erl_pipeline.environments.reasoning_gym.library import qualification
 from erl_pipeline.environments.reasoning_gym.scoring import known_answer
 
@@ -29,7 +29,7 @@ def test_every_checker_is_of_a_dataset_that_qualifies() -> None:
 
 @pytest.mark.parametrize("name", sorted(CHECKERS))
 def test_a_right_answer_breaks_no_rule_and_the_right_one_is_not_looked_at(name: str) -> None:
-    for entry in entries_of(Request(name, {}, seed=3, split="training", count=4, third=False)):
+    for entry in entries_of(EntryRequest(name, {}, seed=3, split="training", count=4, third=False)):
         metadata = entry["metadata"]
         answer = known_answer(name, entry)
         assert answer is not None

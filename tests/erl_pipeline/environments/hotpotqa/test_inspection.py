@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from erl_pipeline.environments.hotpotqa.environment import HotpotQA
-from erl_pipeline.environments.hotpotqa.gold import gold_answer
+from erl_pipeline.environments.hotpotqa.inspection import gold_answer
 from erl_pipeline.environments.hotpotqa.question_file import Passage
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
 from erl_pipeline.environments.interface import Task

@@ -1,32 +1,32 @@
-"""The message that answers a search: how it is written, and how the user interface reads it back."""
+"""What nobody is trained on: perfect attempts for `env qualify`, and the documents that the page shows."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 
-from erl_pipeline.environments.hotpotqa.question_file import Passage
+from erl_pipeline.environments.hotpotqa.environment import LAST_TURN
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
+from erl_pipeline.environments.hotpotqa.tool import MAX_QUERY_CHARACTERS, SEARCH
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.pictures import Document, FoundDocuments
+from erl_pipeline.environments.tool_calls import MARKERS
 
-_LAST_TURN = "This is the last turn: answer now."
-_TURNS_LEFT = re.compile(rf"\n(\d+ turns are left\.|{re.escape(_LAST_TURN)})\Z")
-
-
-def pages_as_text(pages: Sequence[Passage], characters: int) -> str:
-    """The beginnings of pages, numbered."""
-    if not pages:
-        return "No page was found."
-    return "\n".join(
-        f"[{number}] {page.title}: {_beginning(page.text, characters)}"
-        for number, page in enumerate(pages, start=1)
-    )
+_TURNS_LEFT = re.compile(rf"\n(\d+ turns are left\.|{re.escape(LAST_TURN)})\Z")
 
 
-def turns_left_as_text(left: int) -> str:
-    """How many turns are left, as the last line of a message."""
-    return f"{left} turns are left." if left > 1 else _LAST_TURN
+def gold_answer(config: HotpotQAConfig, task: Task) -> list[str]:
+    """One search a turn, for as many of the pages as there are turns for, and a last turn that answers."""
+    titles = [title[:MAX_QUERY_CHARACTERS] for title in task.payload["supporting"]]
+    answer = " ".join(task.payload["answer"].split())
+    return [*(_search(config, title) for title in titles[: config.max_turns - 1]), f"Answer: {answer}"]
+
+
+def _search(config: HotpotQAConfig, title: str) -> str:
+    if config.is_plain:
+        return f"Search: {title}"
+    return json.dumps({"name": SEARCH, "arguments": {"query": title}}).join(MARKERS)
 
 
 def documents_in(config: HotpotQAConfig, task: Task, message: str) -> FoundDocuments | None:
@@ -52,7 +52,3 @@ def _document(text: str, supporting: Sequence[str]) -> Document:
     known = next((title for title in supporting if text.startswith(f"{title}: ")), None)
     title = text.partition(": ")[0] if known is None else known
     return Document(title, text.removeprefix(f"{title}: "), needed=known is not None)
-
-
-def _beginning(text: str, characters: int) -> str:
-    return text if len(text) <= characters else f"{text[:characters].rstrip()}..."
