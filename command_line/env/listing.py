@@ -49,8 +49,8 @@ def _described(plugin: Plugin) -> dict[str, Any]:
         "distribution": plugin.distribution,
         "version": plugin.version,
         "about": (plugin.settings.__doc__ or "").strip().partition("\n")[0],
-        "extra": plugin.value.extra,
-        "missing": missing_of_extra(plugin.distribution, plugin.value.extra),
+        "extra": plugin.value.dependencies.extra,
+        "missing": missing_of_extra(plugin.distribution, plugin.value.dependencies.extra),
     }
 
 

@@ -106,12 +106,13 @@ def _chosen(config: RunConfig, split: str, task_id: str | None) -> Task:
     splits: dict[str, Callable[[], Sequence[Task]]] = {
         "training": lambda: plugin.training_tasks(settings, seed),
         "held_out": lambda: plugin.held_out_tasks(settings, seed, config.evaluation.tasks),
-        "test": lambda: plugin.test_tasks(settings, seed),
+        "test": lambda: plugin.splits.test_tasks(settings, seed),
     }
     if task_id is None:
         tasks = splits[split]()
         if not tasks:
-            needs = f"; it needs {plugin.test_needs}" if split == "test" and plugin.test_needs else ""
+            test_needs = plugin.splits.test_needs
+            needs = f"; it needs {test_needs}" if split == "test" and test_needs else ""
             raise InputError(f"--split {split}: there is no such task with these settings{needs}")
         return random.Random(f"play/{seed}").choice(list(tasks))
     for make in splits.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,9 +12,10 @@ from command_line.options import Json, Settings
 from command_line.output import counted, print_json, print_line
 
 if TYPE_CHECKING:
+    from erl_pipeline.config.base import PluginSettings
     from erl_pipeline.config.plugins.installed import Plugin
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.environments.interface import EnvironmentPlugin
+    from erl_pipeline.environments.interface import EnvironmentPlugin, Task
 
 Given = Annotated[
     str, typer.Argument(metavar="TYPE|CONFIG", help="Type of an environment, or a configuration with one.")
@@ -80,7 +82,7 @@ def _about(plugin: Plugin) -> dict[str, Any]:
         "distribution": plugin.distribution,
         "version": plugin.version,
         "about": " ".join((plugin.settings.__doc__ or "").split()),
-        "missing": missing_of_extra(plugin.distribution, plugin.value.extra),
+        "missing": missing_of_extra(plugin.distribution, plugin.value.dependencies.extra),
         "settings": [asdict(each) for each in describe_settings(plugin.settings) if each.key != "type"],
     }
 
@@ -92,15 +94,15 @@ def _abilities(plugin: Plugin, config: RunConfig | None) -> dict[str, Any]:
 
     value = plugin.value
     found: dict[str, Any] = {
-        "timing": value.timing,
-        "gold_answers": value.gold_answer is not None,
-        "task_files": value.tasks_from_file is not None,
+        "timing": value.episodes.timing,
+        "gold_answers": value.gold_answers is not None,
+        "task_files": value.splits.from_file is not None,
         "tools": None,
         "tiny": None,
         "streams": None,
         "test_tasks": None,
-        "test_needs": value.test_needs,
-        "tiny_needs": value.tiny_needs,
+        "test_needs": value.splits.test_needs,
+        "tiny_needs": value.tiny.needs,
     }
     try:
         settings = (
@@ -109,31 +111,43 @@ def _abilities(plugin: Plugin, config: RunConfig | None) -> dict[str, Any]:
     except ValidationError:
         return found
     found["timing"] = value.timing_of(settings)
-    found["tiny"] = value.tiny(settings) is not None
-    found["streams"] = [] if value.streams is None else list(value.streams.realms(settings))
+    found["tiny"] = value.tiny.parts(settings) is not None
+    found["streams"] = [] if value.splits.streams is None else list(value.splits.streams.realms(settings))
     if config is not None:
-        found["test_tasks"] = len(value.test_tasks(settings, config.seed))
+        found["test_tasks"] = len(value.splits.test_tasks(settings, config.seed))
     return found
 
 
 def _tasks(plugin: Plugin, config: RunConfig) -> dict[str, Any]:
     """How many tasks there are of each split, how many of them have a twin in training, and what is left out;
     no twins are counted where the environment knows of none."""
-    from erl_pipeline.environments.twins import with_twin
-
     settings, seed = config.environment, config.seed
     training = plugin.value.training_tasks(settings, seed)
     others = {
         "held_out": plugin.value.held_out_tasks(settings, seed, config.evaluation.tasks),
-        "test": plugin.value.test_tasks(settings, seed),
+        "test": plugin.value.splits.test_tasks(settings, seed),
     }
-    twins = {split: with_twin(plugin.value, settings, tasks, training) for split, tasks in others.items()}
+    twins = {split: _with_twin(plugin.value, settings, tasks, training) for split, tasks in others.items()}
     return {
         "training": len(training),
         **{split: len(tasks) for split, tasks in others.items()},
         "twins": None if None in twins.values() else twins,
-        "left_out": list(plugin.value.left_out(settings)),
+        "left_out": list(plugin.value.splits.left_out(settings)),
     }
+
+
+def _with_twin(
+    plugin: EnvironmentPlugin[Any], settings: PluginSettings, tasks: Sequence[Task], others: Sequence[Task]
+) -> int | None:
+    """How many of the tasks are a twin of another one of `others`; None where no task can have any."""
+
+    def key(task: Task) -> str | None:
+        part, own = plugin.part(settings, task)
+        twin_key = part.plugin.splits.twin_key
+        return None if twin_key is None else f"{own.environment} {twin_key(own.payload)}"
+
+    keys = {key(task) for task in others} - {None}
+    return sum(key(task) in keys for task in tasks) if keys else None
 
 
 def _first(plugin: Plugin, config: RunConfig) -> tuple[list[Any], list[Any], str]:

@@ -148,8 +148,8 @@ def _chosen(given: Given, methods: Sequence[str], base: RunConfig) -> tuple[tupl
 
 def _require_test_split(base: RunConfig) -> None:
     plugin = plugins("environments")[base.environment.type].value
-    if not plugin.test_tasks(base.environment, base.seed):
-        raise InputError(no_test_split(base.environment.type, plugin.test_needs))
+    if not plugin.splits.test_tasks(base.environment, base.seed):
+        raise InputError(no_test_split(base.environment.type, plugin.splits.test_needs))
 
 
 def _require_one_start(

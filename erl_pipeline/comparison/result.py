@@ -90,7 +90,7 @@ def make_result(
     return Result(
         design=design,
         budgets=budgets,
-        test_tasks=len(plugin.test_tasks(first.config.environment, first.seed)),
+        test_tasks=len(plugin.splits.test_tasks(first.config.environment, first.seed)),
         arms=arms,
         differences=arm_differences({arm: each.measures for arm, each in arms.items()}, design.baseline),
         failures=failures,

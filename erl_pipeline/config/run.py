@@ -98,7 +98,7 @@ class RunConfig(Settings):
         environment = plugins("environments")[self.environment.type].value
         method = plugins("methods")[self.method.type].value
         if isinstance(self.policy, TinyPolicyConfig):
-            parts = environment.require_tiny(self.environment)
+            parts = environment.tiny.require(self.environment)
             if method.shows_failed_attempts(self.method):
                 require_retries(self.environment.type, parts.retry_tokens, self.policy.cold_start.retries)
         elif isinstance(self.policy.warm_start, DemonstrationsWarmStart):
@@ -135,7 +135,8 @@ def require_streams(config: RunConfig, stream: StreamConfig) -> None:
     """Raise ValueError if a configuration's environment or method cannot be evaluated in streams."""
     environment = plugins("environments")[config.environment.type].value
     method = plugins("methods")[config.method.type].value
-    held_out = () if environment.streams is None else environment.streams.realms(config.environment)
+    streams = environment.splits.streams
+    held_out = () if streams is None else streams.realms(config.environment)
     if stream.realms > len(held_out):
         raise ValueError(
             f"evaluation.stream.realms: {stream.realms}; allowed: at most the {len(held_out)} realms that "
@@ -158,7 +159,7 @@ def require_difficulty(config: RunConfig) -> None:
     environment = plugins("environments")[config.environment.type].value
     parts = {part.settings.type: part.plugin for part in environment.parts(config.environment).values()}
     for type_, plugin in (parts or {config.environment.type: environment}).items():
-        if plugin.difficulty is None:
+        if plugin.splits.difficulty is None:
             raise ValueError(
                 f"rollouts.selection.by: environment; environment {type_} cannot say how hard a task is; "
                 "allowed is by: results"

@@ -5,9 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
+from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.config.policy import ColdStartConfig
+from erl_pipeline.environments.experience_format import ExperienceFormat
 from erl_pipeline.environments.messages import Message
+
+SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 
 Demonstration = Sequence[Message]
 """A conversation of user and assistant messages; the assistant's words are trained on."""
@@ -60,3 +65,46 @@ class TinyParts:
     retry_tokens: int = 0
     """Tokens that a prompt has in addition when it shows how another attempt failed. 0: attempts with such a
     prompt are not demonstrated, whatever `ColdStartConfig.retries` says."""
+
+
+def _no_parts(settings: Any) -> TinyParts | None:
+    return None
+
+
+def _no_experience(settings: Any) -> ExperienceFormat | None:
+    return None
+
+
+@dataclass(frozen=True)
+class TinyPlayer(Generic[SettingsT]):
+    """How an environment's settings give the parts of a tiny policy; the defaults give none."""
+
+    parts: Callable[[SettingsT], TinyParts | None] = _no_parts
+    """What the cold start needs; None where these settings have no form for a tiny policy."""
+    needs: str = ""
+    """The settings with which `parts` gives something, such as `format: compact`."""
+    exclude: frozenset[str] = frozenset()
+    """Settings that the cold start does not depend on; runs that differ in them share its checkpoint."""
+    view: Callable[[SettingsT], SettingsT] | None = None
+    """The settings that the cold start depends on, where `exclude` cannot say it."""
+    extractor: Callable[[SettingsT], TinyParts | None] = _no_parts
+    """What the cold start of a tiny model that extracts experience needs; its prompts are those of
+    `experience`. None where these settings have no form for such a model."""
+    experience: Callable[[SettingsT], ExperienceFormat | None] = _no_experience
+    """How a model that extracts experience from episodes is asked, in the environment's own words; None: the
+    method's templates, as chat."""
+
+    def shown(self, settings: SettingsT) -> SettingsT:
+        """The settings that the cold start depends on; all others at their defaults."""
+        if self.view is not None:
+            return self.view(settings)
+        fields = type(settings).model_fields
+        return settings.model_copy(update={name: fields[name].get_default() for name in self.exclude})
+
+    def require(self, settings: SettingsT) -> TinyParts:
+        """The parts for the cold start. Raises `ValueError` where these settings give none."""
+        parts = self.parts(settings)
+        if parts is None:
+            needed = f"; policy.type: tiny needs {self.needs}" if self.needs else ""
+            raise ValueError(f"environment: these settings have no form for a policy of type: tiny{needed}")
+        return parts

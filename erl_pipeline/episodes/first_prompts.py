@@ -71,7 +71,7 @@ async def _length(setup: EpisodeSetup, task: Task) -> int:
         limits=replace(setup.limits, context_length=_ENDLESS),
         ask_policy=_measure,
         ask_memory=_remember_nothing,
-        mean_metrics=part.plugin.mean_metrics,
+        mean_metrics=part.plugin.episodes.mean_metrics,
     )
     try:
         await setup.protocol(context)

@@ -152,7 +152,7 @@ async def _episode(
         limits=setup.limits,
         ask_policy=partial(answers.sample, index),
         ask_memory=partial(answers.retrieve, index),
-        mean_metrics=part.plugin.mean_metrics,
+        mean_metrics=part.plugin.episodes.mean_metrics,
         withhold=setup.withhold,
         chat_server=setup.chat_server,
     )

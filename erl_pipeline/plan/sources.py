@@ -141,7 +141,9 @@ def _method_models(config: RunConfig) -> Sequence[str]:
 def _environment_files(config: RunConfig) -> dict[str, Path]:
     """Setting -> the file of the environment that it names."""
     plugin = plugins("environments")[config.environment.type].value
-    return {f"environment.{name}": path for name, path in plugin.files(config.environment).items()}
+    return {
+        f"environment.{name}": path for name, path in plugin.dependencies.files(config.environment).items()
+    }
 
 
 def _conversation_files(config: RunConfig) -> dict[str, Path]:

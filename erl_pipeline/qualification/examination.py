@@ -174,7 +174,7 @@ class _Examination:
             ended_by = self._ended_by(error)
             problem = problem or ended_by
         if not counted and not problem:
-            why = "the environment gives no gold answers (EnvironmentPlugin.gold_answer)"
+            why = "the environment gives no gold answers (EnvironmentPlugin.gold_answers)"
             return _not_applicable("gold_answers", "attempts", why)
         return passed_or_failed("gold_answers", counted, "attempts", problem)
 

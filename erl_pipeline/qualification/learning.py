@@ -124,7 +124,7 @@ def _play(
     alone = with_prompts(plugin.prompts(settings))
     setup = EpisodeSetup(
         plugin=plugin,
-        settings=plugin.for_template(settings, True),
+        settings=plugin.episodes.for_template(settings, True),
         protocol=_of_part(parts) if parts else alone,
         chat=ChatTokenizer(policy.tokenizer),
         limits=EpisodeLimits(

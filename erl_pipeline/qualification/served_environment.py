@@ -42,7 +42,7 @@ Place = tuple[Split, int]
 class Subject:
     """What is examined. `settings` are the environment's, as JSON values. `seed` is that of a run, and
     `held_out` the number of its held-out tasks. `step_seconds` is the deadline for each call. `built` is the
-    folder of the files that the environment is opened with (`EnvironmentPlugin.built_files`); empty: none."""
+    folder of the files that the environment is opened with (`Dependencies.built_files`); empty: none."""
 
     type: str
     settings: Mapping[str, Any]
@@ -139,7 +139,7 @@ class ServedEnvironment:
         self._splits = {
             "training": plugin.training_tasks(settings, seed),
             "held-out": plugin.held_out_tasks(settings, seed, self._subject.held_out),
-            "test": plugin.test_tasks(settings, seed),
+            "test": plugin.splits.test_tasks(settings, seed),
         }
         half = max(1, self._subject.held_out // 2)
         return Prepared(
@@ -151,9 +151,10 @@ class ServedEnvironment:
         """What a policy must not be told of a task."""
         task = self._task(place)
         part, own = self._plugin.part(self._settings, task)
-        gold = None if part.plugin.gold_answer is None else part.plugin.gold_answer(part.settings, own)
+        answers = part.plugin.gold_answers
+        gold = None if answers is None else answers.right(part.settings, own)
         turns = (gold,) if isinstance(gold, str) else None if gold is None else tuple(gold)
-        wrong = () if part.plugin.wrong_answers is None else part.plugin.wrong_answers(part.settings, own)
+        wrong = () if answers is None or answers.wrong is None else answers.wrong(part.settings, own)
         secrets = secrets_of(task.task_id, task.payload, turns)
         return Solution(turns, secrets, tuple(map(str, task.payload)), tuple(wrong))
 
@@ -223,7 +224,7 @@ class ServedEnvironment:
         return self._noted
 
     def _open_with_files(self, settings: Any, task: Task) -> Environment:
-        built = self._plugin.built_files
+        built = self._plugin.dependencies.built_files
         if built is None or not self._subject.built:
             return self._plugin.open(settings, task)
         return built.open(settings, task, Path(self._subject.built), self._embedder)
@@ -242,7 +243,7 @@ class ServedEnvironment:
 
     def _sign(self, task: Task) -> TaskSign:
         part, own = self._plugin.part(self._settings, task)
-        key = f"{task.environment} {part.plugin.task_key(own.payload)}"
+        key = f"{task.environment} {part.plugin.splits.task_key(own.payload)}"
         content = asdict(replace(task, payload=dict(task.payload)))
         return TaskSign(task.task_id, _digest(key), _digest(json.dumps(content, sort_keys=True)))
 

@@ -30,7 +30,7 @@ def require_tasks(config: RunConfig, *, drawn: bool = True) -> None:
     """
     plugin = plugins("environments")[config.environment.type].value
     environment = config.environment
-    if not plugin.quick_to_list(environment):
+    if not plugin.splits.quick_to_list(environment):
         return
     training = plugin.training_tasks(environment, config.seed)
     held_out = plugin.held_out_tasks(environment, config.seed, config.evaluation.tasks)
@@ -80,7 +80,7 @@ def refuse_held_out_conversations(config: RunConfig) -> None:
 def sentences_left_out(config: RunConfig) -> Sequence[str]:
     """What of the environment's files is no task, and why; nothing where it takes long to list the tasks."""
     plugin = plugins("environments")[config.environment.type].value
-    if not plugin.quick_to_list(config.environment):
+    if not plugin.splits.quick_to_list(config.environment):
         return ()
-    sentences: Sequence[str] = plugin.left_out(config.environment)
+    sentences: Sequence[str] = plugin.splits.left_out(config.environment)
     return sentences

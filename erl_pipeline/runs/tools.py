@@ -17,13 +17,13 @@ def require_tools_are_known(config: RunConfig) -> None:
     know. The tokenizer is read only if they ask for tools."""
     plugin = plugins("environments")[config.environment.type].value
     if not isinstance(config.policy, PretrainedPolicyConfig):
-        plugin.for_template(config.environment, False)
+        plugin.episodes.for_template(config.environment, False)
         return
     try:
-        plugin.for_template(config.environment, False)
+        plugin.episodes.for_template(config.environment, False)
     except InputError:
         from erl_pipeline.episodes.dialogue import ChatTokenizer
         from erl_pipeline.policies.pretrained import load_tokenizer
 
         tokenizer = load_tokenizer(config.policy.model)
-        plugin.for_template(config.environment, ChatTokenizer(tokenizer).knows_tools)
+        plugin.episodes.for_template(config.environment, ChatTokenizer(tokenizer).knows_tools)

@@ -118,9 +118,9 @@ def test_any_configuration_is_accepted_or_refused_with_a_message(tmp_path: Path,
 def test_any_task_file_is_accepted_or_refused_with_a_message(tmp_path: Path, content: bytes) -> None:
     # A file with one good task is accepted; with a second task of the same id it is refused.
     file = put(tmp_path, "tasks.jsonl", content + b"\n" + content)
-    assert ENVIRONMENT.tasks_from_file is not None
+    assert ENVIRONMENT.splits.from_file is not None
     with pytest.raises(InputError) as refused:
-        ENVIRONMENT.tasks_from_file(FrozenLakeConfig(), 0, file)
+        ENVIRONMENT.splits.from_file(FrozenLakeConfig(), 0, file)
     assert len(str(refused.value)) < 10_000
 
 

@@ -23,7 +23,7 @@ BROKEN = {
     ),
     "partless": (
         START + SETTINGS.replace("{type}", "partless") + "class ENVIRONMENT:\n    settings = Config\n",
-        "broken_partless:ENVIRONMENT lacks training_tasks, held_out_tasks, open",
+        "broken_partless:ENVIRONMENT is no EnvironmentPlugin (erl_pipeline.environments.interface)",
     ),
     "unsettled": (
         WHOLE.replace("{type}", "unsettled").replace("(PluginSettings)", ""),

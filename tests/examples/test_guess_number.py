@@ -95,7 +95,7 @@ def test_held_out_tasks_have_ranges_that_no_training_task_has() -> None:
 
 
 def test_demonstrations_are_in_the_words_of_the_policy_and_fit_its_context() -> None:
-    parts = ENVIRONMENT.require_tiny(COMPACT)
+    parts = ENVIRONMENT.tiny.require(COMPACT)
     held_out = ranges_of(ENVIRONMENT.held_out_tasks(COMPACT, 0, 200))
     shown = [
         conversation

@@ -155,7 +155,8 @@ def gold_turns(plugin: Any, settings: Any, tasks: Sequence[Task]) -> dict[str, S
     found: dict[str, Sequence[str]] = {}
     for task in tasks:
         part, own = plugin.part(settings, task)
-        gold = None if part.plugin.gold_answer is None else part.plugin.gold_answer(part.settings, own)
+        answers = part.plugin.gold_answers
+        gold = None if answers is None else answers.right(part.settings, own)
         if gold is None:
             continue
         if own.environment == "hotpotqa":  # It opens only with its search index.

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any, Literal, get_args
 
 from erl_pipeline.config.base import PluginSettings
@@ -22,69 +23,14 @@ Group = Literal["environments", "methods", "trainers", "runners", "scorers"]
 
 _OWN = "erl-pipeline"
 
-PARTS: Mapping[Group, tuple[str, ...]] = {
-    "environments": (
-        "settings",
-        "training_tasks",
-        "held_out_tasks",
-        "open",
-        "test_tasks",
-        "test_needs",
-        "tasks_from_file",
-        "prompts",
-        "files",
-        "packages",
-        "used_packages",
-        "task_key",
-        "kept_split",
-        "twin_key",
-        "left_out",
-        "timing",
-        "mean_metrics",
-        "tiny",
-        "tiny_needs",
-        "tiny_exclude",
-        "experience",
-        "tiny_extractor",
-        "streams",
-        "difficulty",
-        "parts",
-        "tiny_view",
-        "gold_answer",
-        "wrong_answers",
-        "picture",
-        "documents",
-        "extra",
-        "built_files",
-        "for_template",
-        "warm_start",
-        "quick_to_list",
-    ),
-    "methods": (
-        "settings",
-        "roles",
-        "plan_rollouts",
-        "plan_learning",
-        "episode_settings",
-        "first_attempt_settings",
-        "open_episode",
-        "role_limits",
-        "columns",
-        "retrieval",
-        "reflecting",
-        "packages",
-        "chat_server",
-        "shows_failed_attempts",
-        "plan_beginning",
-        "require_possible",
-        "pretrained_models",
-        "plan_evaluation",
-    ),
-    "trainers": ("settings", "open", "require_here"),
-    "runners": ("settings", "run"),
-    "scorers": ("__call__",),
+_INTERFACES: Mapping[Group, str] = {
+    "environments": "erl_pipeline.environments.interface:EnvironmentPlugin",
+    "methods": "erl_pipeline.methods.interface:Method",
+    "trainers": "erl_pipeline.trainers.interface:TrainerPlugin",
+    "runners": "erl_pipeline.plan.runner:RunnerPlugin",
 }
-"""The attributes that an object of each group must have."""
+"""Group -> the type of its objects; a scorer is any function. They are imported when plug-ins are looked up:
+each of them imports this package."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +60,7 @@ class Plugin:
     def packages_for(self, settings: PluginSettings) -> tuple[str, ...]:
         """The packages of an environment, and those that these settings add, such as that of the scorer that
         they name."""
-        return tuple(dict.fromkeys((*self.packages, *self.value.used_packages(settings))))
+        return tuple(dict.fromkeys((*self.packages, *self.value.dependencies.used_packages(settings))))
 
     @property
     def is_own(self) -> bool:
@@ -170,7 +116,7 @@ def plugins(group: Group) -> Plugins:
     return _find(group)
 
 
-@lru_cache(maxsize=len(PARTS))
+@cache
 def _find(group: Group) -> Plugins:
     found: dict[str, Plugin] = {}
     broken: list[BrokenPlugin] = []
@@ -220,10 +166,7 @@ def _load(group: Group, point: importlib.metadata.EntryPoint) -> tuple[Plugin | 
     # Nothing that another package does at import may stop other work, not even an exit.
     except (Exception, SystemExit) as error:
         return None, f"its import fails with {type(error).__name__}: {error}"
-    missing = [part for part in PARTS[group] if not hasattr(value, part)]
-    if missing:
-        return None, f"{point.value} lacks {', '.join(missing)}"
-    problem = "" if group == "scorers" else _settings_problem(value, point)
+    problem = _type_problem(group, value, point)
     if problem:
         return None, problem
     absent = [name for name in getattr(value, "packages", ()) if not _is_installed(name)]
@@ -232,6 +175,16 @@ def _load(group: Group, point: importlib.metadata.EntryPoint) -> tuple[Plugin | 
         return None, f"{point.value}.packages names {', '.join(absent)}, which is not installed{how}"
     version = point.dist.version if point.dist is not None else "unknown"
     return Plugin(group, point.name, _distribution(point), version, point.value, value), ""
+
+
+def _type_problem(group: Group, value: Any, point: importlib.metadata.EntryPoint) -> str:
+    """Why an object is no plug-in of a group; empty if it is one."""
+    if group == "scorers":
+        return "" if callable(value) else f"{point.value} is no function"
+    interface = pkgutil.resolve_name(_INTERFACES[group])
+    if not isinstance(value, interface):
+        return f"{point.value} is no {interface.__name__} ({interface.__module__})"
+    return _settings_problem(value, point)
 
 
 def _settings_problem(value: Any, point: importlib.metadata.EntryPoint) -> str:

@@ -21,7 +21,8 @@ from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.grid_games.boards import DIRECTIONS, Direction
 from erl_pipeline.environments.grid_games.hidden_words import slots_text, task_world
 from erl_pipeline.environments.grid_games.tasks import BoardTask, GridTasks
-from erl_pipeline.environments.interface import Task, TaskStreams
+from erl_pipeline.environments.interface import Task
+from erl_pipeline.environments.splits import TaskStreams
 
 
 def realm_word(realm: int) -> str:

@@ -25,7 +25,8 @@ from erl_pipeline.environments.grid_games.boards import (
 )
 from erl_pipeline.environments.grid_games.hidden_words import World
 from erl_pipeline.environments.grid_games.settings import ConfigT, GridSettings
-from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
+from erl_pipeline.environments.interface import Task
+from erl_pipeline.environments.splits import FindSplit, KeptSplit
 from storage.errors import ConfigError, InputError
 
 Split = Literal["training", "held_out", "test"]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from erl_pipeline.environments.dependencies import BuiltFiles, Dependencies
+from erl_pipeline.environments.gold_answers import GoldAnswers
 from erl_pipeline.environments.hotpotqa import opening, tasks
 from erl_pipeline.environments.hotpotqa.gold import gold_answer
 from erl_pipeline.environments.hotpotqa.results import documents_in
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
-from erl_pipeline.environments.interface import BuiltFiles, EnvironmentPlugin
+from erl_pipeline.environments.interface import EnvironmentPlugin, EpisodeTraits
+from erl_pipeline.environments.pictures import AttemptDrawing
+from erl_pipeline.environments.splits import Splits
 
 
 def _files(settings: HotpotQAConfig) -> dict[str, Path]:
@@ -21,16 +25,19 @@ ENVIRONMENT = EnvironmentPlugin(
     training_tasks=tasks.training_tasks,
     held_out_tasks=tasks.held_out_tasks,
     open=opening.open_without_index,
-    test_tasks=tasks.test_tasks,
-    test_needs="test_share: 0.2",
-    files=_files,
-    task_key=tasks.question_key,
-    kept_split=tasks.kept_split,
-    timing="waiting",
-    gold_answer=gold_answer,
-    for_template=opening.for_template,
-    built_files=BuiltFiles(
-        settings=opening.index_settings, build=opening.build, open=opening.open_with_index
+    splits=Splits(
+        test_tasks=tasks.test_tasks,
+        test_needs="test_share: 0.2",
+        task_key=tasks.question_key,
+        kept_split=tasks.kept_split,
     ),
-    documents=documents_in,
+    dependencies=Dependencies(
+        files=_files,
+        built_files=BuiltFiles(
+            settings=opening.index_settings, build=opening.build, open=opening.open_with_index
+        ),
+    ),
+    episodes=EpisodeTraits(timing="waiting", for_template=opening.for_template),
+    drawing=AttemptDrawing(documents=documents_in),
+    gold_answers=GoldAnswers(gold_answer),
 )

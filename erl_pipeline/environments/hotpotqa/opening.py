@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from erl_pipeline.environments.dependencies import Embedders
 from erl_pipeline.environments.hotpotqa.environment import HotpotQA
 from erl_pipeline.environments.hotpotqa.index import build_index, open_index, passages_of
 from erl_pipeline.environments.hotpotqa.question_file import Passage
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
-from erl_pipeline.environments.interface import Embedders, Environment, Task
+from erl_pipeline.environments.interface import Environment, Task
 from erl_pipeline.environments.threads import in_threads
 from storage.errors import InputError
 

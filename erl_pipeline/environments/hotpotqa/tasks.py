@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 from erl_pipeline.environments.hotpotqa.question_file import Question, read_questions
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
-from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
+from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.same_text import reading_key
+from erl_pipeline.environments.splits import FindSplit, KeptSplit
 from storage.errors import InputError
 
 Split = Literal["training", "held_out", "test"]

@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
-from erl_pipeline.environments.interface import EnvironmentPlugin
+from collections.abc import Mapping
+
+from erl_pipeline.environments.dependencies import BuiltFiles, Dependencies
+from erl_pipeline.environments.interface import EnvironmentPlugin, EpisodeTraits, MixturePart, Task, Timing
 from erl_pipeline.environments.mixture import tasks
 from erl_pipeline.environments.mixture.files import BUILT_FILES
 from erl_pipeline.environments.mixture.settings import MixtureConfig
 from erl_pipeline.environments.mixture.tiny import tiny_parts, tiny_view
+from erl_pipeline.environments.splits import Splits
+from erl_pipeline.environments.tiny_parts import TinyPlayer
 
-ENVIRONMENT = EnvironmentPlugin(
+
+class MixturePlugin(EnvironmentPlugin[MixtureConfig]):
+    """An environment whose tasks are those of its parts."""
+
+    def parts(self, settings: MixtureConfig) -> Mapping[str, MixturePart]:
+        return tasks.parts_of(settings)
+
+    def part(self, settings: MixtureConfig, task: Task) -> tuple[MixturePart, Task]:
+        return tasks.part_of(tasks.parts_of(settings), task)
+
+    def built_files_of(self, settings: MixtureConfig) -> BuiltFiles | None:
+        built = (part.plugin.built_files_of(part.settings) for part in self.parts(settings).values())
+        return self.dependencies.built_files if any(each is not None for each in built) else None
+
+    def timing_of(self, settings: MixtureConfig) -> Timing:
+        timings = {part.plugin.timing_of(part.settings) for part in self.parts(settings).values()}
+        return "waiting" if "waiting" in timings else self.episodes.timing
+
+
+ENVIRONMENT = MixturePlugin(
     settings=MixtureConfig,
     training_tasks=tasks.training_tasks,
     held_out_tasks=tasks.held_out_tasks,
     open=tasks.open_task,
-    test_tasks=tasks.test_tasks,
-    test_needs="a test split of each part",
-    files=tasks.files,
-    tiny=tiny_parts,
-    tiny_needs="parts that each have a form for it",
-    tiny_view=tiny_view,
-    parts=tasks.parts_of,
-    left_out=tasks.left_out,
-    built_files=BUILT_FILES,
-    for_template=tasks.for_template,
-    quick_to_list=tasks.quick_to_list,
+    splits=Splits(
+        test_tasks=tasks.test_tasks,
+        test_needs="a test split of each part",
+        left_out=tasks.left_out,
+        quick_to_list=tasks.quick_to_list,
+    ),
+    dependencies=Dependencies(files=tasks.files, built_files=BUILT_FILES),
+    episodes=EpisodeTraits(for_template=tasks.for_template),
+    tiny=TinyPlayer(parts=tiny_parts, needs="parts that each have a form for it", view=tiny_view),
 )

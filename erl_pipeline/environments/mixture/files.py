@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from erl_pipeline.environments.interface import BuiltFiles, Embedders, Environment, Task, part_name, part_of
+from erl_pipeline.environments.dependencies import BuiltFiles, Embedders
+from erl_pipeline.environments.interface import Environment, Task, part_name
 from erl_pipeline.environments.mixture.settings import MixtureConfig
-from erl_pipeline.environments.mixture.tasks import parts_of
+from erl_pipeline.environments.mixture.tasks import part_of, parts_of
 
 
 def building_settings(settings: MixtureConfig) -> MixtureConfig:
@@ -18,7 +19,7 @@ def building_settings(settings: MixtureConfig) -> MixtureConfig:
             update={"environment": built.settings(part.settings), "weight": 1.0}
         )
         for name, part in parts_of(settings).items()
-        if (built := part.plugin.built_files) is not None
+        if (built := part.plugin.dependencies.built_files) is not None
     }
     return settings.model_copy(update={"parts": parts})
 
@@ -27,10 +28,10 @@ def build(settings: MixtureConfig, folder: Path, embedders: Embedders) -> Mappin
     """Write the files of each part into the folder of its name; the counts begin with that name."""
     counts: dict[str, int] = {}
     for name, part in parts_of(settings).items():
-        assert part.plugin.built_files is not None
+        assert part.plugin.dependencies.built_files is not None
         own = folder / name
         own.mkdir()
-        for what, count in part.plugin.built_files.build(part.settings, own, embedders).items():
+        for what, count in part.plugin.dependencies.built_files.build(part.settings, own, embedders).items():
             counts[f"{name}_{what}"] = count
     return counts
 
@@ -38,7 +39,7 @@ def build(settings: MixtureConfig, folder: Path, embedders: Embedders) -> Mappin
 def open_with_files(settings: MixtureConfig, task: Task, folder: Path, embedders: Embedders) -> Environment:
     """The environment of the part that a task is of, with the files of that part, if it has any."""
     part, own = part_of(parts_of(settings), task)
-    built = part.plugin.built_files
+    built = part.plugin.dependencies.built_files
     if built is None:
         opened: Environment = part.plugin.open(part.settings, own)
         return opened

@@ -9,19 +9,34 @@ from pathlib import Path
 
 from erl_pipeline.config.nested import with_settings
 from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.environments.interface import Environment, Part, Task, part_of
+from erl_pipeline.environments.interface import Environment, MixturePart, Task, part_name
 from erl_pipeline.environments.mixture.settings import MixtureConfig
 from erl_pipeline.environments.mixture.shares import turns
 from storage.errors import InputError
 
 
-def parts_of(settings: MixtureConfig) -> Mapping[str, Part]:
+def parts_of(settings: MixtureConfig) -> Mapping[str, MixturePart]:
     """The parts by their names."""
     installed = plugins("environments")
     return {
-        name: Part(installed[part.environment.type].value, part.environment, part.weight)
+        name: MixturePart(installed[part.environment.type].value, part.environment, part.weight)
         for name, part in settings.parts.items()
     }
+
+
+def part_of(parts: Mapping[str, MixturePart], task: Task) -> tuple[MixturePart, Task]:
+    """The part that a task of a mixture is of, and the task as that part made it.
+
+    Raises `InputError` for a task that is of none.
+    """
+    name = part_name(task.task_id)
+    if name not in parts:
+        raise InputError(
+            f"task {task.task_id} belongs to no part of the mixture, which has {', '.join(parts)}"
+        )
+    mark = f"{name}/"
+    own = replace(task, task_id=task.task_id.removeprefix(mark), task_type=task.task_type.removeprefix(mark))
+    return parts[name], own
 
 
 def training_tasks(settings: MixtureConfig, seed: int) -> list[Task]:
@@ -53,7 +68,9 @@ def held_out_tasks(settings: MixtureConfig, seed: int, count: int) -> list[Task]
 def test_tasks(settings: MixtureConfig, seed: int) -> list[Task]:
     """All test tasks of all parts; none unless each part has some, since a part that is not tested would go
     unnoticed."""
-    found = {name: part.plugin.test_tasks(part.settings, seed) for name, part in parts_of(settings).items()}
+    found = {
+        name: part.plugin.splits.test_tasks(part.settings, seed) for name, part in parts_of(settings).items()
+    }
     if not all(found.values()):
         return []
     parts = parts_of(settings)
@@ -65,7 +82,7 @@ def files(settings: MixtureConfig) -> dict[str, Path]:
     return {
         f"parts.{name}.environment.{key}": path
         for name, part in parts_of(settings).items()
-        for key, path in part.plugin.files(part.settings).items()
+        for key, path in part.plugin.dependencies.files(part.settings).items()
     }
 
 
@@ -74,13 +91,13 @@ def left_out(settings: MixtureConfig) -> list[str]:
     return [
         f"{name}: {sentence}"
         for name, part in parts_of(settings).items()
-        for sentence in part.plugin.left_out(part.settings)
+        for sentence in part.plugin.splits.left_out(part.settings)
     ]
 
 
 def quick_to_list(settings: MixtureConfig) -> bool:
     """Whether the tasks of each part are listed quickly."""
-    return all(part.plugin.quick_to_list(part.settings) for part in parts_of(settings).values())
+    return all(part.plugin.splits.quick_to_list(part.settings) for part in parts_of(settings).values())
 
 
 def open_task(settings: MixtureConfig, task: Task) -> Environment:
@@ -95,13 +112,13 @@ def for_template(settings: MixtureConfig, knows_tools: bool) -> MixtureConfig:
     return with_settings(
         settings,
         {
-            f"parts.{name}.environment": part.plugin.for_template(part.settings, knows_tools)
+            f"parts.{name}.environment": part.plugin.episodes.for_template(part.settings, knows_tools)
             for name, part in parts_of(settings).items()
         },
     )
 
 
-def _named(name: str, part: Part, task: Task) -> Task:
+def _named(name: str, part: MixturePart, task: Task) -> Task:
     """A part's task as one of the mixture. Its `environment` is the part's type, so that rows of the same
     problem are recognised in any run."""
     return replace(

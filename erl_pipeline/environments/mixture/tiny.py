@@ -19,7 +19,7 @@ def tiny_parts(settings: MixtureConfig) -> TinyParts | None:
     """
     found: dict[str, TinyParts] = {}
     for name, part in parts_of(settings).items():
-        tiny = part.plugin.tiny(part.settings)
+        tiny = part.plugin.tiny.parts(part.settings)
         if tiny is None:
             return None
         found[name] = tiny
@@ -50,7 +50,7 @@ def tiny_view(settings: MixtureConfig) -> MixtureConfig:
     """The settings that the cold start depends on: those of each part's cold start, but not the weights."""
     parts = {
         name: settings.parts[name].model_copy(
-            update={"environment": part.plugin.shown_to_tiny(part.settings), "weight": 1.0}
+            update={"environment": part.plugin.tiny.shown(part.settings), "weight": 1.0}
         )
         for name, part in parts_of(settings).items()
     }

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.environments.dependencies import Dependencies
+from erl_pipeline.environments.gold_answers import GoldAnswers
 from erl_pipeline.environments.interface import EnvironmentPlugin
 from erl_pipeline.environments.questions import environment, tasks
 from erl_pipeline.environments.questions.settings import QuestionsConfig
+from erl_pipeline.environments.splits import Splits
 
 
 def _scorer_packages(config: QuestionsConfig) -> Sequence[str]:
@@ -19,13 +22,13 @@ ENVIRONMENT = EnvironmentPlugin(
     training_tasks=tasks.training_tasks,
     held_out_tasks=tasks.held_out_tasks,
     open=environment.open_question,
-    test_tasks=tasks.test_tasks,
-    test_needs="test_share: 0.1",
-    tasks_from_file=tasks.tasks_from_file,
-    files=tasks.files,
-    used_packages=_scorer_packages,
-    task_key=tasks.task_key,
-    kept_split=tasks.kept_split,
-    gold_answer=environment.gold_answer,
-    wrong_answers=environment.wrong_answers,
+    splits=Splits(
+        test_tasks=tasks.test_tasks,
+        test_needs="test_share: 0.1",
+        task_key=tasks.task_key,
+        kept_split=tasks.kept_split,
+        from_file=tasks.tasks_from_file,
+    ),
+    dependencies=Dependencies(files=tasks.files, used_packages=_scorer_packages),
+    gold_answers=GoldAnswers(environment.gold_answer, environment.wrong_answers),
 )

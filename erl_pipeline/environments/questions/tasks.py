@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
+from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.questions.question_file import Question, read_questions
 from erl_pipeline.environments.questions.settings import QuestionsConfig
 from erl_pipeline.environments.same_text import reading_key
 from erl_pipeline.environments.scorers import scorer_named
+from erl_pipeline.environments.splits import FindSplit, KeptSplit
 from storage.errors import ConfigError, InputError
 
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from erl_pipeline.environments.dependencies import Dependencies
+from erl_pipeline.environments.gold_answers import GoldAnswers
 from erl_pipeline.environments.interface import EnvironmentPlugin
 from erl_pipeline.environments.reasoning_gym import environment, tasks
 from erl_pipeline.environments.reasoning_gym.settings import ReasoningGymConfig
+from erl_pipeline.environments.splits import Splits
 
 ENVIRONMENT = EnvironmentPlugin(
     settings=ReasoningGymConfig,
     training_tasks=tasks.training_tasks,
     held_out_tasks=tasks.held_out_tasks,
     open=environment.open_reasoning_gym,
-    test_tasks=tasks.test_tasks,
-    test_needs="test_tasks: 256",
-    task_key=tasks.question_key,
-    kept_split=tasks.kept_split,
-    gold_answer=environment.gold_answer,
-    extra="reasoning-gym",
+    splits=Splits(
+        test_tasks=tasks.test_tasks,
+        test_needs="test_tasks: 256",
+        task_key=tasks.question_key,
+        kept_split=tasks.kept_split,
+    ),
+    dependencies=Dependencies(extra="reasoning-gym"),
+    gold_answers=GoldAnswers(environment.gold_answer),
 )

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
+from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.reasoning_gym.generation import Request, Split, generate, split_of
 from erl_pipeline.environments.reasoning_gym.settings import ReasoningGymConfig
+from erl_pipeline.environments.splits import FindSplit, KeptSplit
 
 
 def training_tasks(settings: ReasoningGymConfig, seed: int) -> list[Task]:

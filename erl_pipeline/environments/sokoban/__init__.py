@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from erl_pipeline.environments.dependencies import Dependencies
+from erl_pipeline.environments.gold_answers import GoldAnswers
 from erl_pipeline.environments.grid_games.hidden_words import CompactPrompts
 from erl_pipeline.environments.grid_games.tasks import board_key, settings_files, shape_key
 from erl_pipeline.environments.interface import EnvironmentPlugin
+from erl_pipeline.environments.pictures import AttemptDrawing
 from erl_pipeline.environments.prompt_format import PromptFormat
 from erl_pipeline.environments.sokoban.game import open_sokoban
 from erl_pipeline.environments.sokoban.inspection import attempt_picture, gold_answer
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
 from erl_pipeline.environments.sokoban.tasks import TASKS
 from erl_pipeline.environments.sokoban.tiny import TINY
+from erl_pipeline.environments.splits import Splits
+from erl_pipeline.environments.tiny_parts import TinyPlayer
 
 
 def _prompts(settings: SokobanConfig) -> PromptFormat | None:
@@ -27,21 +32,26 @@ ENVIRONMENT = EnvironmentPlugin(
     training_tasks=TASKS.training_tasks,
     held_out_tasks=TASKS.held_out_tasks,
     open=open_sokoban,
-    test_tasks=TASKS.test_tasks,
-    test_needs="test_boards: 256",
-    tasks_from_file=TASKS.tasks_from_file,
     prompts=_prompts,
-    files=settings_files,
-    packages=("erl_pipeline.environments.grid_games",),
-    task_key=board_key,
-    kept_split=TASKS.kept_split,
-    twin_key=shape_key,
-    left_out=TASKS.left_out,
-    tiny=TINY.parts,
-    tiny_needs="format: compact",
-    # Each demonstration draws its own world and a generated board, so these settings do not change it.
-    tiny_exclude=frozenset({"world_seed", "task_file", "instructions"}),
-    gold_answer=gold_answer,
-    picture=attempt_picture,
-    quick_to_list=_quick_to_list,
+    splits=Splits(
+        test_tasks=TASKS.test_tasks,
+        test_needs="test_boards: 256",
+        task_key=board_key,
+        kept_split=TASKS.kept_split,
+        twin_key=shape_key,
+        from_file=TASKS.tasks_from_file,
+        left_out=TASKS.left_out,
+        quick_to_list=_quick_to_list,
+    ),
+    dependencies=Dependencies[SokobanConfig](
+        files=settings_files, packages=("erl_pipeline.environments.grid_games",)
+    ),
+    tiny=TinyPlayer(
+        parts=TINY.parts,
+        needs="format: compact",
+        # Each demonstration draws its own world and a generated board, so these settings do not change it.
+        exclude=frozenset({"world_seed", "task_file", "instructions"}),
+    ),
+    drawing=AttemptDrawing(picture=attempt_picture),
+    gold_answers=GoldAnswers(gold_answer),
 )

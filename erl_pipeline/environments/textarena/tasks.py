@@ -7,7 +7,8 @@ import random
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
+from erl_pipeline.environments.interface import Task
+from erl_pipeline.environments.splits import FindSplit, KeptSplit
 from erl_pipeline.environments.textarena.games import games
 from erl_pipeline.environments.textarena.library import Game
 from erl_pipeline.environments.textarena.settings import TextArenaConfig

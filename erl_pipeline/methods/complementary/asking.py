@@ -70,7 +70,7 @@ def asking_settings(config: RunConfig, max_tokens: int) -> AskingSettings:
 def experience_format(settings: AskingSettings) -> ExperienceFormat:
     """The prompts: the environment's own, else the method's templates."""
     environment = plugins("environments")[settings.environment.type].value
-    own: ExperienceFormat | None = environment.experience(settings.environment)
+    own: ExperienceFormat | None = environment.tiny.experience(settings.environment)
     return own or ChatPrompts(settings.prompts, settings.max_operations)
 
 

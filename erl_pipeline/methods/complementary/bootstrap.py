@@ -40,7 +40,7 @@ def _slice(config: RunConfig, sources: Sources) -> ColdStartSettings:
 def _cold_start(call: StageCall[ColdStartSettings]) -> StageResult:
     environment = located(call.settings.environment, call.settings.files, call.locations)
     plugin = plugins("environments")[environment.type].value
-    return cold_start_with(call, plugin.tiny_extractor(environment))
+    return cold_start_with(call, plugin.tiny.extractor(environment))
 
 
 COLD_START_EXTRACTOR = replace(

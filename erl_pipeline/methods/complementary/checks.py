@@ -40,7 +40,7 @@ def _require_extractor(config: RunConfig, crl: CrlExperienceConfig) -> None:
                 "its own"
             )
         environment = plugins("environments")[config.environment.type].value
-        if environment.tiny_extractor(config.environment) is None:
+        if environment.tiny.extractor(config.environment) is None:
             raise ValueError(
                 f"method.experience: crl needs a model for its extractor; with policy.type: tiny these "
                 f"settings of environment.type: {config.environment.type} give none (FrozenLake: format: "

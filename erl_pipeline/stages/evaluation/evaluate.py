@@ -136,7 +136,7 @@ def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
         plays.append(again)
     memory = call.inputs.get(MEMORY)
     by_part = {}
-    if plugins("environments")[settings.play.environment.type].value.is_mixture:
+    if plugins("environments")[settings.play.environment.type].value.parts(settings.play.environment):
         by_part = greedy_success_by_part(first)
     return StageResult(
         counters={**count_rollouts(rows), **replaced_texts(plays)},

@@ -34,9 +34,9 @@ def _test_tasks(call: StageCall[TaskSettings]) -> StageResult:
     environment = located(settings.environment, settings.files, call.locations)
     plugin = plugins("environments")[environment.type].value
     texts = StorableTexts()
-    tasks = storable_tasks(plugin.test_tasks(environment, settings.seed), texts)
+    tasks = storable_tasks(plugin.splits.test_tasks(environment, settings.seed), texts)
     if not tasks:
-        raise InputError(no_test_split(environment.type, plugin.test_needs))
+        raise InputError(no_test_split(environment.type, plugin.splits.test_needs))
     for name, others in (
         ("training", plugin.training_tasks(environment, settings.seed)),
         ("held-out", plugin.held_out_tasks(environment, settings.seed, settings.held_out)),

@@ -71,7 +71,10 @@ def _slice(config: RunConfig, sources: Sources) -> StreamEvaluationSettings:
     return StreamEvaluationSettings(
         # Nothing is retrieved from a memory: what a stream remembers is passed in as it is.
         play=play_settings(config).model_copy(update={"retrieval": None}),
-        files={name: sources.files[str(path)] for name, path in plugin.files(config.environment).items()},
+        files={
+            name: sources.files[str(path)]
+            for name, path in plugin.dependencies.files(config.environment).items()
+        },
         run_seed=config.seed,
         stream=config.evaluation.stream,
     )

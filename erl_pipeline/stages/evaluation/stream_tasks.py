@@ -43,7 +43,7 @@ def stream_tasks(
 
     Raises InputError where the environment holds out too few realms.
     """
-    offered = plugins("environments")[environment.type].value.streams
+    offered = plugins("environments")[environment.type].value.splits.streams
     held_out = () if offered is None else offered.realms(environment)
     if offered is None or len(held_out) < shape.realms:
         raise InputError(

@@ -150,7 +150,7 @@ def play_episodes(
     chat = ChatTokenizer(policy.tokenizer)
     setup = play.EpisodeSetup(
         plugin=environment,
-        settings=environment.for_template(settings.environment, chat.knows_tools),
+        settings=environment.episodes.for_template(settings.environment, chat.knows_tools),
         protocol=own.protocol
         if own is not None
         else _protocol(settings, first_only=first_only, retrieval=memory is not None),

@@ -223,7 +223,7 @@ def _difficulty(environment: PluginSettings | None, tasks: Sequence[Task]) -> di
     found = {}
     for task in tasks:
         part, own = plugin.part(environment, task)
-        value = float(part.plugin.difficulty(part.settings, own))
+        value = float(part.plugin.splits.difficulty(part.settings, own))
         if not math.isfinite(value):
             raise InputError(
                 f"task {task.task_id}: environment {part.settings.type} says that its difficulty is {value}; "

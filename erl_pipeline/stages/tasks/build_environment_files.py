@@ -20,7 +20,7 @@ from storage.artifacts.artifact import Artifact
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.environments.interface import Embedders
+    from erl_pipeline.environments.dependencies import Embedders
     from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.sources import Sources
     from storage.memory.embedder import Embedder
@@ -69,7 +69,7 @@ def with_built_files(
 
 def opened_with(plugin: EnvironmentPlugin[Any], folder: Path, embedders: Embedders) -> EnvironmentPlugin[Any]:
     """The environment, whose `open` uses the files in a folder."""
-    built = plugin.built_files
+    built = plugin.dependencies.built_files
     assert built is not None
     return replace(plugin, open=lambda settings, task: built.open(settings, task, folder, embedders))
 
@@ -90,8 +90,8 @@ def ready_to_open(
 
 def _slice(config: RunConfig, sources: Sources) -> BuiltFilesSettings:
     plugin = plugins("environments")[config.environment.type].value
-    chosen = plugin.built_files.settings(config.environment)
-    files: Mapping[str, Path] = plugin.files(chosen)
+    chosen = plugin.dependencies.built_files.settings(config.environment)
+    files: Mapping[str, Path] = plugin.dependencies.files(chosen)
     return BuiltFilesSettings(
         environment=with_settings(chosen, dict.fromkeys(files)),
         files={name: sources.files[str(path)] for name, path in files.items()},
@@ -104,7 +104,7 @@ def _build(call: StageCall[BuiltFilesSettings]) -> StageResult:
     plugin = plugins("environments")[environment.type].value
     folder = call.folder / _FOLDER
     folder.mkdir()
-    counters = plugin.built_files.build(environment, folder, _passage_embedder)
+    counters = plugin.dependencies.built_files.build(environment, folder, _passage_embedder)
     # An index may name its files as it likes; the environment must keep its results the same.
     return StageResult(counters=dict(counters), determinism="approximate")
 

@@ -21,7 +21,7 @@ class KeptApart:
     """The tasks of the held-out and the test split, which are never trained on.
 
     They are found by their content: all tasks of both splits, also those beyond `evaluation.tasks`,
-    where the environment has `EnvironmentPlugin.kept_split`, and else those that it gives. The name of an
+    where the environment has `Splits.kept_split`, and else those that it gives. The name of an
     environment in a row does not count, nor does a task's id, but for a row without content.
 
     Args:
@@ -35,20 +35,21 @@ class KeptApart:
             (part.settings.type, part.plugin, part.settings) for part in plugin.parts(settings).values()
         ] or [(settings.type, plugin, settings)]
         self._plugins = {name: own for name, own, _ in parts}
-        self._finders = [own.kept_split(each, seed) for _, own, each in parts if own.kept_split is not None]
+        finders = [(own.splits.kept_split, each) for _, own, each in parts]
+        self._finders = [find(each, seed) for find, each in finders if find is not None]
         whole = len(self._finders) == len(parts)
         self._ids: dict[str, str] = {}
         self._digests: dict[bytes, str] = {}
         for split, tasks in (
             ("held-out", held_out),
-            ("test", () if whole else plugin.test_tasks(settings, seed)),
+            ("test", () if whole else plugin.splits.test_tasks(settings, seed)),
         ):
             for task in tasks:
                 self._ids[task.task_id] = f"the {split} task {task.task_id}"
                 # An empty payload does not say what the problem is.
                 if task.payload:
                     own = self._plugins.get(task.environment, plugin)
-                    digest = _digest(task.environment, own.task_key(task.payload))
+                    digest = _digest(task.environment, own.splits.task_key(task.payload))
                     self._digests[digest] = self._ids[task.task_id]
 
     def find(self, task_id: str, payload: Mapping[str, Any]) -> str | None:
@@ -56,7 +57,7 @@ class KeptApart:
         if not payload:
             return self._ids.get(task_id)
         for name, plugin in self._plugins.items():
-            known = self._digests.get(_digest(name, plugin.task_key(payload)))
+            known = self._digests.get(_digest(name, plugin.splits.task_key(payload)))
             if known is not None:
                 return known
         splits = (find(payload) for find in self._finders)

@@ -14,7 +14,7 @@ from pydantic import SerializeAsAny
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.nested import with_settings
 from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.environments.interface import EnvironmentPlugin, Part, Task
+from erl_pipeline.environments.interface import EnvironmentPlugin, MixturePart, Task
 from erl_pipeline.plan.resources import Resources
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.tasks.held_out import KeptApart, refuse_held_out
@@ -52,12 +52,12 @@ def environment_identity(config: RunConfig) -> PluginSettings:
 
 def without_files(plugin: EnvironmentPlugin[Any], settings: PluginSettings) -> PluginSettings:
     """The settings, without those that name files."""
-    return with_settings(settings, dict.fromkeys(plugin.files(settings)))
+    return with_settings(settings, dict.fromkeys(plugin.dependencies.files(settings)))
 
 
 def digests(plugin: EnvironmentPlugin[Any], settings: PluginSettings, sources: Sources) -> dict[str, str]:
     """Setting that names a file -> SHA-256 of the file."""
-    return {name: sources.files[str(path)] for name, path in plugin.files(settings).items()}
+    return {name: sources.files[str(path)] for name, path in plugin.dependencies.files(settings).items()}
 
 
 def _slice(config: RunConfig, sources: Sources) -> TaskSettings:
@@ -125,11 +125,11 @@ def _requested(call: StageCall[RequestedTaskSettings]) -> StageResult:
     plugin = plugins("environments")[environment.type].value
     if settings.task_file is None:
         tasks = plugin.held_out_tasks(environment, settings.seed, settings.held_out)
-    elif plugin.tasks_from_file is None:
+    elif plugin.splits.from_file is None:
         raise InputError(f"environment {environment.type} reads no task files; leave --tasks at generated")
     else:
         path = unchanged_file(call.locations[settings.task_file], settings.task_file, "the task file")
-        tasks = plugin.tasks_from_file(environment, settings.seed, path)
+        tasks = plugin.splits.from_file(environment, settings.seed, path)
     texts = StorableTexts()
     _write(call.folder, HELD_OUT, storable_tasks(tasks, texts))
     return StageResult(counters={"held_out_tasks": len(tasks), **texts.counters()})
@@ -205,7 +205,7 @@ def read_tasks(tasks: Artifact, name: str, resources: Resources) -> Sequence[Tas
     return resources.keep(f"tasks {tasks.manifest.artifact_id} {name}", read)
 
 
-def write_weights(folder: Path, parts: Mapping[str, Part]) -> None:
+def write_weights(folder: Path, parts: Mapping[str, MixturePart]) -> None:
     """Write the weights of a mixture's parts; nothing without a mixture."""
     if parts:
         weights = {name: part.weight for name, part in parts.items()}

@@ -52,7 +52,7 @@ def _cold_start_slice(config: RunConfig, sources: Sources) -> ColdStartSettings:
     if retries is None and method.shows_failed_attempts(config.method):
         retries = _RETRIES
     learning = config.policy.cold_start.model_copy(update={"seed": 0, "retries": retries or None})
-    shown = plugin.shown_to_tiny(config.environment)
+    shown = plugin.tiny.shown(config.environment)
     return ColdStartSettings(
         policy=config.policy.model_copy(update={"cold_start": learning}),
         environment=without_files(plugin, shown),
@@ -71,7 +71,7 @@ def plan_cold_start(planner: Planner) -> str:
 def _cold_start(call: StageCall[ColdStartSettings]) -> StageResult:
     environment = located(call.settings.environment, call.settings.files, call.locations)
     plugin = plugins("environments")[environment.type].value
-    return cold_start_with(call, plugin.tiny(environment))
+    return cold_start_with(call, plugin.tiny.parts(environment))
 
 
 def cold_start_with(call: StageCall[ColdStartSettings], parts: TinyParts) -> StageResult:

@@ -133,7 +133,9 @@ def drawing_of(config: RunConfig | None, row: Mapping[str, Any]) -> Drawing:
         part, own = plugin.part(config.environment, task)
     except (InputError, ValueError) as error:
         return Drawing(problem=_cannot(error))
-    picture, documents = part.plugin.picture, part.plugin.documents
+    if part.plugin.drawing is None:
+        return Drawing()
+    picture, documents = part.plugin.drawing.picture, part.plugin.drawing.documents
     return Drawing(
         None if picture is None else lambda said: picture(part.settings, own, said),
         None if documents is None else lambda message: documents(part.settings, own, message),

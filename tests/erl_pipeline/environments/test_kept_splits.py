@@ -31,12 +31,12 @@ def plugin(name: str) -> EnvironmentPlugin[Any]:
 def test_boards_are_told_apart(name: str) -> None:
     own = plugin(name)
     settings = own.settings.model_validate({"type": name, **GENERATED[name]})
-    assert own.kept_split is not None
-    find = own.kept_split(settings, 0)
+    assert own.splits.kept_split is not None
+    find = own.splits.kept_split(settings, 0)
     splits = {
         None: own.training_tasks(settings, 0),
         "held-out": own.held_out_tasks(settings, 0, 20),
-        "test": own.test_tasks(settings, 0),
+        "test": own.splits.test_tasks(settings, 0),
     }
     for split, tasks in splits.items():
         assert {find(task.payload) for task in tasks} == {split}
@@ -50,8 +50,8 @@ def test_questions_are_told_apart(tmp_path: Path) -> None:
     file.write_text("\n".join(lines))
     own = plugin("questions")
     given = {"type": "questions", "training_file": str(file), "held_out_share": 0.2, "test_share": 0.3}
-    assert own.kept_split is not None
-    find = own.kept_split(own.settings.model_validate(given), 0)
+    assert own.splits.kept_split is not None
+    find = own.splits.kept_split(own.settings.model_validate(given), 0)
     asked = [{"question": f"is {n}  ODD?", "answer": "no"} for n in range(20)]
     assert Counter(map(find, asked)) == {"held-out": 4, "test": 6, None: 10}
     assert find({}) is None
@@ -94,9 +94,9 @@ def test_a_conversation_that_asks_a_held_out_question_starts_no_run(tmp_path: Pa
 def test_a_board_of_a_size_that_is_not_generated_is_in_no_split(name: str) -> None:
     """The parts of a mixture have different sizes: boards of one are no held-out boards of another."""
     own = plugin(name)
-    assert own.kept_split is not None
+    assert own.splits.kept_split is not None
     larger = own.settings.model_validate({"type": name, **GENERATED[name], "rows": [7, 7]})
-    find = own.kept_split(own.settings.model_validate({"type": name, **GENERATED[name]}), 0)
+    find = own.splits.kept_split(own.settings.model_validate({"type": name, **GENERATED[name]}), 0)
     boards = [*own.held_out_tasks(larger, 0, 20), *own.training_tasks(larger, 0)]
     assert {find(task.payload) for task in boards} == {None}
 

@@ -21,7 +21,7 @@ def lake(*turns: str) -> Picture:
         "symbols": {"frozen": "#", "goal": "&", "hole": "$", "player": "@"},
     }
     task = Task("t", "frozen_lake-2x2", "frozen_lake", payload)
-    picture: Picture = plugin.picture(plugin.settings(), task, turns)
+    picture: Picture = plugin.drawing.picture(plugin.settings(), task, turns)
     return picture
 
 
@@ -44,7 +44,7 @@ def test_sokoban_shows_the_push_and_where_the_box_ended() -> None:
     settings = plugin.settings()
     symbols = asdict(SokobanSymbols(*settings.symbols))
     payload = {"actions": WORDS, "board": ["#####", "#@$.#", "#####"], "max_steps": 4, "symbols": symbols}
-    picture = plugin.picture(settings, Task("t", "sokoban-3x5", "sokoban", payload), ["right d"])
+    picture = plugin.drawing.picture(settings, Task("t", "sokoban-3x5", "sokoban", payload), ["right d"])
     assert picture.cells[1] == ["wall", "start", "box", "goal", "wall"]
     assert picture.path == [(1, 1), (1, 2)]
     assert picture.boxes == [(1, 3)]

@@ -36,7 +36,7 @@ TASK = Task(
         "symbols": {"player": "@", "frozen": "#", "hole": "$", "goal": "&"},
     },
 )
-TOKENIZER = build_tokenizer(ENVIRONMENT.require_tiny(SETTINGS).words, CONTEXT)
+TOKENIZER = build_tokenizer(ENVIRONMENT.tiny.require(SETTINGS).words, CONTEXT)
 PROVENANCE = Provenance("recipe", 3, {"policy": "policy-1"}, "tokenizer", "memory-1", 0)
 _PROMPTS = ENVIRONMENT.prompts(SETTINGS)
 assert _PROMPTS is not None

@@ -5,7 +5,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.environments.interface import Environment, EnvironmentPlugin, Task, Timing, Transition
+from erl_pipeline.environments.interface import (
+    Environment,
+    EnvironmentPlugin,
+    EpisodeTraits,
+    Task,
+    Timing,
+    Transition,
+)
 from erl_pipeline.environments.messages import AssistantTurn, ToolSchema, user_message
 from erl_pipeline.episodes.play import EpisodeSetup
 from tests.erl_pipeline.episodes.script import TASK, limits, setup
@@ -81,8 +88,7 @@ def scripted(
         training_tasks=lambda settings, seed: [],
         held_out_tasks=lambda settings, seed, count: [],
         open=open_scripted,
-        timing=timing,
-        mean_metrics=mean_metrics,
+        episodes=EpisodeTraits(timing=timing, mean_metrics=mean_metrics),
     )
     given = replace(
         setup(**rules),

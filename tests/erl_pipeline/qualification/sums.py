@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.environments.gold_answers import GoldAnswers
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task, Transition
 from erl_pipeline.environments.messages import AssistantTurn, ToolSchema, tool_message, user_message
 
@@ -134,5 +135,5 @@ ENVIRONMENT = EnvironmentPlugin(
     training_tasks=training_tasks,
     held_out_tasks=held_out_tasks,
     open=Sums,
-    gold_answer=gold_answer,
+    gold_answers=GoldAnswers(gold_answer),
 )

@@ -37,7 +37,7 @@ def save_base(folder: Path) -> Path:
     """A random Llama with tied embeddings and the words of the game."""
     lake = RunConfig.model_validate(SETTINGS).environment
     assert isinstance(lake, FrozenLakeConfig)
-    parts = ENVIRONMENT.require_tiny(lake)
+    parts = ENVIRONMENT.tiny.require(lake)
     tokenizer = build_tokenizer(parts.words, parts.context_length)
     model = random_llama(
         len(tokenizer),

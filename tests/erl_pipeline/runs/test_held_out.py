@@ -85,7 +85,7 @@ def test_held_out_tasks_that_the_run_does_not_evaluate_are_refused_too(store: Pa
 
 
 def test_test_tasks_are_refused(store: Path, tmp_path: Path) -> None:
-    task = ENVIRONMENT.test_tasks(settings(), 0)[2]
+    task = ENVIRONMENT.splits.test_tasks(settings(), 0)[2]
     with pytest.raises(InputError, match="task mine\\) is of a task of the test split"):
         refused(store, tmp_path, task_payload=payload_of(task), task_id="mine")
 

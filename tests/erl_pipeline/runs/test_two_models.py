@@ -25,7 +25,7 @@ METHOD = {
 
 def save_model(folder: Path) -> Path:
     """A random Llama with the words of the extractor: those of the policy and some more."""
-    parts = ENVIRONMENT.tiny_extractor(FrozenLakeConfig.model_validate(SMALL["environment"]))
+    parts = ENVIRONMENT.tiny.extractor(FrozenLakeConfig.model_validate(SMALL["environment"]))
     assert parts is not None
     tokenizer = build_tokenizer(parts.words, 128)
     model = random_llama(

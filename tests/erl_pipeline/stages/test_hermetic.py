@@ -24,10 +24,10 @@ from tests.erl_pipeline.stages.settings_reads import settings_reads
 COMPUTING = ("torch", "transformers", "prefect", "lancedb", "vllm", "sentence_transformers")
 TABLES = ("polars", "pyarrow")
 EVERYTHING = """
-import importlib, pkgutil, sys
+import importlib, pkgutil, sys, typing
 import erl_pipeline.config.loading.load, erl_pipeline.stages
-from erl_pipeline.config.plugins.installed import PARTS, plugins
-for group in PARTS:
+from erl_pipeline.config.plugins.installed import Group, plugins
+for group in typing.get_args(Group):
     for plugin in plugins(group).found.values():
         for package in plugin.packages:
             importlib.import_module(package)

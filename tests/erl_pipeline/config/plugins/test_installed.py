@@ -1,32 +1,28 @@
 import importlib.metadata
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
 from erl_pipeline.config.plugins import installed as module
-from erl_pipeline.config.plugins.installed import PARTS, Group, Plugins, plugins
-from erl_pipeline.environments.interface import EnvironmentPlugin
+from erl_pipeline.config.plugins.installed import Group, Plugins, plugins
 from erl_pipeline.environments.scorers import scorer_named
-from erl_pipeline.methods.interface import Method
 from storage.errors import ConfigError
 
 RUNNER = """\
 from typing import Literal
 from erl_pipeline.config.base import PluginSettings, Settings
+from erl_pipeline.plan.runner import RunnerPlugin
 
 class Config(PluginSettings):
     type: Literal["{type}"] = "{type}"
 
-class Runner:
-    settings = Config
+class Runner(RunnerPlugin):
     packages = ()
-    def run(self): ...
 
-RUNNER = Runner()
+RUNNER = Runner(settings=Config, run=print)
 """
 
 
@@ -122,8 +118,8 @@ def test_in_a_namespace_it_is_the_first_package_that_has_sources(site: Site) -> 
         ("RUNNER = ", "its import fails with SyntaxError"),
         ("raise SystemExit('no')", "its import fails with SystemExit: no"),
         ("", "its import fails with AttributeError"),
-        ("RUNNER = 1", "sample_runner:RUNNER lacks settings, run"),
-        (RUNNER.replace("def run", "def walk"), "sample_runner:RUNNER lacks run"),
+        ("RUNNER = 1", "sample_runner:RUNNER is no RunnerPlugin (erl_pipeline.plan.runner)"),
+        (RUNNER.replace(", run=print", ""), "missing 1 required positional argument: 'run'"),
         (RUNNER.replace("(PluginSettings)", ""), "is no subclass of erl_pipeline.config.base.PluginSettings"),
         (RUNNER.replace("(PluginSettings)", "(Settings)"), "is no subclass of"),
         (
@@ -136,7 +132,7 @@ def test_in_a_namespace_it_is_the_first_package_that_has_sources(site: Site) -> 
             "its entry point is named 'far', but its settings have type 'near'",
         ),
         (
-            RUNNER.replace("()\n    def", "('no_such.x',)\n    def"),
+            RUNNER.replace("packages = ()", "packages = ('no_such.x',)"),
             "packages names no_such.x, which is not installed",
         ),
     ],
@@ -175,11 +171,6 @@ def test_of_two_foreign_packages_the_first_by_name_has_the_type(site: Site) -> N
 def test_an_unknown_type_is_answered_with_those_that_there_are(site: Site) -> None:
     with pytest.raises(ConfigError, match="nowhere: no such type of runners; there are in_process, prefect"):
         site.runners()["nowhere"]
-
-
-def test_a_plug_in_must_have_every_part_that_is_read() -> None:
-    assert {each.name for each in fields(EnvironmentPlugin)} == set(PARTS["environments"])
-    assert {each.name for each in fields(Method)} == set(PARTS["methods"])
 
 
 SCORER = """\
@@ -221,4 +212,4 @@ def test_a_scorer_that_cannot_be_called_is_broken(site: Site) -> None:
         "sample", "text = sample_scorers:__doc__", {"sample_scorers.py": '"""A text."""'}, group="scorers"
     )
     [broken] = site.found("scorers").broken
-    assert broken.problem == "sample_scorers:__doc__ lacks __call__"
+    assert broken.problem == "sample_scorers:__doc__ is no function"

@@ -128,14 +128,14 @@ def test_boards_of_a_training_file_whose_twin_is_held_out_are_left_out_and_named
     held = write_tasks(tmp_path / "held.jsonl", (["GFS"], 6))
     config = FrozenLakeConfig(format="prose", task_file=str(train), held_out_file=str(held))
     assert [task.task_id for task in TASKS.training_tasks(config, 0)] == ["task-2"]
-    assert ENVIRONMENT.left_out(config) == [
+    assert ENVIRONMENT.splits.left_out(config) == [
         f"2 of 3 boards of task file {train} are left out: each is a board of {held} turned or mirrored "
         "(task-0, task-1); environment.twins: any_split would keep them"
     ]
     kept = config.model_copy(update={"twins": "any_split"})
     assert [task.task_id for task in TASKS.training_tasks(kept, 0)] == ["task-0", "task-1", "task-2"]
-    assert ENVIRONMENT.left_out(kept) == []
-    assert ENVIRONMENT.left_out(FrozenLakeConfig()) == []
+    assert ENVIRONMENT.splits.left_out(kept) == []
+    assert ENVIRONMENT.splits.left_out(FrozenLakeConfig()) == []
 
 
 def test_a_training_file_of_nothing_but_twins_is_refused(tmp_path: Path) -> None:
@@ -470,7 +470,7 @@ def test_the_tiny_policy_knows_the_names_of_all_realms_and_has_room_for_one() ->
 def test_a_word_that_names_a_realm_is_no_action() -> None:
     config = REALMS.model_copy(update={"action_words": ("a", "b", "c", "r4")})
     with pytest.raises(Exception, match="'r4' has another meaning"):
-        ENVIRONMENT.tiny(config)
+        ENVIRONMENT.tiny.parts(config)
 
 
 def test_there_are_sixteen_and_eight_realms_where_nothing_is_said_of_them() -> None:

@@ -223,7 +223,7 @@ def test_the_context_holds_the_longest_attempt() -> None:
 
 
 def test_demonstrations_speak_in_the_words_and_follow_from_the_seed() -> None:
-    parts = ENVIRONMENT.require_tiny(FrozenLakeConfig(training_boards=50))
+    parts = ENVIRONMENT.tiny.require(FrozenLakeConfig(training_boards=50))
     first, again = (
         list(islice(parts.demonstrations(random.Random(3), ColdStartConfig()), 20)) for _ in range(2)
     )
@@ -235,7 +235,7 @@ def test_demonstrations_speak_in_the_words_and_follow_from_the_seed() -> None:
 
 def test_prose_has_no_parts() -> None:
     with pytest.raises(ValueError, match=r"type: tiny; policy\.type: tiny needs format: compact"):
-        ENVIRONMENT.require_tiny(FrozenLakeConfig(format="prose"))
+        ENVIRONMENT.tiny.require(FrozenLakeConfig(format="prose"))
 
 
 PROMPTS = CompactExtraction(("a", "b", "c", "d"), max_steps=3)
@@ -315,7 +315,7 @@ def test_lessons_that_agree_become_one() -> None:
 
 
 def test_demonstrations_are_answers_in_the_words_of_the_extractor() -> None:
-    parts = ENVIRONMENT.tiny_extractor(FrozenLakeConfig())
+    parts = ENVIRONMENT.tiny.extractor(FrozenLakeConfig())
     assert parts is not None
     shown = parts.demonstrations(random.Random(0), ColdStartConfig())
     prompts = CompactExtraction(FrozenLakeConfig().action_words, FrozenLakeConfig().max_steps)
@@ -335,5 +335,5 @@ def test_demonstrations_are_answers_in_the_words_of_the_extractor() -> None:
 
 def test_plans_and_prose_have_no_form_for_a_tiny_extractor() -> None:
     for settings in (FrozenLakeConfig(action_mode="plan"), FrozenLakeConfig(format="prose")):
-        assert ENVIRONMENT.tiny_extractor(settings) is None
-        assert ENVIRONMENT.experience(settings) is None
+        assert ENVIRONMENT.tiny.extractor(settings) is None
+        assert ENVIRONMENT.tiny.experience(settings) is None

@@ -27,7 +27,7 @@ def test_the_setting_wins_over_the_template(tool_format: Any, knows_tools: bool,
 
 def test_parts_of_a_mixture_get_it_too() -> None:
     asked = {"parts": {"lake": {"environment": "frozen_lake"}, "wiki": {"environment": "hotpotqa"}}}
-    found = MIXTURE.for_template(MIXTURE.settings.model_validate(asked), False)
+    found = MIXTURE.episodes.for_template(MIXTURE.settings.model_validate(asked), False)
     assert found.parts["wiki"].environment == HotpotQAConfig(tool_format="plain")
     assert found.parts["lake"].environment.type == "frozen_lake"
 

@@ -75,7 +75,7 @@ def test_a_part_gets_its_own_task_and_plays_it() -> None:
     part, own = plugin().part(settings, task)
     assert (own.task_id, own.task_type) == ("frozen_lake-training-0-00000", "frozen_lake-3x3")
     assert part.settings == PARTS_OF["large"]
-    assert part.plugin.difficulty is not None
+    assert part.plugin.splits.difficulty is not None
     environment = plugin().open(settings, task)
 
     async def play() -> str:
@@ -97,9 +97,11 @@ PARTS_OF = {name: part.environment for name, part in MIXED.parts.items()}
 
 
 def test_the_tiny_policy_gets_the_words_of_all_parts_and_their_demonstrations_in_turn() -> None:
-    tiny = plugin().tiny(config().environment)
+    tiny = plugin().tiny.parts(config().environment)
     assert tiny is not None
-    alone = {name: plugins("environments")["frozen_lake"].value.tiny(each) for name, each in PARTS_OF.items()}
+    alone = {
+        name: plugins("environments")["frozen_lake"].value.tiny.parts(each) for name, each in PARTS_OF.items()
+    }
     assert set(tiny.words) == set(alone["small"].words) | set(alone["large"].words)
     assert len(set(tiny.words)) == len(tiny.words)
     assert tiny.context_length == alone["large"].context_length
@@ -111,7 +113,7 @@ def test_the_tiny_policy_gets_the_words_of_all_parts_and_their_demonstrations_in
 
 def test_the_cold_start_depends_on_no_weight() -> None:
     heavier = config(large={"weight": 9, "environment": PARTS["large"]["environment"]})
-    assert plugin().shown_to_tiny(config().environment) == plugin().shown_to_tiny(heavier.environment)
+    assert plugin().tiny.shown(config().environment) == plugin().tiny.shown(heavier.environment)
 
 
 def test_a_part_without_a_form_for_the_tiny_policy_is_refused() -> None:
@@ -187,8 +189,8 @@ def test_each_skill_of_the_parts_is_examined_once_on_the_questions_of_all_that_t
         questions = {each.name: each.questions(random.Random(0), cold_start) for each in tiny.examinations}
         return {name: len(found) for name, found in questions.items()}
 
-    alone = [asked(part.plugin.tiny(part.settings)) for part in plugin().parts(mixed).values()]
-    together = asked(plugin().tiny(mixed))
+    alone = [asked(part.plugin.tiny.parts(part.settings)) for part in plugin().parts(mixed).values()]
+    together = asked(plugin().tiny.parts(mixed))
     assert [sorted(each) for each in alone] == [
         ["best_moves_right", "seen_slots_right"],
         ["seen_slots_right"],

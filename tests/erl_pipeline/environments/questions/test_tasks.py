@@ -105,15 +105,15 @@ def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no question"):
         read_questions(write(tmp_path, ""), "lines")
     with pytest.raises(ConfigError, match=r"environment\.training_file: give a file"):
-        ENVIRONMENT.files(QuestionsConfig())
+        ENVIRONMENT.dependencies.files(QuestionsConfig())
 
 
 def test_the_splits_of_one_file_are_apart_and_follow_from_the_seed(tmp_path: Path) -> None:
     """Of 20 questions 4 are set aside, 2 held out, 14 trained on."""
     config = QuestionsConfig(training_file=sums(tmp_path, 0, 20), held_out_share=0.1, test_share=0.2)
-    training, test = ENVIRONMENT.training_tasks(config, 0), ENVIRONMENT.test_tasks(config, 0)
+    training, test = ENVIRONMENT.training_tasks(config, 0), ENVIRONMENT.splits.test_tasks(config, 0)
     held_out = ENVIRONMENT.held_out_tasks(config, 0, 2)
-    keys = [ENVIRONMENT.task_key(task.payload) for task in (*training, *held_out, *test)]
+    keys = [ENVIRONMENT.splits.task_key(task.payload) for task in (*training, *held_out, *test)]
     assert (len(training), len(held_out), len(test), len(set(keys))) == (14, 2, 4, 20)
     assert held_out[:1] == ENVIRONMENT.held_out_tasks(config, 7, 1)
     other = ENVIRONMENT.held_out_tasks(config.model_copy(update={"split_seed": 1}), 0, 2)
@@ -127,7 +127,7 @@ def test_with_a_file_of_their_own_held_out_and_test_questions_come_from_it(tmp_p
     config = QuestionsConfig(training_file=training, held_out_file=apart, test_share=0.5)
     assert len(ENVIRONMENT.training_tasks(config, 0)) == 10
     assert len(ENVIRONMENT.held_out_tasks(config, 0, 3)) == 3
-    assert len(ENVIRONMENT.test_tasks(config, 0)) == 2
+    assert len(ENVIRONMENT.splits.test_tasks(config, 0)) == 2
 
     shared = write(tmp_path, '{"question": "3 +  1?", "answer": 4}', name="held_out.jsonl")
     with pytest.raises(InputError, match=rf"{shared}, line 1: its question is on line 4 of {training} too"):

@@ -72,8 +72,8 @@ def test_the_gold_answer_is_written_in_the_form_that_is_asked_for() -> None:
         )
         entry = {**ENTRY, "answer": answer}
         task = Task("t", "type", "reasoning_gym", {**TASK.payload, "entry": entry})
-        assert ENVIRONMENT.gold_answer is not None
-        found = ENVIRONMENT.gold_answer(settings, task)
+        assert ENVIRONMENT.gold_answers is not None
+        found = ENVIRONMENT.gold_answers.right(settings, task)
         assert found is None or isinstance(found, str)
         return found
 

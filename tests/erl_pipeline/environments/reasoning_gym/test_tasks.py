@@ -18,10 +18,10 @@ SETTINGS = ReasoningGymConfig.model_validate(
 def test_no_question_is_in_two_splits_and_every_entry_is_stored_whole() -> None:
     training = ENVIRONMENT.training_tasks(SETTINGS, 0)
     held_out = ENVIRONMENT.held_out_tasks(SETTINGS, 0, 8)
-    test = ENVIRONMENT.test_tasks(SETTINGS, 0)
+    test = ENVIRONMENT.splits.test_tasks(SETTINGS, 0)
     tasks = [*training, *held_out, *test]
     assert (len(training), len(held_out), len(test)) == (8, 8, 4)
-    assert len({ENVIRONMENT.task_key(task.payload) for task in tasks}) == 20
+    assert len({ENVIRONMENT.splits.task_key(task.payload) for task in tasks}) == 20
     assert len({task.task_id for task in tasks}) == 20
 
     # With weights 3 and 1, one in four is a sum, in every part of the list.
@@ -38,11 +38,11 @@ def test_no_question_is_in_two_splits_and_every_entry_is_stored_whole() -> None:
 def test_fewer_held_out_tasks_are_the_beginning_of_more_and_the_run_seed_changes_nothing() -> None:
     assert ENVIRONMENT.held_out_tasks(SETTINGS, 1, 3) == ENVIRONMENT.held_out_tasks(SETTINGS, 0, 6)[:3]
     assert ENVIRONMENT.held_out_tasks(SETTINGS, 0, 0) == []
-    assert ENVIRONMENT.test_tasks(SETTINGS.model_copy(update={"test_tasks": None}), 0) == []
+    assert ENVIRONMENT.splits.test_tasks(SETTINGS.model_copy(update={"test_tasks": None}), 0) == []
 
 
 def test_a_task_is_known_by_its_question_whatever_the_payload() -> None:
     asked = {"dataset": "gcd", "config": {}, "entry": {"question": "Why?"}}
-    assert ENVIRONMENT.task_key(asked) == "Why?"
-    assert ENVIRONMENT.task_key({**asked, "dataset": "lcm", "config": {"max_value": 2}}) == "Why?"
-    assert ENVIRONMENT.task_key({"board": 1}) == ""
+    assert ENVIRONMENT.splits.task_key(asked) == "Why?"
+    assert ENVIRONMENT.splits.task_key({**asked, "dataset": "lcm", "config": {"max_value": 2}}) == "Why?"
+    assert ENVIRONMENT.splits.task_key({"board": 1}) == ""

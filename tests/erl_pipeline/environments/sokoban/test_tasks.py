@@ -51,8 +51,8 @@ def test_the_same_board_is_the_same_problem_in_any_world_and_however_its_floor_i
     path = write_tasks(tmp_path / "tasks.jsonl", (["@$.", "---"], 8), (["@$.", "   "], 6))
     config = SokobanConfig(format="prose", actions="per_task")
     first, second = TASKS.tasks_from_file(config, 0, path)
-    assert ENVIRONMENT.task_key(first.payload) == ENVIRONMENT.task_key(second.payload)
-    assert isinstance(ENVIRONMENT.task_key({}), str)
+    assert ENVIRONMENT.splits.task_key(first.payload) == ENVIRONMENT.splits.task_key(second.payload)
+    assert isinstance(ENVIRONMENT.splits.task_key({}), str)
 
 
 def test_held_out_boards_avoid_the_boards_of_a_task_file(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_held_out_boards_avoid_the_boards_of_a_task_file(tmp_path: Path) -> None
     assert [task.payload["board"] for task in TASKS.held_out_tasks(config, 0, 2)] == [
         task.payload["board"] for task in generated[1:]
     ]
-    assert ENVIRONMENT.files(config) == {"task_file": path}
+    assert ENVIRONMENT.dependencies.files(config) == {"task_file": path}
 
 
 def test_held_out_boards_come_from_a_file_in_its_order(tmp_path: Path) -> None:
@@ -74,12 +74,12 @@ def test_held_out_boards_come_from_a_file_in_its_order(tmp_path: Path) -> None:
     assert [task.task_id for task in TASKS.held_out_tasks(config, 0, 1)] == ["task-0"]
     with pytest.raises(InputError, match=r"held_out.jsonl holds 2 tasks, and 3 are asked for"):
         TASKS.held_out_tasks(config, 0, 3)
-    assert ENVIRONMENT.files(config) == {"held_out_file": path}
+    assert ENVIRONMENT.dependencies.files(config) == {"held_out_file": path}
 
 
 def test_there_are_test_tasks_where_they_are_asked_for() -> None:
-    assert ENVIRONMENT.test_tasks(SokobanConfig(), 0) == []
-    tasks = ENVIRONMENT.test_tasks(SokobanConfig(test_boards=2), 0)
+    assert ENVIRONMENT.splits.test_tasks(SokobanConfig(), 0) == []
+    tasks = ENVIRONMENT.splits.test_tasks(SokobanConfig(test_boards=2), 0)
     assert [task.task_id for task in tasks] == ["sokoban-test-0-00000", "sokoban-test-0-00001"]
 
 
@@ -135,7 +135,7 @@ def test_what_of_the_files_is_left_out_is_counted_and_named(tmp_path: Path) -> N
         format="prose", solution_length=(1, 3), max_steps=3, task_file=str(levels), held_out_file=str(held)
     )
     assert [task.task_id for task in TASKS.training_tasks(config, 0)] == ["levels-2"]
-    assert ENVIRONMENT.left_out(config) == [
+    assert ENVIRONMENT.splits.left_out(config) == [
         f"1 of 3 levels of task file {levels} are left out: they need more than environment.max_steps: 3 "
         "moves (levels-1)",
         f"1 of 2 boards of task file {levels} are left out: each is a board of {held} turned or mirrored "

@@ -178,7 +178,7 @@ def test_the_context_holds_the_longest_attempt() -> None:
     # words a turn.
     assert TINY.context_length(SMALL) == 16 + 3 + 4 + 4 + 8 * 8 + 8 * 6
     # A failed attempt in the prompt of the next: 8 steps of 5 words, "trace" and the ending.
-    assert ENVIRONMENT.require_tiny(SMALL).retry_tokens == 8 * 5 + 2
+    assert ENVIRONMENT.tiny.require(SMALL).retry_tokens == 8 * 5 + 2
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_the_context_holds_the_longest_attempt() -> None:
 )
 def test_demonstrations_speak_in_the_words_fit_and_follow_from_the_seed(changes: dict[str, object]) -> None:
     settings = SokobanConfig.model_validate({"rows": (5, 6), "training_boards": 20, **changes})
-    parts = ENVIRONMENT.require_tiny(settings)
+    parts = ENVIRONMENT.tiny.require(settings)
     cold_start = ColdStartConfig(retries=1.0)
     first, again = (list(islice(parts.demonstrations(random.Random(3), cold_start), 30)) for _ in range(2))
     assert first == again
@@ -203,14 +203,14 @@ def test_demonstrations_speak_in_the_words_fit_and_follow_from_the_seed(changes:
 
 def test_prose_has_no_parts() -> None:
     with pytest.raises(ValueError, match=r"type: tiny; policy\.type: tiny needs format: compact"):
-        ENVIRONMENT.require_tiny(SokobanConfig(format="prose"))
+        ENVIRONMENT.tiny.require(SokobanConfig(format="prose"))
 
 
 def test_what_is_hidden_is_no_part_of_the_cold_start() -> None:
     settings = SMALL.model_copy(
         update={"world_seed": 3, "task_file": "boards.jsonl", "instructions": "Other words."}
     )
-    assert ENVIRONMENT.shown_to_tiny(settings) == SMALL
+    assert ENVIRONMENT.tiny.shown(settings) == SMALL
 
 
 STRAIGHT = SokobanBoard(("######", "#@ $.#", "######"))  # right, right: nothing else is as good

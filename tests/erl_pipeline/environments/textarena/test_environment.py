@@ -144,9 +144,9 @@ def test_splits_have_no_beginning_in_common() -> None:
     training, held_out, test = (
         ENVIRONMENT.training_tasks(settings, 0),
         ENVIRONMENT.held_out_tasks(settings, 1, 8),
-        ENVIRONMENT.test_tasks(settings, 0),
+        ENVIRONMENT.splits.test_tasks(settings, 0),
     )
-    keys = {ENVIRONMENT.task_key(task.payload) for task in [*training, *held_out, *test]}
+    keys = {ENVIRONMENT.splits.task_key(task.payload) for task in [*training, *held_out, *test]}
     assert len(keys) == 36
     assert ENVIRONMENT.held_out_tasks(settings, 0, 3) == held_out[:3]
     assert training[0].task_type == "textarena-Mastermind-v0"

@@ -13,7 +13,7 @@ from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.tiny_parts import Examination
 from erl_pipeline.policies.tiny.cold_start import cold_start
 
-PARTS = ENVIRONMENT.require_tiny(FrozenLakeConfig())
+PARTS = ENVIRONMENT.tiny.require(FrozenLakeConfig())
 SMALL = TinyPolicyConfig(
     hidden_size=32, heads=1, layers=1, cold_start=ColdStartConfig(steps=30, demonstrations_per_step=8, gate=0)
 )

@@ -12,7 +12,7 @@ from erl_pipeline.policies.tiny.architecture import build_model
 from erl_pipeline.policies.tiny.conversations import Batch, to_batch, to_batches, to_words
 from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
 
-PARTS = ENVIRONMENT.require_tiny(FrozenLakeConfig())
+PARTS = ENVIRONMENT.tiny.require(FrozenLakeConfig())
 CONVERSATION: list[Message] = [
     {"role": "user", "content": "@ & notes ? ? ? ?"},
     {"role": "assistant", "content": "up a"},

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from erl_pipeline.environments.dependencies import Dependencies
 from erl_pipeline.environments.hotpotqa import ENVIRONMENT
 from erl_pipeline.environments.hotpotqa.opening import index_settings
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
@@ -82,7 +83,7 @@ def test_an_environment_is_made_ready_outside_a_run(bench: Bench, tmp_path: Path
     assert one_search(plugin, config, "mayor").metrics["supporting_found"] == 1.0
     with pytest.raises(InputError, match="searches an index that is built beforehand"):
         ENVIRONMENT.open(config, mayor_task(config))
-    without = replace(ENVIRONMENT, built_files=None)
+    without = replace(ENVIRONMENT, dependencies=Dependencies())
     assert ready_to_open(without, config, bench.resources, folder) is without
 
 
