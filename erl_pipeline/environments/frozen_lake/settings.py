@@ -92,11 +92,6 @@ class FrozenLakeConfig(GridSettings):
     prompts: ShortPrompts | None = None
     """The prompts of `format: short`, and only of that; `null` takes its defaults."""
 
-    @property
-    def frame(self) -> tuple[int, int]:
-        """Rows and columns of the largest board."""
-        return self.rows[1], self.column_range[1]
-
     @model_validator(mode="before")
     @classmethod
     def _realms_by_default(cls, values: Any) -> Any:

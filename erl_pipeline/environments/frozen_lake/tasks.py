@@ -64,12 +64,11 @@ class FrozenLakeTasks(GridTasks[FrozenLakeConfig, FrozenLakeBoard]):
     """The tasks of FrozenLake; the realms of training, where there are any, take turns."""
 
     name = "frozen_lake"
+    board = FrozenLakeBoard
+    symbols = FrozenLakeSymbols
     letters = "S, F, H and G"
     tries = 100_000
     looser = "holes or path lengths"
-
-    def board(self, rows: tuple[str, ...]) -> FrozenLakeBoard:
-        return FrozenLakeBoard(rows)
 
     def parse(self, rows: Sequence[str], max_steps: int) -> FrozenLakeBoard:
         return parse_board(rows)
@@ -99,7 +98,7 @@ class FrozenLakeTasks(GridTasks[FrozenLakeConfig, FrozenLakeBoard]):
     def world(self, config: FrozenLakeConfig, seed: int, task_id: str, place: int) -> FrozenLakeWorld:
         realms = training_realms(config)
         if not realms:
-            return task_world(config, seed, task_id, FrozenLakeSymbols)
+            return super().world(config, seed, task_id, place)
         return realm_world(config, seed, task_id, realms[place % len(realms)])
 
 

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.environments.experience_format import EpisodeRecord, ExperienceOperation
 from erl_pipeline.environments.frozen_lake.game import (
-    FrozenLake,
     FrozenLakeBoard,
-    FrozenLakeSymbols,
     FrozenLakeWorld,
     make_game,
 )
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.tasks import TASKS, realm_words
 from erl_pipeline.environments.grid_games.boards import DIRECTIONS, Direction
-from erl_pipeline.environments.grid_games.game import PADDING, cell_word
+from erl_pipeline.environments.grid_games.game import PADDING
 from erl_pipeline.environments.grid_games.hidden_words import (
     SLOTS,
     UNKNOWN,
     CompactPrompts,
     Slots,
-    World,
     corrected,
-    random_world,
     slots_text,
 )
 from erl_pipeline.environments.grid_games.tiny import ScriptedPlayer, TinyGrid, play_out, seen_moves
@@ -50,36 +45,14 @@ class FrozenLakePlayer(ScriptedPlayer[FrozenLakeBoard, int]):
         return self._board.best_directions(state)
 
 
-class TinyFrozenLake(TinyGrid[FrozenLakeConfig, FrozenLakeBoard, int]):
-    """FrozenLake in the compact form."""
-
-    player = FrozenLakePlayer
-
-    def boards(self, config: FrozenLakeConfig) -> list[FrozenLakeBoard]:
-        return TASKS.training_boards(config)
-
-    def random_world(self, stream: random.Random, config: FrozenLakeConfig) -> FrozenLakeWorld:
-        return random_world(stream, config, FrozenLakeSymbols, realm_words(config))
-
-    def game(
-        self, config: FrozenLakeConfig, board: FrozenLakeBoard, world: World[Any], max_steps: int
-    ) -> FrozenLake:
-        return make_game(config, board, world, max_steps)
-
-    def words(self, config: FrozenLakeConfig) -> list[str]:
-        height, width = config.frame
-        cells = [cell_word(place) for place in range(height * width)]
-        return ["bump", "bad", "goal", "fell", "lost", *cells, *realm_words(config)]
-
-    def observation_width(self, config: FrozenLakeConfig) -> int:
-        height, width = config.frame
-        return height * width + (config.realms is not None)
-
-    def step_width(self, config: FrozenLakeConfig) -> int:
-        return _STEP_WORDS
-
-
-TINY = TinyFrozenLake()
+TINY = TinyGrid(
+    tasks=TASKS,
+    game=make_game,
+    player=FrozenLakePlayer,
+    words=lambda config: ("bump", "bad", "goal", "fell", "lost"),
+    observed=lambda config: int(config.realms is not None),
+    names=realm_words,
+)
 
 
 class CompactExtraction:

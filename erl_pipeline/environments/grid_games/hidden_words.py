@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import Any, Generic, Protocol, TypeVar
 
+from erl_pipeline.config.policy import ColdStartConfig
+from erl_pipeline.config.warm_start import DemonstrationsWarmStart
 from erl_pipeline.environments.grid_games.boards import DIRECTIONS, Direction
 from erl_pipeline.environments.grid_games.settings import GridSettings
 from erl_pipeline.environments.messages import Message, user_message
@@ -135,21 +137,9 @@ def _merged(reflections: Iterable[str]) -> str:
     return " ".join(slots)
 
 
-class NoteErrors(Protocol):
-    """How often notes are wrong."""
-
-    @property
-    def swapped_notes(self) -> float:
-        """Share of notes with the words of two directions swapped."""
-        ...
-
-    @property
-    def reshuffled_notes(self) -> float:
-        """Share of notes whose words are in any order at all."""
-        ...
-
-
-def noisy_slots(stream: random.Random, world: World[Any], errors: NoteErrors) -> Slots:
+def noisy_slots(
+    stream: random.Random, world: World[Any], errors: ColdStartConfig | DemonstrationsWarmStart
+) -> Slots:
     """One to four slots of a world: right, with the words of two directions swapped, or in any order. Notes
     and memories of demonstrations are drawn so, since reflections may be wrong too."""
     words = list(world.words.values())

@@ -65,6 +65,16 @@ class GridSettings(PluginSettings):
         """Least and most columns; square boards have those of `rows`."""
         return self.columns or self.rows
 
+    @property
+    def frame(self) -> tuple[int, int]:
+        """Rows and columns that the compact form shows."""
+        return self.rows[1], self.column_range[1]
+
+    @property
+    def moving(self) -> int:
+        """How many things move on a board: in the compact form each has a word that says where it is."""
+        return 1
+
     def require_ranges(self, **smallest: int) -> None:
         """Raise `ValueError` unless these settings are [least, most], from a smallest value on, or null."""
         for key, least in smallest.items():

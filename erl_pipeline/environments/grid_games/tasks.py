@@ -23,7 +23,7 @@ from erl_pipeline.environments.grid_games.boards import (
     shape_of,
     without_twins,
 )
-from erl_pipeline.environments.grid_games.hidden_words import World
+from erl_pipeline.environments.grid_games.hidden_words import BoardSymbols, World, task_world
 from erl_pipeline.environments.grid_games.settings import ConfigT, GridSettings
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.splits import FindSplit, KeptSplit
@@ -63,16 +63,14 @@ class GridTasks(ABC, Generic[ConfigT, BoardT]):
 
     name: str
     """The environment's name, which all task types begin with."""
+    board: type[BoardT]
+    symbols: type[BoardSymbols]
     letters: str
     """The letters of boards, for people."""
     tries: int
     """Draws without a new board after which there is none."""
     looser: str
     """The settings that would allow more boards, for people."""
-
-    @abstractmethod
-    def board(self, rows: tuple[str, ...]) -> BoardT:
-        """The board of rows that are known to be right."""
 
     @abstractmethod
     def parse(self, rows: Sequence[str], max_steps: int) -> BoardT:
@@ -86,9 +84,9 @@ class GridTasks(ABC, Generic[ConfigT, BoardT]):
     def is_wanted(self, board: BoardT, config: ConfigT) -> bool:
         """Whether the settings allow a board that was drawn."""
 
-    @abstractmethod
     def world(self, config: ConfigT, seed: int, task_id: str, place: int) -> World[Any]:
         """The world of a task. `place` is its place among the tasks of its split."""
+        return task_world(config, seed, task_id, self.symbols)
 
     def check_compact(self, board: BoardT, config: ConfigT) -> None:
         """Raise `ValueError` for a board of a file that the compact form cannot show, whatever its size."""

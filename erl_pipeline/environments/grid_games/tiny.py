@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import permutations
@@ -17,7 +17,7 @@ from typing import Any, Generic
 
 from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.environments.grid_games.boards import DIRECTIONS, BoardT, Direction, StateT
-from erl_pipeline.environments.grid_games.game import PADDING, GridGame, Step
+from erl_pipeline.environments.grid_games.game import PADDING, GridGame, Step, cell_word
 from erl_pipeline.environments.grid_games.hidden_words import (
     FIELD_WORDS,
     SLOTS,
@@ -27,10 +27,12 @@ from erl_pipeline.environments.grid_games.hidden_words import (
     World,
     corrected,
     noisy_slots,
+    random_world,
     read_slots,
     slots_text,
 )
-from erl_pipeline.environments.grid_games.settings import ConfigT
+from erl_pipeline.environments.grid_games.settings import ConfigT, GridSettings
+from erl_pipeline.environments.grid_games.tasks import GridTasks
 from erl_pipeline.environments.messages import Message, assistant_message, user_message
 from erl_pipeline.environments.prompt_format import AttemptReport
 from erl_pipeline.environments.tiny_parts import Demonstration, Examination, Question, TinyParts
@@ -148,40 +150,44 @@ def seen_moves(steps: Sequence[Step[Any]]) -> dict[Direction, str]:
     return {d: step.action.word for step in steps if step.action for d in DIRECTIONS if step.outcome == d}
 
 
-class TinyGrid(ABC, Generic[ConfigT, BoardT, StateT]):
+def step_width(config: GridSettings) -> int:
+    """Words of a step in a trace: aim, action, outcome and places."""
+    return 3 + config.moving
+
+
+def _cells(config: GridSettings) -> int:
+    rows, columns = config.frame
+    return rows * columns
+
+
+def _no_names(config: GridSettings) -> Sequence[str]:
+    return ()
+
+
+def _no_examinations(config: GridSettings) -> Sequence[Examination]:
+    return ()
+
+
+@dataclass(frozen=True)
+class TinyGrid(Generic[ConfigT, BoardT, StateT]):
     """A game in the compact form: its words, and demonstrations of it."""
 
+    tasks: GridTasks[ConfigT, BoardT]
+    game: Callable[[ConfigT, BoardT, World[Any], int], GridGame[BoardT, StateT]]
+    """An attempt, from the settings, a board, a world and the moves that it may have."""
     player: type[ScriptedPlayer[BoardT, StateT]]
+    words: Callable[[ConfigT], Sequence[str]]
+    """The words besides cells, directions, symbols and action words."""
+    observed: Callable[[ConfigT], int]
+    """Words of the first observation besides the cells."""
+    names: Callable[[ConfigT], Sequence[str]] = _no_names
+    """The names of worlds, if they have any."""
+    examinations: Callable[[ConfigT], Sequence[Examination]] = _no_examinations
+    """Skills besides reflecting that the cold start should teach."""
 
-    @abstractmethod
-    def boards(self, config: ConfigT) -> list[BoardT]:
-        """The boards that are demonstrated, which are those that are trained on."""
-
-    @abstractmethod
     def random_world(self, stream: random.Random, config: ConfigT) -> World[Any]:
         """One of the worlds that these settings allow, drawn at random."""
-
-    @abstractmethod
-    def game(
-        self, config: ConfigT, board: BoardT, world: World[Any], max_steps: int
-    ) -> GridGame[BoardT, StateT]:
-        """A game in the compact form of these settings."""
-
-    @abstractmethod
-    def words(self, config: ConfigT) -> list[str]:
-        """The words of observations, outcomes and endings, without those that the settings choose."""
-
-    @abstractmethod
-    def observation_width(self, config: ConfigT) -> int:
-        """Words of the first observation."""
-
-    @abstractmethod
-    def step_width(self, config: ConfigT) -> int:
-        """Words of a step in a trace: aim, action, outcome and places."""
-
-    def further_examinations(self, config: ConfigT) -> list[Examination]:
-        """Skills besides reflecting that the cold start should teach."""
-        return []
+        return random_world(stream, config, self.tasks.symbols, self.names(config))
 
     def parts(self, config: ConfigT) -> TinyParts | None:
         """The parts for these settings; None for formats other than `compact`. Raises as `vocabulary`."""
@@ -190,7 +196,7 @@ class TinyGrid(ABC, Generic[ConfigT, BoardT, StateT]):
 
         @cache
         def boards() -> list[BoardT]:
-            return self.boards(config)
+            return self.tasks.training_boards(config)
 
         def demonstrations(
             stream: random.Random, cold_start: ColdStartConfig
@@ -211,8 +217,8 @@ class TinyGrid(ABC, Generic[ConfigT, BoardT, StateT]):
             words=self.vocabulary(config),
             context_length=self.context_length(config),
             demonstrations=demonstrations,
-            examinations=[reflecting, *self.further_examinations(config)],
-            retry_tokens=self.step_width(config) * config.max_steps + 2,  # "trace", its steps, its ending
+            examinations=[reflecting, *self.examinations(config)],
+            retry_tokens=step_width(config) * config.max_steps + 2,  # "trace", its steps, its ending
         )
 
     def vocabulary(self, config: ConfigT) -> tuple[str, ...]:
@@ -220,7 +226,16 @@ class TinyGrid(ABC, Generic[ConfigT, BoardT, StateT]):
 
         Raises `ConfigError` where a chosen symbol or action word is a word of the format itself.
         """
-        fixed = [PADDING, UNKNOWN, *FIELD_WORDS, *DIRECTIONS, *self.words(config)]
+        cells = [cell_word(cell) for cell in range(_cells(config))]
+        fixed = [
+            PADDING,
+            UNKNOWN,
+            *FIELD_WORDS,
+            *DIRECTIONS,
+            *self.words(config),
+            *cells,
+            *self.names(config),
+        ]
         chosen = [*config.symbols, *config.action_words]
         for word in chosen:
             if word in fixed or chosen.count(word) > 1:
@@ -232,7 +247,7 @@ class TinyGrid(ABC, Generic[ConfigT, BoardT, StateT]):
 
     def context_length(self, config: ConfigT) -> int:
         """Tokens of the longest sequence that is trained or sampled, with room for ill-formed turns."""
-        observation, step = self.observation_width(config), self.step_width(config)
+        observation, step = _cells(config) + self.observed(config), step_width(config)
         attempt = observation + SLOTS + 4 + (step + _SPECIAL_TOKENS) * config.max_steps
         reflection = observation + step * config.max_steps + 2 * SLOTS + 8
         return max(attempt, reflection) + _SPARE_WORDS * config.max_steps

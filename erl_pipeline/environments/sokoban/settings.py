@@ -48,6 +48,11 @@ class SokobanConfig(GridSettings):
         """Rows and columns within the border of the largest board."""
         return self.rows[1] - 2, self.column_range[1] - 2
 
+    @property
+    def moving(self) -> int:
+        """The player and the boxes, of which format: compact has one number."""
+        return 1 + self.boxes[1]
+
     @model_validator(mode="after")
     def _possible_ranges(self) -> SokobanConfig:
         self.require_ranges(rows=3, columns=3, boxes=1, inner_walls=0, solution_length=1)

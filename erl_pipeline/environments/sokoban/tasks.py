@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from erl_pipeline.environments.grid_games.hidden_words import task_world
 from erl_pipeline.environments.grid_games.tasks import BoardTask, Entry, GridTasks, numbered_lines
 from erl_pipeline.environments.sokoban.board import (
     NeedsMoreMoves,
@@ -17,7 +16,7 @@ from erl_pipeline.environments.sokoban.board import (
     require_solvable,
     solution_length,
 )
-from erl_pipeline.environments.sokoban.game import SokobanSymbols, SokobanWorld
+from erl_pipeline.environments.sokoban.game import SokobanSymbols
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
 from storage.errors import InputError
 
@@ -35,12 +34,11 @@ class SokobanTasks(GridTasks[SokobanConfig, SokobanBoard]):
     """The tasks of Sokoban. A file whose name ends in `.txt` holds levels."""
 
     name = "sokoban"
+    board = SokobanBoard
+    symbols = SokobanSymbols
     letters = "# @ + $ * . and space"
     tries = 20_000
     looser = "boxes, inner walls or solution lengths"
-
-    def board(self, rows: tuple[str, ...]) -> SokobanBoard:
-        return SokobanBoard(rows)
 
     def parse(self, rows: Sequence[str], max_steps: int) -> SokobanBoard:
         board = parse_board(rows)
@@ -69,9 +67,6 @@ class SokobanTasks(GridTasks[SokobanConfig, SokobanBoard]):
         shortest, longest = config.solution_length
         moves = solution_length(board, longest)
         return moves is not None and moves >= shortest
-
-    def world(self, config: SokobanConfig, seed: int, task_id: str, place: int) -> SokobanWorld:
-        return task_world(config, seed, task_id, SokobanSymbols)
 
     def check_compact(self, board: SokobanBoard, config: SokobanConfig) -> None:
         if not board.has_border:

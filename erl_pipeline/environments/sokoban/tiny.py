@@ -6,15 +6,11 @@ import random
 from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
-from typing import Any
 
 from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.environments.grid_games.boards import DIRECTIONS, Direction
-from erl_pipeline.environments.grid_games.game import cell_word
 from erl_pipeline.environments.grid_games.hidden_words import (
     CompactPrompts,
-    World,
-    random_world,
     slots_text,
 )
 from erl_pipeline.environments.grid_games.tiny import ScriptedPlayer, TinyGrid
@@ -23,9 +19,6 @@ from erl_pipeline.environments.sokoban.board import BLOCKED, SokobanBoard, State
 from erl_pipeline.environments.sokoban.game import (
     ENDINGS,
     START,
-    Sokoban,
-    SokobanSymbols,
-    SokobanWorld,
     make_game,
 )
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
@@ -96,45 +89,24 @@ class SokobanPlayer(ScriptedPlayer[SokobanBoard, State]):
         return _solutions(self._board).best_directions(state)
 
 
-class TinySokoban(TinyGrid[SokobanConfig, SokobanBoard, State]):
-    """Sokoban in the compact form."""
+def _examinations(config: SokobanConfig) -> list[Examination]:
+    def plans(stream: random.Random, cold_start: ColdStartConfig) -> list[Question]:
+        # Boards of another seed: hardly any of them is demonstrated.
+        few = min(_EXAMINED_BOARDS, config.training_boards)
+        others = config.model_copy(update={"board_seed": config.board_seed + 1, "training_boards": few})
+        return list(planning_questions(stream, config, TASKS.training_boards(others)))
 
-    player = SokobanPlayer
-
-    def boards(self, config: SokobanConfig) -> list[SokobanBoard]:
-        return TASKS.training_boards(config)
-
-    def random_world(self, stream: random.Random, config: SokobanConfig) -> SokobanWorld:
-        return random_world(stream, config, SokobanSymbols)
-
-    def game(self, config: SokobanConfig, board: SokobanBoard, world: World[Any], max_steps: int) -> Sokoban:
-        return make_game(config, board, world, max_steps)
-
-    def words(self, config: SokobanConfig) -> list[str]:
-        return [START, *BLOCKED, "bad", *ENDINGS, *map(cell_word, range(_cells(config)))]
-
-    def observation_width(self, config: SokobanConfig) -> int:
-        return _cells(config) + 2 + config.boxes[1]
-
-    def step_width(self, config: SokobanConfig) -> int:
-        return 4 + config.boxes[1]
-
-    def further_examinations(self, config: SokobanConfig) -> list[Examination]:
-        def plans(stream: random.Random, cold_start: ColdStartConfig) -> list[Question]:
-            # Boards of another seed: hardly any of them is demonstrated.
-            few = min(_EXAMINED_BOARDS, config.training_boards)
-            others = config.model_copy(update={"board_seed": config.board_seed + 1, "training_boards": few})
-            return list(planning_questions(stream, config, TASKS.training_boards(others)))
-
-        return [Examination("best_moves_right", plans, "planning is not learned to the end")]
+    return [Examination("best_moves_right", plans, "planning is not learned to the end")]
 
 
-TINY = TinySokoban()
-
-
-def _cells(config: SokobanConfig) -> int:
-    rows, columns = config.frame
-    return rows * columns
+TINY = TinyGrid(
+    tasks=TASKS,
+    game=make_game,
+    player=SokobanPlayer,
+    words=lambda config: (START, *BLOCKED, "bad", *ENDINGS),
+    observed=lambda config: 1 + config.moving,
+    examinations=_examinations,
+)
 
 
 def planning_questions(
