@@ -14,7 +14,6 @@ from erl_pipeline.environments.frozen_lake.game import FrozenLakeBoard, game_of,
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig, RealmConfig
 from erl_pipeline.environments.frozen_lake.tasks import STREAMS, TASKS, realm_permutation
 from erl_pipeline.environments.frozen_lake.tiny import TINY
-from erl_pipeline.environments.grid_games.hidden_words import hidden_permutation
 from erl_pipeline.environments.grid_games.tasks import BoardTask, Split, split_of
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.stages.tasks.held_out import KeptApart, refuse_held_out
@@ -70,6 +69,7 @@ def test_held_out_boards_may_come_from_a_file(tmp_path: Path) -> None:
     path = write_tasks(tmp_path / "held_out.jsonl", (["SFG"], 6), (["SF", "FG"], 6), (["SG"], 6))
     config = FrozenLakeConfig(held_out_file=str(path))
     assert [task.task_id for task in TASKS.held_out_tasks(config, 0, 2)] == ["task-0", "task-1"]
+    assert ENVIRONMENT.dependencies.files(config) == {"held_out_file": path}
     with pytest.raises(InputError, match=r"held_out.jsonl holds 3 tasks, and 4 are asked for"):
         TASKS.held_out_tasks(config, 0, 4)
 
@@ -354,40 +354,6 @@ def test_any_line_is_a_task_or_a_clear_error(tmp_path_factory: pytest.TempPathFa
     else:
         named = all(task.board.moves_to_goal[task.board.start] is not None for task in tasks)
     assert named
-
-
-def test_named_actions_move_where_they_say() -> None:
-    world = TASKS.world(FrozenLakeConfig(format="prose", actions="named"), 0, "task", 0)
-    assert world.actions == {"up": "up", "right": "right", "down": "down", "left": "left"}
-
-
-def test_a_hidden_world_is_one_for_all_tasks_of_a_run() -> None:
-    config = FrozenLakeConfig()
-    worlds = [TASKS.world(config, 0, f"task-{number}", 0).actions for number in range(5)]
-    assert worlds == [{"a": "up", "b": "left", "c": "down", "d": "right"}] * 5
-
-
-def test_neighbouring_seeds_give_different_worlds() -> None:
-    assert len({hidden_permutation(seed) for seed in range(100, 124)}) == 24
-
-
-def test_world_seed_wins_over_the_seed_of_the_run() -> None:
-    fixed = FrozenLakeConfig(world_seed=7)
-    assert TASKS.world(fixed, 0, "task", 0) == TASKS.world(fixed, 1, "task", 0)
-    assert TASKS.world(fixed, 0, "task", 0) == TASKS.world(FrozenLakeConfig(), 7, "task", 0)
-
-
-def test_per_task_permutations_differ_between_tasks_and_repeat_for_one() -> None:
-    config = FrozenLakeConfig(actions="per_task", permute_symbols=True)
-    worlds = [TASKS.world(config, 0, f"task-{number}", 0) for number in range(20)]
-    assert len({tuple(world.actions.items()) for world in worlds}) > 10
-    assert len({world.symbols for world in worlds}) > 10
-    assert TASKS.world(config, 0, "task-3", 0) == worlds[3]
-
-
-def test_words_invert_the_actions() -> None:
-    world = TASKS.world(FrozenLakeConfig(), 0, "task", 0)
-    assert world.words == {"up": "a", "right": "d", "down": "c", "left": "b"}
 
 
 REALMS = FrozenLakeConfig(

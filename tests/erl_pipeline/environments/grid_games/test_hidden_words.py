@@ -7,12 +7,15 @@ import pytest
 
 from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.environments.frozen_lake.game import FrozenLakeSymbols
+from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
+from erl_pipeline.environments.frozen_lake.tasks import TASKS
 from erl_pipeline.environments.grid_games.boards import DIRECTIONS
 from erl_pipeline.environments.grid_games.hidden_words import (
     CompactPrompts,
     Slots,
     World,
     corrected,
+    hidden_permutation,
     noisy_slots,
     slots_text,
 )
@@ -115,3 +118,37 @@ def test_ill_formed_reflections_are_refused(text: str) -> None:
 
 def test_four_slots_are_a_reflection() -> None:
     assert PROMPTS.read_reflection(" a  ? ? d ") == "a ? ? d"
+
+
+def test_named_actions_move_where_they_say() -> None:
+    world = TASKS.world(FrozenLakeConfig(format="prose", actions="named"), 0, "task", 0)
+    assert world.actions == {"up": "up", "right": "right", "down": "down", "left": "left"}
+
+
+def test_a_hidden_world_is_one_for_all_tasks_of_a_run() -> None:
+    config = FrozenLakeConfig()
+    worlds = [TASKS.world(config, 0, f"task-{number}", 0).actions for number in range(5)]
+    assert worlds == [{"a": "up", "b": "left", "c": "down", "d": "right"}] * 5
+
+
+def test_neighbouring_seeds_give_different_worlds() -> None:
+    assert len({hidden_permutation(seed) for seed in range(100, 124)}) == 24
+
+
+def test_world_seed_wins_over_the_seed_of_the_run() -> None:
+    fixed = FrozenLakeConfig(world_seed=7)
+    assert TASKS.world(fixed, 0, "task", 0) == TASKS.world(fixed, 1, "task", 0)
+    assert TASKS.world(fixed, 0, "task", 0) == TASKS.world(FrozenLakeConfig(), 7, "task", 0)
+
+
+def test_per_task_permutations_differ_between_tasks_and_repeat_for_one() -> None:
+    config = FrozenLakeConfig(actions="per_task", permute_symbols=True)
+    worlds = [TASKS.world(config, 0, f"task-{number}", 0) for number in range(20)]
+    assert len({tuple(world.actions.items()) for world in worlds}) > 10
+    assert len({world.symbols for world in worlds}) > 10
+    assert TASKS.world(config, 0, "task-3", 0) == worlds[3]
+
+
+def test_words_invert_the_actions() -> None:
+    world = TASKS.world(FrozenLakeConfig(), 0, "task", 0)
+    assert world.words == {"up": "a", "right": "d", "down": "c", "left": "b"}

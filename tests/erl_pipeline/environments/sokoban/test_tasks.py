@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from erl_pipeline.environments.grid_games.hidden_words import hidden_permutation
-from erl_pipeline.environments.grid_games.tasks import BoardTask, shape_key, split_of
+from erl_pipeline.environments.grid_games.tasks import BoardTask, split_of
 from erl_pipeline.environments.sokoban import ENVIRONMENT
 from erl_pipeline.environments.sokoban.board import SokobanBoard, parse_board, solution_length
 from erl_pipeline.environments.sokoban.game import SokobanSymbols
@@ -38,13 +37,6 @@ def test_a_task_carries_its_board_and_its_world() -> None:
     assert json.loads(json.dumps(task.payload)) == task.payload
 
 
-def test_runs_with_other_seeds_share_their_boards_and_differ_in_the_world() -> None:
-    config = SokobanConfig(training_boards=5)
-    first, second = TASKS.training_tasks(config, 0), TASKS.training_tasks(config, 1)
-    assert [task.payload["board"] for task in first] == [task.payload["board"] for task in second]
-    assert first[0].payload["actions"] != second[0].payload["actions"]
-
-
 def test_the_same_board_is_the_same_problem_in_any_world_and_however_its_floor_is_written(
     tmp_path: Path,
 ) -> None:
@@ -66,15 +58,6 @@ def test_held_out_boards_avoid_the_boards_of_a_task_file(tmp_path: Path) -> None
         task.payload["board"] for task in generated[1:]
     ]
     assert ENVIRONMENT.dependencies.files(config) == {"task_file": path}
-
-
-def test_held_out_boards_come_from_a_file_in_its_order(tmp_path: Path) -> None:
-    path = write_tasks(tmp_path / "held_out.jsonl", (ROW, 8), (["#####", "#.$@#", "#####"], 8))
-    config = SokobanConfig(held_out_file=str(path))
-    assert [task.task_id for task in TASKS.held_out_tasks(config, 0, 1)] == ["task-0"]
-    with pytest.raises(InputError, match=r"held_out.jsonl holds 2 tasks, and 3 are asked for"):
-        TASKS.held_out_tasks(config, 0, 3)
-    assert ENVIRONMENT.dependencies.files(config) == {"held_out_file": path}
 
 
 def test_there_are_test_tasks_where_they_are_asked_for() -> None:
@@ -106,24 +89,6 @@ def test_prose_takes_boards_of_any_size_with_their_own_step_limit(tmp_path: Path
     assert [(task.task_type, task.payload["max_steps"]) for task in tasks] == [
         ("sokoban-1x3", 2),
         ("sokoban-2x4", 20),
-    ]
-
-
-def test_the_boards_of_a_held_out_file_and_their_twins_are_not_generated_for_training(tmp_path: Path) -> None:
-    without = SokobanConfig(rows=(5, 6), training_boards=40)
-    boards = [task.payload["board"] for task in TASKS.training_tasks(without, 0)]
-    mirrored = [row[::-1] for row in boards[7]]
-    path = write_tasks(tmp_path / "held.jsonl", (boards[3], 8), (mirrored, 8))
-    config = without.model_copy(update={"held_out_file": str(path)})
-    tasks, held_out = TASKS.training_tasks(config, 0), TASKS.held_out_tasks(config, 0, 2)
-    shapes = {shape_key(task.payload) for task in held_out}
-    left = [board for board in boards if shape_key({"board": board}) not in shapes]
-    assert boards[3] not in left
-    assert boards[7] not in left
-    assert [task.payload["board"] for task in tasks][: len(left)] == left
-    # Demonstrations of the tiny policy show the same boards.
-    assert [list(board.rows) for board in TASKS.training_boards(config)] == [
-        t.payload["board"] for t in tasks
     ]
 
 
@@ -179,17 +144,6 @@ def test_training_held_out_and_test_boards_never_meet_whatever_the_seeds() -> No
     assert {split_of(board, split) for board in test} == {"test"}
 
 
-def test_without_a_test_split_its_boards_are_training_boards_and_held_out_ones_stay() -> None:
-    split = SMALL.model_copy(update={"test_boards": 1})
-    assert split_of(TASKS.generate(split, "test", 1)[0], SMALL) == "training"
-    assert TASKS.generate(split, "held_out", 20) == TASKS.generate(SMALL, "held_out", 20)
-
-
-def test_excluded_boards_are_left_out() -> None:
-    first, second = TASKS.generate(SMALL, "held_out", 2)
-    assert TASKS.generate(SMALL, "held_out", 1, excluded={first}) == [second]
-
-
 def test_too_few_boards_are_an_error_and_no_endless_loop() -> None:
     """There are only two boards with one row of three cells, mirror images of each other."""
     config = SokobanConfig(rows=(3, 3), columns=(5, 5), solution_length=(1, 1), twins="any_split")
@@ -197,17 +151,6 @@ def test_too_few_boards_are_an_error_and_no_endless_loop() -> None:
     assert first.rows[1] in ("#@$.#", "#.$@#")
     with pytest.raises(ConfigError, match=r"only \d different training boards were found, 3 are asked"):
         TASKS.generate(config, "training", 3)
-
-
-def test_no_held_out_or_test_board_is_a_training_board_turned_or_mirrored() -> None:
-    found: dict[str, list[int]] = {}
-    for twins in ("one_split", "any_split"):
-        config = SMALL.model_copy(update={"test_boards": 30, "twins": twins})
-        shapes = {board.shape for board in TASKS.generate(config, "training", 600)}
-        splits = (TASKS.generate(config, "held_out", 30), TASKS.generate(config, "test", 30))
-        found[twins] = [sum(board.shape in shapes for board in boards) for boards in splits]
-    assert found["one_split"] == [0, 0]
-    assert min(found["any_split"]) > 15
 
 
 GOOD = '{"task_id": "one", "board": ["@$.", "---"], "max_steps": 8}'
@@ -230,10 +173,6 @@ def test_tasks_come_in_the_order_of_the_file_and_a_dash_is_floor(tmp_path: Path)
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "not JSON: .* at column 2"),
-        ("[]", "task_id, board, max_steps missing"),
-        ('{"task_id": "two", "max_steps": 8}', "board missing; needed: an object with"),
-        ('{"task_id": "", "board": ["@$."], "max_steps": 8}', "task_id: ''; allowed is"),
         ('{"task_id": "two", "board": "@$.", "max_steps": 8}', "board: allowed is a list of rows"),
         ('{"task_id": "two", "board": ["@$.", "#"], "max_steps": 8}', "row 2 has 1 cells, row 1 has 3"),
         ('{"task_id": "two", "board": ["@$.!"], "max_steps": 8}', "row 1, column 4: unknown letter '!'"),
@@ -246,7 +185,6 @@ def test_tasks_come_in_the_order_of_the_file_and_a_dash_is_floor(tmp_path: Path)
             "the board needs at least 2 moves, but max_steps is 1",
         ),
         ('{"task_id": "two", "board": ["@$."], "max_steps": 0}', "max_steps: 0; allowed are whole numbers"),
-        ('{"task_id": "two", "board": ["@$."], "max_steps": true}', "max_steps: True; allowed are"),
         (GOOD, "task_id 'one' is already on line 1"),
     ],
 )
@@ -296,17 +234,6 @@ def test_levels_that_need_more_moves_than_are_allowed_are_no_tasks_and_are_named
         TASKS.read_file(write(tmp_path, "; 0", "@$   .", name="easy.txt"), max_steps=3)
 
 
-def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"none.jsonl cannot be read: No such file"):
-        TASKS.read_file(tmp_path / "none.jsonl", max_steps=8)
-    with pytest.raises(InputError, match="holds no task"):
-        TASKS.read_file(write(tmp_path, ""), max_steps=8)
-    path = tmp_path / "bytes.txt"
-    path.write_bytes(b"; 0\n\xff")
-    with pytest.raises(InputError, match=r"is not UTF-8 text \(byte 4\)"):
-        TASKS.read_file(path, max_steps=8)
-
-
 @given(
     line=st.one_of(
         st.text(),
@@ -347,30 +274,6 @@ def test_the_levels_of_boxoban_are_read() -> None:
     assert len(tasks) == 1000
     assert {(task.board.size_name, len(task.board.start.boxes)) for task in tasks} == {("10x10", 4)}
     assert tasks[1].board.rows[1] == "# .@######"
-
-
-def test_named_actions_move_where_they_say() -> None:
-    world = TASKS.world(SokobanConfig(format="prose", actions="named"), 0, "task", 0)
-    assert world.actions == {"up": "up", "right": "right", "down": "down", "left": "left"}
-
-
-def test_a_hidden_world_is_one_for_all_tasks_of_a_run() -> None:
-    worlds = [TASKS.world(SokobanConfig(), 0, f"task-{number}", 0).actions for number in range(5)]
-    assert worlds == [{"p": "up", "q": "left", "r": "down", "s": "right"}] * 5
-
-
-def test_neighbouring_seeds_give_different_worlds_and_world_seed_wins() -> None:
-    assert len({hidden_permutation(seed) for seed in range(100, 124)}) == 24
-    fixed = SokobanConfig(world_seed=7)
-    assert TASKS.world(fixed, 0, "task", 0) == TASKS.world(SokobanConfig(), 7, "task", 0)
-
-
-def test_per_task_permutations_differ_between_tasks_and_repeat_for_one() -> None:
-    config = SokobanConfig(actions="per_task", permute_symbols=True)
-    worlds = [TASKS.world(config, 0, f"task-{number}", 0) for number in range(20)]
-    assert len({tuple(world.actions.items()) for world in worlds}) > 10
-    assert len({world.symbols for world in worlds}) > 10
-    assert TASKS.world(config, 0, "task-3", 0) == worlds[3]
 
 
 def test_every_kind_of_cell_has_a_symbol() -> None:

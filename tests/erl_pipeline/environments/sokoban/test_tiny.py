@@ -6,9 +6,9 @@ from itertools import islice
 import pytest
 
 from erl_pipeline.config.policy import ColdStartConfig
-from erl_pipeline.environments.grid_games.boards import DIRECTIONS, Direction
+from erl_pipeline.environments.grid_games.boards import Direction
 from erl_pipeline.environments.grid_games.game import Action, Step
-from erl_pipeline.environments.grid_games.tiny import DemonstratedEpisode, seen_moves
+from erl_pipeline.environments.grid_games.tiny import DemonstratedEpisode
 from erl_pipeline.environments.sokoban import ENVIRONMENT
 from erl_pipeline.environments.sokoban.board import SokobanBoard, State
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
@@ -109,39 +109,6 @@ def test_failed_attempts_are_followed_by_two_reflections() -> None:
             assert to_words(reflection)[0][2 + 16 + 3 + 1 + 40] in {"stuck", "lost"}
 
 
-@pytest.mark.parametrize(("share", "expected"), [(1.0, {"? ? ? ?"}), (0.0, set())])
-def test_blank_notes_come_as_often_as_asked(share: float, expected: set[str]) -> None:
-    shown = episodes(50, blank_notes=share)
-    slots = {" ".join(to_words(episode.attempt)[0][NOTES : NOTES + 4]) for episode in shown}
-    assert slots & {"? ? ? ?"} == expected
-
-
-def test_what_an_attempt_has_shown_is_asked_of_its_reflections() -> None:
-    for episode in episodes(100):
-        for question in episode.questions:
-            said = question.demonstration[-1]["content"].split()
-            assert [said[place] for place in question.places] == [
-                episode.seen[direction] for direction in DIRECTIONS if direction in episode.seen
-            ]
-        assert len(episode.questions) == (len(episode.reflections) if episode.seen else 0)
-
-
-def test_only_moves_that_were_seen_are_known() -> None:
-    steps = [
-        Step(Action("p", "up"), "left", STATE, STATE),
-        Step(Action("q", "up"), "wall", STATE, STATE),
-        Step(Action("r", "up"), "box_wall", STATE, STATE),
-        Step(None, "bad", STATE, STATE),
-        Step(Action("s", "up"), "down", STATE, STATE),
-    ]
-    assert seen_moves(steps) == {"left": "p", "down": "s"}
-
-
-def test_retries_are_demonstrated_only_where_they_are_asked_for() -> None:
-    assert {episode.retry for episode in episodes(50)} == {None}
-    assert all((episode.retry is None) == (not episode.reflections) for episode in episodes(50, retries=1.0))
-
-
 def test_a_demonstrated_retry_is_told_of_the_failed_attempt() -> None:
     told = set()
     for episode in episodes(200, retries=1.0):
@@ -199,11 +166,6 @@ def test_demonstrations_speak_in_the_words_fit_and_follow_from_the_seed(changes:
         assert len(words) <= parts.context_length + parts.retry_tokens
         if conversation[0]["content"].endswith("reflect"):
             assert prompts.read_reflection(conversation[-1]["content"])
-
-
-def test_prose_has_no_parts() -> None:
-    with pytest.raises(ValueError, match=r"type: tiny; policy\.type: tiny needs format: compact"):
-        ENVIRONMENT.tiny.require(SokobanConfig(format="prose"))
 
 
 def test_what_is_hidden_is_no_part_of_the_cold_start() -> None:
