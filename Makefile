@@ -101,7 +101,7 @@ wheel-test: wheel
 # SEED=... chooses other instants, bits and faults. Without these variables the tests use smaller numbers.
 reliability: $(VENV)/installed-test
 	ERL_TEST_KILLS=100 ERL_TEST_POINTS=all ERL_TEST_MALFORMED=500 ERL_TEST_SEED=$(or $(SEED),0) $(BIN)/python -m pytest -s \
-		tests/integration/test_kills.py tests/integration/test_certify.py tests/integration/test_damage.py \
+		tests/integration/test_kills.py tests/integration/test_damage.py \
 		tests/integration/test_bad_stores.py tests/integration/test_two_workers.py tests/integration/test_object_store_run.py \
 		tests/integration/test_store_connections.py tests/integration/test_edited_kills.py \
 		tests/command_line/test_killed_commands.py tests/command_line/test_malformed.py

@@ -98,8 +98,8 @@ def measure_rollouts(contender: str, threads: int) -> Figures:
     from workloads.planned import planned_run
 
     from erl_pipeline.config.loading.load import load_config
-    from erl_pipeline.engines.embedded import TransformersEngine
-    from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
+    from erl_pipeline.engines.embedded.engine import TransformersEngine
+    from erl_pipeline.stages.names import TRAJECTORIES
     from storage.tables.trajectories import read_trajectories
 
     sampling = {"seconds": 0.0, "cpu": 0.0}
@@ -120,11 +120,11 @@ def measure_rollouts(contender: str, threads: int) -> Figures:
     with tempfile.TemporaryDirectory() as folder, planned_run(config, folder) as run:
         run.begin()
         one = config.rollouts.model_copy(update={"tasks_per_iteration": 1, "group_size": 1})
-        run.carry_out(run.first_shards(WARM_UP, one))
+        run.execute_run(run.first_shards(WARM_UP, one))
         shards = run.first_shards(1)
         sampling.update(seconds=0.0, cpu=0.0)
         began, cpu = time.perf_counter(), time.process_time()
-        outcomes = run.carry_out(shards)
+        outcomes = run.execute_run(shards)
         seconds, spent = time.perf_counter() - began, time.process_time() - cpu
         rows = read_trajectories(run.files(outcomes, TRAJECTORIES))
     return {
@@ -150,9 +150,8 @@ def play(count: int) -> float:
     from erl_pipeline.environments.interface import Task
     from erl_pipeline.environments.threads import in_threads
     from erl_pipeline.episodes.dialogue import ChatTokenizer
-    from erl_pipeline.episodes.limits import EpisodeLimits, RoleLimits
-    from erl_pipeline.episodes.play import EpisodeSetup, Turns, play_episodes
-    from erl_pipeline.episodes.rows import Provenance
+    from erl_pipeline.episodes.play import ConcurrentSampling, EpisodeSetup, play_episodes
+    from erl_pipeline.episodes.rows import EpisodeLimits, Provenance, RoleLimits
     from erl_pipeline.policies.pretrained import load_tokenizer
 
     tokenizer = load_tokenizer(SMOLLM2)
@@ -178,7 +177,7 @@ def play(count: int) -> float:
         Provenance("recipe", 1, {"policy": "scripted"}, "tokenizer", "", 0),
     )
     began = time.perf_counter()
-    played = play_episodes(setup, tasks, range(1), Turns(Scripted(tokenizer), count))
+    played = play_episodes(setup, tasks, range(1), ConcurrentSampling(Scripted(tokenizer), count))
     seconds = time.perf_counter() - began
     if not all(row.success for row in played.rows):
         raise RuntimeError("an episode did not go as its script says")
@@ -192,9 +191,9 @@ async def first_attempt(context: EpisodeContext) -> list[Trajectory]:
     """The protocol: one attempt."""
     from erl_pipeline.environments.messages import opening
     from erl_pipeline.episodes.attempt import play_attempt
-    from erl_pipeline.episodes.context import Place
+    from erl_pipeline.episodes.context import TurnKey
 
-    place = Place(ROLE, phase=0)
+    place = TurnKey(ROLE, phase=0)
     attempt = await play_attempt(context, place, opening)
     return [attempt.row(context, place, None)]
 

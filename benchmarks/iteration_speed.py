@@ -120,9 +120,9 @@ def measure_ours(arguments: argparse.Namespace) -> Figures:
         planned_run(load_config(CONFIG, overrides), store) as run,
     ):
         run.begin()
-        run.carry_out(run.plan.of_iteration(1))
+        run.execute_run(run.plan.of_iteration(1))
         cpu_before, started = server_cpu_seconds(os.getpid()), time.perf_counter()
-        run.carry_out(run.plan.of_iteration(2))
+        run.execute_run(run.plan.of_iteration(2))
         seconds = time.perf_counter() - started
         cpu = server_cpu_seconds(os.getpid()) - cpu_before
     update = run.outcomes["update_policy"]
@@ -147,7 +147,7 @@ def prompts_of_the_run(arguments: argparse.Namespace) -> list[Any]:
     from erl_pipeline.environments.frozen_lake import ENVIRONMENT
     from erl_pipeline.environments.frozen_lake.game import game_of
     from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
-    from erl_pipeline.episodes.plain_prompts import PlainPrompts
+    from erl_pipeline.episodes.attempt import PlainPrompts
     from erl_pipeline.stages.tasks.draw_tasks import draw_tasks
 
     config = load_config(CONFIG, settings(arguments))

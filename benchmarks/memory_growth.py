@@ -52,10 +52,9 @@ from storage.memory.changes import plan_change, write_change
 from storage.memory.credit import Evidence
 from storage.memory.entries import MemoryEntry, write_embedded
 from storage.memory.history import latest_version, memory_versions
-from storage.memory.reflection_memory import ReflectionMemory
 from storage.memory.scoring import Scoring
 from storage.memory.selection import MemoryLimits
-from storage.memory.view import MemoryHit, MemoryView
+from storage.memory.view import MemoryHit, MemoryView, ReflectionMemory
 from storage.runs.run import Run, RunStore
 
 STAGES = ("generate", "build", "search", "add")

@@ -16,7 +16,7 @@ from workloads.batches import LENGTHS
 from workloads.planned import planned_run
 
 from erl_pipeline.config.loading.load import load_config
-from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
+from erl_pipeline.stages.names import TRAJECTORIES
 from storage.tables.trajectories import Trajectory, read_trajectories
 
 
@@ -27,7 +27,7 @@ def main() -> None:
     config = load_config(arguments.config, ["method.memory=off"])
     with tempfile.TemporaryDirectory() as store, planned_run(config, store) as run:
         run.begin()
-        rows = read_trajectories(run.files(run.carry_out(run.first_shards(1)), TRAJECTORIES))
+        rows = read_trajectories(run.files(run.execute_run(run.first_shards(1)), TRAJECTORIES))
     LENGTHS.write_text(json.dumps(lengths(rows), indent=None) + "\n")
     print(f"{len(rows)} trajectories written to {LENGTHS}")
 

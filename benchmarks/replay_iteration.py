@@ -73,12 +73,12 @@ def measure(arguments: argparse.Namespace) -> Figures:
         with planned_run(configuration(arguments.contender, arguments), str(store)) as run:
             run.begin()
             for iteration in range(1, ITERATIONS - MEASURED + 1):
-                run.carry_out(run.plan.of_iteration(iteration))
+                run.execute_run(run.plan.of_iteration(iteration))
             trained, selecting, updating, passed = 0.0, 0.0, 0.0, 0.0
             started = time.perf_counter()
             for iteration in range(ITERATIONS - MEASURED + 1, ITERATIONS + 1):
                 nodes = run.plan.of_iteration(iteration)
-                run.carry_out([node for node in nodes if node.stage.output != "evaluation"])
+                run.execute_run([node for node in nodes if node.stage.output != "evaluation"])
                 update = run.outcomes["update_policy"]
                 trained += update.counters["trained_tokens"]
                 passed += update.counters["sequence_tokens"]
@@ -99,7 +99,7 @@ def entropy_speed(run: PlannedRun) -> float:
     """Prompt and response tokens per second when entropies of an iteration's trajectories are computed."""
     from erl_pipeline.config.plugins.installed import plugins
     from erl_pipeline.policies.checkpoints import load_checkpoint, stored_parts, weights_settings
-    from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
+    from erl_pipeline.stages.names import trajectory_files
     from erl_pipeline.trainers.interface import TrainingStart
     from erl_pipeline.trainers.sequences import trajectory_sequence
     from storage.tables.trajectories import read_trajectories

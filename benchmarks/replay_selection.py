@@ -177,14 +177,17 @@ def measure(arguments: argparse.Namespace) -> Figures:
     import polars as pl
 
     from erl_pipeline.methods.exgrpo.candidates import read_candidates
-    from erl_pipeline.methods.exgrpo.draw import DrawRules, draw_replay
+    from erl_pipeline.methods.exgrpo.draw import draw_replay
     from erl_pipeline.methods.exgrpo.experience import read_experience
-    from erl_pipeline.methods.exgrpo.settings import BucketSettings, TierSettings
+    from erl_pipeline.methods.exgrpo.settings import BucketSettings, DrawSettings, TierSettings
     from storage.artifacts.store import ArtifactStore
 
     before, version = json.loads(Path(arguments.store, "versions.json").read_text())
     store = ArtifactStore(arguments.store)
-    rules = DrawRules("exgrpo", 0.5, 2 * DRAWN, 8, BucketSettings(), "lowest", TierSettings(), None, None)
+    rules = DrawSettings(
+        sampler="exgrpo", share=0.5, tasks_per_iteration=2 * DRAWN, group_size=8, buckets=BucketSettings(),
+        pick="lowest", tiers=TierSettings(), max_age=None, max_per_task=None,
+    )  # fmt: skip
 
     def select(version: str, known: dict[str, Any], seed: int) -> Figures:
         marks = [time.perf_counter()]

@@ -109,11 +109,11 @@ def start(path: str, overrides: list[str], folder: Path, open_: ExitStack) -> tu
     """Commit tasks and checkpoint, and start a server with it; also return the configuration that uses it."""
     from workloads.planned import planned_run
 
-    from erl_pipeline.config.generation import VllmEngineConfig
     from erl_pipeline.config.loading.load import load_config
     from erl_pipeline.engines.vllm.model_servers import server_arguments
     from erl_pipeline.engines.vllm.server import ManagedServer
     from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
+    from erl_pipeline.engines.vllm.settings import VllmEngineConfig
     from erl_pipeline.policies.checkpoints import MODEL
 
     config = load_config(path, overrides)
@@ -154,7 +154,7 @@ def measure_pipeline(task: dict[str, Any], profile: Path | None) -> Figures:
     from workloads.planned import planned_run
 
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
+    from erl_pipeline.stages.names import TRAJECTORIES
     from storage.tables.trajectories import read_trajectories
 
     config = RunConfig.model_validate(task["config"])
@@ -162,13 +162,13 @@ def measure_pipeline(task: dict[str, Any], profile: Path | None) -> Figures:
         run.begin()
         # First play one episode of another iteration, so that the policy is loaded and served.
         one = config.rollouts.model_copy(update={"tasks_per_iteration": 1, "group_size": 1})
-        run.carry_out(run.first_shards(WARM_UP + task["iteration"], one))
+        run.execute_run(run.first_shards(WARM_UP + task["iteration"], one))
         shards = run.first_shards(task["iteration"])
         reset_prefix_cache(task["url"], os.environ[KEY_VARIABLE])
         profiler = cProfile.Profile() if profile else None
         server_before, cpu_before = server_cpu_seconds(task["server_pid"]), cpu_seconds()
         started = time.perf_counter()
-        outcomes = profiler.runcall(run.carry_out, shards) if profiler else run.carry_out(shards)
+        outcomes = profiler.runcall(run.execute_run, shards) if profiler else run.execute_run(shards)
         seconds = time.perf_counter() - started
         cpu, server_cpu = cpu_seconds() - cpu_before, server_cpu_seconds(task["server_pid"]) - server_before
         if profiler and profile:

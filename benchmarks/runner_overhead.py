@@ -31,7 +31,7 @@ from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.listener import NullListener
-from erl_pipeline.runs.driver import carry_out, open_run
+from erl_pipeline.runs.driver import execute_run, open_run
 from erl_pipeline.runs.train import train
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
@@ -99,7 +99,7 @@ def _idle_milliseconds(config: RunConfig, store: str, stages: int) -> float:
 
     idle = config.model_copy(update={"name": "idle"})
     with open_run(idle, store, times, threading.Event()) as opened:
-        carry_out(opened, idle_plan(stages), frozenset(), on_outcome)
+        execute_run(opened, idle_plan(stages), frozenset(), on_outcome)
     return (begun[-1] - begun[0]) * 1000 / (stages - 1)
 
 

@@ -50,7 +50,7 @@ def measure(replicas: int, rounds: int, threads: int) -> Figures:
     from workloads.planned import planned_run
 
     from erl_pipeline.config.loading.load import load_config
-    from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
+    from erl_pipeline.stages.names import TRAJECTORIES
     from storage.tables.trajectories import read_trajectories
 
     environment = {
@@ -63,9 +63,10 @@ def measure(replicas: int, rounds: int, threads: int) -> Figures:
     with tempfile.TemporaryDirectory() as folder, planned_run(config, str(Path(folder) / "store")) as run:
         run.begin()
         started = time.perf_counter()
-        run.carry_out(run.first_shards(1))
+        run.execute_run(run.first_shards(1))
         start_seconds = time.perf_counter() - started
-        engine: Any = run.resources.kept("vllm engine")
+        kept: Any = run.resources.kept("engine")
+        engine = kept.engine
         engine.all_serving()  # sampling begins with the first server
         process_ids = [server.process_id for server in engine.servers()]
         before, seconds, outcomes = cache_counts(engine), 0.0, []
@@ -73,7 +74,7 @@ def measure(replicas: int, rounds: int, threads: int) -> Figures:
             shards = run.first_shards(iteration)
             engine.reset_prefix_cache()
             started = time.perf_counter()
-            outcomes += run.carry_out(shards)
+            outcomes += run.execute_run(shards)
             seconds += time.perf_counter() - started
         if process_ids != [server.process_id for server in engine.servers()]:
             raise RuntimeError(

@@ -37,8 +37,8 @@ from measurements import (
 )
 
 from erl_pipeline.config.loading.load import load_config
-from erl_pipeline.plan.simulation.cluster import ClusterConfig, read_cluster
-from erl_pipeline.runs.forecast.cluster import ClusterForecast, forecast_on_cluster
+from erl_pipeline.plan.cluster import ClusterConfig, read_cluster
+from erl_pipeline.runs.cluster_forecast import ClusterForecast, forecast_on_cluster
 from storage.runs.run import RunStore
 
 NAME = "simulated_cluster"

@@ -18,8 +18,9 @@ from measurements import ResidentMemory
 from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.policies.adapters import add_fresh_adapter
+from erl_pipeline.policies.kind import policy_traits
 from erl_pipeline.policies.pretrained import load_policy
-from erl_pipeline.sizing.estimate import estimate_memory, model_size
+from erl_pipeline.sizing import estimate_memory, model_size
 from erl_pipeline.trainers.interface import Reinforcement
 from erl_pipeline.trainers.local.optimizer import PolicyOptimizer
 from erl_pipeline.trainers.local.optimizer_steps import Learner
@@ -70,9 +71,11 @@ def main() -> None:
     memory = ResidentMemory()
     before = memory.now()
     with memory:
-        policy = load_policy(config.policy.model, dtype=config.policy.dtype)
-        if config.policy.lora is not None:
-            add_fresh_adapter(policy.model, config.policy.lora, seed=0, base="")
+        traits = policy_traits(config.policy)
+        assert traits.model is not None
+        policy = load_policy(traits.model, dtype=traits.dtype)
+        if traits.lora is not None:
+            add_fresh_adapter(policy.model, traits.lora, seed=0, base="")
         optimizer = PolicyOptimizer(policy.model, config.optimizer)
         batch = sequences(config, size.vocabulary, arguments.prompts)
         for _ in range(2):  # From the second step on, moments exist while gradients are summed.

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from command_line.completing import run_names
-from command_line.options import DEFAULT_STORE, ExistingStore, Json
-from command_line.output import counted, print_json, print_line, print_table
-from command_line.program import command
+from command_line.options import DEFAULT_STORE, ExistingStore, Json, run_names
+from command_line.output import command, counted, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from storage.upkeep.collection import CollectionPlan

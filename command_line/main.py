@@ -11,14 +11,11 @@ from typing import Annotated
 import typer
 
 from command_line import (
-    certify,
     config,
     diff,
     export,
     gc,
     importing,
-    plugins,
-    report,
     schedule,
     serve,
     status,
@@ -29,16 +26,32 @@ from command_line.compare.command import compare
 from command_line.doctor.command import doctor
 from command_line.env.command import app as env
 from command_line.episodes.command import app as episodes
-from command_line.evaluate.command import evaluate
+from command_line.evaluate import evaluate
 from command_line.lineage.command import app as lineage
 from command_line.memory.command import app as memory
 from command_line.plan.command import plan
 from command_line.replay.command import replay
-from command_line.runs.command import app as runs
-from command_line.train.command import train
+from command_line.runs import app as runs
+from command_line.train import train
 from command_line.ui.command import ui
-from command_line.usage import print_usage_error
 from storage.errors import PipelineError
+
+
+def print_usage_error(error: typer.TyperException) -> None:
+    """Print one `error: …` line on standard error, with the command whose help says what is allowed.
+
+    Without a message nothing is printed: a group of commands, called without a command, has printed its help.
+    """
+    message = error.format_message().rstrip(".").strip()
+    if not message:
+        return
+    context = getattr(error, "ctx", None)
+    hint = "" if context is None else f" See: {context.command_path} --help"
+    end = "" if message.endswith("?") else "."
+    # pydantic, with which typer reads arguments, puts these words before typer's own.
+    one_line = " ".join(message.split()).replace(": Value error, ", ": ")
+    print(f"error: {one_line[:1].lower()}{one_line[1:]}{end}{hint}", file=sys.stderr)
+
 
 app = typer.Typer(
     name="erl-pipeline",
@@ -69,17 +82,16 @@ app.command("plan")(plan)
 app.command("status")(status.status)
 app.command("evaluate")(evaluate)
 app.command("compare")(compare)
-app.command("report")(report.report)
+app.command("report")(status.report)
 app.command("export")(export.export)
 app.command("replay")(replay)
-app.command("certify")(certify.certify)
 app.command("diff")(diff.diff)
 app.command("ui")(ui)
 app.command("serve")(serve.serve)
 app.command("trainer-node")(trainer_node)
 app.command("gc")(gc.gc)
 app.command("doctor")(doctor)
-app.command("plugins")(plugins.plugins)
+app.command("plugins")(config.plugins)
 app.add_typer(importing.app, name="import")
 app.add_typer(config.app, name="config")
 app.add_typer(schedule.app, name="schedule")

@@ -1,7 +1,8 @@
-"""Options that several commands share."""
+"""Options that several commands have, and the completion of runs by the Tab key."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,18 @@ from typing import Annotated, Any
 
 import typer
 
-from command_line.completing import run_names
+
+def run_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of runs in the store that the command line has named so far; none if it cannot be read."""
+    from storage.errors import PipelineError
+    from storage.runs.run import RunStore
+
+    store = context.params.get("store") or os.environ.get("ERL_PIPELINE_STORE") or "store"
+    try:
+        names = RunStore(store).list()
+    except PipelineError:
+        return []
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def _existing_store(uri: str) -> str:

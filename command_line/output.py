@@ -1,10 +1,13 @@
-"""Printing results: JSON for programs, tables for people."""
+"""Printing results: JSON for programs, tables and command lines for people."""
 
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -13,6 +16,16 @@ from rich.table import Table
 
 from storage.texts import storable
 from storage.wording import counted as counted
+
+
+def command(words: Sequence[str]) -> str:
+    """A command line of this program, quoted for a shell."""
+    called = sys.argv[0]
+    name = Path(called).name
+    found = shutil.which(name)
+    by_name = called == name or (found is not None and Path(found).samefile(called))
+    return shlex.join([name if by_name else called, *words])
+
 
 _FILE_COLUMNS = 200
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json as json_format
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
 
-from command_line.intervals import parse_interval
 from command_line.options import DEFAULT_STORE, Json, RunName, Store
 from command_line.output import print_json, print_line, print_table
 from command_line.serve import DEFAULT_PORT, DEVICE_LIMIT
+from storage.errors import InputError
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -25,6 +26,15 @@ if TYPE_CHECKING:
     from flows.deployed import ScheduledFlow
     from flows.deployments import FlowName
     from storage.runs.run import Run
+
+
+def parse_interval(text: str) -> timedelta:
+    """A length of time from text such as `90s`, `20m`, `6h` or `1d`. Raises InputError for other text."""
+    found = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", text)
+    if found is None:
+        raise InputError(f"--every {text!r} is not a time such as 90s, 20m, 6h or 1d")
+    unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[found[2]]
+    return timedelta(**{unit: int(found[1])})
 
 
 class _AddIsDefault(TyperGroup):

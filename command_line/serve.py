@@ -15,7 +15,7 @@ import typer
 from command_line.output import counted
 
 if TYPE_CHECKING:
-    from command_line.interruption import Stop
+    from command_line.foreground import StopRequest
     from flows.worker_link import Message
 
 DEFAULT_PORT = 4200
@@ -62,7 +62,7 @@ def serve(
     If PREFECT_API_URL is set, the worker works for that server, and no server is started, unless the variable
     names the address of this one.
     """
-    from command_line.interruption import Stop, call_interruptibly
+    from command_line.foreground import StopRequest, call_interruptibly
 
     # Prefect's client reports usage to its makers unless this is set before the import.
     os.environ.setdefault("DO_NOT_TRACK", "1")
@@ -71,7 +71,7 @@ def serve(
     def tell(line: str) -> None:
         print(line, file=console, flush=True)
 
-    stop = Stop()
+    stop = StopRequest()
     name = worker or socket.gethostname()
     call_interruptibly(lambda: _serve(stop, port, host, name, limit, gpus, metrics_port, tell), stop, tell)
     if stop.signal_number is not None:
@@ -81,7 +81,7 @@ def serve(
 
 
 def _serve(
-    stop: Stop,
+    stop: StopRequest,
     port: int,
     host: str,
     name: str,

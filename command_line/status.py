@@ -1,6 +1,12 @@
-"""`erl-pipeline status`: how far a run is, and its results by iteration."""
+"""`erl-pipeline status|report`: how far a run is, its results by iteration, and its report as one HTML
+page."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
 from command_line.output import counted, print_json, print_line, print_table
@@ -11,13 +17,12 @@ _SHOWN = 5
 
 def status(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     """Show how far a run is, iteration by iteration."""
-    from command_line.runs.described import all_iterations
+    from command_line.run_state import all_iterations
     from erl_pipeline.evaluation.history import stored_records, training_cost
     from erl_pipeline.evaluation.iterations import history_rows
-    from erl_pipeline.runs.columns import method_columns
-    from erl_pipeline.runs.config import readable_config
+    from erl_pipeline.runs.config import method_columns, readable_config
     from erl_pipeline.runs.state import begun_iterations, completed_iterations
-    from erl_pipeline.views.iteration_table import legend, row_cells, shown_columns
+    from erl_pipeline.views.report.tables import iteration_table
     from storage.artifacts.store import ArtifactStore
     from storage.runs.origin import read_origin
     from storage.runs.run import RunStore
@@ -77,6 +82,29 @@ def status(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = Fals
         training_cost(history, "generated_tokens", up_to=max((row.iteration for row in rows), default=0))
     )
     print_line(f"{counted(len(entries), 'artifact')}; {counted(tokens, 'token')} generated in rollouts")
-    shown = shown_columns(rows, columns)
-    print_table([row_cells(row, shown) for row in rows])
-    print_line(legend(shown))
+    table = iteration_table(rows, columns)
+    print_table(table.cells)
+    print_line(table.legend)
+
+
+def report(
+    run: RunName,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="Where to write it; else beside the run."),
+    ] = None,
+    store: ExistingStore = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """Write the report of a run: curves, whole episodes, settings and lineage on one page."""
+    from command_line.run_state import run_folder
+    from erl_pipeline.runs.report import write_run_report
+    from storage.artifacts.store import ArtifactStore
+    from storage.runs.run import RunStore
+
+    opened = RunStore(store).open(run)
+    page = write_run_report(ArtifactStore(store), opened, output or run_folder(store, run) / "report.html")
+    if json:
+        print_json({"run": run, "report": str(page)})
+    else:
+        print_line(f"Report: {page}")

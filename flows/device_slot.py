@@ -14,8 +14,7 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import ConcurrencyLeaseHolder
 from prefect.exceptions import PrefectHTTPStatusError
 
-from erl_pipeline.engines.interface import Interrupted
-from storage.errors import ConfigError
+from storage.errors import ConfigError, Interrupted
 
 LEASE_SECONDS = 60.0
 """How many seconds the slot of a killed process stays taken: the shortest lease that Prefect gives."""

@@ -118,8 +118,8 @@ def artifact_key(run: str, kind: str) -> str:
 def newest_rows(store_uri: str, run: str) -> list[dict[str, str]]:
     """A run's newest iterations as the terminal shows them, column by column."""
     from erl_pipeline.evaluation.iterations import stored_rows
-    from erl_pipeline.runs.columns import run_columns
-    from erl_pipeline.views.iteration_table import MOST_ROWS, row_cells, shown_columns
+    from erl_pipeline.runs.config import run_columns
+    from erl_pipeline.views.report.tables import MOST_ROWS, iteration_table
     from storage.artifacts.store import ArtifactStore
     from storage.runs.run import RunStore
 
@@ -127,9 +127,7 @@ def newest_rows(store_uri: str, run: str) -> list[dict[str, str]]:
     columns, entries = run_columns(opened), opened.stages()
     newest = max((entry.iteration or 0 for entry in entries), default=0)
     shown = [entry for entry in entries if (entry.iteration or 0) > newest - MOST_ROWS]
-    rows = stored_rows(ArtifactStore(store_uri), shown, columns)
-    tabled = shown_columns(rows, columns)
-    return [row_cells(row, tabled) for row in rows]
+    return iteration_table(stored_rows(ArtifactStore(store_uri), shown, columns), columns).cells
 
 
 def _post(client: SyncPrefectClient, path: Any, content: Any) -> httpx.Response:

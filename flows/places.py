@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.plan.job import StageJob
 from erl_pipeline.plan.runner import RunnerCall, WorkerDied
-from storage.errors import PipelineError
+from storage.errors import Interrupted, PipelineError
 
 WorkerT = TypeVar("WorkerT")
 

@@ -69,7 +69,7 @@ def work_on_run(request: ScheduledRun, work: Callable[[OpenRun], str]) -> State[
     `Skipped` if another process has the run and the request asks to skip, and cancelled after SIGINT or
     SIGTERM. `work` returns the message of the completed state.
     """
-    from erl_pipeline.engines.interface import Interrupted
+    from storage.errors import Interrupted
 
     flow_run_id = flow_run.get_id()
     assert flow_run_id is not None

@@ -21,11 +21,11 @@ from contextvars import copy_context
 from pathlib import Path
 from types import TracebackType
 
-from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.plan.job import StageJob, StageOutcome
 from erl_pipeline.plan.runner import RunnerCall
 from flows.submissions import StagePool, Submissions, TaskOptions
 from storage.artifacts.manifest import Manifest
+from storage.errors import Interrupted
 
 _LOOK_SECONDS = 0.2
 _PATIENCE_SECONDS = 3.0

@@ -33,7 +33,6 @@ from prefect.states import Cancelled, Completed, Failed
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from prefect.tasks import MaterializingTask
 
-from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.plan.listener import Listener, NullListener
 from erl_pipeline.plan.runner import MOST_DEATHS, WorkerDied, can_pass
 from flows.dead_drivers import FLOW
@@ -41,7 +40,7 @@ from flows.local_server import OrchestratorError, WentAway
 from flows.page import RunPage
 from flows.submissions import Submission, Submissions, TaskOptions
 from storage.artifacts.manifest import Manifest
-from storage.errors import PipelineError
+from storage.errors import Interrupted, PipelineError
 
 _LOOK_SECONDS = 0.2
 _STATE_SECONDS = 2.0

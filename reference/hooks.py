@@ -44,6 +44,7 @@ ELSEWHERE: Mapping[str, str] = {
     "benchmarks/results/smollm2/success_by_tokens.svg": "results/smollm2.svg",
     "configs/README.md": "configurations.md",
     "examples/README.md": "examples/index.md",
+    "examples/backwards/README.md": "examples/backwards.md",
     "examples/best_of_n/README.md": "examples/best_of_n.md",
     "examples/guess_number/README.md": "examples/guess_number.md",
     "infra/README.md": "containers.md",

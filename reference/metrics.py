@@ -9,7 +9,7 @@ from dataclasses import fields
 
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.plan.column import Column
-from erl_pipeline.stages.columns import STREAMED, with_reward
+from erl_pipeline.stages.columns import with_reward
 from erl_pipeline.trainers import metrics as trainer_metrics
 from reference.markdown import code, plain, table
 from reference.tables import docstrings_of
@@ -29,8 +29,6 @@ def shown_columns() -> dict[str, tuple[Column, list[str]]]:
         if plugin.is_own:
             for column in with_reward(plugin.value.columns(plugin.settings.model_validate({"type": name}))):
                 found.setdefault(column.name, (column, []))[1].append(name)
-    for column in STREAMED:
-        found.setdefault(column.name, (column, ["with `evaluation.stream`"]))
     return found
 
 

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.config.shown.described import DescribedSetting, describe_settings
+from erl_pipeline.config.shown import DescribedSetting, describe_settings
 from reference.markdown import code, plain, table
 
 _BOUNDS = {Ge: ("ge", "≥"), Gt: ("gt", ">"), Le: ("le", "≤"), Lt: ("lt", "<")}

@@ -47,6 +47,13 @@ class RunBusy(PipelineError):
     """Another process is working on this run."""
 
 
+class Interrupted(Exception):
+    """The run was asked to stop; what is committed stays, what is in flight is dropped.
+
+    Not a `PipelineError`: there is nothing to mend.
+    """
+
+
 class TrainingDiverged(PipelineError):
     """A loss or gradient is no longer finite."""
 

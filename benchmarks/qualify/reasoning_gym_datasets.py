@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from erl_pipeline.environments.reasoning_gym import generation, qualification
+from erl_pipeline.environments.reasoning_gym import generation, library
 from erl_pipeline.environments.reasoning_gym.generation import Request
 from erl_pipeline.environments.reasoning_gym.library import VERSION
 from erl_pipeline.environments.reasoning_gym.scoring import known_answer, score
@@ -263,9 +263,7 @@ def main(arguments: Sequence[str]) -> None:
         seconds = time.monotonic() - begun
         print(f"{name}: {findings[-1].refused or 'qualifies'} ({seconds:.0f} s)", flush=True)
     if not arguments:
-        (Path(qualification.__file__).parent / qualification.LIST).write_text(
-            list_text(findings), encoding="utf-8"
-        )
+        (Path(library.__file__).parent / library.LIST).write_text(list_text(findings), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from erl_pipeline.environments.textarena import games
+from erl_pipeline.environments.textarena import library
 from erl_pipeline.environments.textarena.library import VERSION, Game
 
 SEEDS = range(1, 9)
@@ -184,7 +184,7 @@ def main(arguments: Sequence[str]) -> None:
     text = list_text(*verdicts(found[0], found[1]))
     print(text)
     if not arguments:
-        (Path(games.__file__).parent / games.LIST).write_text(text, encoding="utf-8")
+        (Path(library.__file__).parent / library.LIST).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

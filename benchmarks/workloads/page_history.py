@@ -16,7 +16,7 @@ from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.lineage.rows import LineageRows, RowKind
 from storage.memory.history import latest_version
-from storage.memory.reflection_memory import ReflectionMemory
+from storage.memory.view import ReflectionMemory
 from storage.runs.run import RunStore
 
 CONFIG = "configs/frozen_lake.yaml"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from erl_pipeline.config.generation import operational_settings
+from erl_pipeline.config.plugins.operational import operational_part
 from erl_pipeline.config.rollouts import RolloutConfig
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.execution import Execution, execute
@@ -34,7 +34,7 @@ class PlannedRun:
     outcomes: dict[str, StageOutcome] = field(default_factory=dict)
     """The latest outcome of each stage."""
 
-    def carry_out(self, nodes: Iterable[PlannedStage]) -> list[StageOutcome]:
+    def execute_run(self, nodes: Iterable[PlannedStage]) -> list[StageOutcome]:
         """Execute these stages of the plan as the driver does; what is in the store is reused."""
         found: list[StageOutcome] = []
 
@@ -61,7 +61,7 @@ class PlannedRun:
     def begin(self) -> list[StageOutcome]:
         """Execute what a run has before its first iteration, without its evaluation."""
         before = self.plan.of_iteration(0)
-        return self.carry_out(node for node in before if node.stage.output != "evaluation")
+        return self.execute_run(node for node in before if node.stage.output != "evaluation")
 
     def first_shards(self, iteration: int, rollouts: RolloutConfig | None = None) -> list[PlannedStage]:
         """The shards of an iteration, sampled from the first policy; with other `rollouts` settings, if
@@ -85,7 +85,10 @@ def planned_run(config: RunConfig, store: str, listener: Listener | None = None)
     stop = threading.Event()
     with open_run(config, store, listener or NullListener(), stop) as opened:
         worker = WorkerSettings(
-            opened.store.uri, opened.run.name, config.resources.threads, operational_settings(config.engine)
+            opened.store.uri,
+            opened.run.name,
+            config.resources.threads,
+            operational_part("engines", config.engine),
         )
         with Resources(worker, stop) as resources:
             yield PlannedRun(opened, plan_run(config, read_sources(config)), resources)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from command_line.options import DEFAULT_STORE, Json, Settings, Store
-from command_line.output import counted, print_json, print_line, print_table
-from command_line.program import command
+from command_line.output import command, counted, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from erl_pipeline.comparison.design import Design
@@ -90,7 +89,7 @@ def compare(
 def _require_committed(design: Design) -> None:
     """Raise ConfigError if code of an arm has changes that are not committed: the result would name a commit
     that does not have the code."""
-    from command_line.train.uncommitted import uncommitted_code
+    from command_line.before_training import uncommitted_code
     from storage.errors import ConfigError
 
     of_arm = {run.arm: run.config for run in design.runs}
@@ -102,21 +101,22 @@ def _require_committed(design: Design) -> None:
 def _work(design: Design, store: str, jobs: int, threads: int) -> Result:
     """Train what is left, until it is done. Raises typer.Exit when a signal asked to stop."""
     from command_line.compare.rounds import Rounds
-    from command_line.interruption import Stop, call_interruptibly
-    from erl_pipeline.engines.interface import Interrupted
+    from command_line.foreground import StopRequest, call_interruptibly
+    from storage.errors import Interrupted
 
-    def tell(line: str) -> None:
+    def notify(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    stop = Stop()
-    tell(
+    stop = StopRequest()
+    notify(
         f"Comparison {design.name} in {store}: {', '.join(arm.name for arm in design.arms)}; "
         f"{counted(len(design.seeds), 'seed')} each, {counted(design.iterations, 'iteration')}"
     )
     try:
-        return call_interruptibly(Rounds(design, store, jobs, threads, stop.event, tell).result, stop, tell)
+        rounds = Rounds(design, store, jobs, threads, stop.event, notify)
+        return call_interruptibly(rounds.result, stop, notify)
     except Interrupted:
-        tell(f"Stopped. What is committed is kept; continue with: {command(sys.argv[1:])}")
+        notify(f"Stopped. What is committed is kept; continue with: {command(sys.argv[1:])}")
         raise typer.Exit(stop.exit_status) from None
 
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from erl_pipeline.comparison.work import Task, carry_on
-from erl_pipeline.engines.interface import Interrupted
+from erl_pipeline.comparison.work import Task, run_task
 from erl_pipeline.plan.listener import NullListener
-from storage.errors import PipelineError
+from storage.errors import Interrupted, PipelineError
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def serve(task: Task, connection: Connection[Any, Any]) -> None:
 
 def _end(task: Task, line: _Line) -> FromWorker:
     try:
-        carry_on(task, line, line.stop)
+        run_task(task, line, line.stop)
     except Interrupted:
         return Stopped()
     except PipelineError as error:

@@ -12,7 +12,7 @@ from command_line.options import DEFAULT_STORE, Json, Settings, Store
 from command_line.output import print_json, print_line, print_table
 
 if TYPE_CHECKING:
-    from command_line.doctor.finding import Finding
+    from command_line.doctor.checks import Finding
 
 Executable = Annotated[
     str | None,
@@ -53,9 +53,8 @@ def doctor(
 
     With --config, also estimate how much memory a configuration needs, and for what; no weights are loaded.
     """
-    from command_line.doctor.diagnose import diagnose
-    from command_line.doctor.finding import can_run
-    from command_line.doctor.memory_needed import memory_needed, print_memory
+    from command_line.doctor.checks import can_run
+    from command_line.doctor.diagnose import diagnose, memory_needed, print_memory
     from storage.errors import InputError
 
     if config is None and (settings or sequence_tokens is not None):

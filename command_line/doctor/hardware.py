@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 import psutil
 import torch
 
-from command_line.doctor.finding import Finding, gigabytes
+from command_line.doctor.checks import Finding, gigabytes
 from erl_pipeline.policies.hardware import bfloat16_is_native
 
 DEFAULT_RUN_BYTES = 2e9

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from command_line.env.listing import list_environments
 from command_line.env.new import new
 from command_line.env.playing import play
 from command_line.env.qualifying import qualify
-from command_line.env.showing import show
+from command_line.env.showing import list_environments, show
 
 app = typer.Typer(
     help="Environments: list, show, play by hand, qualify, begin your own.", no_args_is_help=True

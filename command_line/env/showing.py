@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from command_line.options import Json, Settings
-from command_line.output import counted, print_json, print_line
+from command_line.output import print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from erl_pipeline.config.base import PluginSettings
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.interface import EnvironmentPlugin, Task
 
+
 Given = Annotated[
     str, typer.Argument(metavar="TYPE|CONFIG", help="Type of an environment, or a configuration with one.")
 ]
 
 
 def show(given: Given, settings: Settings = None, json: Json = False) -> None:
-    """Show an environment: its settings, and whether it has tools, a tiny form, streams and test tasks.
+    """Show an environment: its settings, and whether it has tools, a tiny form and test tasks.
 
     With a configuration, also show how many tasks there are, how many held-out tasks are twins of training
     tasks (a board turned or mirrored), what of its files is left out, and how one begins.
@@ -75,7 +76,7 @@ def _about(plugin: Plugin) -> dict[str, Any]:
     from dataclasses import asdict
 
     from erl_pipeline.config.plugins.extras import missing_of_extra
-    from erl_pipeline.config.shown.described import describe_settings
+    from erl_pipeline.config.shown import describe_settings
 
     return {
         "type": plugin.type,
@@ -99,7 +100,6 @@ def _abilities(plugin: Plugin, config: RunConfig | None) -> dict[str, Any]:
         "task_files": value.splits.from_file is not None,
         "tools": None,
         "tiny": None,
-        "streams": None,
         "test_tasks": None,
         "test_needs": value.splits.test_needs,
         "tiny_needs": value.tiny.needs,
@@ -112,7 +112,6 @@ def _abilities(plugin: Plugin, config: RunConfig | None) -> dict[str, Any]:
         return found
     found["timing"] = value.timing_of(settings)
     found["tiny"] = value.tiny.parts(settings) is not None
-    found["streams"] = [] if value.splits.streams is None else list(value.splits.streams.realms(settings))
     if config is not None:
         found["test_tasks"] = len(value.splits.test_tasks(settings, config.seed))
     return found
@@ -209,20 +208,12 @@ _SPLITS = (("training", "training"), ("held_out", "held-out"), ("test", "test"))
 
 def _words(shown: dict[str, Any]) -> list[tuple[str, str]]:
     unknown = "depends on the settings: give a configuration"
-    tools, streams, test = shown["tools"], shown["streams"], shown["test_tasks"]
+    tools, test = shown["tools"], shown["test_tasks"]
     tiny = unknown if shown["tiny"] is None else "yes" if shown["tiny"] else "not with these settings"
     none = f"none; they need {shown['test_needs']}" if shown["test_needs"] else "none"
     return [
         ("tools", unknown if tools is None else ", ".join(tools) or "none"),
         ("tiny form", f"{tiny}{f'; it needs {needs}' if (needs := shown['tiny_needs']) else ''}"),
-        (
-            "streams",
-            unknown
-            if streams is None
-            else counted(len(streams), "held-out realm")
-            if streams
-            else "none with these settings",
-        ),
         ("test tasks", unknown if test is None else f"{test:,}" if test else none),
         ("task files", "yes" if shown["task_files"] else "no"),
         ("gold answers", "yes" if shown["gold_answers"] else "no"),
@@ -234,3 +225,53 @@ def _plain(value: Any) -> str:
     import json
 
     return json.dumps(value, ensure_ascii=False)
+
+
+def list_environments(json: Json = False) -> None:
+    """List the installed environments, the package of each, and what it still needs."""
+    from erl_pipeline.config.plugins.installed import plugins
+
+    group = plugins("environments")
+    found = [_described(plugin) for plugin in group.found.values()]
+    if json:
+        broken = [
+            {"type": each.type, "distribution": each.distribution, "problem": each.problem}
+            for each in group.broken
+        ]
+        print_json({"environments": found, "broken": broken})
+        return
+    print_table(
+        [
+            {
+                "type": each["type"],
+                "package": f"{each['distribution']} {each['version']}",
+                "what it is": each["about"],
+                "needs": _needs(each),
+            }
+            for each in found
+        ],
+        left=("type", "package", "what it is", "needs"),
+    )
+    for problem in group.broken:
+        print_line(f"{problem.type} of package {problem.distribution} cannot be used: {problem.problem}")
+    print_line("Look at one: erl-pipeline env show TYPE")
+
+
+def _described(plugin: Plugin) -> dict[str, Any]:
+    from erl_pipeline.config.plugins.extras import missing_of_extra
+
+    return {
+        "type": plugin.type,
+        "distribution": plugin.distribution,
+        "version": plugin.version,
+        "about": (plugin.settings.__doc__ or "").strip().partition("\n")[0],
+        "extra": plugin.value.dependencies.extra,
+        "missing": missing_of_extra(plugin.distribution, plugin.value.dependencies.extra),
+    }
+
+
+def _needs(described: dict[str, Any]) -> str:
+    """The command that installs what is missing; empty if nothing is."""
+    if not described["missing"]:
+        return ""
+    return f"pip install '{described['distribution']}[{described['extra']}]'"

@@ -11,7 +11,14 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from erl_pipeline.views.report.episodes import EpisodePart, episode_part, in_order, task_picture
+from erl_pipeline.views.report.episodes import (
+    Drawing,
+    EpisodePart,
+    episode_parts,
+    in_order,
+    task_picture,
+    whole,
+)
 from erl_pipeline.views.report.templating import printable
 from storage.artifacts.manifest import Manifest
 from storage.tables.training_record import SUPERVISED
@@ -60,17 +67,20 @@ def print_episode(
         console.print(f"  {line}")
     for name, value in picture.facts:
         console.print(_labelled(name, value))
-    parts = [episode_part({**row, "messages": row["messages"] or "[]"}, memory) for row in rows]
-    if any(_CELL.fullmatch(turn.environment) for part in parts for turn in part.turns):
+    shown = episode_parts(rows, memory, Drawing(), training).parts
+    # An attempt has its feedback, and a text what memory gave for it, with it.
+    parts = [part for part in shown if part.kind in ("attempt", "text")]
+    if any(_CELL.fullmatch(turn.answer.text) for part in parts for turn in part.turns):
         console.print(_labelled("answers", _HOW_CELLS_ARE_NAMED))
-    for part, row in zip(parts, rows, strict=True):
-        console.print(Rule(_heading(part, row), align="left", style="dim"))
-        _print_part(console, part, row, prompts)
-        for record in training.get(row["trajectory_id"], ()):
-            console.print(_training_line(record, row["role"]))
+    for part in parts:
+        console.print(Rule(_heading(part), align="left", style="dim"))
+        _print_part(console, part, prompts)
+        for record in part.training or ():
+            console.print(_training_line(record, part.row["role"]))
 
 
-def _heading(part: EpisodePart, row: Mapping[str, Any]) -> Text:
+def _heading(part: EpisodePart) -> Text:
+    row = part.row
     heading = Text(part.title, style="bold")
     style = {"solved": "green", "failed": "red"}.get(part.outcome, "")
     heading.append(f"  {part.outcome}" if part.outcome else "", style=style)
@@ -81,25 +91,26 @@ def _heading(part: EpisodePart, row: Mapping[str, Any]) -> Text:
     return heading
 
 
-def _print_part(console: Console, part: EpisodePart, row: Mapping[str, Any], prompts: bool) -> None:
+def _print_part(console: Console, part: EpisodePart, prompts: bool) -> None:
+    row = part.row
     console.print(Text(row["trajectory_id"], style="dim"))
     if row["messages"] is None:
         console.print(_PRUNED, style="yellow")
     if prompts and part.prompt:
         console.print(_labelled("prompt", part.prompt))
-    for entry in part.memory:
+    for _, entry in part.memory:
         console.print(_labelled("memory", entry))
     if part.text:
         console.print(_labelled("text", part.text))
     for turn in part.turns:
         if turn.policy or not turn.tools:
-            console.print(_labelled("policy", turn.policy))
+            console.print(_labelled("policy", whole(turn.policy)))
         for tool in turn.tools:
-            asked = ", ".join(f"{name}: {value}" for name, value in tool.arguments)
+            asked = ", ".join(f"{name}: {whole(value)}" for name, value in tool.arguments)
             console.print(_labelled(f"calls {tool.name}", asked))
-            console.print(_labelled("answer", tool.answer))
-        if turn.environment:
-            console.print(_labelled("environment", turn.environment))
+            console.print(_labelled("answer", tool.answer.text))
+        if turn.answer.text:
+            console.print(_labelled("environment", turn.answer.text))
     if part.feedback:
         console.print(_labelled("feedback", part.feedback))
 

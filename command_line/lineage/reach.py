@@ -1,24 +1,113 @@
-"""`erl-pipeline lineage upstream|downstream`: all that something came from or reached."""
+"""`erl-pipeline lineage upstream|downstream`: all that something came from or reached, and which policies and
+evaluation scores are among it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from command_line.lineage.listing import DEFAULT_LIMIT, SHORT, Identifier, Limit, print_first
 from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
 from command_line.output import counted, print_json, print_line, print_table
-from command_line.selectors import artifact_or_row
+from command_line.selectors import SELECTOR, artifact_or_row
 
 if TYPE_CHECKING:
     from storage.artifacts.store import ArtifactStore
     from storage.lineage import Reach, Reached
     from storage.lineage.rows import Kind
     from storage.runs.run import Run
+
+
+Identifier = Annotated[
+    str,
+    typer.Argument(
+        metavar=SELECTOR,
+        help="Id of an artifact, trajectory, SFT row or memory entry, or its beginning; or the latest "
+        "checkpoint, or an iteration's.",
+    ),
+]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="Lines to print; --json has all.")]
+
+DEFAULT_LIMIT = 40
+SHORT = 12
+"""Characters of an artifact's id that are shown, enough to distinguish it."""
+
+
+def print_first(
+    rows: Sequence[Mapping[str, str]], total: int, left: Sequence[str], rest: str = "more"
+) -> None:
+    """Print the first rows of `total` as a table, and say how to get the others."""
+    print_table(rows, left=left)
+    if total > len(rows):
+        print_line(f"{total - len(rows):,} {rest}: --limit {total}, or --json for all.")
+
+
+@dataclass(frozen=True)
+class InfluencedPolicy:
+    """A checkpoint that was reached. `how` says whether its own training read what reached it, or only that
+    of an ancestor."""
+
+    policy: str
+    how: str
+    stage: str
+    iteration: int
+    run: str
+
+
+@dataclass(frozen=True)
+class ReachedScore:
+    """An evaluation of a policy that was reached; `how` is the policy's."""
+
+    artifact_id: str
+    policy: str
+    how: str
+    iteration: int
+    run: str
+    greedy_success: float
+
+
+def policies_reached(reach: Reach) -> list[InfluencedPolicy]:
+    """The policies among the things that were reached, by iteration."""
+    from storage.lineage.questions import DESCENDANT, DIRECTLY
+
+    found = [
+        InfluencedPolicy(
+            thing.id,
+            DIRECTLY if thing.id in reach.trained else DESCENDANT,
+            thing.facts["stage"],
+            thing.facts["iteration"],
+            thing.facts["run"],
+        )
+        for thing in _artifacts(reach)
+        if thing.facts["kind"] == "checkpoint"
+    ]
+    return sorted(found, key=lambda policy: policy.iteration)
+
+
+def scores_reached(reach: Reach) -> list[ReachedScore]:
+    """Held-out scores of the policies that were reached, by iteration."""
+    how = {policy.policy: policy.how for policy in policies_reached(reach)}
+    found = [
+        ReachedScore(
+            thing.id,
+            thing.facts["policy_version"],
+            how[thing.facts["policy_version"]],
+            thing.facts["iteration"],
+            thing.facts["run"],
+            thing.facts["metrics"]["greedy_success"],
+        )
+        for thing in _artifacts(reach)
+        if thing.facts["kind"] == "evaluation" and thing.facts["policy_version"] in how
+    ]
+    return sorted(found, key=lambda score: score.iteration)
+
+
+def _artifacts(reach: Reach) -> Sequence[Reached]:
+    return [thing for thing in reach.things if thing.kind == "artifact" and thing.facts]
+
 
 Depth = Annotated[int | None, typer.Option("--depth", min=1, help="Most steps to follow; default: all.")]
 
@@ -58,7 +147,6 @@ def downstream(
     json: Json = False,
 ) -> None:
     """List all that an artifact or a row reached: rows, policies, evaluations, in all runs of the store."""
-    from erl_pipeline.views.lineage.influence import policies_reached, scores_reached
     from storage import lineage
     from storage.lineage.questions import DIRECTLY
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from command_line.lineage.listing import SHORT
+from command_line.lineage.reach import SHORT
 from command_line.options import DEFAULT_STORE, ExistingStore, Json, OnlyRun, iteration_span
 from command_line.output import counted, print_json, print_line, print_table
 from command_line.selectors import SELECTOR, find_checkpoint, find_id, is_place

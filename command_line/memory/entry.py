@@ -7,17 +7,44 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from command_line.memory.options import Entry
-from command_line.memory.texts import headline, print_texts
 from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
-from command_line.output import counted, print_json, print_line, print_table
-from command_line.program import command
+from command_line.output import command, counted, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from storage.lineage.memory_policies import ReachedPolicies, ReachedPolicy
     from storage.memory.entries import MemoryEntry
     from storage.memory.operations import Operation
     from storage.runs.run import Run
+
+
+TopK = Annotated[int, typer.Option("--top-k", min=1, help="Entries to show.")]
+TaskType = Annotated[str | None, typer.Option("--task-type", help="Only entries of this task type.")]
+Environment = Annotated[str | None, typer.Option("--environment", help="Only entries of this environment.")]
+MinimumCredit = Annotated[
+    float | None, typer.Option("--min-credit", help="Only entries with at least this credit.")
+]
+Iteration = Annotated[
+    int | None, typer.Option("--iteration", min=0, help="The memory as it was after this iteration.")
+]
+Since = Annotated[
+    int | None, typer.Option("--since", min=0, help="Only entries of this iteration and later.")
+]
+Entry = Annotated[str, typer.Argument(metavar="ENTRY", help="Id of a memory entry, or its beginning.")]
+
+
+def headline(entry: MemoryEntry) -> str:
+    """A line with the entry's id and numbers."""
+    return (
+        f"{entry.entry_id}  iteration {entry.iteration}, {entry.task_type}, "
+        f"credit {entry.credit:+.3f}, support {entry.support}, retrieved {entry.retrievals}"
+    )
+
+
+def print_texts(entry: MemoryEntry) -> None:
+    """Print the entry's situation and its text."""
+    texts = {"task": entry.task_text, "feedback": entry.feedback, entry.kind: entry.text}
+    for name, value in texts.items():
+        print_line(f"  {name + ':':<12}" + value.strip().replace("\n", "\n" + " " * 14))
 
 
 def show(
@@ -30,8 +57,8 @@ def show(
     json: Json = False,
 ) -> None:
     """Show an entry: where it is from, when it was retrieved, and what attempts with it gained."""
-    from command_line.memory.outcomes import credit_line
     from command_line.memory.run import open_memory
+    from command_line.memory.stats import credit_line
     from erl_pipeline.evaluation.memory_effect import entry_credits
     from storage.lineage.memory_policies import policies_reached
     from storage.memory.use import memory_searches, retrieval_counts, rollout_files

@@ -25,9 +25,8 @@ from storage.memory.chain import (
 from storage.memory.entries import MemoryEntry, entry_of
 from storage.memory.history import latest_version, memory_versions
 from storage.memory.operations import Operation
-from storage.memory.reflection_memory import ReflectionMemory
 from storage.memory.standalone import STANDALONE
-from storage.memory.view import MemoryView
+from storage.memory.view import MemoryView, ReflectionMemory
 from storage.runs.run import Run, RunStore
 
 

@@ -13,10 +13,10 @@ from command_line.plan.making import is_config, read_config
 from command_line.plan.printing import seconds_text
 from erl_pipeline.config.loading.load import change_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.simulation.cluster import ClusterConfig, read_cluster
-from erl_pipeline.plan.simulation.simulate import Ran
+from erl_pipeline.plan.cluster import ClusterConfig, read_cluster
+from erl_pipeline.plan.simulation import Ran
+from erl_pipeline.runs.cluster_forecast import ClusterForecast, forecast_on_cluster
 from erl_pipeline.runs.config import run_config
-from erl_pipeline.runs.forecast.cluster import ClusterForecast, forecast_on_cluster
 from storage.runs.run import RunStore
 
 
@@ -127,7 +127,7 @@ def _as_json(config: RunConfig, file: Path, found: ClusterForecast) -> dict[str,
         "nodes": {name: asdict(use) for name, use in simulation.use.items()},
         "moved": asdict(simulation.traffic),
         "critical": [
-            {"stage": each.job.title, "start": each.start, "end": each.end, "nodes": each.nodes}
+            {"stage": each.job.planned.title, "start": each.start, "end": each.end, "nodes": each.nodes}
             for each in simulation.critical
         ],
         "variants": [asdict(variant) for variant in found.variants],

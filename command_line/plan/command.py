@@ -104,7 +104,7 @@ def show_plan(shown: ShownPlan, output: Path | None, json: bool) -> None:
     if output is not None:
         if output.suffix != ".html":
             raise InputError(f"--output {output}: name a file that ends in .html")
-        from command_line.plan.page import plan_page
+        from command_line.plan.printing import plan_page
 
         with store_errors("write", output):
             output.parent.mkdir(parents=True, exist_ok=True)

@@ -6,20 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from command_line.replay.planned_branch import planned_branch
-from command_line.replay.stored import StoredRun
+from command_line.replay.stored_run import StoredRun, planned_branch
 from erl_pipeline.config.loading.load import change_config, load_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.disk import DiskForecast, forecast_disk
 from erl_pipeline.plan.forecast import Forecast, forecast
 from erl_pipeline.plan.plan import Place, Plan
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.runs.config import is_blank, refuse_other_settings, run_config
+from erl_pipeline.runs.disk_sizes import DiskForecast, forecast_disk
+from erl_pipeline.runs.disk_watch import expected_sizes
 from erl_pipeline.runs.enough_tasks import require_tasks_of
-from erl_pipeline.runs.forecast.disk import expected_sizes
-from erl_pipeline.runs.forecast.lookups import StoreLookups
 from erl_pipeline.runs.planning import plan_as_made, plan_for
 from erl_pipeline.runs.run_plans import plan_run, shared_stages
+from erl_pipeline.runs.store_lookups import StoreLookups
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, InputError
 from storage.filesystem import free_bytes, open_root

@@ -1,4 +1,4 @@
-"""A plan as text for the terminal, and as JSON."""
+"""A plan as text, as JSON and as a page."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
 from command_line.output import bytes_text, counted, print_line, print_table
 from command_line.plan.making import ShownPlan
 from erl_pipeline.plan.forecast import Cost, Forecast, iterations_text
-from erl_pipeline.runs.forecast.lookups import MEASURED
+from erl_pipeline.runs.store_lookups import MEASURED
 
 _REASONS = 3
 
@@ -175,3 +177,32 @@ def _cost_cells(cost: Cost | None) -> dict[str, str]:
 def _why(reasons: Sequence[str]) -> str:
     more = len(reasons) - _REASONS
     return "; ".join(reasons[:_REASONS]) + (f"; {more} more (--json has all)" if more > 0 else "")
+
+
+def plan_page(shown: ShownPlan) -> str:
+    """The page of a plan."""
+    templates = Environment(
+        loader=PackageLoader("command_line.plan", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    forecast = shown.forecast
+    tiles = [
+        ("reused", counted(len(forecast.reused), "artifact")),
+        ("computed", counted(len(forecast.computed), "artifact")),
+        ("expected time", seconds_text(forecast.total.seconds) or "unknown"),
+        ("expected size", bytes_text(forecast.total.bytes) or "unknown"),
+    ]
+    return templates.get_template("page.html").render(
+        shown=shown,
+        tiles=tiles if forecast.computed else tiles[:2],
+        rows=plan_cells(forecast),
+        lines=[
+            *([name_needed(shown)] if shown.refusal else []),
+            *summary(shown),
+            *disk_lines(shown),
+            *notes(shown),
+        ],
+    )

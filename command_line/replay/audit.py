@@ -8,11 +8,10 @@ from pathlib import Path
 
 import typer
 
-from command_line.foreground import in_foreground
-from command_line.interruption import Stop
+from command_line.foreground import StopRequest, in_foreground
 from command_line.output import counted, print_json, print_line, print_table
 from command_line.progress import ProgressDisplay
-from command_line.replay.stored import StoredRun
+from command_line.replay.stored_run import StoredRun
 from erl_pipeline.runs.audit import REFUTED, AuditResult, audit
 from storage.errors import InputError
 from storage.filesystem import users_scratch
@@ -35,7 +34,7 @@ def replay_audit(
         )
     folder = scratch or users_scratch() / "audits"
 
-    def work(display: ProgressDisplay, stop: Stop) -> list[AuditResult]:
+    def work(display: ProgressDisplay, stop: StopRequest) -> list[AuditResult]:
         return audit(store, run, iteration, stage, last, folder, display, stop.event)
 
     heading = f"Audit of {run} in {store}: {stage} of iteration {iteration} through iteration {last}"

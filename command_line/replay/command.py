@@ -78,7 +78,7 @@ def replay(
         span = iteration_span(iteration)
         if name is None or span is None:
             raise InputError("--offline needs --iteration A..B and a name for the new run, --name NAME")
-        from command_line.replay.offline import replay_offline
+        from command_line.replay.new_run import replay_offline
 
         replay_offline(run, span, name, settings or [], checkpoint, not no_evaluation, config, store, json)
         return
@@ -96,7 +96,7 @@ def replay(
         raise InputError("changed settings make a new run: name it with --name NAME")
     if scratch is not None:
         raise InputError("--scratch has a meaning only without --set")
-    from command_line.replay.branch import replay_branch
+    from command_line.replay.new_run import replay_branch
 
     replay_branch(run, first, stage, iterations, settings or [], name, store, json)
 

@@ -11,9 +11,9 @@ from starlette.responses import HTMLResponse
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
+from command_line.ui import lineage, memory_pages, row_pages, run_pages, runs_pages
 from command_line.ui.access import Access, Guard
 from command_line.ui.pages import Pages
-from command_line.ui.routes import ROUTERS
 from command_line.ui.stored import Stored
 from storage.errors import (
     ConfigError,
@@ -41,8 +41,8 @@ def create_app(store_uri: str, access: Access) -> ASGIApp:
     app = FastAPI(title="erl-pipeline", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.stored = Stored(store_uri)
     app.state.pages = Pages(store_uri)
-    for router in ROUTERS:
-        app.include_router(router)
+    for pages in (runs_pages, run_pages, row_pages, memory_pages, lineage):
+        app.include_router(pages.router)
     app.mount(
         "/static",
         StaticFiles(directory=_STATIC, packages=[("erl_pipeline.views.report", "static")]),

@@ -26,9 +26,8 @@ def ui(store: ExistingStore = DEFAULT_STORE, port: Port = DEFAULT_PORT, host: Ho
     """Serve a page that shows a store, until Ctrl-C: runs, episodes, memory, lineage. It only reads."""
     import uvicorn
 
-    from command_line.ui.access import TOKEN, access_for
+    from command_line.ui.access import TOKEN, LimitedProtocol, access_for, listen
     from command_line.ui.app import create_app
-    from command_line.ui.listening import LimitedProtocol, listen
 
     access = access_for(host)
     app = create_app(store, access)

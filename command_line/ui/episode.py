@@ -1,24 +1,35 @@
-"""An episode of a run with all that is known of it."""
+"""An episode of a run, and the tokens of a trajectory, with all that is stored about them."""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
+from tokenizers import Tokenizer
 
 from command_line.episodes.reading import REPLAYED, episode_training, find_episode, memory_texts
-from command_line.ui.rows import row_files
-from command_line.ui.stored import Stored, StoredRun
+from command_line.ui.rows import row_files, training_records
+from command_line.ui.stored import RunView, Stored
 from erl_pipeline.evaluation.history import StageRecord
-from erl_pipeline.views.report.episodes import TaskPicture, in_order, task_picture
-from erl_pipeline.views.report.screen import Screen, drawing_of, episode_columns
+from erl_pipeline.views.report.episodes import (
+    EpisodeParts,
+    TaskPicture,
+    drawing_of,
+    episode_parts,
+    in_order,
+    task_picture,
+)
 from storage.artifacts.manifest import Manifest
+from storage.errors import InputError, PrunedFileError
 from storage.lineage.trained_on import record_file
 from storage.memory.entries import MEMORY, scan_deltas
+from storage.tables.trajectories import scan_trajectories
 
 
 @dataclass(frozen=True)
@@ -28,12 +39,12 @@ class ShownEpisode:
     episode_id: str
     holder: Manifest
     rows: Sequence[Mapping[str, Any]]
-    screen: Screen
+    shown: EpisodeParts
     task: TaskPicture
     solved: bool | None
 
 
-def read_episode(stored: Stored, run: StoredRun, iteration: int, identifier: str) -> ShownEpisode:
+def read_episode(stored: Stored, run: RunView, iteration: int, identifier: str) -> ShownEpisode:
     """An episode of an iteration, of training or of an evaluation.
 
     Raises InputError where the iteration has no such episode.
@@ -50,7 +61,7 @@ def read_episode(stored: Stored, run: StoredRun, iteration: int, identifier: str
         rows[0]["episode_id"],
         holder,
         rows,
-        episode_columns(rows, texts, drawing_of(run.config, rows[0]), training),
+        episode_parts(rows, texts, drawing_of(run.config, rows[0]), training),
         task_picture(json.loads(rows[0]["task_payload"] or "{}")),
         _solved([row["success"] for row in rows]),
     )
@@ -63,7 +74,7 @@ def _solved(successes: Sequence[bool | None]) -> bool | None:
 
 
 def training_of(
-    stored: Stored, run: StoredRun, iteration: int, episode_id: str
+    stored: Stored, run: RunView, iteration: int, episode_id: str
 ) -> dict[str, list[dict[str, Any]]]:
     """Like `episode_training` over the artifacts since an iteration, the episode's own, but reads only the
     training records that have rows of the episode."""
@@ -77,7 +88,7 @@ def training_of(
     return episode_training(stored.artifacts, read, episode_id)
 
 
-def seen_texts(stored: Stored, run: StoredRun, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def seen_texts(stored: Stored, run: RunView, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Like `memory_texts`, but reads only the files of the run's memory that added the entries, if they have
     all of them."""
     seen = list(dict.fromkeys(entry for row in rows for entry in row["memory_entry_ids"] or ()))
@@ -93,7 +104,7 @@ def seen_texts(stored: Stored, run: StoredRun, rows: Sequence[Mapping[str, Any]]
     return texts if len(texts) == len(seen) else memory_texts(stored.artifacts, rows)
 
 
-def _record_files(stored: Stored, run: StoredRun) -> dict[Path, StageRecord]:
+def _record_files(stored: Stored, run: RunView) -> dict[Path, StageRecord]:
     return {
         stored.artifacts.open_file(record.manifest, name): record
         for record in run.history
@@ -101,11 +112,7 @@ def _record_files(stored: Stored, run: StoredRun) -> dict[Path, StageRecord]:
     }
 
 
-def _replays(run: StoredRun) -> list[StageRecord]:
-    return [record for record in run.history if record.kind in REPLAYED]
-
-
-def memory_files(stored: Stored, run: StoredRun) -> dict[Path, Manifest]:
+def memory_files(stored: Stored, run: RunView) -> dict[Path, Manifest]:
     """The files of entries of a run's memory versions, and the version of each."""
     return {
         stored.artifacts.open_found(manifest).path(entry.path): manifest
@@ -114,3 +121,176 @@ def memory_files(stored: Stored, run: StoredRun) -> dict[Path, Manifest]:
         for entry in manifest.files
         if entry.table == MEMORY.name
     }
+
+
+Measure = Literal["advantage", "logprob", "entropy", "ratio", "mismatch"]
+MEASURES: dict[Measure, str] = {
+    "advantage": "advantage",
+    "logprob": "log-probability",
+    "entropy": "entropy",
+    "ratio": "ratio",
+    "mismatch": "mismatch",
+}
+_TOKENIZER = "model/tokenizer.json"
+_LEVELS = 8
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token of the response. `level` is the strength of its colour, from -8 to 8; None for no colour."""
+
+    text: str
+    id: int
+    sampled: bool
+    hint: str
+    level: int | None
+
+
+@dataclass(frozen=True)
+class TokenStrip:
+    """The response of a trajectory, coloured by a measure; `why_not` says why there are no colours."""
+
+    measure: Measure
+    prompt: Sequence[str]
+    tokens: Sequence[Token]
+    why_not: str
+    available: Sequence[Measure]
+    least: float | None
+    most: float | None
+
+
+def token_strip(
+    stored: Stored, run: RunView, iteration: int, trajectory_id: str, measure: Measure | None
+) -> TokenStrip:
+    """The tokens of a trajectory. Without a `measure`, the advantage is shown if it is stored, else the
+    log-probability.
+
+    Raises InputError for an unknown trajectory, PrunedFileError if retention has removed its tokens.
+    """
+    row = _row(stored, run, iteration, trajectory_id)
+    if row["response_token_ids"] is None:
+        raise PrunedFileError("Retention has removed the tokens of this trajectory.")
+    record = _record(stored, run, trajectory_id)
+    values = _values(row, record)
+    available = [name for name in MEASURES if values.get(name) is not None]
+    chosen: Measure = measure or ("advantage" if "advantage" in available else "logprob")
+    shown = values.get(chosen)
+    texts = _texts(stored, row)
+    numbers = [value for value, sampled in zip(shown or (), row["response_mask"], strict=False) if sampled]
+    scale = max((abs(value) for value in numbers), default=0.0)
+    tokens = [
+        Token(
+            texts(token),
+            token,
+            bool(sampled),
+            _hint(place, values) if sampled else "of the environment; never trained",
+            _level(shown[place], scale, chosen) if shown is not None and sampled else None,
+        )
+        for place, (token, sampled) in enumerate(
+            zip(row["response_token_ids"], row["response_mask"], strict=True)
+        )
+    ]
+    return TokenStrip(
+        chosen,
+        [texts(token) for token in row["prompt_token_ids"]],
+        tokens,
+        "" if shown is not None else _why_not(chosen, record),
+        available,
+        min(numbers, default=None),
+        max(numbers, default=None),
+    )
+
+
+def _row(stored: Stored, run: RunView, iteration: int, trajectory_id: str) -> dict[str, Any]:
+    columns = (
+        "prompt_token_ids",
+        "response_token_ids",
+        "response_mask",
+        "behaviour_logprobs",
+        "policy_version",
+    )
+    for held_out in (False, True):
+        files = list(row_files(stored, run, (iteration, iteration), held_out=held_out))
+        rows = scan_trajectories(files).filter(pl.col("trajectory_id") == trajectory_id)
+        found = rows.select(columns).collect().to_dicts()
+        if found:
+            return found[0]
+    raise InputError(f"iteration {iteration} of run {run.name} has no trajectory {trajectory_id}.")
+
+
+def _record(stored: Stored, run: RunView, trajectory_id: str) -> dict[str, Any] | None:
+    rows = training_records(stored, run, None).filter(pl.col("trajectory_id") == trajectory_id)
+    found = rows.select("advantage", "not_trained", "token_logprobs", "token_entropies").collect().to_dicts()
+    return found[0] if found else None
+
+
+def _values(row: dict[str, Any], record: dict[str, Any] | None) -> dict[Measure, list[float] | None]:
+    """Each measure's values by token; a measure that is not stored is None or absent."""
+    sampled_by = row["behaviour_logprobs"]
+    values: dict[Measure, list[float] | None] = {
+        "logprob": list(sampled_by) if sampled_by is not None else None
+    }
+    if record is None or row["response_mask"] is None:
+        return values
+    if record["advantage"] is not None:
+        values["advantage"] = [record["advantage"]] * len(row["response_mask"])
+    values["entropy"] = record["token_entropies"]
+    trained = record["token_logprobs"]
+    if trained is not None and sampled_by is not None:
+        differences = [after - before for after, before in zip(trained, sampled_by, strict=True)]
+        values["mismatch"] = differences
+        values["ratio"] = [math.exp(difference) for difference in differences]
+    return values
+
+
+def _hint(place: int, values: dict[Measure, list[float] | None]) -> str:
+    said = [
+        f"{title} {of[place]:.4g}" for name, title in MEASURES.items() if (of := values.get(name)) is not None
+    ]
+    return "\n".join(said)
+
+
+def _level(value: float, scale: float, measure: Measure) -> int:
+    """Strength of the colour: its sign is that of the value, or for a ratio that of its distance from 1."""
+    if measure == "ratio":
+        # A tenth gives the full colour: clipping begins near it.
+        return max(-_LEVELS, min(_LEVELS, round((value - 1.0) * 10 * _LEVELS)))
+    if not scale:
+        return 0
+    if measure == "logprob":
+        return -min(_LEVELS, round(-value / scale * _LEVELS))
+    return round(value / scale * _LEVELS)
+
+
+def _why_not(measure: Measure, record: dict[str, Any] | None) -> str:
+    if record is None:
+        return "No update has taken this row yet, or it is of an evaluation."
+    if record["not_trained"] is not None:
+        return f"This row was not trained: {record['not_trained'].replace('_', ' ')}."
+    return f"The {MEASURES[measure]} of tokens was not stored; `update.record_tokens: true` keeps it."
+
+
+class _Texts:
+    """The texts of token ids, or the ids themselves if there is no tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        self._tokenizer = tokenizer
+
+    def __call__(self, token: int) -> str:
+        if self._tokenizer is None:
+            return f"#{token}"
+        text = self._tokenizer.id_to_token(token)
+        # Byte-level vocabularies write a space as Ġ and a line break as Ċ, others a space as ▁.
+        return f"#{token}" if text is None else text.replace("Ġ", " ").replace("▁", " ").replace("Ċ", "⏎\n")
+
+
+def _texts(stored: Stored, row: dict[str, Any]) -> _Texts:
+    manifest = stored.artifacts.find(row["policy_version"]) if row["policy_version"] else None
+    if manifest is None or not any(entry.path == _TOKENIZER for entry in manifest.files):
+        return _Texts(None)
+    return _Texts(_tokenizer(str(stored.artifacts.open_file(manifest, _TOKENIZER))))
+
+
+@lru_cache(maxsize=8)
+def _tokenizer(path: str) -> Tokenizer:
+    return Tokenizer.from_file(path)

@@ -1,11 +1,15 @@
-"""What one thing came from and led to, a few steps away, laid out in columns."""
+"""What one thing came from and led to, a few steps away, laid out in columns; and the pages that show it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from fastapi import APIRouter, Query, Request
+from starlette.responses import HTMLResponse
+
+from command_line.ui.pages import Crumb, ThePages, TheStore, address
 from command_line.ui.stored import Stored
 from storage.artifacts.manifest import Manifest
 from storage.errors import InputError
@@ -31,7 +35,7 @@ class Neighbour:
 
 
 @dataclass(frozen=True)
-class Step:
+class LineageStep:
     """The things that are `depth` steps away; `left_out` is the number of those that are not shown."""
 
     depth: int
@@ -48,8 +52,8 @@ class Neighbourhood:
     run: str
     """The run that made it."""
     manifest: Manifest | None
-    upstream: Sequence[Step]
-    downstream: Sequence[Step]
+    upstream: Sequence[LineageStep]
+    downstream: Sequence[LineageStep]
     manifests: Mapping[str, Manifest] = field(repr=False)
     """All artifacts of the store, by id."""
 
@@ -119,7 +123,7 @@ def _artifact(manifests: Mapping[str, Manifest], artifact_id: str, visit: Visit)
     )
 
 
-def _of_reach(reach: Reach) -> list[Step]:
+def _of_reach(reach: Reach) -> list[LineageStep]:
     found = [
         (
             thing.depth,
@@ -144,12 +148,88 @@ def _place(run: str, iteration: int | None) -> str:
     return f"{run}, start" if iteration is None else f"{run}, iteration {iteration}"
 
 
-def _steps(found: Sequence[tuple[int, Neighbour]], start: str) -> list[Step]:
+def _steps(found: Sequence[tuple[int, Neighbour]], start: str) -> list[LineageStep]:
     by_depth: dict[int, list[Neighbour]] = {}
     for depth, neighbour in found:
         if neighbour.id != start:
             by_depth.setdefault(depth, []).append(neighbour)
     return [
-        Step(depth, things[:_MOST_SHOWN], max(0, len(things) - _MOST_SHOWN))
+        LineageStep(depth, things[:_MOST_SHOWN], max(0, len(things) - _MOST_SHOWN))
         for depth, things in sorted(by_depth.items())
     ]
+
+
+router = APIRouter()
+
+Depth = Annotated[int, Query(ge=1, le=MOST_STEPS)]
+
+
+@router.get("/artifacts/{artifact_id}")
+def artifact(request: Request, artifact_id: str, stored: TheStore, pages: ThePages) -> HTMLResponse:
+    """The manifest of an artifact."""
+    found = stored.artifacts.resolve(artifact_id)
+    manifest = stored.artifacts.find(found)
+    assert manifest is not None
+    near = neighbourhood(stored, found, 1)
+    commands = [
+        pages.command("Its lineage in the terminal", "lineage", "upstream", manifest.run, found),
+    ]
+    if manifest.kind == "checkpoint" and manifest.iteration is not None:
+        commands += [
+            pages.command("What it was trained on", "lineage", "trained-on", found),
+            pages.command(
+                "Evaluate it", "evaluate", manifest.run, "--checkpoint", found, "--tasks", "generated"
+            ),
+            pages.command(
+                "Write it to a folder",
+                *("export", manifest.run, "--checkpoint", found, "--output", "FOLDER"),
+            ),
+        ]
+    return pages.page(
+        request,
+        "artifact.html.j2",
+        title=f"{manifest.stage} {found[:12]}",
+        crumbs=[
+            Crumb(manifest.run, address("runs", manifest.run)),
+            *(
+                []
+                if manifest.iteration is None
+                else [
+                    Crumb(
+                        f"iteration {manifest.iteration}",
+                        address("runs", manifest.run, "iterations", manifest.iteration),
+                    )
+                ]
+            ),
+            Crumb(manifest.stage, address("artifacts", found)),
+        ],
+        commands=commands,
+        manifest=manifest,
+        pruned={file.path: file for file in stored.artifacts.pruned(manifest).files},
+        near=near,
+    )
+
+
+@router.get("/lineage/{identifier}")
+def lineage(
+    request: Request, identifier: str, stored: TheStore, pages: ThePages, depth: Depth = 2
+) -> HTMLResponse:
+    """The page of what one thing came from and led to."""
+    found = neighbourhood(stored, identifier, depth)
+    commands = [
+        pages.command(
+            f"{direction.capitalize()} in the terminal",
+            *("lineage", direction, found.run, found.id, "--depth", str(depth)),
+        )
+        for direction in ("upstream", "downstream")
+    ]
+    return pages.page(
+        request,
+        "lineage.html.j2",
+        title=f"Lineage of {found.id[:14]}",
+        crumbs=[Crumb("lineage", address("lineage", found.id))],
+        commands=commands,
+        found=found,
+        depth=depth,
+        most=MOST_STEPS,
+    )

@@ -1,17 +1,18 @@
-"""Rendering of pages: the templates, their filters, and what every page shows."""
+"""Rendering of pages: the templates, their filters, what every page shows and what routes need."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
-from fastapi import Request
+from fastapi import Depends, Request
 from jinja2 import PackageLoader
 from starlette.responses import HTMLResponse
 
-from command_line.program import command
+from command_line.output import command
+from command_line.ui.stored import RunView, Stored
 from erl_pipeline.views.report.templating import templates
 from storage.texts import storable
 
@@ -78,3 +79,27 @@ def link(request: Request, **changes: Any) -> str:
     kept = [(name, value) for name, value in request.query_params.multi_items() if name not in changes]
     new = [(name, value) for name, value in changes.items() if value is not None]
     return f"{request.url.path}?{urlencode([*kept, *new], doseq=True)}"
+
+
+def _stored(request: Request) -> Stored:
+    stored: Stored = request.app.state.stored
+    return stored
+
+
+def _pages(request: Request) -> Pages:
+    pages: Pages = request.app.state.pages
+    return pages
+
+
+TheStore = Annotated[Stored, Depends(_stored)]
+ThePages = Annotated[Pages, Depends(_pages)]
+
+
+def run_crumbs(run: RunView, *further: Crumb) -> list[Crumb]:
+    """The breadcrumb path to a page of a run."""
+    return [Crumb(run.name, address("runs", run.name)), *further]
+
+
+def iteration_crumb(run: RunView, iteration: int) -> Crumb:
+    """An iteration of a run as a step of the path."""
+    return Crumb(f"iteration {iteration}", address("runs", run.name, "iterations", iteration))

@@ -12,7 +12,7 @@ import polars as pl
 
 from command_line.episodes.reading import EPISODES, run_episodes, trajectory_paths
 from command_line.ui.filters import Filter
-from command_line.ui.stored import Stored, StoredRun
+from command_line.ui.stored import RunView, Stored
 from erl_pipeline.evaluation.samples import NO_RECORD, NOT_GIVEN, TRAINED
 from storage.artifacts.manifest import Manifest
 from storage.lineage.trained_on import record_file
@@ -60,14 +60,14 @@ class RowPage:
 
 
 def row_files(
-    stored: Stored, run: StoredRun, span: tuple[int, int] | None, *, held_out: bool = False
+    stored: Stored, run: RunView, span: tuple[int, int] | None, *, held_out: bool = False
 ) -> dict[Path, Manifest]:
     """The files of trajectories of some iterations, the newest first, each verified."""
     return trajectory_paths(stored.artifacts, reversed(_holders(stored, run, span, held_out=held_out)))
 
 
 def _holders(
-    stored: Stored, run: StoredRun, span: tuple[int, int] | None, *, held_out: bool
+    stored: Stored, run: RunView, span: tuple[int, int] | None, *, held_out: bool
 ) -> Sequence[Manifest]:
     kind = "evaluation" if held_out else "trajectories"
     own = [record.manifest for record in run.of_iterations(span) if record.kind == kind]
@@ -75,12 +75,12 @@ def _holders(
     return own or run_episodes(stored.artifacts, run.run, span, held_out=held_out)
 
 
-def training_records(stored: Stored, run: StoredRun, span: tuple[int, int] | None) -> pl.LazyFrame:
+def training_records(stored: Stored, run: RunView, span: tuple[int, int] | None) -> pl.LazyFrame:
     """The training records of some iterations, only of reinforcement: one row for each trajectory."""
     return _first_of_each(_record_files(stored, run, span))
 
 
-def _record_files(stored: Stored, run: StoredRun, span: tuple[int, int] | None) -> list[Path]:
+def _record_files(stored: Stored, run: RunView, span: tuple[int, int] | None) -> list[Path]:
     return [
         stored.artifacts.open_file(record.manifest, name)
         for record in run.of_iterations(span)
@@ -95,7 +95,7 @@ def _first_of_each(files: Sequence[Path]) -> pl.LazyFrame:
 
 
 def joined_rows(
-    stored: Stored, run: StoredRun, span: tuple[int, int] | None, *, held_out: bool = False
+    stored: Stored, run: RunView, span: tuple[int, int] | None, *, held_out: bool = False
 ) -> pl.LazyFrame:
     """Trajectories with columns of their training record, `tokens`, and `outcome`: trained, or why not."""
     rows = scan_trajectories(list(row_files(stored, run, span, held_out=held_out)))
@@ -105,7 +105,7 @@ def joined_rows(
 
 def find_rows(
     stored: Stored,
-    run: StoredRun,
+    run: RunView,
     span: tuple[int, int] | None,
     filters: Sequence[Filter],
     sort: str,
@@ -152,7 +152,7 @@ def find_rows(
 
 def _joined(
     stored: Stored,
-    run: StoredRun,
+    run: RunView,
     span: tuple[int, int] | None,
     rows: pl.LazyFrame,
     records: pl.LazyFrame,

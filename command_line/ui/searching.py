@@ -9,7 +9,7 @@ from command_line.memory.run import RunMemory
 from erl_pipeline.policies.embedding import SentenceEmbedder
 from storage.memory.index import copy_index, index_folder
 from storage.memory.search import SearchMode
-from storage.memory.view import MemoryHit, MemoryVersions, MemoryView
+from storage.memory.view import MemoryHit, MemoryView, ReflectionMemory
 
 _CACHE_BYTES = 64 * 2**20
 """Of a table. A person's searches follow each other slowly, and the operating system keeps the files."""
@@ -25,7 +25,7 @@ class MemorySearches:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="erl-pipeline-ui-")
         self._embedders: dict[str, SentenceEmbedder] = {}
-        self._tables: dict[str, MemoryVersions] = {}
+        self._tables: dict[str, ReflectionMemory] = {}
         self._views: dict[str, tuple[str, MemoryView]] = {}
         """For each run, the version that was searched last, and its view."""
         self._turn = threading.Lock()
@@ -43,9 +43,9 @@ class MemorySearches:
             _, view = self._views[name]
             return view.search([text], top_k, task_type=task_type, mode=mode, exact=False)[0]
 
-    def _copy(self, memory: RunMemory) -> MemoryVersions:
+    def _copy(self, memory: RunMemory) -> ReflectionMemory:
         name, model, uri = memory.run.name, memory.embedding_model, self._folder.name
         if model not in self._embedders:
             self._embedders[model] = SentenceEmbedder(model, batch_tokens=1)
         copy_index(index_folder(memory.store.uri, name), index_folder(uri, name))
-        return MemoryVersions(uri, name, memory.store, self._embedders[model], _CACHE_BYTES)
+        return ReflectionMemory(uri, name, memory.store, self._embedders[model], _CACHE_BYTES)

@@ -9,10 +9,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
-from command_line.ui.known_files import KnownFiles
-from command_line.ui.known_lineage import KnownLineage
-from command_line.ui.sealed import Sealed
-from command_line.ui.searching import MemorySearches
+from command_line.ui.cached import KnownFiles, KnownLineage, MemorySearches, Sealed
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.evaluation.history import (
     CurvePoint,
@@ -23,8 +20,7 @@ from erl_pipeline.evaluation.history import (
 from erl_pipeline.evaluation.iterations import IterationRow, history_rows
 from erl_pipeline.plan.column import Column
 from erl_pipeline.plan.plan import Place
-from erl_pipeline.runs.columns import method_columns
-from erl_pipeline.runs.config import readable_config
+from erl_pipeline.runs.config import method_columns, readable_config
 from erl_pipeline.runs.planning import recorded_ids
 from erl_pipeline.runs.state import begun_iterations, completed_iterations
 from erl_pipeline.views.report.headline import Tile, held_out_tile, tiles
@@ -49,7 +45,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class StoredRun:
+class RunView:
     """A run as it was when its ledger was last read; `history` is in the order of the iterations.
 
     `config` is None if this version of the program cannot read the settings; `problem` says why.
@@ -93,7 +89,7 @@ class StoredRun:
     @cached_property
     def table(self) -> Table:
         """One row for each iteration."""
-        return iteration_table(self.history, self.columns)
+        return iteration_table([row for row in self.rows if row.values], self.columns, titles=True)
 
     @cached_property
     def places(self) -> Mapping[Place, str]:
@@ -182,11 +178,11 @@ class Stored:
         """Names of the runs."""
         return self.runs.list()
 
-    def run(self, name: str) -> StoredRun:
+    def run(self, name: str) -> RunView:
         """A run. Raises InputError for an unknown name, StoreError for a run that cannot be read."""
         return self.kept(name, "run", lambda: self._read(name))
 
-    def config(self, run: StoredRun) -> RunConfig:
+    def config(self, run: RunView) -> RunConfig:
         """A run's configuration. Raises ConfigError or InputError if there is none that can be used."""
         return run.config if run.config is not None else readable_config(run.run)
 
@@ -194,7 +190,7 @@ class Stored:
         """The process that works on a run."""
         return run_holder(self._root, name)
 
-    def status(self, run: StoredRun) -> RunStatus:
+    def status(self, run: RunView) -> RunStatus:
         """A run's status; see `RunStatus`."""
         if self.holder(run.name) is not None:
             return "at work"
@@ -221,11 +217,11 @@ class Stored:
         value: T = found.value
         return value
 
-    def manifests(self, run: StoredRun) -> list[Manifest]:
+    def manifests(self, run: RunView) -> list[Manifest]:
         """All artifacts of a run, as they are now."""
         return [record.manifest for record in run.history]
 
-    def _read(self, name: str) -> StoredRun:
+    def _read(self, name: str) -> RunView:
         run = self.runs.open(name)
         recorded = run.recorded()
         entries = latest_entries(recorded)
@@ -235,4 +231,4 @@ class Stored:
         except PipelineError as error:
             config, problem = None, str(error)
         read = ReadRun(self._root, run, recorded)
-        return StoredRun(read, recorded, history, len(entries) - len(history), config, problem)
+        return RunView(read, recorded, history, len(entries) - len(history), config, problem)

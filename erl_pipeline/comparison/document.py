@@ -5,19 +5,102 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from erl_pipeline.comparison.charts import charts
-from erl_pipeline.comparison.measures import MEASURES
-from erl_pipeline.comparison.result import ArmResult, Result
+from erl_pipeline.comparison.measures import MEASURES, Axis, across_seeds, seed_band
+from erl_pipeline.comparison.result import REWARD, ArmResult, Result, TrainingNumber
 from erl_pipeline.comparison.tables import markdown, preface, seed_table, tables, warnings
-from erl_pipeline.evaluation.seeds import across_seeds
-from erl_pipeline.views.report.charts import chart_svg
+from erl_pipeline.views.report.charts import Chart, Series, chart_svg
 from storage.artifacts.manifest import code_version, package_versions
 from storage.errors import StoreError
+
+_LINES = 6
+"""The most lines that can be told apart in a chart."""
+_OVER_SEEDS = "mean over seeds, 95 %"
+
+_AXES: tuple[tuple[str, Axis, str], ...] = (
+    ("tokens", "generated_tokens", "generated tokens"),
+    ("steps", "policy_steps", "policy steps"),
+)
+
+
+def charts(result: Result) -> dict[str, Chart]:
+    """The charts by the names of their files, without suffix."""
+    found: dict[str, Chart] = {}
+    for number, arms in enumerate(_sets(result), start=1):
+        ending = "" if number == 1 else f"_{number}"
+        for name, axis, label in _AXES:
+            found[f"success_by_{name}{ending}"] = _success(result, arms, axis, label)
+        for key, lines in _numbers(result, arms).items():
+            found[f"{key.replace('/', '_')}{ending}"] = lines
+    for arm, each in result.arms.items():
+        rewards = {
+            name.removeprefix(f"{REWARD}/").replace("_", " "): number
+            for name, number in each.training.items()
+            if name.startswith(f"{REWARD}/")
+        }
+        if rewards:
+            by_role = [_line(label, number) for label, number in rewards.items()]
+            found[f"rewards_{arm}"] = Chart(f"Reward by role, {arm}", "iteration", _OVER_SEEDS, by_role)
+    return found
+
+
+def _sets(result: Result) -> list[list[str]]:
+    """The arms in sets that fit into one chart, each with the baseline."""
+    baseline = result.design.baseline
+    first = [baseline] if baseline in result.arms else []
+    others = [arm for arm in result.arms if arm != baseline]
+    room = _LINES - len(first)
+    return [[*first, *others[place : place + room]] for place in range(0, max(1, len(others)), room)]
+
+
+def _success(result: Result, arms: Sequence[str], axis: Axis, label: str) -> Chart:
+    series = []
+    for place, arm in enumerate(arms, start=1):
+        band = seed_band(list(result.arms[arm].curves.values()), axis, getattr(result.budgets, axis))
+        series.append(Series(arm, band.positions, band.mean, band.low, band.high, place))
+    title = f"Success on {result.test_tasks} test tasks"
+    return Chart(title, label, _OVER_SEEDS, series, (0.0, 1.0))
+
+
+def _numbers(result: Result, arms: Sequence[str]) -> dict[str, Chart]:
+    """A chart for each number of training that is not a reward, with the arms that have it."""
+    by_name: dict[str, dict[str, TrainingNumber]] = {}
+    for arm in arms:
+        for name, number in result.arms[arm].training.items():
+            if not name.startswith(f"{REWARD}/"):
+                by_name.setdefault(name, {})[arm] = number
+    return {
+        name: Chart(
+            f"In training: {next(iter(lines.values())).label}",
+            "iteration",
+            _OVER_SEEDS,
+            [_line(arm, lines[arm], place) for place, arm in enumerate(arms, start=1) if arm in lines],
+        )
+        for name, lines in by_name.items()
+    }
+
+
+def _line(label: str, number: TrainingNumber, style: int | None = None) -> Series:
+    """The line of a number's mean over seeds by iteration, with its interval."""
+    iterations = sorted({iteration for values in number.by_seed.values() for iteration in values})
+    summaries = [
+        across_seeds([values[iteration] for values in number.by_seed.values() if iteration in values])
+        for iteration in iterations
+    ]
+    return Series(
+        label,
+        iterations,
+        [each.mean for each in summaries],
+        [each.mean if each.low is None else each.low for each in summaries],
+        [each.mean if each.high is None else each.high for each in summaries],
+        style,
+    )
+
 
 DOCUMENT, PAGE = "comparison.json", "comparison.md"
 
@@ -89,5 +172,4 @@ def _arm(arm: ArmResult) -> dict[str, Any]:
             for name in ("start", *MEASURES)
         },
         "training": {name: asdict(number) for name, number in arm.training.items()},
-        "streams": [asdict(each) for each in arm.streams],
     }

@@ -58,7 +58,9 @@ def iterations_for_the_same_tasks(iterations: int, tasks: int, config: RunConfig
     return math.ceil(iterations * tasks / config.rollouts.tasks_per_iteration)
 
 
-def levelled(arms: Mapping[str, RunConfig], tasks: int, iterations: int) -> dict[str, tuple[str, ...]]:
+def with_equal_steps(
+    arms: Mapping[str, RunConfig], tasks: int, iterations: int
+) -> dict[str, tuple[str, ...]]:
     """The overrides with which each arm takes as many policy steps in an iteration as the one with most.
 
     They set more passes over the rollouts or, for an arm that has only a supervised stage, more steps of that

@@ -1,15 +1,173 @@
-"""The figures of one run, read off at equal generated tokens and at equal policy steps; and the band of
-several seeds."""
+"""What is measured of a run in a comparison: its curve, the budgets at which curves are compared, and
+statistics over seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, stdev
 from typing import Literal
 
-from erl_pipeline.comparison.budgets import Budgets, Curve
-from erl_pipeline.evaluation.curves import area_under_curve, value_at
-from erl_pipeline.evaluation.seeds import across_seeds
+import numpy as np
+
+from erl_pipeline.evaluation.history import CurvePoint
+from erl_pipeline.statistics import student_coverage, student_quantile
+
+
+def value_at(x: Sequence[float], y: Sequence[float], at: float) -> float:
+    """The curve at `at`, linear between its points. Raises ValueError outside them: no extrapolation."""
+    _check_curve(x, y)
+    if not x[0] <= at <= x[-1]:
+        raise ValueError(f"the curve runs from {x[0]:g} to {x[-1]:g} and says nothing about {at:g}")
+    return float(np.interp(at, x, y))
+
+
+def area_under_curve(x: Sequence[float], y: Sequence[float], up_to: float | None = None) -> float:
+    """Mean height of the curve from its first point to `up_to` (default: its last), by trapezoids.
+
+    `x` is what is spent, such as iterations or generated tokens. Dividing by the width keeps the scale of
+    `y`, so that a policy of constant success 0.4 has an area of 0.4 for any budget. Raises ValueError when
+    the curve ends before `up_to`, or has no width.
+    """
+    end = x[-1] if up_to is None else up_to
+    last = value_at(x, y, end)
+    width = end - x[0]
+    if width <= 0:
+        raise ValueError(f"no area under a curve of width {width:g}; it needs two points")
+    inside = [index for index, position in enumerate(x) if position < end]
+    xs = [x[index] for index in inside] + [end]
+    ys = [y[index] for index in inside] + [last]
+    return float(np.trapezoid(ys, xs)) / width
+
+
+def _check_curve(x: Sequence[float], y: Sequence[float]) -> None:
+    if len(x) != len(y) or not x:
+        raise ValueError(f"a curve needs as many positions as values, got {len(x)} and {len(y)}")
+    if any(later <= earlier for earlier, later in pairwise(x)):
+        raise ValueError(f"positions of a curve must rise, got {list(x)}")
+
+
+@dataclass(frozen=True)
+class SeedSummary:
+    """Mean over independent seeds, their sample standard deviation (n - 1) and a 95 % interval of the mean.
+
+    With one seed the spread is not known: `sd`, `low` and `high` are None.
+    """
+
+    mean: float
+    sd: float | None
+    low: float | None
+    high: float | None
+    seeds: int
+
+
+@dataclass(frozen=True)
+class SeedDifference:
+    """One figure less another, seed by seed; `summary` is of the differences.
+
+    `p_value` is from Student's two-sided t test of their mean; None with one seed.
+    """
+
+    by_seed: Sequence[float]
+    summary: SeedSummary
+    p_value: float | None
+
+
+def across_seeds(values: Sequence[float]) -> SeedSummary:
+    """Mean, spread and Student's t interval of one figure per seed. Raises ValueError without values."""
+    if not values:
+        raise ValueError("no summary without seeds")
+    mean = fmean(values)
+    if len(values) == 1:
+        return SeedSummary(mean, None, None, None, 1)
+    sd = stdev(values)
+    half_width = student_quantile(len(values) - 1) * sd / math.sqrt(len(values))
+    return SeedSummary(mean, sd, mean - half_width, mean + half_width, len(values))
+
+
+def seed_difference(ours: Sequence[float], theirs: Sequence[float]) -> SeedDifference:
+    """`ours` less `theirs`, which hold one figure for each seed in the same order.
+
+    If all differences are equal, they have no spread to judge their mean by: the p value is then 0, or 1 if
+    they are 0. Raises ValueError without values, or if the two have different lengths.
+    """
+    if len(ours) != len(theirs):
+        raise ValueError(f"no pairs of {len(ours)} and {len(theirs)} seeds")
+    by_seed = [one - other for one, other in zip(ours, theirs, strict=True)]
+    summary = across_seeds(by_seed)
+    if summary.sd is None:
+        return SeedDifference(by_seed, summary, None)
+    if summary.sd == 0:
+        return SeedDifference(by_seed, summary, 0.0 if summary.mean else 1.0)
+    t = abs(summary.mean) / (summary.sd / math.sqrt(summary.seeds))
+    return SeedDifference(by_seed, summary, 1 - student_coverage(t, summary.seeds - 1))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p values adjusted for their number by Holm's step-down method (1979), in the same order.
+
+    The smallest of m is multiplied by m, the next by m - 1, and so on. None is set below the one before it,
+    or above 1. If every hypothesis with a value below 0.05 is rejected, the probability of any false
+    rejection is at most 0.05, even for dependent tests.
+    """
+    adjusted = [0.0] * len(p_values)
+    largest = 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=lambda each: p_values[each])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = largest
+    return adjusted
+
+
+Curve = Sequence[CurvePoint]
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """The position on each axis at which all arms are read off."""
+
+    generated_tokens: int
+    policy_steps: int
+
+
+def find_budgets(curves: Mapping[str, Sequence[Curve]], iterations: Mapping[str, int]) -> Budgets:
+    """The budgets, from the first `iterations` of each arm; `curves` has a curve for each seed of each arm.
+
+    The token budget is what the cheapest seed of the most expensive arm generated; the other runs need more
+    iterations to spend as much (`iterations_to_spend`). The step budget is the fewest steps of the policy in
+    any run. All arms are planned with the same number of steps, but a run with nothing left to learn from
+    takes none, however long it goes on.
+    """
+    reached = {arm: [at(curve, iterations[arm]) for curve in seeds] for arm, seeds in curves.items()}
+    tokens = max(min(point.generated_tokens for point in seeds) for seeds in reached.values())
+    steps = min(point.policy_steps for seeds in reached.values() for point in seeds)
+    return Budgets(tokens, steps)
+
+
+def iterations_to_spend(curve: Curve, budget: int) -> int:
+    """The number of iterations after which a run will have generated `budget` tokens, at its latest rate.
+
+    For a run that has generated them already, this is its number of iterations. Raises ValueError for a run
+    that generates nothing.
+    """
+    last = curve[-1]
+    if last.generated_tokens >= budget:
+        return last.iteration
+    before = curve[-2]
+    rate = (last.generated_tokens - before.generated_tokens) / (last.iteration - before.iteration)
+    if rate <= 0:
+        raise ValueError(f"a run that generates no tokens never spends {budget}")
+    return last.iteration + math.ceil((budget - last.generated_tokens) / rate)
+
+
+def at(curve: Curve, iteration: int) -> CurvePoint:
+    """The point after an iteration. Raises ValueError when the run was not evaluated there."""
+    for point in curve:
+        if point.iteration == iteration:
+            return point
+    raise ValueError(f"the run was not evaluated after iteration {iteration}")
+
 
 Axis = Literal["generated_tokens", "policy_steps"]
 

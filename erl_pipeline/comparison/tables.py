@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from erl_pipeline.comparison.equal_steps import MOST_PASSES
-from erl_pipeline.comparison.measures import MEASURES, RunMeasures
+from erl_pipeline.comparison.measures import MEASURES, RunMeasures, SeedSummary, across_seeds
 from erl_pipeline.comparison.result import Result
-from erl_pipeline.comparison.streams import ATTEMPTS, DIFFERENCES, NOTES
-from erl_pipeline.evaluation.seeds import SeedSummary, across_seeds
 from storage.wording import counted
 
 _EXTRACTOR_STEPS = "extractor steps"
@@ -41,7 +39,6 @@ def tables(result: Result) -> list[ShownTable]:
     shown = [
         _success(result),
         *_differences(result),
-        _streams(result),
         _training(result),
         _costs(result),
         _failures(result),
@@ -146,21 +143,6 @@ def _differences(result: Result) -> list[ShownTable]:
         )
         shown.append(ShownTable(f"Differences: {label}", rows, note))
     return shown
-
-
-def _streams(result: Result) -> ShownTable:
-    rows = [
-        {"arm": arm, "training": "after" if each.trained else "before", "attempt": ATTEMPTS[each.attempt]}
-        | {title: _with_interval(each.success.get(note)) for note, title in NOTES.items()}
-        | {title: _with_interval(each.less_none.get(note)) for note, title in DIFFERENCES.items()}
-        for arm, of_arm in result.arms.items()
-        for each in of_arm.streams
-    ]
-    note = (
-        "Streams of tasks in realms that training never shows; success late in a stream, by the note in the "
-        "prompt. Retries follow a failure without a note."
-    )
-    return ShownTable("In held-out realms", rows, note)
 
 
 def _training(result: Result) -> ShownTable:

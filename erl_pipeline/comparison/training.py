@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from erl_pipeline.comparison.streams import RunStreams, run_streams
+from erl_pipeline.comparison.measures import SeedSummary, across_seeds
 from erl_pipeline.evaluation.history import StageRecord, of_kind
-from erl_pipeline.evaluation.seeds import SeedSummary, across_seeds
 from erl_pipeline.plan.column import Column
 from storage.artifacts.store import ArtifactStore
 from storage.tables.scored import was_scored
@@ -24,12 +23,10 @@ _ROWS = "trajectories"
 
 @dataclass(frozen=True)
 class TrainingFigures:
-    """Numbers of one run by iteration: `rewards` by role, `numbers` by the name of a column; and the results
-    of its streamed evaluations."""
+    """Numbers of one run by iteration: `rewards` by role, `numbers` by the name of a column."""
 
     rewards: Mapping[str, ByIteration]
     numbers: Mapping[str, ByIteration]
-    streams: RunStreams
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,7 @@ def training_figures(
         }
         for column in shown_columns(columns, history)
     }
-    return TrainingFigures(_rewards(store, rollouts), numbers, run_streams(history))
+    return TrainingFigures(_rewards(store, rollouts), numbers)
 
 
 def thirds(seeds: Sequence[ByIteration], iterations: int) -> Thirds:

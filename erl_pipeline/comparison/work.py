@@ -10,10 +10,9 @@ from erl_pipeline.comparison.training import TrainingFigures, training_figures
 from erl_pipeline.evaluation.history import CurvePoint, learning_curve, read_history, test_evaluations
 from erl_pipeline.plan.listener import Listener
 from erl_pipeline.plan.plan import Plan
-from erl_pipeline.runs.columns import method_columns
-from erl_pipeline.runs.config import refuse_other_settings
-from erl_pipeline.runs.driver import carry_out, open_run
-from erl_pipeline.runs.on_test import evaluate_on_test, plan_on_test
+from erl_pipeline.runs.config import method_columns, refuse_other_settings
+from erl_pipeline.runs.driver import execute_run, open_run
+from erl_pipeline.runs.on_request import evaluate_on_test, plan_on_test
 from erl_pipeline.runs.planning import plan_for, recorded_ids
 from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.runs.train import train
@@ -31,7 +30,7 @@ class Task:
     iterations: int
 
 
-def carry_on(task: Task, listener: Listener, stop: threading.Event) -> None:
+def run_task(task: Task, listener: Listener, stop: threading.Event) -> None:
     """Do what is left of a task; what is committed is reused.
 
     Raises whatever a stage raises, RunBusy if another process works on the run, and Interrupted when `stop`
@@ -40,7 +39,7 @@ def carry_on(task: Task, listener: Listener, stop: threading.Event) -> None:
     run = task.run
     with open_run(run.config, task.store_uri, listener, stop) as opened:
         if task.iterations == 0:
-            carry_out(opened, plan_run(run.config, run.sources, iterations=0), frozenset())
+            execute_run(opened, plan_run(run.config, run.sources, iterations=0), frozenset())
         else:
             train(opened, task.iterations)
             evaluate_on_test(opened, _plan(task, opened.run.name))

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.warm_start import WarmStartConfig
 
 ModuleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.]+$")]
@@ -69,7 +69,7 @@ class ColdStartConfig(Settings):
         return self
 
 
-class TinyPolicyConfig(Settings):
+class TinyPolicyConfig(PluginSettings):
     """A small GPT-2 with a word-level tokenizer, made by a cold start; it needs `format: compact`."""
 
     type: Literal["tiny"] = "tiny"
@@ -119,7 +119,7 @@ class LoraConfig(Settings):
         return tuple(sorted(value))
 
 
-class PretrainedPolicyConfig(Settings):
+class PretrainedPolicyConfig(PluginSettings):
     """Any causal language model that transformers loads, with a tokenizer that has a chat template."""
 
     type: Literal["pretrained"]
@@ -134,6 +134,3 @@ class PretrainedPolicyConfig(Settings):
     """Supervised training of all weights before the first iteration, on demonstrations of the environment
     (`{type: demonstrations}`) or conversations of a file (`{type: messages}`); `null`: none. Runs of a store
     share the result. An adapter is trained on top of it."""
-
-
-PolicyConfig = Annotated[TinyPolicyConfig | PretrainedPolicyConfig, Field(discriminator="type")]

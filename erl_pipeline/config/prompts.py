@@ -1,15 +1,95 @@
-"""Prompts of attempts and reflections as templates in settings, for language models."""
+"""Prompts as templates in settings, for language models, and the feedback that reflections are written on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from erl_pipeline.config.base import Settings
-from erl_pipeline.config.feedback import ATTEMPT_EXAMPLE
+from erl_pipeline.config.base import Settings, checked_address
 from erl_pipeline.config.templates import check_template
+
+OWN_POLICY = "policy"
+"""The name of the model if the judge is the policy that is trained."""
+
+ATTEMPT_EXAMPLE: Mapping[str, Any] = {
+    "instructions": "Act.",
+    "observation": "A door.",
+    "trace": "Step 1",
+    "feedback": "It failed.",
+    "reward": 0.0,
+}
+"""The variables of templates about an attempt, with examples."""
+
+
+class RulesFeedback(Settings):
+    """The environment's own feedback on the attempt, by its rules."""
+
+    type: Literal["rules"] = "rules"
+
+
+class JudgeFeedback(Settings):
+    """Feedback that a language model writes. It is asked about failed attempts that are tried again; if it
+    gives no answer, the feedback of the rules is used."""
+
+    type: Literal["judge"]
+    model: str = Field(default=OWN_POLICY, min_length=1)
+    """`policy`: the policy that is trained, on the run's engine. Any other name: a model of the server at
+    `url`."""
+    url: str | None = None
+    """A server with OpenAI's chat-completions API, such as `http://gpu-1:8000`. Its answers cannot be
+    repeated, so rollouts with it are marked `approximate`."""
+    api_key_variable: str | None = None
+    """Environment variable that holds the server's key; null if it needs no key."""
+    system: str = (
+        "You look at an attempt at a task that did not succeed. Say in at most three sentences what went "
+        "wrong and where. Say only what the record shows, and do not give the solution away."
+    )
+    """System message. Variables: none."""
+    template: str = (
+        "The task was told as follows.\n{{ instructions }}\n{{ observation }}\n\nThe attempt:\n{{ trace }}"
+        '\n\nReward: {{ "%g" | format(reward) }}\nThe rules say: {{ feedback }}'
+    )
+    """User message, a Jinja template. `feedback`: what the environment's rules say. Variables: instructions,
+    observation, trace, feedback, reward."""
+    temperature: float = Field(default=0.3, gt=0.0, le=2.0)
+    """Temperature of the answer; greedy evaluations use 0."""
+    max_new_tokens: int = Field(default=200, ge=1)
+    """The most tokens of the answer."""
+    request_seconds: float = Field(default=60.0, gt=0.0)
+    """Deadline for one answer of the server."""
+    max_in_flight: int = Field(default=16, ge=1)
+    """The most requests that the server gets at the same time."""
+
+    @field_validator("system", "template")
+    @classmethod
+    def _can_be_rendered(cls, template: str, info: ValidationInfo) -> str:
+        assert info.field_name is not None
+        return check_template(
+            info.field_name, template, ATTEMPT_EXAMPLE if info.field_name == "template" else {}
+        )
+
+    @field_validator("url")
+    @classmethod
+    def _is_an_address(cls, url: str | None) -> str | None:
+        return None if url is None else checked_address(url).removesuffix("/v1")
+
+    @model_validator(mode="after")
+    def _possible_together(self) -> JudgeFeedback:
+        if self.url is None and self.model != OWN_POLICY:
+            raise ValueError(
+                f"model: {self.model} is a model of a server; give its url, or use model: {OWN_POLICY}"
+            )
+        if self.url is not None and self.model == OWN_POLICY:
+            raise ValueError(f"url: {self.url}: name the model that the server has, by `model`")
+        if self.url is None and self.api_key_variable is not None:
+            raise ValueError("api_key_variable: it is for a server; give its url")
+        return self
+
+
+FeedbackConfig = Annotated[RulesFeedback | JudgeFeedback, Field(discriminator="type")]
+
 
 _TASK: Mapping[str, Any] = {"instructions": "Act.", "observation": "A door."}
 _VARIABLES: Mapping[str, Mapping[str, Any]] = {

@@ -7,20 +7,14 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from erl_pipeline.config.base import NotInstalledSettings, PluginSettings, Settings
-from erl_pipeline.config.generation import EngineConfig, SamplingConfig, TransformersEngineConfig
+from erl_pipeline.config.generation import SamplingConfig
 from erl_pipeline.config.memory import require_subgroups
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, require_known_roles
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
 from erl_pipeline.config.pipeline import PipelineConfig, ResourcesConfig
 from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.policy import PolicyConfig, TinyPolicyConfig
-from erl_pipeline.config.retention import RetentionConfig
-from erl_pipeline.config.rollouts import EvaluationConfig, RolloutConfig
-from erl_pipeline.config.selection import EasyToHardSelection
-from erl_pipeline.config.store import StoreConfig
-from erl_pipeline.config.stream import StreamConfig
-from erl_pipeline.config.warm_start import DemonstrationsWarmStart
-from erl_pipeline.config.warnings import WarningsConfig
+from erl_pipeline.config.rollouts import EasyToHardSelection, EvaluationConfig, RolloutConfig
+from erl_pipeline.config.store import RetentionConfig, StoreConfig, WarningsConfig
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -29,13 +23,17 @@ if TYPE_CHECKING:
 
     MethodSettings: TypeAlias = PluginSettings
     EnvironmentSettings: TypeAlias = PluginSettings
+    PolicySettings: TypeAlias = PluginSettings
+    EngineSettings: TypeAlias = PluginSettings
     TrainerSettings: TypeAlias = PluginSettings
     RunnerSettings: TypeAlias = PluginSettings
 else:
-    from erl_pipeline.config.plugins.settings import settings_of
+    from erl_pipeline.config.plugins.installed import settings_of
 
     MethodSettings = settings_of("methods")
     EnvironmentSettings = settings_of("environments")
+    PolicySettings = settings_of("policies")
+    EngineSettings = settings_of("engines")
     TrainerSettings = settings_of("trainers")
     RunnerSettings = settings_of("runners")
 
@@ -56,9 +54,14 @@ class RunConfig(Settings):
     """How the policy learns, such as `erl` (arXiv 2602.13949) or `rlvr`; a bare name means its defaults."""
     environment: EnvironmentSettings
     """The environment, which gives the tasks."""
-    policy: PolicyConfig
+    policy: PolicySettings
+    """The policy that is trained."""
     sampling: SamplingConfig = SamplingConfig()
-    engine: EngineConfig = TransformersEngineConfig()
+    engine: EngineSettings = Field(
+        default="transformers",
+        validate_default=True,
+    )
+    """The engine, which samples text from the policy."""
     rollouts: RolloutConfig = RolloutConfig()
     objective: ObjectiveConfig = ObjectiveConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -95,16 +98,8 @@ class RunConfig(Settings):
 
     @model_validator(mode="after")
     def _possible_together(self) -> RunConfig:
-        environment = plugins("environments")[self.environment.type].value
         method = plugins("methods")[self.method.type].value
-        if isinstance(self.policy, TinyPolicyConfig):
-            parts = environment.tiny.require(self.environment)
-            if method.shows_failed_attempts(self.method):
-                require_retries(self.environment.type, parts.retry_tokens, self.policy.cold_start.retries)
-        elif isinstance(self.policy.warm_start, DemonstrationsWarmStart):
-            environment.require_warm_start(self.environment)
-        if self.evaluation.stream is not None:
-            require_streams(self, self.evaluation.stream)
+        plugins("policies")[self.policy.type].value.require_possible(self)
         require_difficulty(self)
         require_somebody_finds_nodes(self)
         require_known_roles(self.objective, method.roles(self.method))
@@ -129,26 +124,6 @@ class ReadOnlyConfig(RunConfig):
     @model_validator(mode="after")
     def _possible_together(self) -> ReadOnlyConfig:
         return self  # What was possible together was checked when the run began.
-
-
-def require_streams(config: RunConfig, stream: StreamConfig) -> None:
-    """Raise ValueError if a configuration's environment or method cannot be evaluated in streams."""
-    environment = plugins("environments")[config.environment.type].value
-    method = plugins("methods")[config.method.type].value
-    streams = environment.splits.streams
-    held_out = () if streams is None else streams.realms(config.environment)
-    if stream.realms > len(held_out):
-        raise ValueError(
-            f"evaluation.stream.realms: {stream.realms}; allowed: at most the {len(held_out)} realms that "
-            "the environment holds out (FrozenLake: environment.actions: realms with "
-            f"environment.realms.held_out: {stream.realms})"
-        )
-    reflecting = method.reflecting(method.episode_settings(config.method))
-    if environment.prompts(config.environment) is None and reflecting is None:
-        raise ValueError(
-            f"evaluation.stream: neither the environment nor method.type: {config.method.type} has prompts "
-            "for reflections; allowed is off, or an environment with its own prompts"
-        )
 
 
 def require_difficulty(config: RunConfig) -> None:
@@ -176,19 +151,4 @@ def require_somebody_finds_nodes(config: RunConfig) -> None:
             "Set it to HOST:PORT of the machine that computes the stage, at which the other nodes reach it, "
             f"and start `erl-pipeline trainer-node` on {nodes.count} more; or use runner.type: ray, which "
             "finds the nodes itself"
-        )
-
-
-def require_retries(environment: str, tokens: int, share: float | None) -> None:
-    """Raise ValueError if a tiny policy would get prompts that its cold start does not demonstrate."""
-    told = "attempts that are shown how another failed (method.show_failed_attempt, method.reflection: off)"
-    if not tokens:
-        raise ValueError(
-            f"environment: {environment} has no demonstrations of {told}; with policy.type: tiny switch them "
-            "off (method.show_failed_attempt: off)"
-        )
-    if share == 0.0:
-        raise ValueError(
-            f"policy.cold_start.retries: 0.0 leaves out {told}; allowed is more than 0.0, or null for a "
-            "sufficient share"
         )

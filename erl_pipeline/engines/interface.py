@@ -7,23 +7,21 @@ data, made where the policy is loaded (`erl_pipeline.engines.serving`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
+
+Result = TypeVar("Result")
 
 POLICY = "policy"
 """The name of the model that attempts tasks; a method may have others."""
 
 PROBE_TEMPERATURE = 2.0
 """The highest temperature that vLLM accepts, and so the one that changes log-probabilities most."""
-
-
-class Interrupted(Exception):
-    """The run was asked to stop; what is committed stays, what is in flight is dropped."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +62,18 @@ class GenerationEngine(Protocol):
 
         Raises EngineError for a request to a model that is not served.
         """
+        ...
+
+
+class AsynchronousEngine(Protocol):
+    """An engine that samples many turns at a time, in an event loop of its own."""
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run `work` to its end in the engine's event loop; may raise `Interrupted`, which cancels it."""
+        ...
+
+    async def sample(self, request: GenerationRequest) -> Generation:
+        """Sample one turn; only within `run`."""
         ...
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.plugins.installed import NO_BYTES
 
 if TYPE_CHECKING:
     from erl_pipeline.environments.interface import Environment, Task
@@ -50,10 +51,10 @@ class Dependencies(Generic[SettingsT]):
     built_files: BuiltFiles | None = None
     """Files that are built once and that episodes are opened with, by `built_files.open` instead of
     `EnvironmentPlugin.open`; None where there are none."""
-    packages: tuple[str, ...] = ()
+    packages: tuple[str, ...] = field(default=(), metadata=NO_BYTES)
     """Further packages whose code decides what happens, such as a game's rules; its own always counts."""
-    used_packages: Callable[[SettingsT], Sequence[str]] = _no_packages
+    used_packages: Callable[[SettingsT], Sequence[str]] = field(default=_no_packages, metadata=NO_BYTES)
     """As `packages`, but for packages that depend on the settings, such as that of the scorer they name."""
-    extra: str = ""
+    extra: str = field(default="", metadata=NO_BYTES)
     """The extra of its distribution that the environment needs, such as `reasoning-gym` for
     `pip install 'erl-pipeline[reasoning-gym]'`; `env list` says where it is missing. Empty for none."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.plugins.installed import NO_BYTES
 from erl_pipeline.environments.dependencies import BuiltFiles, Dependencies
 from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
 from erl_pipeline.environments.prompt_format import PromptFormat
@@ -168,9 +169,9 @@ class EnvironmentPlugin(Generic[SettingsT]):
     tiny: TinyPlayer[SettingsT] = field(default_factory=TinyPlayer)
     warm_start: WarmStart | None = None
     """Demonstrations for the warm start of a pretrained policy; None where no settings have any."""
-    drawing: AttemptDrawing[SettingsT] | None = None
+    drawing: AttemptDrawing[SettingsT] | None = field(default=None, metadata=NO_BYTES)
     """How the user interface shows attempts; None: as text. No byte of a run depends on it."""
-    gold_answers: GoldAnswers[SettingsT] | None = None
+    gold_answers: GoldAnswers[SettingsT] | None = field(default=None, metadata=NO_BYTES)
     """Known solutions, for `env qualify`; None where the environment can solve no task. No byte of a run
     depends on them."""
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.plugins.installed import NO_BYTES
 
 if TYPE_CHECKING:
     from erl_pipeline.environments.interface import Task
@@ -24,23 +25,6 @@ JSON object, as `Splits.task_key` must."""
 def payload_key(payload: Mapping[str, Any]) -> str:
     """A task as the text of its whole payload."""
     return json.dumps(payload, sort_keys=True)
-
-
-@dataclass(frozen=True)
-class TaskStreams:
-    """Held-out realms: kinds of tasks that no training task has, each with one lesson for all its tasks.
-
-    The first argument of each function is the environment's settings.
-    """
-
-    realms: Callable[[Any], Sequence[str]]
-    """The names of the held-out realms, each the `task_type` of its tasks; empty where the settings have no
-    realms."""
-    tasks: Callable[[Any, int, int, int], Mapping[str, Sequence[Task]]]
-    """Arguments: the run's seed, how many realms, how many tasks of each. Returns the first realms, in order,
-    with their tasks: all of them different, and none equal to a training task."""
-    lesson: Callable[[Any, Task], str]
-    """All that is hidden in a task's realm, as a perfect reflection would say it."""
 
 
 def _no_test_tasks(settings: Any, seed: int) -> Sequence[Task]:
@@ -63,7 +47,7 @@ class Splits(Generic[SettingsT]):
     """The tasks of a third split, which `compare` alone reports on: none of them equals a training or a
     held-out task, so that no setting was tuned on them. The number is the run's seed. Empty where these
     settings give no such split."""
-    test_needs: str = ""
+    test_needs: str = field(default="", metadata=NO_BYTES)
     """The settings with which `test_tasks` gives some, such as `test_boards: 256`."""
     task_key: Callable[[Mapping[str, Any]], str] = payload_key
     """The key of a problem, from a task's payload: tasks with the same key are the same problem, so that
@@ -73,20 +57,18 @@ class Splits(Generic[SettingsT]):
     """Arguments: the settings and the run's seed. Gives a function that tells of a payload whether its
     problem is held out or in the test split, by its content alone and however many tasks were asked for.
     None: only the tasks that `held_out_tasks` and `test_tasks` give for a run are kept from training."""
-    twin_key: Callable[[Mapping[str, Any]], str] | None = None
+    twin_key: Callable[[Mapping[str, Any]], str] | None = field(default=None, metadata=NO_BYTES)
     """A text that is equal for payloads which are one problem seen in different ways, such as a board and its
     mirror image; `env show` counts held-out tasks with such a twin in training. None: tasks have no twins."""
-    streams: TaskStreams | None = None
-    """Held-out realms for streamed evaluation; None where no settings give any."""
     from_file: Callable[[SettingsT, int, Path], Sequence[Task]] | None = None
     """The tasks of a file; the number is the run's seed. Raises `InputError` naming the file, the line and
     what is wrong."""
-    left_out: Callable[[SettingsT], Sequence[str]] = _nothing_left_out
+    left_out: Callable[[SettingsT], Sequence[str]] = field(default=_nothing_left_out, metadata=NO_BYTES)
     """What of the files in these settings is no task, a sentence for each reason with number and names, for
     people. Raises `InputError` for bad files."""
     difficulty: Callable[[SettingsT, Task], float] | None = None
     """How hard a task is: the larger the number, the harder the task, such as the moves of its shortest
     solution. Only the order of the numbers counts. None where the environment cannot tell."""
-    quick_to_list: Callable[[SettingsT], bool] = _quick
+    quick_to_list: Callable[[SettingsT], bool] = field(default=_quick, metadata=NO_BYTES)
     """Whether the training and held-out tasks are listed in seconds. `config check`, `plan` and the start of
     `train` then list them, so that too few or wrong ones are found before anything is trained."""

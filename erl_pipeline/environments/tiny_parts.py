@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.plugins.installed import NO_BYTES
 from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.environments.experience_format import ExperienceFormat
 from erl_pipeline.environments.messages import Message
@@ -81,7 +82,7 @@ class TinyPlayer(Generic[SettingsT]):
 
     parts: Callable[[SettingsT], TinyParts | None] = _no_parts
     """What the cold start needs; None where these settings have no form for a tiny policy."""
-    needs: str = ""
+    needs: str = field(default="", metadata=NO_BYTES)
     """The settings with which `parts` gives something, such as `format: compact`."""
     exclude: frozenset[str] = frozenset()
     """Settings that the cold start does not depend on; runs that differ in them share its checkpoint."""

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from inspect import isawaitable
 from typing import TYPE_CHECKING
 
-from erl_pipeline.environments.messages import Message, ToolSchema
+from erl_pipeline.environments.messages import Message, ToolSchema, opening
 from erl_pipeline.environments.prompt_format import AttemptReport
-from erl_pipeline.episodes.context import EpisodeContext, Place
+from erl_pipeline.episodes.context import EpisodeContext, TurnKey
 from erl_pipeline.episodes.dialogue import Dialogue
 from erl_pipeline.episodes.guarded_environment import EnvironmentFailure
-from erl_pipeline.episodes.metrics import TurnMetrics
 from erl_pipeline.episodes.rows import Outcome, situation, trajectory
 from storage.errors import InputError
 from storage.tables.scored import AS_ZERO, is_scored
@@ -21,6 +20,39 @@ from storage.tables.trajectories import Trajectory
 if TYPE_CHECKING:
     from erl_pipeline.engines.interface import Generation
     from storage.memory.view import MemoryHit
+
+
+class TurnMetrics:
+    """Sums the metrics of an attempt's turns; those in `means` are averaged over the turns that have them."""
+
+    def __init__(self, means: frozenset[str]) -> None:
+        self._means = means
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """Add the metrics of one turn."""
+        for name, value in metrics.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value
+            self._counts[name] = self._counts.get(name, 0) + 1
+
+    def of_attempt(self) -> dict[str, float]:
+        """The metrics of all turns together, by name."""
+        return {
+            name: total / self._counts[name] if name in self._means else total
+            for name, total in sorted(self._sums.items())
+        }
+
+
+class PlainPrompts:
+    """Instructions as the system message, the first observation as the user's."""
+
+    def attempt(self, instructions: str, observation: str, notes: Sequence[str]) -> list[Message]:
+        """The opening of a first attempt. Raises `ValueError` for notes, for which there is no form."""
+        if notes:
+            raise ValueError("plain prompts have no form for notes")
+        return opening(instructions, observation)
+
 
 _NO_ROOM = "The conversation reached the end of the policy's context before the attempt was over."
 
@@ -57,7 +89,7 @@ class Attempt:
     def row(
         self,
         context: EpisodeContext,
-        place: Place,
+        place: TurnKey,
         parent: str | None,
         *,
         hits: Sequence[MemoryHit] | None = None,
@@ -85,7 +117,7 @@ class Attempt:
         )
 
 
-async def play_attempt(context: EpisodeContext, place: Place, opening: Opening) -> Attempt:
+async def play_attempt(context: EpisodeContext, place: TurnKey, opening: Opening) -> Attempt:
     """Play the task once, from the beginning. A failure of the environment ends it and is recorded.
 
     Where the limits allow retries, a failed attempt is played again in a new environment, with the same
@@ -115,7 +147,7 @@ def rewarded(text: Trajectory, attempt: Attempt) -> Trajectory:
 
 async def _play(
     context: EpisodeContext,
-    place: Place,
+    place: TurnKey,
     opening: Opening,
     said: list[tuple[tuple[int, ...], Generation]],
 ) -> Attempt:
@@ -166,7 +198,7 @@ def _require_shown(context: EpisodeContext, tools: Sequence[ToolSchema]) -> None
 
 async def _take_turns(
     context: EpisodeContext,
-    place: Place,
+    place: TurnKey,
     dialogue: Dialogue,
     metrics: TurnMetrics,
     said: list[tuple[tuple[int, ...], Generation]],
@@ -194,7 +226,7 @@ async def _take_turns(
 
 async def _turn(
     context: EpisodeContext,
-    place: Place,
+    place: TurnKey,
     dialogue: Dialogue,
     turn: int,
     said: list[tuple[tuple[int, ...], Generation]],

@@ -10,8 +10,8 @@ from typing import Any
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task, Transition
 from erl_pipeline.environments.messages import Message, ToolSchema
 from erl_pipeline.environments.tool_calls import read_turn
+from erl_pipeline.episodes.attempt import PlainPrompts
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
-from erl_pipeline.episodes.plain_prompts import PlainPrompts
 
 
 @dataclass(frozen=True)

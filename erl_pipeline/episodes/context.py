@@ -1,19 +1,18 @@
-"""What an episode protocol works with."""
+"""What an episode protocol works with, and what it asks for while it runs."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.episodes.dialogue import ChatTokenizer, Dialogue
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
-from erl_pipeline.episodes.limits import EpisodeLimits
-from erl_pipeline.episodes.requests import RetrievalRequest, SampleRequest
-from erl_pipeline.episodes.rows import EpisodeIdentity
-from erl_pipeline.episodes.withholding import subgroup_of
-from storage.tables.trajectories import Trajectory
+from erl_pipeline.episodes.rows import EpisodeIdentity, EpisodeLimits
+from storage.artifacts.recipe import derive_seed
+from storage.tables.trajectories import FREE, GUIDED, Trajectory
 
 if TYPE_CHECKING:
     from erl_pipeline.engines.chat_server import ChatServer
@@ -21,7 +20,54 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Place:
+class SampleRequest:
+    """One turn of a policy.
+
+    `phase` says how far the episode is; where episodes go in step, the earliest phase of all is finished
+    first, so that batches stay large.
+    """
+
+    phase: int
+    request: GenerationRequest
+
+
+@dataclass(frozen=True)
+class RetrievalRequest:
+    """Reflections from memory on similar situations; `phase` as in `SampleRequest`."""
+
+    phase: int
+    situation: str
+    task_type: str
+
+
+Retrieve = Callable[[Sequence[RetrievalRequest]], "list[list[MemoryHit]]"]
+"""Answers many retrievals together, in order."""
+
+
+def nothing_remembered(requests: Sequence[RetrievalRequest]) -> list[list[MemoryHit]]:
+    """The answers of an empty memory."""
+    return [[] for _ in requests]
+
+
+_SEEDS = 2**63
+
+
+def subgroup_of(identity: EpisodeIdentity, withhold: float) -> str | None:
+    """`free` where memory is withheld from an episode, else `guided`; None where all episodes see memory.
+
+    Systematic sampling: of any K samples in a row memory is withheld from K * `withhold`, rounded up or down,
+    and from each with probability `withhold`. It depends only on (run seed, iteration, task, sample).
+    """
+    if withhold == 0.0:
+        return None
+    origin = identity.provenance
+    drawn = derive_seed(origin.run_seed, origin.iteration, identity.task.task_id, "withhold") / _SEEDS
+    place = drawn + identity.sample_index * withhold
+    return FREE if math.floor(place + withhold) > math.floor(place) else GUIDED
+
+
+@dataclass(frozen=True)
+class TurnKey:
     """The place of a conversation in its episode; `phase` as in `SampleRequest`."""
 
     role: str
@@ -55,7 +101,7 @@ class EpisodeContext:
         """Tokens that the context has left for the next turn."""
         return self.limits.context_length - dialogue.length
 
-    async def sample(self, dialogue: Dialogue, place: Place, turn: int) -> Generation:
+    async def sample(self, dialogue: Dialogue, place: TurnKey, turn: int) -> Generation:
         """The policy's next turn in a dialogue; there must be room for it."""
         limits = self.limits.by_role[place.role]
         assert limits.model is not None

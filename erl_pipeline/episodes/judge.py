@@ -9,7 +9,7 @@ from erl_pipeline.engines.chat_server import ChatAnswer, ChatFailure, ChatServer
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.environments.prompt_format import AttemptReport
 from erl_pipeline.episodes.attempt import Attempt
-from erl_pipeline.episodes.context import EpisodeContext, Place
+from erl_pipeline.episodes.context import EpisodeContext, TurnKey
 from erl_pipeline.episodes.dialogue import Dialogue
 from erl_pipeline.episodes.rows import Outcome, trajectory
 from storage.tables.trajectories import Trajectory
@@ -39,7 +39,7 @@ class Judgement:
             return attempt
         return replace(attempt, report=replace(attempt.report, feedback=self.text))
 
-    def row(self, context: EpisodeContext, place: Place, attempt: Attempt, parent: str) -> Trajectory:
+    def row(self, context: EpisodeContext, place: TurnKey, attempt: Attempt, parent: str) -> Trajectory:
         """Its trajectory; `parent` is the attempt's. Its reward is always 0: it is never trained on."""
         return trajectory(
             context.identity,
@@ -59,7 +59,7 @@ class Judgement:
         )
 
 
-async def judge(context: EpisodeContext, place: Place, attempt: Attempt, ask: AskJudge) -> Judgement:
+async def judge(context: EpisodeContext, place: TurnKey, attempt: Attempt, ask: AskJudge) -> Judgement:
     """Have a finished attempt judged, by the policy or by the context's chat server. A server's failure is
     recorded, not raised."""
     messages = ask(attempt.instructions, attempt.report)
@@ -73,7 +73,7 @@ async def judge(context: EpisodeContext, place: Place, attempt: Attempt, ask: As
 
 
 async def _judge_on_server(
-    context: EpisodeContext, server: ChatServer, place: Place, messages: Sequence[Message]
+    context: EpisodeContext, server: ChatServer, place: TurnKey, messages: Sequence[Message]
 ) -> Judgement:
     limits = context.limits.by_role[place.role]
     # The server's tokens are not known, and need not be: a judge's conversation is never trained on.

@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from heapq import nlargest
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.engines.interface import GenerationEngine
+from erl_pipeline.engines.interface import AsynchronousEngine, GenerationEngine
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task, Timing
-from erl_pipeline.episodes.answers import AsTheyCome, AsynchronousEngine, InStep, OneByOne
-from erl_pipeline.episodes.context import EpisodeContext, EpisodeProtocol
+from erl_pipeline.episodes.context import EpisodeContext, EpisodeProtocol, Retrieve, nothing_remembered
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
-from erl_pipeline.episodes.limits import EpisodeLimits
-from erl_pipeline.episodes.loop import Answers, Episode, run_episodes
-from erl_pipeline.episodes.requests import Retrieve, nothing_remembered
-from erl_pipeline.episodes.rows import EpisodeIdentity, Provenance
+from erl_pipeline.episodes.loop import (
+    Answers,
+    ConcurrentSampler,
+    Episode,
+    LockstepBatcher,
+    QueueBatcher,
+    run_episodes,
+)
+from erl_pipeline.episodes.rows import EpisodeIdentity, EpisodeLimits, Provenance
 from storage.artifacts.manifest import Determinism
-from storage.errors import EnvironmentFailed
+from storage.errors import EnvironmentFailed, InputError
 from storage.tables.trajectories import Trajectory
 from storage.texts import REPLACED_TEXTS
 
 if TYPE_CHECKING:
     from erl_pipeline.engines.chat_server import ChatServer
+    from erl_pipeline.engines.interface import Generation
+    from erl_pipeline.episodes.context import RetrievalRequest, SampleRequest
+    from storage.memory.view import MemoryHit
 
 
 RETRIED = "attempts_retried"
@@ -57,7 +66,7 @@ class EpisodeSetup:
 
 
 @dataclass(frozen=True)
-class Batches:
+class BatchSampling:
     """An engine that takes batches. Its own calls count tokens, and end when the run is stopped."""
 
     engine: GenerationEngine
@@ -66,7 +75,7 @@ class Batches:
 
 
 @dataclass(frozen=True)
-class Turns:
+class ConcurrentSampling:
     """An engine that takes single turns and has many under way."""
 
     engine: AsynchronousEngine
@@ -75,7 +84,7 @@ class Turns:
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedEpisodes:
     """The trajectories, episode by episode, and counters: attempts that were played again, failures of judges
     and of closing environments, texts from outside in which a character was replaced. Failed attempts are in
     the rows.
@@ -92,12 +101,12 @@ def play_episodes(
     setup: EpisodeSetup,
     tasks: Sequence[Task],
     samples: range | Sequence[range],
-    sampling: Batches | Turns,
+    sampling: BatchSampling | ConcurrentSampling,
     retrieve: Retrieve = nothing_remembered,
     *,
     on_episode: Callable[[list[Trajectory]], None] = lambda rows: None,
     stop: threading.Event | None = None,
-) -> Played:
+) -> PlayedEpisodes:
     """Play one episode for each task and sample index.
 
     `samples` are the indices of every task, or a sequence with those of each task. A failure of an
@@ -125,7 +134,7 @@ def play_episodes(
         - replaced_before
         + sum(each.texts.replaced for each in environments.values()),
     }
-    return Played(
+    return PlayedEpisodes(
         rows=rows,
         counters={name: count for name, count in counters.items() if count},
         determinism=("bytes" if setup.timing == "instant" and setup.chat_server is None else "approximate"),
@@ -165,23 +174,23 @@ async def _episode(
 def _run(
     episodes: Sequence[Episode],
     setup: EpisodeSetup,
-    sampling: Batches | Turns,
+    sampling: BatchSampling | ConcurrentSampling,
     retrieve: Retrieve,
     on_episode: Callable[[list[Trajectory]], None],
     stop: threading.Event,
 ) -> list[list[Trajectory]]:
-    if isinstance(sampling, Turns):
-        one_by_one = OneByOne(sampling.engine, retrieve, sampling.on_tokens)
+    if isinstance(sampling, ConcurrentSampling):
+        one_by_one = ConcurrentSampler(sampling.engine, retrieve, sampling.on_tokens)
         return sampling.engine.run(
             _with_server(setup, run_episodes(episodes, one_by_one, sampling.max_in_flight, on_episode, stop))
         )
     if setup.timing == "instant":
-        in_step = InStep(sampling.engine, retrieve, len(episodes))
+        in_step = LockstepBatcher(sampling.engine, retrieve, len(episodes))
         return asyncio.run(
             _with_server(setup, run_episodes(episodes, in_step, len(episodes), on_episode, stop))
         )
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine") as thread:
-        as_they_come = AsTheyCome(sampling.engine, retrieve, thread)
+        as_they_come = QueueBatcher(sampling.engine, retrieve, thread)
         return asyncio.run(
             _with_server(
                 setup, run_episodes(episodes, as_they_come, sampling.max_in_flight, on_episode, stop)
@@ -210,3 +219,71 @@ def _raise_when_all_failed(
         f"the environment {first.task.environment} failed in all {len(environments)} episodes; in the first, "
         f"of task {first.task.task_id}: {failure}{place}"
     ) from failure
+
+
+_LOOKED_AT = 256
+_ENDLESS = 2**40  # tokens of a context in which every prompt has room
+
+
+class _Measured(Exception):
+    """The episode has asked for its first turn."""
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__(tokens)
+        self.tokens = tokens
+
+
+def require_room(setup: EpisodeSetup, tasks: Sequence[Task]) -> None:
+    """Raise `InputError`, naming the task with the longest, where first prompts fill the policy's context.
+
+    Of many tasks only those with the largest payloads are looked at, since each takes about a millisecond;
+    any other that is too long is reported when it is drawn. Environments that wait are not begun for this.
+    """
+    if setup.timing == "waiting":
+        return
+    looked_at = nlargest(_LOOKED_AT, tasks, key=lambda task: len(json.dumps(dict(task.payload))))
+    lengths = asyncio.run(_lengths(setup, looked_at))
+    longest = max(range(len(lengths)), key=lengths.__getitem__, default=None)
+    if longest is None or lengths[longest] < setup.limits.context_length:
+        return
+    raise InputError(
+        f"task {looked_at[longest].task_id}: its prompt has {lengths[longest]} tokens, but the policy's "
+        f"context holds {setup.limits.context_length}; it is the longest of {len(tasks)} tasks. Remove it "
+        "and others like it, or use a longer context"
+    )
+
+
+async def _lengths(setup: EpisodeSetup, tasks: Sequence[Task]) -> list[int]:
+    return [await _length(setup, task) for task in tasks]
+
+
+async def _length(setup: EpisodeSetup, task: Task) -> int:
+    """Tokens of a task's first prompt; 0 where its environment does not begin, which its episode reports."""
+    part, _ = setup.plugin.part(setup.settings, task)
+    environment = GuardedEnvironment(
+        partial(setup.plugin.open, setup.settings, task), setup.limits.step_seconds
+    )
+    context = EpisodeContext(
+        identity=EpisodeIdentity(task, 0, setup.provenance),
+        environment=environment,
+        chat=setup.chat,
+        limits=replace(setup.limits, context_length=_ENDLESS),
+        ask_policy=_measure,
+        ask_memory=_remember_nothing,
+        mean_metrics=part.plugin.episodes.mean_metrics,
+    )
+    try:
+        await setup.protocol(context)
+    except _Measured as measured:
+        return measured.tokens
+    finally:
+        await environment.close()
+    return 0
+
+
+async def _measure(asked: SampleRequest) -> Generation:
+    raise _Measured(len(asked.request.prompt_token_ids))
+
+
+async def _remember_nothing(asked: RetrievalRequest) -> list[MemoryHit]:
+    return []

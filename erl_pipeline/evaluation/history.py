@@ -11,9 +11,8 @@ import polars as pl
 
 from erl_pipeline.plan.column import Column
 from erl_pipeline.policies.checkpoints import CHECKPOINT
-from erl_pipeline.stages.evaluation.evaluate import EVALUATE, EVALUATE_ON_REQUEST, EVALUATION
+from erl_pipeline.stages.evaluation.evaluate import EVALUATE, EVALUATION
 from erl_pipeline.stages.evaluation.evaluate_on_test import EVALUATE_ON_TEST, TEST_TASKS
-from erl_pipeline.stages.evaluation.evaluate_stream import EVALUATE_STREAM_ON_REQUEST
 from erl_pipeline.stages.evaluation.scores import SCORED_COLUMNS, greedy_outcomes
 from erl_pipeline.stages.tasks.prepare_tasks import REQUESTED_TASKS
 from erl_pipeline.statistics import PairedDifference, paired_difference
@@ -25,16 +24,7 @@ from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run
 from storage.tables.trajectories import scan_trajectories
 
-_ON_REQUEST = frozenset(
-    stage.name
-    for stage in (
-        EVALUATE_ON_REQUEST,
-        EVALUATE_STREAM_ON_REQUEST,
-        REQUESTED_TASKS,
-        EVALUATE_ON_TEST,
-        TEST_TASKS,
-    )
-)
+_ON_REQUEST = frozenset(stage.name for stage in (REQUESTED_TASKS, EVALUATE_ON_TEST, TEST_TASKS))
 
 
 @dataclass(frozen=True)
@@ -115,8 +105,9 @@ class CurvePoint:
 
 
 def is_on_request(stage: str) -> bool:
-    """Whether artifacts of this stage are made on request, outside the plan of a run."""
-    return stage in _ON_REQUEST
+    """Whether artifacts of this stage are made on request, outside the plan of a run: all evaluations whose
+    stage's name ends in `_on_request`, also those of other packages."""
+    return stage.endswith("_on_request") or stage in _ON_REQUEST
 
 
 def read_history(store: ArtifactStore, run: Run) -> list[StageRecord]:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.plugins.installed import NO_BYTES
 
 if TYPE_CHECKING:
-    from erl_pipeline.config.feedback import JudgeFeedback
     from erl_pipeline.config.generation import SamplingConfig
     from erl_pipeline.config.memory import RetrievalSettings
+    from erl_pipeline.config.prompts import JudgeFeedback
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.prompt_format import PromptFormat
     from erl_pipeline.episodes.context import EpisodeProtocol
-    from erl_pipeline.episodes.limits import RoleLimits
+    from erl_pipeline.episodes.rows import RoleLimits
     from erl_pipeline.plan.column import Column
     from erl_pipeline.plan.plan import RunState
     from erl_pipeline.plan.planner import Planner
@@ -52,7 +53,7 @@ class OpenEpisode(Protocol):
 
 
 @dataclass(frozen=True)
-class Reflecting:
+class ReflectionSpec:
     """How a method reflects, for evaluations that pass in notes themselves.
 
     `prompts` are for environments that have none of their own. The other fields are the roles that a first
@@ -69,7 +70,7 @@ def _no_retrieval(_settings: Any) -> RetrievalSettings | None:
     return None
 
 
-def _no_reflections(_settings: Any) -> Reflecting | None:
+def _no_reflections(_settings: Any) -> ReflectionSpec | None:
     return None
 
 
@@ -108,10 +109,10 @@ class Method(Generic[SettingsT]):
     settings: type[SettingsT]
     roles: Callable[[SettingsT], tuple[str, ...]]
     """Roles of the trajectories that it generates and trains."""
-    plan_rollouts: Callable[[Planner, RunState, int], str]
+    plan_rollouts: Callable[[Planner, RunState, int], str] = field(metadata=NO_BYTES)
     """Plans what generates the data of an iteration; returns the id of an artifact of kind `rollouts`. The
     state names the policies to sample from."""
-    plan_learning: PlanLearning
+    plan_learning: PlanLearning = field(metadata=NO_BYTES)
     """Plans what an iteration learns from rollouts, its own or stored ones; returns the state after it."""
     episode_settings: Callable[[SettingsT], PluginSettings]
     """The settings that its episodes depend on, for the recipes of stages that play them."""
@@ -119,16 +120,16 @@ class Method(Generic[SettingsT]):
     """How an episode is played, given those settings."""
     role_limits: Callable[[Any, SamplingConfig], Mapping[str, RoleLimits]]
     """How the turns of each role are sampled, given the settings of episodes."""
-    columns: Callable[[SettingsT], Sequence[Column]]
+    columns: Callable[[SettingsT], Sequence[Column]] = field(metadata=NO_BYTES)
     """What tables and reports show of its runs, in order."""
     first_attempt_settings: Callable[[Any], PluginSettings] = _all_settings
     """Those settings with the defaults in place of all that first attempts without memory do not depend on,
     so that evaluations are computed again only where they can change."""
     retrieval: Callable[[SettingsT], RetrievalSettings | None] = _no_retrieval
     """How its memory is searched; None where it has none."""
-    reflecting: Callable[[Any], Reflecting | None] = _no_reflections
+    reflecting: Callable[[Any], ReflectionSpec | None] = _no_reflections
     """How it reflects, given the settings of episodes; None where it has no prompts for that."""
-    packages: tuple[str, ...] = ()
+    packages: tuple[str, ...] = field(default=(), metadata=NO_BYTES)
     """Further packages whose code decides what happens in its stages; the method's own package always
     counts."""
     chat_server: Callable[[Any], JudgeFeedback | None] = _no_chat_server
@@ -136,12 +137,12 @@ class Method(Generic[SettingsT]):
     none."""
     shows_failed_attempts: Callable[[SettingsT], bool] = _shows_none
     """Whether prompts of attempts show how another one failed (`PromptFormat.retry`)."""
-    plan_beginning: Callable[[Planner, RunState], RunState] = _nothing_more
+    plan_beginning: Callable[[Planner, RunState], RunState] = field(default=_nothing_more, metadata=NO_BYTES)
     """Plans what the method needs once, before the first iteration, such as a second model."""
-    require_possible: Callable[[RunConfig], None] = _all_is_possible
+    require_possible: Callable[[RunConfig], None] = field(default=_all_is_possible, metadata=NO_BYTES)
     """Raises ConfigError or ValueError, which names them, for settings of a run that exclude each other with
     the method."""
-    pretrained_models: Callable[[SettingsT], Sequence[str]] = _no_models
+    pretrained_models: Callable[[SettingsT], Sequence[str]] = field(default=_no_models, metadata=NO_BYTES)
     """Folders or hub names of pretrained models that it needs besides the policy's."""
-    plan_evaluation: PlanEvaluation = _no_evaluation
+    plan_evaluation: PlanEvaluation = field(default=_no_evaluation, metadata=NO_BYTES)
     """Plans evaluations of its own."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from erl_pipeline.config.generation import SamplingConfig
     from erl_pipeline.environments.prompt_format import AttemptPrompts, PromptFormat
     from erl_pipeline.episodes.context import EpisodeContext, EpisodeProtocol
-    from erl_pipeline.episodes.limits import RoleLimits
+    from erl_pipeline.episodes.rows import RoleLimits
     from erl_pipeline.methods.interface import OpenEpisode
     from storage.tables.trajectories import Trajectory
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 async def run_single_attempt(context: EpisodeContext, role: str, prompts: AttemptPrompts) -> list[Trajectory]:
     """Attempt the task once."""
     from erl_pipeline.episodes.attempt import play_attempt
-    from erl_pipeline.episodes.context import Place
+    from erl_pipeline.episodes.context import TurnKey
 
-    place = Place(role, phase=0)
+    place = TurnKey(role, phase=0)
     attempt = await play_attempt(
         context, place, lambda instructions, observation: prompts.attempt(instructions, observation, [])
     )
@@ -37,7 +37,7 @@ def open_single_attempt(role: str) -> OpenEpisode:
     def open_episode(
         settings: Any, prompts: PromptFormat | None, *, first_only: bool, retrieval: bool
     ) -> EpisodeProtocol:
-        from erl_pipeline.episodes.plain_prompts import PlainPrompts
+        from erl_pipeline.episodes.attempt import PlainPrompts
 
         return partial(run_single_attempt, role=role, prompts=prompts or PlainPrompts())
 
@@ -48,7 +48,7 @@ def single_attempt_limits(role: str) -> Callable[[Any, SamplingConfig], Mapping[
     """`Method.role_limits`: attempts of this role are sampled as the configuration says."""
 
     def role_limits(settings: Any, sampling: SamplingConfig) -> Mapping[str, RoleLimits]:
-        from erl_pipeline.episodes.limits import RoleLimits
+        from erl_pipeline.episodes.rows import RoleLimits
 
         return {role: RoleLimits(sampling.temperature, sampling.max_new_tokens)}
 

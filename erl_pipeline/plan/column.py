@@ -39,8 +39,8 @@ class Column:
     interest. `share`: the number is a share in [0, 1], which reports give in percent. `interval`: the
     manifest has the ends of its 95 % interval as `METRIC_low` and `METRIC_high`. `adds_up`: its sum over
     iterations is of interest. `only_with` names another number; this one has a meaning only if the manifest
-    has the other and it is not 0. Without `in_tables`, only reports show the number, by its `drawn` line. An
-    `optional` column is left out of tables in which it has no value.
+    has the other and it is not 0. Without `in_tables`, only reports show the number, by its `drawn` line. A
+    column is left out of tables in which it has no value.
     """
 
     stage: str
@@ -55,7 +55,6 @@ class Column:
     adds_up: bool = False
     only_with: str = ""
     in_tables: bool = True
-    optional: bool = False
     drawn: ChartLine | None = None
     headline: Headline | None = None
 

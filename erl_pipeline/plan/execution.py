@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 
-from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.plan.job import StageJob, StageOutcome, outcome_of
 from erl_pipeline.plan.listener import Listener
 from erl_pipeline.plan.plan import Place, Plan, PlannedStage
@@ -22,10 +21,16 @@ from storage.errors import (
     ConfigError,
     DamagedArtifact,
     InputError,
+    Interrupted,
     PrunedFileError,
 )
 
 _LOOK_SECONDS = 0.2
+
+
+def wait_for_one(at_work: Collection[Future[Manifest]]) -> Collection[Future[Manifest]]:
+    """Wait a moment until something at work has ended; returns what has."""
+    return wait(at_work, timeout=_LOOK_SECONDS, return_when=FIRST_COMPLETED).done
 
 
 @dataclass(frozen=True)
@@ -36,10 +41,12 @@ class Execution:
     Artifacts at `trusted` places are in the run's ledger: they are looked at only if something is to be made
     from them. `stopped` says whether the run was asked to stop. `makers` gives the stages, outside of the
     plan, that made artifacts from which the plan begins; it is called only if one of these has to be made
-    again.
+    again. A simulation has no store: then every stage is computed. It says itself with `has_room` whether a
+    stage can begin now, instead of by the runner's workers and `devices`, and its `wait_for_one` turns the
+    clock.
     """
 
-    store: ArtifactStore
+    store: ArtifactStore | None
     runner: Runner
     worker: WorkerSettings
     devices: int
@@ -48,6 +55,8 @@ class Execution:
     stopped: Callable[[], bool]
     trusted: Collection[Place] = frozenset()
     makers: Callable[[], Sequence[PlannedStage]] = tuple
+    has_room: Callable[[PlannedStage], bool] | None = None
+    wait_for_one: Callable[[Collection[Future[Manifest]]], Collection[Future[Manifest]]] = wait_for_one
 
 
 def execute(plan: Plan, execution: Execution) -> None:
@@ -126,11 +135,12 @@ class _Walk:
             self._later.remove(due)
             heapq.heappush(self._ready, due[1])
         held: list[int] = []
+        computed = {self._nodes[each.number].artifact_id for each in self._at_work.values()}
         while self._ready:
             self._raise_if_stopped()
             number = heapq.heappop(self._ready)
             node = self._nodes[number]
-            if any(node.artifact_id == self._nodes[each.number].artifact_id for each in self._work()):
+            if node.artifact_id in computed:
                 self._await(number, {node.artifact_id})
             elif not self._reuse(number):
                 if not self._has_room(node):
@@ -138,6 +148,7 @@ class _Walk:
                 elif damaged := self._damaged_inputs(node):
                     self._await(number, damaged)
                 else:
+                    computed.add(node.artifact_id)
                     self._submit(number)
         for number in held:
             heapq.heappush(self._ready, number)
@@ -146,7 +157,7 @@ class _Walk:
         """Record a stage as reused if its artifact is committed and undamaged, and say whether it is; a
         damaged artifact is set aside."""
         node, started = self._nodes[number], time.perf_counter()
-        if node.artifact_id in self._absent or node.artifact_id in self._incomplete:
+        if self._store is None or node.artifact_id in self._absent or node.artifact_id in self._incomplete:
             return False
         try:
             manifest = self._store.find(node.artifact_id, node.stage.name)
@@ -164,9 +175,11 @@ class _Walk:
     def _has_room(self, node: PlannedStage) -> bool:
         """Whether a worker is free, and a device too if the stage needs one."""
         given = self._given
+        if given.has_room is not None:
+            return given.has_room(node)
         if len(self._at_work) >= given.runner.workers:
             return False
-        busy = sum(self._nodes[each.number].stage.needs == "device" for each in self._work())
+        busy = sum(self._nodes[each.number].stage.needs == "device" for each in self._at_work.values())
         return node.stage.needs != "device" or busy < given.devices
 
     def _damaged_inputs(self, node: PlannedStage) -> set[str]:
@@ -175,7 +188,7 @@ class _Walk:
         to_check = list(node.recipe.inputs.values())
         while to_check:
             artifact_id = to_check.pop(0)
-            if artifact_id in self._whole:
+            if artifact_id in self._whole or self._store is None:
                 continue
             try:
                 with self._store.reading():
@@ -242,7 +255,8 @@ class _Walk:
 
     def _set_aside(self, artifact_id: str, damage: DamagedArtifact) -> None:
         self._given.listener.warn(f"{damage} It is set aside and made again.")
-        self._store.discard_damaged(artifact_id)
+        if self._store is not None:
+            self._store.discard_damaged(artifact_id)
         self._absent.add(artifact_id)
 
     def _submit(self, number: int) -> None:
@@ -255,7 +269,7 @@ class _Walk:
 
     def _collect(self) -> None:
         """Wait until something at work has ended, and record it or decide what follows from its failure."""
-        ended, _ = wait(self._at_work, timeout=_LOOK_SECONDS, return_when=FIRST_COMPLETED)
+        ended = self._given.wait_for_one(self._at_work)
         for future in sorted(ended, key=lambda each: self._at_work[each].number):
             work = self._at_work.pop(future)
             error = future.exception()
@@ -315,9 +329,6 @@ class _Walk:
             if not unmet:
                 del self._unmet[dependent]
                 heapq.heappush(self._ready, dependent)
-
-    def _work(self) -> Collection[_AtWork]:
-        return self._at_work.values()
 
     def _raise_if_stopped(self) -> None:
         if self._given.stopped():

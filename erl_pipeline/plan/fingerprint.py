@@ -1,8 +1,8 @@
 """Fingerprints of code, which change when a package's code may do something else.
 
-They are taken over syntax trees, so that comments, blank lines and formatting change nothing. Docstrings
-count: descriptions of tools and settings are made from them, and a policy may read those. Data files of a
-package (templates, word lists) count with all their bytes; files whose names begin with a dot do not count.
+They are taken over syntax trees, so that comments, blank lines and formatting change nothing. Of a whole
+package, docstrings count. Data files of a package (templates, word lists) count with all their bytes; files
+whose names begin with a dot do not count. `plan.plugin_code` takes those of plug-ins.
 """
 
 from __future__ import annotations
@@ -25,6 +25,17 @@ def package_fingerprint(package: str) -> str:
 
     Raises ConfigError for a package that has no source files on this machine.
     """
+    place = package_place(package)
+    if place.is_file():
+        return files_fingerprint([(place.name, place)])
+    return files_fingerprint((path.relative_to(place).as_posix(), path) for path in _files(place))
+
+
+def package_place(package: str) -> Path:
+    """The folder of a package, or the file of a module that is not a package.
+
+    Raises ConfigError for a package that has no source files on this machine.
+    """
     try:
         spec = importlib.util.find_spec(package)
     except ModuleNotFoundError:  # A package above it is missing.
@@ -34,10 +45,16 @@ def package_fingerprint(package: str) -> str:
             f"package {package} has no source files, so no fingerprint of its code can be taken"
         )
     origin = Path(spec.origin)
-    if spec.submodule_search_locations is None:
-        return files_fingerprint([(origin.name, origin)])
-    folder = origin.parent
-    return files_fingerprint((path.relative_to(folder).as_posix(), path) for path in _files(folder))
+    return origin if spec.submodule_search_locations is None else origin.parent
+
+
+def data_files(place: Path) -> list[tuple[str, Path]]:
+    """The names and paths of a package's files that are no modules of Python; none for a single module."""
+    if place.is_file():
+        return []
+    return sorted(
+        (path.relative_to(place).as_posix(), path) for path in _files(place) if path.suffix != ".py"
+    )
 
 
 def files_fingerprint(files: Iterable[tuple[str, Path]]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Protocol
 
-from erl_pipeline.engines.interface import Interrupted
+from storage.errors import Interrupted
 
 if TYPE_CHECKING:
     from erl_pipeline.plan.job import StageOutcome

@@ -19,7 +19,6 @@ from storage.filesystem import open_root
 
 if TYPE_CHECKING:
     from erl_pipeline.trainers.other_nodes import OtherNodes
-    from storage.memory.reflection_memory import ReflectionMemory
 
 T = TypeVar("T")
 
@@ -81,19 +80,6 @@ class Resources:
     def kept(self, name: str) -> Any | None:
         """What `keep` has made under this name; None if nothing."""
         return self._kept.get(name)
-
-    def memory(self, embedding_model: str) -> ReflectionMemory:
-        """The reflection memory of the run; its versions are searched and written through this object."""
-
-        def open_memory() -> ReflectionMemory:
-            from erl_pipeline.policies.embedding import SentenceEmbedder
-            from storage.memory.reflection_memory import ReflectionMemory
-
-            return ReflectionMemory(
-                self.store.uri, self.settings.run, self.store, SentenceEmbedder(embedding_model)
-            )
-
-        return self.keep(f"memory {embedding_model}", open_memory)
 
     def close(self) -> None:
         """End what was started."""

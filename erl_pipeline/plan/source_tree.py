@@ -1,10 +1,19 @@
-"""The modules that a module imports, directly or indirectly, by its source; and digests of their code."""
+"""The definitions that code reaches by its source, and digests of them.
+
+A definition is what the top level of a module binds to a name: a function, a class, a constant. It reaches
+the definitions whose names it mentions, in its own module or through imports, also through imports within
+functions. What a module does when it is imported, beyond binding names, is reached with every import of it.
+So code that stands beside what is reached, such as the drawing of a board, does not count.
+
+Docstrings do not count, unless the code that is reached reads docstrings or makes schemas of them: then a
+policy may see them.
+"""
 
 from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -12,58 +21,87 @@ from pathlib import Path
 from erl_pipeline.plan.fingerprint import normalised_tree
 from storage.artifacts.recipe import ID_LENGTH
 
+Name = tuple[str, str]
+"""A module, and a name that it binds; an empty name is what the module does when it is imported."""
+
+LeftOut = tuple[tuple[str, frozenset[str]], ...]
+
+_ALL = "*"
+_READS_DOCSTRINGS = frozenset(
+    {"__doc__", "getdoc", "description", "get_json_schema", "model_json_schema", "json_schema"}
+)
+_FINDS_CODE_BY_ITSELF = frozenset(
+    {"import_module", "__import__", "pkgutil", "globals", "exec", "eval"}
+    | {"__init_subclass__", "__subclasses__"}
+)
+_BINDS_ONLY = frozenset(
+    {"dataclass", "cache", "lru_cache", "contextmanager", "asynccontextmanager", "runtime_checkable"}
+    | {"overload", "final", "total_ordering", "singledispatch", "wraps", "no_grad", "inference_mode"}
+)
+"""Decorators that register nothing: a function or class with any other counts when its module is imported."""
+_ONLY_TYPED = frozenset({"dataclass", "NamedTuple", "Protocol", "TypedDict"})
+"""Classes whose fields' types do nothing, unlike those of pydantic models."""
+
 
 @dataclass(frozen=True)
 class SourceTree:
-    """Modules as files below a folder.
+    """Modules that are followed. All others, such as those of libraries, count only by their names.
 
-    Only modules of `packages` are followed. `plugged_in` maps a group of plug-ins, for which code calls
-    `plugins("GROUP")`, to the packages that this call may give.
+    `roots`: module -> its file, or the folder of a package. `plugged_in`: a group of plug-ins, for which code
+    calls `plugins("GROUP")` -> the definitions that this call may give. `left_out`: name of a class -> the
+    keywords that do not count in a call of it.
     """
 
-    folder: Path
-    packages: Sequence[str]
-    plugged_in: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    roots: Mapping[str, Path]
+    plugged_in: Mapping[str, Sequence[Name]] = field(default_factory=dict)
+    left_out: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    cautious: bool = True
+    """Where reached code finds other code by itself, as by importing modules whose names it makes, all
+    modules of its root count. Not needed for code that is known to find none that gives bytes."""
+    _paths: dict[str, Path | None] = field(default_factory=dict)
+    _sources: dict[str, _Source] = field(default_factory=dict)
 
     def path(self, module: str) -> Path | None:
         """The file of a module; None for one that is not in this tree."""
-        if module.partition(".")[0] not in self.packages:
-            return None
-        base = self.folder.joinpath(*module.split("."))
-        for path in (base.with_suffix(".py"), base / "__init__.py"):
-            if path.is_file():
-                return path
+        if module not in self._paths:
+            self._paths[module] = self._find(module)
+        return self._paths[module]
+
+    def _find(self, module: str) -> Path | None:
+        for root, place in self.roots.items():
+            if module == root and place.suffix == ".py":
+                return place
+            if module == root or module.startswith(f"{root}."):
+                base = place.joinpath(*module[len(root) + 1 :].split("."))
+                for path in (base / "__init__.py", base.with_suffix(".py")):
+                    if path.is_file():
+                        return path
         return None
 
-    def reach(self, module: str) -> set[str]:
-        """The module and all modules that it imports, directly or indirectly, at the top of a file or within
-        functions. Imports that only a type checker sees are left out."""
-        found: set[str] = set()
-        waiting = [module]
-        while waiting:
-            name = waiting.pop()
-            path = self.path(name)
-            if path is None or name in found:
-                continue
-            found.add(name)
-            package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-            imports, groups = _followed(path, package)
-            waiting += imports
-            for group in groups:
-                for plugin in self.plugged_in.get(group, ()):
-                    waiting += self._modules_of(plugin)
-        return found
-
-    def digest(self, module: str) -> str:
-        """The digest of a module's code, without docstrings and without the versions of its stages."""
-        path = self.path(module)
-        assert path is not None
-        return hashlib.sha256(normalised_tree(_bare(_parsed(path)))).hexdigest()[:ID_LENGTH]
-
-    def _modules_of(self, package: str) -> Iterator[str]:
-        for path in self.folder.joinpath(*package.split(".")).rglob("*.py"):
-            parts = path.relative_to(self.folder).with_suffix("").parts
+    def modules(self, root: str) -> Iterator[str]:
+        """All modules of a root."""
+        place = self.roots[root]
+        if place.suffix == ".py":
+            yield root
+            return
+        for path in sorted(place.rglob("*.py")):
+            parts = (root, *path.relative_to(place).with_suffix("").parts)
             yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+    def reach(self, starts: Iterable[Name]) -> dict[Name, str]:
+        """The definitions that some reach, themselves included, and the digest of each."""
+        return _Walk(self).from_starts(starts)
+
+    def source(self, module: str) -> _Source | None:
+        """What a module binds; None for a module that is not in this tree."""
+        path = self.path(module)
+        if path is None:
+            return None
+        if module not in self._sources:
+            self._sources[module] = _source(
+                path, path.stat().st_mtime_ns, module, tuple(self.left_out.items())
+            )
+        return self._sources[module]
 
 
 def stage_calls(tree: ast.AST) -> Iterator[ast.Call]:
@@ -73,65 +111,300 @@ def stage_calls(tree: ast.AST) -> Iterator[ast.Call]:
             yield node
 
 
-def _parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+@dataclass(frozen=True)
+class _Source:
+    """A module. `bound`: name -> the statements that bind it. `imported`: name -> the module and the name in
+    it that it stands for, without a name for the module itself. `effects`: statements that do more than bind.
+    `stars`: modules of which all names are imported."""
+
+    module: str
+    package: str
+    left_out: LeftOut
+    bound: dict[str, list[ast.stmt]]
+    imported: dict[str, Name]
+    effects: list[ast.stmt]
+    stars: list[str]
+
+    def take(self, statements: Iterable[ast.stmt], *, nested: ast.stmt | None = None) -> None:
+        """Sort statements; `nested` is the compound statement that they are in."""
+        for each in statements:
+            holder = nested or each
+            if isinstance(each, ast.Import | ast.ImportFrom):
+                for name, target in _imports(each, self.package):
+                    if name == _ALL:
+                        self.stars.append(target[0])
+                    else:
+                        self.imported[name] = target
+            elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                self.bound.setdefault(each.name, []).append(holder)
+                if any(_last_name(decorator) not in _BINDS_ONLY for decorator in each.decorator_list):
+                    self.effects.append(holder)
+            elif isinstance(each, ast.Assign | ast.AnnAssign | ast.AugAssign):
+                targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+                parts = [part for target in targets for part in _parts(target)]
+                for part in parts:
+                    if isinstance(part, ast.Name):
+                        self.bound.setdefault(part.id, []).append(holder)
+                if not all(isinstance(part, ast.Name) for part in parts):
+                    self.effects.append(holder)
+            elif isinstance(each, ast.If) and ast.unparse(each.test) == "TYPE_CHECKING":
+                self.take(each.orelse, nested=nested)
+            elif isinstance(each, ast.If) and ast.unparse(each.test).startswith("__name__ =="):
+                continue
+            elif not _is_text(each) and not isinstance(each, ast.Pass):
+                self.effects.append(holder)
+                for inner in ("body", "orelse", "finalbody"):
+                    self.take(getattr(each, inner, ()), nested=holder)
+                for handler in getattr(each, "handlers", ()):
+                    self.take(handler.body, nested=holder)
+
+
+@dataclass(frozen=True)
+class _Uses:
+    """What a statement mentions. `chains`: dotted names, such as `game.board.width`."""
+
+    chains: frozenset[tuple[str, ...]]
+    imported: Mapping[str, Name]
+    groups: tuple[str, ...]
+    texts: tuple[str, ...]
+    words: frozenset[str]
+    docstrings: tuple[str, ...]
+
+
+class _Walk:
+    """One walk from definition to definition."""
+
+    def __init__(self, tree: SourceTree) -> None:
+        self._tree = tree
+        self._waiting: list[Name] = []
+        self._seen: set[Name] = set()
+        self._executed: set[str] = set()
+        self._found: dict[Name, list[tuple[_Source, ast.stmt, list[str]]]] = {}
+        self._reads_docstrings = False
+
+    def from_starts(self, starts: Iterable[Name]) -> dict[Name, str]:
+        self._waiting += starts
+        while self._waiting:
+            module, name = self._waiting.pop()
+            if (module, name) not in self._seen:
+                self._seen.add((module, name))
+                self._visit(module, name)
+        return {name: self._digest(parts) for name, parts in self._found.items() if parts}
+
+    def _visit(self, module: str, name: str) -> None:
+        source = self._tree.source(module)
+        if source is None:
+            return
+        self._execute(module)
+        if name == _ALL:
+            self._waiting += [(module, each) for each in source.bound]
+            self._waiting += [target for target in source.imported.values() if target[1]]
+            return
+        statements = source.effects if name == "" else source.bound.get(name)
+        if statements is None:
+            self._follow(source, (name,), {}, [])
+            return
+        found = self._found.setdefault((module, name), [])
+        for statement in statements:
+            outside: list[str] = []
+            found.append((source, statement, outside))
+            self._follow_all(source, statement, outside)
+
+    def _follow_all(self, source: _Source, statement: ast.stmt, outside: list[str]) -> None:
+        uses = _uses(statement, source.package, source.left_out)
+        for chain in uses.chains:
+            self._follow(source, chain, uses.imported, outside)
+        for target, name in uses.imported.values():
+            self._execute(target)
+            if name:
+                self._execute(f"{target}.{name}")
+        for group in uses.groups:
+            self._waiting += self._tree.plugged_in.get(group, ())
+        for text in uses.texts:
+            if self._tree.path(text.partition(":")[0]) is not None:
+                self._waiting.append((text.partition(":")[0], _ALL))
+        self._reads_docstrings = self._reads_docstrings or not uses.words.isdisjoint(_READS_DOCSTRINGS)
+        if self._tree.cautious and not uses.words.isdisjoint(_FINDS_CODE_BY_ITSELF):
+            for root in self._tree.roots:
+                if f"{source.module}.".startswith(f"{root}."):
+                    self._waiting += [(module, _ALL) for module in self._tree.modules(root)]
+
+    def _follow(
+        self, source: _Source, chain: tuple[str, ...], imported: Mapping[str, Name], outside: list[str]
+    ) -> None:
+        """Follow a dotted name to what it stands for; note in `outside` where it leaves the tree."""
+        first = chain[0]
+        if first not in imported and first in source.bound:
+            self._waiting.append((source.module, first))
+            return
+        target = imported.get(first) or source.imported.get(first)
+        if target is None:
+            self._waiting += [(star, first) for star in source.stars if self._tree.path(star) is not None]
+            return
+        module, name = target
+        rest = list(chain[1:])
+        if name:
+            rest.insert(0, name)
+        while (
+            rest and self._tree.path(f"{module}.{rest[0]}") is not None and not self._binds(module, rest[0])
+        ):
+            module = f"{module}.{rest.pop(0)}"
+        if self._tree.path(module) is None:
+            outside.append(f"{first}={'.'.join((module, *rest))}")
+        else:
+            self._waiting.append((module, rest[0] if rest else _ALL))
+
+    def _binds(self, module: str, name: str) -> bool:
+        source = self._tree.source(module)
+        if source is None:
+            return False
+        return name in source.bound or source.imported.get(name, (module, name)) != (module, name)
+
+    def _digest(self, parts: Sequence[tuple[_Source, ast.stmt, list[str]]]) -> str:
+        digest = hashlib.sha256()
+        for source, statement, outside in parts:
+            digest.update(_normalised(statement))
+            uses = _uses(statement, source.package, source.left_out)
+            texts = uses.docstrings if self._reads_docstrings else ()
+            digest.update("\n".join([*sorted(outside), *texts]).encode())
+        return digest.hexdigest()[:ID_LENGTH]
+
+    def _execute(self, module: str) -> None:
+        """Count what the import of a module does, and the imports of that module."""
+        waiting = [module]
+        while waiting:
+            name = waiting.pop()
+            if name in self._executed:
+                continue
+            self._executed.add(name)
+            source = self._tree.source(name)
+            if source is None:
+                continue
+            if source.effects:
+                self._waiting.append((name, ""))
+            waiting.append(name.rpartition(".")[0])
+            for target, inner in source.imported.values():
+                waiting += [target, f"{target}.{inner}"] if inner else [target]
+            waiting += source.stars
 
 
 @cache
-def _followed(path: Path, package: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The modules that a module of `package` imports, and the groups of plug-ins that it asks for, each once.
-    Many stages reach the same modules, so a file is read once in a process."""
-    tree = _parsed(path)
-    return tuple(dict.fromkeys(_imports(tree, package))), tuple(dict.fromkeys(_asked_groups(tree)))
+def _source(path: Path, _changed: int, module: str, left_out: LeftOut) -> _Source:
+    """Read a module; again only after its file has changed."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    source = _Source(module, package, left_out, {}, {}, [], [])
+    source.take(ast.parse(path.read_bytes()).body)
+    return source
 
 
-def _imports(tree: ast.Module, package: str) -> list[str]:
-    """Modules that a module of `package` imports, and the packages that they are in."""
-    found: list[str] = []
-    for node in _running(tree):
-        if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            parts = package.split(".")
-            above = parts[: len(parts) - node.level + 1] if node.level else []
-            base = ".".join([*above, *([node.module] if node.module else [])])
-            found += [base, *(f"{base}.{alias.name}" for alias in node.names)]
-    return [name for each in found for name in _with_parents(each)]
-
-
-def _running(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes except those that only a type checker sees."""
-    yield node
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
-            for other in child.orelse:
-                yield from _running(other)
-        else:
-            yield from _running(child)
-
-
-def _with_parents(module: str) -> Iterator[str]:
-    parts = module.split(".")
-    return (".".join(parts[:length]) for length in range(1, len(parts) + 1))
-
-
-def _asked_groups(tree: ast.Module) -> Iterator[str]:
-    """Groups of plug-ins that a module asks for by name."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "plugins":
-            for argument in node.args:
-                if isinstance(argument, ast.Constant):
-                    yield str(argument.value)
-
-
-def _bare(tree: ast.Module) -> ast.Module:
-    """The same tree without docstrings and without the versions of stages; the tree itself is changed."""
-    for call in stage_calls(tree):
-        call.keywords = [keyword for keyword in call.keywords if keyword.arg != "version"]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+@cache
+def _uses(statement: ast.stmt, package: str, left_out: LeftOut) -> _Uses:
+    """What a statement mentions. Takes its docstrings out of it, and what does not count in its calls."""
+    chains: set[tuple[str, ...]] = set()
+    imported: dict[str, Name] = {}
+    groups: list[str] = []
+    texts: list[str] = []
+    words: set[str] = set()
+    docstrings: list[str] = []
+    dropped = dict(left_out)
+    waiting: list[ast.AST] = [statement]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            imported.update(_imports(node, package))
+            words.update(alias.name for alias in node.names)
+            continue
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            waiting += node.orelse
+            continue
+        if isinstance(node, ast.Attribute | ast.Name):
+            names, base = _dotted(node)
+            words.update(names)
+            if base is None:
+                chains.add(names)
+            else:
+                waiting.append(base)
+            continue
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            docstrings += [ast.unparse(each) for each in node.body if _is_text(each)]
             node.body = [each for each in node.body if not _is_text(each)]
-    return tree
+        if isinstance(node, ast.Call):
+            called = _last_name(node.func)
+            if called in dropped:
+                node.keywords = [each for each in node.keywords if each.arg not in dropped[called]]
+            if called == "plugins":
+                groups += [str(each.value) for each in node.args if isinstance(each, ast.Constant)]
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            words.add(node.name)
+            # The types of parameters are not followed: what a function is given was made elsewhere.
+            waiting += [*node.decorator_list, *node.args.defaults, *node.body]
+            waiting += [each for each in node.args.kw_defaults if each is not None]
+            continue
+        elif isinstance(node, ast.ClassDef):
+            words.add(node.name)
+            kinds = {_last_name(each) for each in (*node.decorator_list, *node.bases)}
+            if not kinds.isdisjoint(_ONLY_TYPED):
+                typed = [each for each in node.body if isinstance(each, ast.AnnAssign)]
+                waiting += [*node.decorator_list, *node.bases]
+                waiting += [each.value for each in typed if each.value is not None]
+                waiting += [each for each in node.body if not isinstance(each, ast.AnnAssign)]
+                continue
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _is_module(node.value):
+            texts.append(node.value)
+        waiting += ast.iter_child_nodes(node)
+    return _Uses(
+        frozenset(chains), imported, tuple(groups), tuple(texts), frozenset(words), tuple(docstrings)
+    )
+
+
+def _is_module(text: str) -> bool:
+    """Whether a text may name a module, or something in a module."""
+    return "." in text and text.replace(".", "_").replace(":", "_").isidentifier()
+
+
+@cache
+def _normalised(statement: ast.stmt) -> bytes:
+    return normalised_tree(statement)
+
+
+def _imports(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[tuple[str, Name]]:
+    """The names that an import binds, and what they stand for."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            first = alias.name.partition(".")[0]
+            yield alias.asname or alias.name, (alias.name, "")
+            if not alias.asname:
+                yield first, (first, "")
+        return
+    parts = package.split(".")
+    above = parts[: len(parts) - node.level + 1] if node.level else []
+    base = ".".join([*above, *([node.module] if node.module else [])])
+    for alias in node.names:
+        yield alias.asname or alias.name, (base, alias.name)
+
+
+def _dotted(node: ast.expr) -> tuple[tuple[str, ...], ast.expr | None]:
+    """The names of `a.b.c`, and the expression that they belong to where that is not a name itself."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.insert(0, node.attr)
+        node = node.value
+    return ((node.id, *names), None) if isinstance(node, ast.Name) else (tuple(names), node)
+
+
+def _last_name(node: ast.expr) -> str:
+    """`c` of `a.b.c` and of a call of it; empty for any other expression."""
+    if isinstance(node, ast.Call):
+        return _last_name(node.func)
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _parts(target: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(target, ast.Tuple | ast.List):
+        for each in target.elts:
+            yield from _parts(each)
+    else:
+        yield target
 
 
 def _is_text(statement: ast.stmt) -> bool:

@@ -7,20 +7,25 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
-from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.policy import PretrainedPolicyConfig
+from erl_pipeline.config.plugins.installed import Plugin, plugins
 from erl_pipeline.config.warm_start import MessagesWarmStart
 from erl_pipeline.plan.fingerprint import package_fingerprint
+from erl_pipeline.plan.plugin_code import plugin_fingerprints
 from erl_pipeline.policies.checkpoint_files import require_checkpoint, weights_digest
+from erl_pipeline.policies.kind import policy_traits
 from storage.errors import InputError
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.environments.interface import MixturePart
 
-CodeOwner = Literal["environment", "method", "trainer"]
-"""Whose code is part of recipes: the plug-ins whose code people write and edit."""
+CodeOwner = Literal["environment", "examination", "method", "policy", "engine", "trainer"]
+"""Whose code is part of recipes: the plug-ins whose code people write and edit. `examination` is all that an
+environment offers, also what gives no bytes of a run, such as gold answers."""
+
+NO_CODE: Mapping[CodeOwner, Mapping[str, str]] = {owner: {} for owner in get_args(CodeOwner)}
 
 
 @dataclass(frozen=True)
@@ -60,12 +65,16 @@ def read_sources(config: RunConfig) -> Sources:
     Raises InputError for a file or a checkpoint that cannot be read.
     """
     environment = environment_sources(config)
-    model = config.policy.model if isinstance(config.policy, PretrainedPolicyConfig) else None
+    model = policy_traits(config.policy).model
     return replace(
         environment,
         code={
-            owner: {each: package_fingerprint(each) for each in packages}
-            for owner, packages in code_packages(config).items()
+            **environment.code,
+            "method": plugin_fingerprints([plugins("methods")[config.method.type]]),
+            **{
+                owner: {each: package_fingerprint(each) for each in packages}
+                for owner, packages in _packages_of_others(config).items()
+            },
         },
         files={**environment.files, **_digests(_conversation_files(config))},
         weights=None if model is None else weights_digest(model),
@@ -77,12 +86,10 @@ def read_sources(config: RunConfig) -> Sources:
 def code_packages(config: RunConfig) -> Mapping[CodeOwner, Sequence[str]]:
     """The packages whose code is part of the recipes of a run."""
     method = plugins("methods")[config.method.type]
-    trainer = plugins("trainers")[config.trainer.type]
     return {
         "environment": environment_packages(config),
         "method": method.packages,
-        # The project's own trainer is guarded by the versions of the stages that train.
-        "trainer": [each for each in trainer.packages if not trainer.is_own],
+        **_packages_of_others(config),
     }
 
 
@@ -91,10 +98,22 @@ def environment_sources(config: RunConfig) -> Sources:
 
     Raises InputError for a file that cannot be read.
     """
+    found = _environment_plugins(config)
+    of_plugins = plugin_fingerprints(found)
+    # What settings name, such as a scorer, counts whole.
+    named = [each for each in environment_packages(config) if each not in of_plugins]
     return Sources(
-        code={"environment": {each: package_fingerprint(each) for each in environment_packages(config)}},
+        code={"environment": {**of_plugins, **{each: package_fingerprint(each) for each in named}}},
         files=_digests(_environment_files(config)),
     )
+
+
+def examined_sources(config: RunConfig) -> Sources:
+    """The same, and all code of the environment, for an examination of it."""
+    sources = environment_sources(config)
+    examined = plugin_fingerprints(_environment_plugins(config), whole=True)
+    whole = {f"{package}, all of it": each for package, each in examined.items()}
+    return replace(sources, code={**sources.code, "examination": whole})
 
 
 def require_sources(config: RunConfig) -> None:
@@ -103,8 +122,8 @@ def require_sources(config: RunConfig) -> None:
     Weights are not read, and nothing is downloaded.
     """
     _digests({**_environment_files(config), **_conversation_files(config)})
-    policy = config.policy
-    models = [policy.model] if isinstance(policy, PretrainedPolicyConfig) else []
+    model = policy_traits(config.policy).model
+    models = [] if model is None else [model]
     for model in (*models, *_method_models(config)):
         require_checkpoint(model)
 
@@ -113,9 +132,9 @@ def unread_sources(config: RunConfig) -> Sources:
     """Sources for which nothing was read, for plans whose artifacts are known from a ledger."""
     paths = [*_environment_files(config).values(), *_conversation_files(config).values()]
     return Sources(
-        code={"environment": {}, "method": {}, "trainer": {}},
+        code=NO_CODE,
         files={str(path): "" for path in paths},
-        weights="" if isinstance(config.policy, PretrainedPolicyConfig) else None,
+        weights=None if policy_traits(config.policy).model is None else "",
         models=dict.fromkeys(_method_models(config), ""),
         read=False,
     )
@@ -125,12 +144,32 @@ def environment_packages(config: RunConfig) -> Sequence[str]:
     """The packages with the code of a configuration's environment: its own, those that its settings bring in,
     and, for a mixture, those of its parts."""
     installed = plugins("environments")
-    environment = installed[config.environment.type]
-    parts = environment.value.parts(config.environment).values()
-    of_parts = [
-        package for part in parts for package in installed[part.settings.type].packages_for(part.settings)
-    ]
-    return tuple(dict.fromkeys([*environment.packages_for(config.environment), *of_parts]))
+    all_settings = [config.environment, *(part.settings for part in _parts(config))]
+    found = [package for each in all_settings for package in installed[each.type].packages_for(each)]
+    return tuple(dict.fromkeys(found))
+
+
+def _environment_plugins(config: RunConfig) -> list[Plugin]:
+    installed = plugins("environments")
+    return [installed[config.environment.type], *(installed[part.settings.type] for part in _parts(config))]
+
+
+def _parts(config: RunConfig) -> list[MixturePart]:
+    """The parts of a mixture; none for any other environment."""
+    return list(plugins("environments")[config.environment.type].value.parts(config.environment).values())
+
+
+def _packages_of_others(config: RunConfig) -> dict[CodeOwner, list[str]]:
+    """Packages of the kind of policy, the engine and the trainer; none of the project's own, whose code the
+    versions of the stages guard."""
+    chosen: dict[CodeOwner, Plugin] = {
+        "policy": plugins("policies")[config.policy.type],
+        "engine": plugins("engines")[config.engine.type],
+        "trainer": plugins("trainers")[config.trainer.type],
+    }
+    return {
+        owner: [each for each in plugin.packages if not plugin.is_own] for owner, plugin in chosen.items()
+    }
 
 
 def _method_models(config: RunConfig) -> Sequence[str]:
@@ -148,8 +187,7 @@ def _environment_files(config: RunConfig) -> dict[str, Path]:
 
 def _conversation_files(config: RunConfig) -> dict[str, Path]:
     """The same for the file that the policy's warm start trains on, if any."""
-    policy = config.policy
-    warm_start = policy.warm_start if isinstance(policy, PretrainedPolicyConfig) else None
+    warm_start = policy_traits(config.policy).warm_start
     if not isinstance(warm_start, MessagesWarmStart):
         return {}
     return {"policy.warm_start.file": Path(warm_start.file)}

@@ -1,9 +1,10 @@
 """The check of stage versions: a stage whose code has changed needs a new version, or a recorded reason why
 its bytes stay the same.
 
-`erl_pipeline/stages/versions.toml` holds, for every stage, its version and the fingerprint of all modules
-that its `compute` reaches. `python -m erl_pipeline.plan.versions` compares the file with the code, and so
-does a test. The code of environments and methods is left out, because recipes hold its fingerprint.
+`erl_pipeline/stages/versions.toml` holds, for every stage, its version and the fingerprint of all definitions
+that its `compute` and the model of its settings reach. `python -m erl_pipeline.plan.versions` compares the
+file with the code, and so does a test. The code of environments and methods is left out, because recipes hold
+its fingerprint.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.plan.source_tree import SourceTree, stage_calls
+from erl_pipeline.config.plugins.installed import Group, plugins
+from erl_pipeline.plan.plugin_code import left_out
+from erl_pipeline.plan.source_tree import Name, SourceTree, stage_calls
+from erl_pipeline.plan.sources import CodeOwner
 from erl_pipeline.plan.stage import Stage
 from storage.artifacts.recipe import ID_LENGTH
 
@@ -30,6 +33,7 @@ FOLDER = Path(__file__).parents[2]
 STAGES = ("erl_pipeline.stages", "erl_pipeline.methods")
 FILE = FOLDER / "erl_pipeline/stages/versions.toml"
 
+_RUN_NO_STAGES = ("runners", "scorers")
 _COMMAND = "python -m erl_pipeline.plan.versions"
 _HEAD = f"""\
 # The versions of all stages, and fingerprints of the code that gives their bytes.
@@ -62,27 +66,30 @@ class VersionFile:
 
 @dataclass(frozen=True)
 class StageCode:
-    """A stage as its code is now. `modules`: name of a module that `compute` reaches -> its digest."""
+    """A stage as its code is now.
+
+    `fingerprint` is that of the definitions that it reaches. `modules`: name of a module that has some of
+    them -> the digest of all definitions in there that any stage reaches, to say where something changed.
+    """
 
     name: str
     compute: str
     version: int
+    fingerprint: str
     modules: Mapping[str, str]
-
-    @property
-    def fingerprint(self) -> str:
-        """A digest that changes when any of the modules does."""
-        lines = "".join(f"{name}\0{digest}\n" for name, digest in sorted(self.modules.items()))
-        return hashlib.sha256(lines.encode()).hexdigest()[:ID_LENGTH]
 
 
 def in_tree() -> SourceTree:
-    """The project's own modules. Its own trainer counts as part of the stages that ask for a trainer, because
-    recipes hold only the fingerprints of other trainers."""
-    trainers = [
-        package for each in plugins("trainers").found.values() if each.is_own for package in each.packages
-    ]
-    return SourceTree(FOLDER, ("storage", "erl_pipeline"), {"trainers": trainers})
+    """The project's own modules. Its own plug-ins count as part of the stages that ask for one."""
+    plugged_in: dict[str, list[Name]] = {}
+    records: list[Any] = []
+    for group in (each for each in get_args(Group) if each not in _RUN_NO_STAGES):
+        for plugin in (each for each in plugins(group).found.values() if each.is_own):
+            module, _, name = plugin.target.partition(":")
+            plugged_in.setdefault(group, []).append((module, name))
+            records.append(plugin.value)
+    roots = {name: FOLDER / name for name in ("storage", "erl_pipeline")}
+    return SourceTree(roots, plugged_in, left_out(records), cautious=False)
 
 
 def find_stages(packages: Iterable[str] = STAGES) -> list[Stage[Any]]:
@@ -98,28 +105,52 @@ def find_stages(packages: Iterable[str] = STAGES) -> list[Stage[Any]]:
 
 def stage_codes(tree: SourceTree, stages: Iterable[Stage[Any]]) -> list[StageCode]:
     """The code of stages as it is now. Stages that share a `compute` share a version, and count as one."""
-    digests: dict[str, str] = {}
-    codes: dict[str, StageCode] = {}
+    found: dict[str, tuple[Stage[Any], dict[Name, str]]] = {}
+    everything: dict[Name, str] = {}
     for stage in stages:
-        module = stage.compute.__module__
-        compute = f"{module}.{stage.compute.__qualname__}"
-        if compute in codes:
+        compute = f"{stage.compute.__module__}.{stage.compute.__qualname__}"
+        if compute in found:
             continue
+        starts = [(each.__module__, each.__qualname__) for each in (stage.compute, stage.settings)]
         held = _held_by_recipes(stage)
-        reached = [name for name in sorted(tree.reach(module)) if not f"{name}.".startswith(held)]
-        digests.update({name: tree.digest(name) for name in reached if name not in digests})
-        codes[compute] = StageCode(
-            stage.name, compute, stage.version, {name: digests[name] for name in reached}
+        reached = tree.reach(starts)
+        counted = {name: each for name, each in reached.items() if not f"{name[0]}.".startswith(held)}
+        found[compute] = stage, counted
+        everything.update(counted)
+    modules = {module: _fingerprint(everything, module) for module, _ in everything}
+    return [
+        StageCode(
+            stage.name,
+            compute,
+            stage.version,
+            _fingerprint(counted),
+            {module: modules[module] for module in sorted({module for module, _ in counted})},
         )
-    return list(codes.values())
+        for compute, (stage, counted) in found.items()
+    ]
+
+
+def _fingerprint(definitions: Mapping[Name, str], module: str | None = None) -> str:
+    """The digest of definitions, of one module or of all."""
+    lines = [
+        f"{each}\0{name}\0{digest}\n"
+        for (each, name), digest in sorted(definitions.items())
+        if module in (None, each)
+    ]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:ID_LENGTH]
 
 
 def _held_by_recipes(stage: Stage[Any]) -> tuple[str, ...]:
     """Name prefixes of the modules that a stage leaves out, because its recipes hold their fingerprint: those
-    of all methods, for a stage of a method."""
-    if "method" not in stage.code:
-        return ()
-    return tuple(f"{package}." for each in plugins("methods").found.values() for package in each.packages)
+    of all environments or methods. What these use of other modules counts."""
+    groups: tuple[tuple[CodeOwner, Group], ...] = (("environment", "environments"), ("method", "methods"))
+    return tuple(
+        f"{package}."
+        for owner, group in groups
+        if owner in stage.code
+        for each in plugins(group).found.values()
+        for package in each.packages
+    )
 
 
 def problem(code: StageCode, file: VersionFile) -> str | None:
@@ -133,7 +164,7 @@ def problem(code: StageCode, file: VersionFile) -> str | None:
     if code.fingerprint == recorded.fingerprint:
         return None
     changed = [name for name, digest in code.modules.items() if file.modules.get(name) != digest]
-    what = ", ".join(changed) or "it no longer imports some module"
+    what = ", ".join(changed) or "it reaches other definitions than before"
     return (
         f"{stage} still has version {code.version}, but its code has changed: {what}. "
         f"If it may give other bytes: {bump}. "
@@ -182,7 +213,8 @@ def raise_version(code: StageCode, tree: SourceTree) -> StageCode:
             before, after = line[: value.col_offset], line[value.end_col_offset :]
             lines[value.lineno - 1] = f"{before}{raised.version}{after}"
             path.write_text("".join(lines), encoding="utf-8")
-            print(f"{path.relative_to(tree.folder)}:{value.lineno}: {code.name} has version {raised.version}")
+            shown = path.relative_to(tree.roots[module.partition(".")[0]].parent)
+            print(f"{shown}:{value.lineno}: {code.name} has version {raised.version}")
             return raised
     raise ValueError(f"{path} makes no stage with compute={function}")
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.config.policy import LoraConfig, PretrainedPolicyConfig
+from erl_pipeline.config.policy import LoraConfig
+from erl_pipeline.policies.kind import policy_traits
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.recipe import derive_seed
 from storage.errors import ConfigError
@@ -44,11 +45,9 @@ class WeightsSettings(Settings):
 
 def weights_settings(config: RunConfig) -> WeightsSettings:
     """How the run's policy is loaded."""
-    policy = config.policy
-    if not isinstance(policy, PretrainedPolicyConfig):
-        return WeightsSettings(dtype="float32", lora=None, adapter_seed=None)
-    seed = None if policy.lora is None else derive_seed(config.seed, "adapter")
-    return WeightsSettings(dtype=policy.dtype, lora=policy.lora, adapter_seed=seed)
+    traits = policy_traits(config.policy)
+    seed = None if traits.lora is None else derive_seed(config.seed, "adapter")
+    return WeightsSettings(dtype=traits.dtype, lora=traits.lora, adapter_seed=seed)
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ import tempfile
 from pathlib import Path
 from typing import Literal
 
-from erl_pipeline.config.policy import PolicyConfig, PretrainedPolicyConfig
+from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.policies.adapters import merge_adapter, write_adapter
 from erl_pipeline.policies.checkpoints import WeightsSettings, load_checkpoint, stored_parts
+from erl_pipeline.policies.kind import policy_traits
 from erl_pipeline.policies.pretrained import save_policy
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
@@ -19,7 +20,7 @@ Exported = Literal["weights", "merged", "adapter"]
 
 
 def export_checkpoint(
-    store: ArtifactStore, policy: PolicyConfig, checkpoint_id: str, output: Path, adapter_only: bool = False
+    store: ArtifactStore, policy: PluginSettings, checkpoint_id: str, output: Path, adapter_only: bool = False
 ) -> Exported:
     """Write a checkpoint of a run with this policy into the folder `output`, whole or not at all.
 
@@ -47,19 +48,20 @@ def export_checkpoint(
 
 
 def _write(
-    store: ArtifactStore, policy: PolicyConfig, checkpoint_id: str, folder: Path, adapter_only: bool
+    store: ArtifactStore, policy: PluginSettings, checkpoint_id: str, folder: Path, adapter_only: bool
 ) -> Exported:
     parts = stored_parts(store, checkpoint_id)
     if parts.adapter_folder is None:
         shutil.copytree(parts.base_folder, folder, copy_function=shutil.copyfile)
         return "weights"
-    assert isinstance(policy, PretrainedPolicyConfig)
+    traits = policy_traits(policy)
+    assert traits.model is not None
     # The adapter is there: no fresh one is drawn.
-    settings = WeightsSettings(dtype=policy.dtype, lora=policy.lora, adapter_seed=None)
+    settings = WeightsSettings(dtype=traits.dtype, lora=traits.lora, adapter_seed=None)
     loaded = load_checkpoint(parts, settings)
     if adapter_only:
         # Outside the store a base is known by the name that it came from.
-        write_adapter(loaded.model, folder, base=policy.model)
+        write_adapter(loaded.model, folder, base=traits.model)
         return "adapter"
     merge_adapter(loaded.model)
     save_policy(loaded, folder)

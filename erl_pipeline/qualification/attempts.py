@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import combinations, repeat
 
-from erl_pipeline.qualification.examinee import Examinee, Gone
+from erl_pipeline.qualification.environment_process import EnvironmentProcess, ProcessLost
 from erl_pipeline.qualification.hostile_answers import HostileAnswer
 from erl_pipeline.qualification.leaks import Later
-from erl_pipeline.qualification.served_environment import Failure, Opening, Place
+from erl_pipeline.qualification.served_environment import Failure, Opening, Place, Split, TaskSign
 
 MOST_TURNS = 64
 """The most turns of an attempt; it is then abandoned. In a rollout the policy's context would end it."""
@@ -58,13 +58,13 @@ class Attempts:
         names: gives the id of a task, for messages.
     """
 
-    def __init__(self, examinee: Examinee, names: Callable[[Place], str], seen: Seen) -> None:
+    def __init__(self, examinee: EnvironmentProcess, names: Callable[[Place], str], seen: Seen) -> None:
         self._examinee = examinee
         self._names = names
         self._seen = seen
 
     def opening(self, place: Place) -> Opening | str:
-        """Begin an attempt; returns its opening, or the problem if it cannot begin. Raises Gone."""
+        """Begin an attempt; returns its opening, or the problem if it cannot begin. Raises ProcessLost."""
         opening = self._examinee.open(place)
         if isinstance(opening, Failure):
             return self._failed(place, "", opening)
@@ -73,18 +73,18 @@ class Attempts:
 
     def play(self, place: Place, turns: Sequence[str], *, secret: bool = False) -> Played:
         """Play an attempt with these turns, and then abandon it. In a `secret` attempt, what the environment
-        says need not hide the answer. Raises Gone."""
+        says need not hide the answer. Raises ProcessLost."""
         opening = self.opening(place)
         if isinstance(opening, str):
             return Played(0.0, False, 0, opening)
         return self._go_on(place, iter(turns), secret)
 
     def repeat(self, place: Place, answer: str) -> Played:
-        """Play an attempt that gives the same answer in each turn. Raises Gone."""
+        """Play an attempt that gives the same answer in each turn. Raises ProcessLost."""
         return self.play(place, list(repeat(answer, MOST_TURNS)))
 
     def use_up(self, place: Place, answers: Sequence[HostileAnswer]) -> Played:
-        """Play an attempt that gives these answers, as many as it can. Raises Gone."""
+        """Play an attempt that gives these answers, as many as it can. Raises ProcessLost."""
         opening = self.opening(place)
         if isinstance(opening, str):
             return Played(0.0, False, 0, opening)
@@ -100,8 +100,8 @@ class Attempts:
             said.append(text)
             try:
                 stepped = self._examinee.step(text)
-            except Gone as gone:
-                raise Gone(
+            except ProcessLost as gone:
+                raise ProcessLost(
                     f"task {self._names(place)}: answer {shown(text)}: {gone}", hung=gone.hung
                 ) from gone
             if isinstance(stepped, Failure):
@@ -115,9 +115,9 @@ class Attempts:
         if over:
             try:
                 finished = self._examinee.finish()
-            except Gone as gone:
+            except ProcessLost as gone:
                 text = f"task {self._names(place)}: after {shown(said[-1])}: {gone}"
-                raise Gone(text, hung=gone.hung) from gone
+                raise ProcessLost(text, hung=gone.hung) from gone
             if isinstance(finished, Failure):
                 return Played(0.0, False, number, self._failed(place, said[-1], finished))
             self._seen.called(finished.seconds)
@@ -144,3 +144,29 @@ class Attempts:
 def shown(text: str) -> str:
     """A text in the form used in counter-examples: escaped, and cut if it is long."""
     return ascii(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!a}... ({len(text):,} characters)"
+
+
+def first_difference(
+    tasks: Sequence[TaskSign], again: Sequence[TaskSign], split: Split, when: str
+) -> str | None:
+    """A sentence on the first task of a split that is different when made again; None if all are the same.
+
+    `when` says in the sentence how the tasks were made again.
+    """
+    for number, (one, other) in enumerate(zip(tasks, again, strict=False), start=1):
+        if one != other:
+            what = f"is {other.task_id}" if one.task_id != other.task_id else "is another problem"
+            return f"{split} task {number}, {one.task_id}, {what} {when}"
+    if len(tasks) != len(again):
+        return f"there are {len(tasks)} {split} tasks, and {len(again)} {when}"
+    return None
+
+
+def find_overlap(splits: Mapping[Split, Sequence[TaskSign]]) -> str | None:
+    """A sentence on the first problem in two splits, by the environment's `task_key`; None without any."""
+    for (name, tasks), (other_name, others) in combinations(splits.items(), 2):
+        known = {task.key: task.task_id for task in tasks}
+        for task in others:
+            if task.key in known:
+                return f"{other_name} task {task.task_id} is the {name} task {known[task.key]}"
+    return None

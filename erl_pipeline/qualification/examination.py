@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from itertools import cycle, zip_longest
 
 from erl_pipeline.environments.messages import ToolSchema
-from erl_pipeline.qualification.attempts import WRONG_ANSWERS, Attempts, Played, Seen, shown
+from erl_pipeline.qualification.attempts import (
+    WRONG_ANSWERS,
+    Attempts,
+    Played,
+    Seen,
+    find_overlap,
+    first_difference,
+    shown,
+)
 from erl_pipeline.qualification.check import (
     MEANINGS,
     CheckName,
@@ -16,20 +24,19 @@ from erl_pipeline.qualification.check import (
     Qualification,
     passed_or_failed,
 )
-from erl_pipeline.qualification.examinee import Examinee, Gone, Raised
+from erl_pipeline.qualification.environment_process import EnvironmentProcess, ProcessLost, Raised
 from erl_pipeline.qualification.hostile_answers import hostile_answers
 from erl_pipeline.qualification.leaks import Told, find_leak
 from erl_pipeline.qualification.learning import MOST_ANSWERS
 from erl_pipeline.qualification.served_environment import (
+    EnvironmentSpec,
     Failure,
     Opening,
     Place,
     Prepared,
     Solution,
     Split,
-    Subject,
 )
-from erl_pipeline.qualification.task_lists import find_overlap, first_difference
 from storage.artifacts.recipe import derive_seed
 
 _HASH_SEED, _OTHER_HASH_SEED = 0, 1
@@ -48,7 +55,7 @@ class Examined:
 
 
 def examine(
-    subject: Subject,
+    subject: EnvironmentSpec,
     tasks: int,
     answers: int,
     advance: Callable[[int], None] = lambda count: None,
@@ -74,7 +81,9 @@ def examine(
 class _Examination:
     """The state of one examination. A process that hung or died is replaced for the next check."""
 
-    def __init__(self, subject: Subject, advance: Callable[[int], None], stopped: Callable[[], None]) -> None:
+    def __init__(
+        self, subject: EnvironmentSpec, advance: Callable[[int], None], stopped: Callable[[], None]
+    ) -> None:
         self._subject = subject
         self._advance = advance
         self._stopped = stopped
@@ -83,13 +92,13 @@ class _Examination:
         self._places: Sequence[Place] = ()
         self._openings: dict[Place, Opening] = {}
         self._solutions: dict[Place, Solution] = {}
-        self._process: Examinee | None = None
+        self._process: EnvironmentProcess | None = None
 
     def of(self, tasks: int, answers: int) -> Examined:
         """Make all checks, in the order of `MEANINGS`; without tasks only the first applies."""
         try:
             results = [self._same_tasks(tasks)]
-        except (Raised, Gone) as error:
+        except (Raised, ProcessLost) as error:
             results = [passed_or_failed("same_tasks", 0, "tasks", f"no tasks could be made: {error}")]
         given = 0
         if self._places:
@@ -114,9 +123,9 @@ class _Examination:
             self._process.end()
             self._process = None
 
-    def _examinee(self) -> Examinee:
+    def _examinee(self) -> EnvironmentProcess:
         if self._process is None:
-            self._process = Examinee(self._subject, _HASH_SEED, self._stopped)
+            self._process = EnvironmentProcess(self._subject, _HASH_SEED, self._stopped)
             self._prepared = self._process.prepare()
         return self._process
 
@@ -138,7 +147,7 @@ class _Examination:
             "when fewer are asked for",
         )
         self._places = _chosen({split: len(tasks) for split, tasks in splits.items()}, count, self._subject)
-        with Examinee(self._subject, _OTHER_HASH_SEED, self._stopped) as other:
+        with EnvironmentProcess(self._subject, _OTHER_HASH_SEED, self._stopped) as other:
             again = other.prepare()
             for split, tasks in splits.items():
                 problem = problem or first_difference(
@@ -170,7 +179,7 @@ class _Examination:
                 counted += 1
                 played = self._attempts().play(place, solution.turns, secret=True)
                 problem = problem or _problem_of_gold(self._name(place), solution.turns, played)
-        except (Raised, Gone) as error:
+        except (Raised, ProcessLost) as error:
             ended_by = self._ended_by(error)
             problem = problem or ended_by
         if not counted and not problem:
@@ -203,7 +212,7 @@ class _Examination:
                             f"{played.reward:g}"
                         )
                 self._advance(1)
-        except Gone as gone:
+        except ProcessLost as gone:
             ended_by = self._ended_by(gone)
             problem = problem or ended_by
         return passed_or_failed("wrong_answers", counted, "attempts", problem)
@@ -222,7 +231,7 @@ class _Examination:
                 if played.problem:
                     failed += 1
                     problem = problem or played.problem
-        except Gone as gone:
+        except ProcessLost as gone:
             ended_by = self._ended_by(gone)
             problem = problem or ended_by
         if failed > 1:
@@ -239,7 +248,7 @@ class _Examination:
         texts = [answer.after(next(iter(self._openings.values())).prompt) for answer in chosen]
         try:
             learned = self._examinee().learn(self._places, texts)
-        except Gone as gone:
+        except ProcessLost as gone:
             return passed_or_failed(name, 0, "trajectories", self._ended_by(gone))
         if isinstance(learned, Failure):
             return passed_or_failed(name, 0, "trajectories", learned.text)
@@ -273,16 +282,16 @@ class _Examination:
     def _steps_in_time(self) -> CheckResult:
         return passed_or_failed("steps_in_time", self._seen.calls, "calls", self._seen.late_problem)
 
-    def _ended_by(self, error: Raised | Gone) -> str:
+    def _ended_by(self, error: Raised | ProcessLost) -> str:
         """A sentence on what ended a check; a process that hung or died is ended."""
-        if isinstance(error, Gone):
+        if isinstance(error, ProcessLost):
             self.end()
             if error.hung and self._seen.late_problem is None:
                 self._seen.late_problem = str(error)
         return str(error)
 
 
-def _chosen(sizes: dict[Split, int], count: int, subject: Subject) -> list[Place]:
+def _chosen(sizes: dict[Split, int], count: int, subject: EnvironmentSpec) -> list[Place]:
     """`count` tasks, from each split in turn, in an order that depends only on the seed."""
     orders: list[Iterable[Place]] = []
     for split, size in sizes.items():

@@ -19,19 +19,20 @@ from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.engines.interface import POLICY, Generation, GenerationRequest
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task, part_name
-from erl_pipeline.qualification.byte_policy import byte_ids, byte_policy
 from storage.texts import REPLACED_TEXTS
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+    from transformers import PreTrainedTokenizerBase
 
     from erl_pipeline.environments.prompt_format import PromptFormat
     from erl_pipeline.episodes.context import EpisodeProtocol
-    from erl_pipeline.episodes.play import Played
+    from erl_pipeline.episodes.play import PlayedEpisodes
     from erl_pipeline.policies.pretrained import LoadedPolicy
     from storage.tables.sft import SftRow
     from storage.tables.trajectories import Trajectory
+
 
 MOST_ANSWERS = 200
 """Hostile answers that are learned from; every kind is among the first."""
@@ -103,11 +104,10 @@ def _play(
     answers: Sequence[str],
     step_seconds: float,
     policy: LoadedPolicy,
-) -> Played:
+) -> PlayedEpisodes:
     from erl_pipeline.episodes.dialogue import ChatTokenizer
-    from erl_pipeline.episodes.limits import EpisodeLimits
-    from erl_pipeline.episodes.play import Batches, EpisodeSetup, play_episodes
-    from erl_pipeline.episodes.rows import Provenance
+    from erl_pipeline.episodes.play import BatchSampling, EpisodeSetup, play_episodes
+    from erl_pipeline.episodes.rows import EpisodeLimits, Provenance
 
     chosen = RunConfig.model_fields["method"].default
     method = plugins("methods")[chosen].value
@@ -140,7 +140,7 @@ def _play(
     episodes = math.ceil(len(answers) / 3)
     samples = range(math.ceil(episodes / len(tasks)))
     engine = _GivenAnswers(answers, min(policy.eos_token_ids))
-    return play_episodes(setup, list(tasks)[:episodes], samples, Batches(engine))
+    return play_episodes(setup, list(tasks)[:episodes], samples, BatchSampling(engine))
 
 
 def _of_part(protocols: Mapping[str, EpisodeProtocol]) -> EpisodeProtocol:
@@ -165,11 +165,10 @@ def _require_readable(table: Path, rows: Sequence[Trajectory]) -> None:
 
 def _remember(store: str, rows: Sequence[Trajectory]) -> int:
     """Put the policy's words and the feedback into a memory, and search it by them; returns its entries."""
-    from storage.memory.reflection_memory import ReflectionMemory
-    from storage.memory.standalone import Lesson
+    from storage.memory.standalone import Lesson, StandaloneMemory
 
     words = [(json.loads(row.messages)[-1]["content"], row.feedback, row.task_type) for row in rows]
-    memory = ReflectionMemory.open(store, "qualification", _Directions())
+    memory = StandaloneMemory(store, "qualification", _Directions())
     version = memory.add([Lesson(text, feedback, kind) for text, feedback, kind in words])
     queries = [text for text, _, _ in words]
     memory.at(version).search(queries, 2)
@@ -243,3 +242,73 @@ class _Directions:
         vectors = values.reshape(len(texts), _DIMENSION) - 127.5
         units: npt.NDArray[np.float32] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         return units
+
+
+CONTEXT = 4096
+"""Tokens."""
+
+_SPECIAL = ("<pad>", "<|im_start|>", "<|im_end|>")
+_TEMPLATE = (
+    "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}"
+    "{% for call in message['tool_calls'] or [] %}<tool_call>{{ call['function'] | tojson }}</tool_call>"
+    "{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""ChatML, with tools and calls in Hermes' form."""
+
+
+def byte_policy() -> LoadedPolicy:
+    """A Llama of a few thousand weights, the same at every call."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from erl_pipeline.policies.pretrained import LoadedPolicy, tokenizer_digest
+
+    tokenizer = _tokenizer()
+    config = LlamaConfig(
+        vocab_size=len(_SPECIAL) + 256,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        max_position_embeddings=CONTEXT,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(config).eval()
+    ends = frozenset({int(tokenizer.eos_token_id)})
+    return LoadedPolicy(model, tokenizer, tokenizer_digest(tokenizer), CONTEXT, ends)
+
+
+def byte_ids(text: str) -> list[int]:
+    """A text as tokens; half of a character becomes three bytes that are no text."""
+    return [len(_SPECIAL) + byte for byte in text.encode("utf-8", "surrogatepass")]
+
+
+def _tokenizer() -> PreTrainedTokenizerBase:
+    from tokenizers import Tokenizer
+    from tokenizers.decoders import ByteLevel as ByteDecoder
+    from tokenizers.models import BPE
+    from tokenizers.pre_tokenizers import ByteLevel
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {token: number for number, token in enumerate([*_SPECIAL, *_alphabet()])}
+    backend = Tokenizer(BPE(vocabulary, merges=[]))
+    backend.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    backend.decoder = ByteDecoder()
+    backend.add_special_tokens(list(_SPECIAL))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token=_SPECIAL[0],
+        eos_token=_SPECIAL[2],
+        chat_template=_TEMPLATE,
+    )
+
+
+def _alphabet() -> list[str]:
+    """The character that a byte-level vocabulary has for each byte, as GPT-2 made it."""
+    plain = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = (chr(256 + number) for number in range(256))
+    return [chr(byte) if byte in plain else next(others) for byte in range(256)]

@@ -23,8 +23,8 @@ from erl_pipeline.environments.interface import (
 )
 from erl_pipeline.environments.messages import AssistantTurn, ToolSchema
 from erl_pipeline.environments.tool_calls import read_turn
+from erl_pipeline.episodes.attempt import PlainPrompts
 from erl_pipeline.episodes.guarded_environment import EnvironmentFailure, GuardedEnvironment
-from erl_pipeline.episodes.plain_prompts import PlainPrompts
 from erl_pipeline.qualification.leaks import Secret, secrets_of
 from erl_pipeline.qualification.learning import Learned, learn_from
 
@@ -39,7 +39,7 @@ Place = tuple[Split, int]
 
 
 @dataclass(frozen=True)
-class Subject:
+class EnvironmentSpec:
     """What is examined. `settings` are the environment's, as JSON values. `seed` is that of a run, and
     `held_out` the number of its held-out tasks. `step_seconds` is the deadline for each call. `built` is the
     folder of the files that the environment is opened with (`Dependencies.built_files`); empty: none."""
@@ -121,7 +121,7 @@ class Failure:
 class ServedEnvironment:
     """Answers the examiner's calls. One attempt is open at a time; `open` closes the one before it."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: EnvironmentSpec) -> None:
         self._subject = subject
         self._plugin: EnvironmentPlugin[Any] = plugins("environments")[subject.type].value
         self._settings = self._plugin.settings.model_validate(dict(subject.settings))

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Literal
 
-from erl_pipeline.config.generation import operational_settings
+from erl_pipeline.config.plugins.operational import operational_part
 from erl_pipeline.plan.differences import recipe_differences
 from erl_pipeline.plan.job import StageJob, compute, outcome_of
 from erl_pipeline.plan.listener import Listener, StageProgress
@@ -93,7 +93,7 @@ def audit(
             store_uri,
             run.name,
             config.resources.threads,
-            operational_settings(config.engine),
+            operational_part("engines", config.engine),
             trainer=operational_part_here(config.trainer),
         )
         with Resources(worker, stop, store) as resources:

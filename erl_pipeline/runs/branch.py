@@ -16,9 +16,8 @@ from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.driver import OpenRun
 from erl_pipeline.runs.planning import beginning_of, plan_as_made, plan_before_branch, stored_rollouts
 from erl_pipeline.runs.run_plans import shared_stages
-from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
+from erl_pipeline.stages.names import HELD_OUT, TRAJECTORIES
 from erl_pipeline.stages.tasks.held_out import KeptApart, refuse_held_out_rows
-from erl_pipeline.stages.tasks.prepare_tasks import HELD_OUT
 from storage.errors import ConfigError
 from storage.runs.ledger import LedgerEntry
 from storage.runs.origin import IMPORTED, BranchOrigin, OfflineOrigin, read_origin, write_origin

@@ -1,4 +1,4 @@
-"""The configuration of a stored run."""
+"""The configuration of a stored run, and the columns that its tables and reports show."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from erl_pipeline.config.generation import OPERATIONAL_SETTINGS
+from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.config.loading.explain import explain
 from erl_pipeline.config.loading.load import PLUGGED, require_usable_plugins
-from erl_pipeline.config.plugins.installed import Group, plugins
-from erl_pipeline.config.policy import PolicyConfig
+from erl_pipeline.config.plugins.installed import Group, plugins, settings_of
+from erl_pipeline.config.plugins.operational import Operated, operational_names
 from erl_pipeline.config.run import ReadOnlyConfig, RunConfig
-from erl_pipeline.trainers.operational import operational_names
+from erl_pipeline.plan.column import Column
+from erl_pipeline.stages.columns import NOT_SCORED_COLUMNS, with_reward
+from erl_pipeline.stages.training.warm_start import warm_start_columns
 from storage.errors import ConfigError, InputError
 from storage.runs.origin import IMPORTED, read_origin
 from storage.runs.run import Run, config_differences
 from storage.wording import counted
 
-_POLICY: TypeAdapter[PolicyConfig] = TypeAdapter(PolicyConfig)
+_POLICY: TypeAdapter[PluginSettings] = TypeAdapter(settings_of("policies"))
 _MAY_CHANGE = {"iterations", "metrics", "runner", "resources", "store", "retention", "warnings"}
 
 
@@ -49,12 +51,21 @@ def readable_config(run: Run) -> RunConfig:
 
 def _validated(run: Run, model: type[RunConfig]) -> RunConfig:
     try:
-        return model.model_validate(run.config)
+        return model.model_validate(_without_former(run.config))
     except ValidationError as error:
         problems = "\n  ".join(explain(error, model, {}))
         raise ConfigError(
             f"run {run.name} was begun with settings of another version:\n  {problems}"
         ) from error
+
+
+def _without_former(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run without `evaluation.stream`, which earlier versions had, where it was off."""
+    known = dict(settings)
+    evaluation = known.get("evaluation")
+    if isinstance(evaluation, dict) and evaluation.get("stream", "") is None:
+        known["evaluation"] = {key: value for key, value in evaluation.items() if key != "stream"}
+    return known
 
 
 def _require_trained(run: Run) -> None:
@@ -71,7 +82,7 @@ def _require_trained(run: Run) -> None:
         )
 
 
-def run_policy(run: Run) -> PolicyConfig:
+def run_policy(run: Run) -> PluginSettings:
     """The policy that a run was begun with, even if plug-ins of its other settings are not installed.
 
     Raises ConfigError and InputError as `run_config` does.
@@ -119,7 +130,9 @@ def refuse_other_settings(run: Run, config: RunConfig) -> None:
     """Raise ConfigError if a run was begun with other settings than those of `config`. Only `iterations`,
     `metrics`, `runner`, `resources`, `store`, `retention`, `warnings` and the operational settings of the
     engine and of the trainer may change."""
-    differences = config_differences(_fixed(run.config), _fixed(config.model_dump(mode="json")))
+    differences = config_differences(
+        _fixed(_without_former(run.config)), _fixed(config.model_dump(mode="json"))
+    )
     if differences:
         raise ConfigError(
             f"run {run.name} exists with other settings: {'; '.join(differences)}. "
@@ -130,10 +143,24 @@ def refuse_other_settings(run: Run, config: RunConfig) -> None:
 def _fixed(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a run keeps to its end."""
     fixed = {key: value for key, value in settings.items() if key not in _MAY_CHANGE}
-    engine, trainer = fixed.get("engine", {}), fixed.get("trainer", {})
-    operational = operational_names(trainer["type"]) if "type" in trainer else frozenset()
-    return {
-        **fixed,
-        "engine": {key: engine[key] for key in engine if key not in OPERATIONAL_SETTINGS},
-        "trainer": {key: trainer[key] for key in trainer if key not in operational},
-    }
+    operated: tuple[tuple[str, Operated], ...] = (("engine", "engines"), ("trainer", "trainers"))
+    for name, group in operated:
+        chosen = fixed.get(name, {})
+        operational = operational_names(group, chosen["type"]) if "type" in chosen else frozenset()
+        fixed[name] = {key: value for key, value in chosen.items() if key not in operational}
+    return fixed
+
+
+def method_columns(config: RunConfig) -> tuple[Column, ...]:
+    """The columns of a configuration, from left to right: those of its warm start, of its method, and of
+    what was not scored. Beside the method's first success rate is the mean reward."""
+    own = plugins("methods")[config.method.type].value.columns(config.method)
+    return (*warm_start_columns(config), *with_reward(own), *NOT_SCORED_COLUMNS)
+
+
+def run_columns(run: Run) -> tuple[Column, ...]:
+    """The columns of a stored run; none for a run that holds only imported trajectories.
+
+    Raises ConfigError when this version of the program does not know the run's settings.
+    """
+    return () if IMPORTED in run.config else method_columns(readable_config(run))

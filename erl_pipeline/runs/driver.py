@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from erl_pipeline.config.generation import operational_settings
 from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins.operational import operational_part
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.execution import Execution, execute
 from erl_pipeline.plan.job import StageOutcome
@@ -19,7 +19,6 @@ from erl_pipeline.plan.resources import WorkerSettings
 from erl_pipeline.plan.runner import Runner, RunnerCall
 from erl_pipeline.plan.sources import code_packages
 from erl_pipeline.runs.config import is_blank, refuse_other_settings
-from erl_pipeline.trainers.operational import operational_part
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, InputError
@@ -87,7 +86,7 @@ class OpenRun:
                 outcome.reused,
                 outcome.seconds,
             )
-        self._tell(planned.place)
+        self._notify(planned.place)
 
     def share(self, entries: Iterable[LedgerEntry]) -> None:
         """Enter artifacts of another run in this run's ledger, each once."""
@@ -95,7 +94,7 @@ class OpenRun:
             place = _place(entry)
             if place not in self._recorded:
                 self._enter(entry.iteration, place, entry.kind, entry.artifact_id, True, 0.0)
-                self._tell(place)
+                self._notify(place)
 
     def _enter(
         self,
@@ -118,7 +117,7 @@ class OpenRun:
         self._entries.append(entry)
         self._recorded[place] = entry
 
-    def _tell(self, place: Place) -> None:
+    def _notify(self, place: Place) -> None:
         for observer in self.observers:
             observer(self._recorded[place])
 
@@ -163,7 +162,7 @@ def _unless_refused(store_uri: str, run: Run, is_new: bool) -> Iterator[None]:
         raise
 
 
-def carry_out(
+def execute_run(
     opened: OpenRun,
     plan: Plan,
     trusted: frozenset[Place],
@@ -182,9 +181,9 @@ def carry_out(
         store_uri=opened.store.uri,
         run=opened.run.name,
         threads=config.resources.threads,
-        engine=operational_settings(config.engine),
+        engine=operational_part("engines", config.engine),
         cache=config.store.cache(),
-        trainer=operational_part(config.trainer),
+        trainer=operational_part("trainers", config.trainer),
     )
     packages = tuple(each for of_owner in code_packages(config).values() for each in of_owner)
     call = RunnerCall(

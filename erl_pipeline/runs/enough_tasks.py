@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.policy import PretrainedPolicyConfig
 from erl_pipeline.config.warm_start import MessagesWarmStart
 from erl_pipeline.plan.plan import Plan
+from erl_pipeline.policies.kind import policy_traits
 from erl_pipeline.stages.tasks.draw_tasks import draw_tasks
 from erl_pipeline.stages.tasks.held_out import KeptApart, refuse_held_out
 from erl_pipeline.stages.tasks.prepare_tasks import PREPARE_TASKS
@@ -60,12 +60,12 @@ def require_tasks_of(plan: Plan, config: RunConfig, store: ArtifactStore) -> Seq
 def refuse_held_out_conversations(config: RunConfig) -> None:
     """Raise InputError, naming the row, where the file of the warm start asks a question that is kept from
     training. Only questions can be found in conversations, not boards."""
-    from erl_pipeline.stages.rollouts.foreign_rows import read_conversations
+    from erl_pipeline.stages.training.conversations import read_conversations
     from storage.texts import StorableTexts
 
-    assert isinstance(config.policy, PretrainedPolicyConfig)
-    assert isinstance(config.policy.warm_start, MessagesWarmStart)
-    path = Path(config.policy.warm_start.file)
+    warm_start = policy_traits(config.policy).warm_start
+    assert isinstance(warm_start, MessagesWarmStart)
+    path = Path(warm_start.file)
     plugin = plugins("environments")[config.environment.type].value
     kept = KeptApart(plugin, config.environment, config.seed, [])
     for number, messages in enumerate(read_conversations(path, StorableTexts()), start=1):

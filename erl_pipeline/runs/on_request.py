@@ -1,27 +1,25 @@
-"""Evaluations on request, outside the training of a run."""
+"""Evaluations outside the training of a run: on request, and on the test split."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from erl_pipeline.config.run import RunConfig, require_streams
-from erl_pipeline.config.stream import StreamConfig
+from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.job import StageOutcome
-from erl_pipeline.plan.plan import POLICY, Plan, RunState
+from erl_pipeline.plan.plan import POLICY, Place, Plan, RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.sources import Sources, read_sources
-from erl_pipeline.runs.driver import OpenRun, carry_out
+from erl_pipeline.runs.driver import OpenRun, execute_run
 from erl_pipeline.runs.planning import stages_as_made
-from erl_pipeline.stages.evaluation.evaluate import EVALUATE_ON_REQUEST
-from erl_pipeline.stages.evaluation.evaluate_stream import plan_stream
-from erl_pipeline.stages.rollouts.playing import TASKS
+from erl_pipeline.stages.evaluation.evaluate import EVALUATE, EVALUATE_ON_REQUEST
+from erl_pipeline.stages.evaluation.evaluate_on_test import plan_test_evaluation, plan_test_tasks
+from erl_pipeline.stages.names import TASKS
 from erl_pipeline.stages.tasks.build_environment_files import built_inputs
 from erl_pipeline.stages.tasks.prepare_tasks import plan_requested_tasks
 from storage.artifacts.recipe import derive_seed
-from storage.errors import ConfigError, InputError
+from storage.errors import InputError
 
 
 def evaluate_on_request(
@@ -67,51 +65,16 @@ def evaluate_on_request(
         index={"iteration": iteration},
         key=tasks,
     )
+    return execute_on_request(opened, Plan(tuple(planner.nodes), (state,)), wanted)
+
+
+def execute_on_request(opened: OpenRun, plan: Plan, wanted: str) -> StageOutcome:
+    """Execute the plan of an evaluation; returns the outcome of the artifact `wanted`. The run's stages make
+    again what retention has removed."""
     found: list[StageOutcome] = []
-    _carry_out(opened, Plan(tuple(planner.nodes), (state,)), found.append)
-    return next(each for each in found if each.artifact_id == wanted)
-
-
-def evaluate_stream_on_request(
-    opened: OpenRun, iteration: int, checkpoint_id: str, base_id: str | None
-) -> StageOutcome:
-    """Evaluate a checkpoint of a run on streams of tasks in held-out realms, with the stream settings of its
-    configuration or else the default ones.
-
-    Args: as for `evaluate_on_request`.
-
-    Raises ConfigError if streams are not possible in this run, such as with too few held-out realms.
-    """
-    config = with_streams(opened.config)
-    planner = Planner(
-        config, read_sources(config), external=frozenset({checkpoint_id, base_id or checkpoint_id})
-    )
-    bases = {} if base_id is None else {POLICY: base_id}
-    state = RunState(tasks="", models={POLICY: checkpoint_id}, initial={}, bases=bases)
-    wanted = plan_stream(planner, state, iteration, on_request=True)
-    found: list[StageOutcome] = []
-    _carry_out(opened, Plan(tuple(planner.nodes), (state,)), found.append)
-    return next(each for each in found if each.artifact_id == wanted)
-
-
-def _carry_out(opened: OpenRun, plan: Plan, on_outcome: Callable[[StageOutcome], None]) -> None:
-    """Execute the plan of an evaluation; the run's stages make again what retention has removed."""
     makers = partial(stages_as_made, opened.store.uri, opened.run)
-    carry_out(opened, plan, frozenset(), on_outcome, makers)
-
-
-def with_streams(config: RunConfig) -> RunConfig:
-    """The same configuration with streamed evaluation; with the default streams if it does not set them.
-
-    Raises ConfigError if its environment or method cannot be evaluated in streams.
-    """
-    stream = config.evaluation.stream or StreamConfig()
-    evaluation = config.evaluation.model_copy(update={"stream": stream})
-    try:
-        require_streams(config, stream)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    return config.model_copy(update={"evaluation": evaluation})
+    execute_run(opened, plan, frozenset(), found.append, makers)
+    return next(each for each in found if each.artifact_id == wanted)
 
 
 def _with_file(sources: Sources, file: Path | None) -> Sources:
@@ -122,3 +85,30 @@ def _with_file(sources: Sources, file: Path | None) -> Sources:
     except OSError as error:
         raise InputError(f"task file {file} cannot be read: {error}") from error
     return sources.with_file(file, sha256)
+
+
+def plan_on_test(config: RunConfig, sources: Sources, trained: Plan) -> Plan:
+    """Plan evaluations on the test tasks, after each iteration that has an evaluation on the held-out tasks.
+
+    Args:
+        trained: the plan of the run, whose checkpoints are in the store when this one is executed.
+    """
+    states = {
+        iteration: state
+        for iteration, state in enumerate(trained.states)
+        if Place(iteration, EVALUATE.name, "") in trained.by_place
+    }
+    checkpoints = {state.models[POLICY] for state in states.values()}
+    bases = {each for state in states.values() for each in state.bases.values()}
+    memories = {each for state in states.values() for each in state.memories.values()}
+    planner = Planner(config, sources, external=frozenset(checkpoints | bases | memories))
+    tasks = plan_test_tasks(planner)
+    for iteration, state in states.items():
+        plan_test_evaluation(planner, state, iteration, tasks)
+    return Plan(tuple(planner.nodes), trained.states)
+
+
+def evaluate_on_test(opened: OpenRun, trained: Plan) -> None:
+    """Execute these evaluations for a run whose training is done; what is committed is reused."""
+    plan = plan_on_test(opened.config, read_sources(opened.config), trained)
+    execute_run(opened, plan, frozenset(), makers=lambda: trained.nodes)

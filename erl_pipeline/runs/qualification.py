@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.execution import Execution, execute
@@ -16,7 +14,7 @@ from erl_pipeline.plan.plan import Plan, PlannedStage
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.resources import WorkerSettings
 from erl_pipeline.plan.runner import InProcessConfig, Runner, RunnerCall, run_in_process
-from erl_pipeline.plan.sources import environment_sources
+from erl_pipeline.plan.sources import examined_sources
 from erl_pipeline.qualification.check import Qualification, parse_qualification
 from erl_pipeline.stages.tasks.qualify_environment import (
     QUALIFICATION,
@@ -24,7 +22,7 @@ from erl_pipeline.stages.tasks.qualify_environment import (
     plan_qualification,
 )
 from storage.artifacts.manifest import Manifest
-from storage.artifacts.recipe import Recipe, canonical_json
+from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
 from storage.runs.run import Run
@@ -55,7 +53,7 @@ def qualify_environment(
 
     Raises InputError for files that cannot be read, and `Interrupted` once `stop` is set.
     """
-    planner = Planner(config, environment_sources(config))
+    planner = Planner(config, examined_sources(config))
     plan_qualification(planner, tasks, answers)
     store = ArtifactStore(store_uri, config.resources.threads, config.store.cache())
     worker = WorkerSettings(store_uri, config.name, config.resources.threads, cache=config.store.cache())
@@ -83,13 +81,12 @@ def find_qualification(store: ArtifactStore, tasks: Recipe) -> tuple[Manifest, Q
     Args:
         tasks: the recipe of the run's tasks.
     """
-    wanted = _environment(tasks.settings, tasks.code)
     of_it: list[Manifest] = []
     for artifact_id in store.ids(QUALIFY_ENVIRONMENT.name):
         # A damaged examination is ignored; the next one makes it again.
         with suppress(StoreError):
             manifest = store.find(artifact_id, QUALIFY_ENVIRONMENT.name)
-            if manifest is not None and _environment(manifest.settings, manifest.code) == wanted:
+            if manifest is not None and _examines(manifest, tasks):
                 of_it.append(manifest)
     if not of_it:
         return None
@@ -127,5 +124,7 @@ def tasks_of_run(store: ArtifactStore, run: Run) -> Recipe | None:
     return None
 
 
-def _environment(settings: Mapping[str, Any], code: Mapping[str, str]) -> str:
-    return canonical_json([settings["environment"], settings["files"], code])
+def _examines(manifest: Manifest, tasks: Recipe) -> bool:
+    """Whether an examination is of the environment of these tasks; its own code has more than theirs."""
+    same = all(manifest.settings[name] == tasks.settings[name] for name in ("environment", "files"))
+    return same and manifest.code.items() >= tasks.code.items()

@@ -7,21 +7,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.policy import PretrainedPolicyConfig
-from erl_pipeline.config.shown.differences import changed_settings
+from erl_pipeline.config.shown import changed_settings
 from erl_pipeline.plan.differences import recipe_differences
 from erl_pipeline.plan.plan import POLICY, Place, Plan, PlannedStage, RunState, stage_names
 from erl_pipeline.plan.planner import Planner
-from erl_pipeline.plan.sources import Sources
+from erl_pipeline.plan.sources import NO_CODE, Sources
 from erl_pipeline.plan.stage import Stage
+from erl_pipeline.policies.kind import policy_traits
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE, plan_evaluation
-from erl_pipeline.stages.evaluation.evaluate_stream import EVALUATE_STREAM, plan_stream
 from erl_pipeline.stages.memory.forget_memory import FORGET_MEMORY
 from erl_pipeline.stages.tasks.build_environment_files import built_inputs
 from erl_pipeline.stages.tasks.prepare_tasks import PREPARE_TASKS
-from erl_pipeline.stages.training.bootstrap import COLD_START, COPY_PRETRAINED, plan_cold_start
 from erl_pipeline.stages.training.measure_staleness import MEASURE_STALENESS
-from erl_pipeline.stages.training.warm_start import plan_warm_start, warm_start_stage
 from storage.artifacts.recipe import Recipe
 from storage.errors import ConfigError, InputError
 from storage.runs.origin import BranchOrigin, OfflineOrigin
@@ -156,18 +153,15 @@ def policy_stages(config: RunConfig) -> tuple[Stage[Any], Stage[Any]]:
 
     Only what the method does with rollouts is planned, and no environment is asked for anything.
     """
-    sources = Sources(code={"environment": {}, "method": {}, "trainer": {}}, read=False)
+    sources = Sources(code=NO_CODE, read=False)
     planner = Planner(config, sources, external=frozenset({_TASKS, _FIRST, _ROLLOUTS}))
-    policy = config.policy
-    adapted = isinstance(policy, PretrainedPolicyConfig) and policy.lora is not None
+    adapted = policy_traits(config.policy).lora is not None
     models = {POLICY: _FIRST}
     begun = RunState(_TASKS, models, models, models if adapted else {})
     method = plugins("methods")[config.method.type].value
     state = method.plan_learning(planner, method.plan_beginning(planner, begun), 1, _ROLLOUTS, remember=False)
     last = next(node.stage for node in planner.nodes if node.artifact_id == state.models[POLICY])
-    if not isinstance(policy, PretrainedPolicyConfig):
-        return COLD_START, last
-    return COPY_PRETRAINED if policy.warm_start is None else warm_start_stage(policy.warm_start), last
+    return plugins("policies")[config.policy.type].value.first_stage(config.policy), last
 
 
 def shared_stages(source: Plan, iteration: int, stage: str) -> list[PlannedStage]:
@@ -192,11 +186,8 @@ def _begin(planner: Planner) -> RunState:
     """Plan what comes before the first iteration: tasks, and the first checkpoint of every model."""
     config = planner.config
     tasks = planner.add(PREPARE_TASKS, built_inputs(planner), iteration=None)
-    if isinstance(config.policy, PretrainedPolicyConfig):
-        first = plan_warm_start(planner, planner.add(COPY_PRETRAINED, {}, iteration=None))
-        bases = {} if config.policy.lora is None else {POLICY: first}
-    else:
-        first, bases = plan_cold_start(planner), {}
+    first: str = plugins("policies")[config.policy.type].value.plan_first(planner)
+    bases = {} if policy_traits(config.policy).lora is None else {POLICY: first}
     state = RunState(tasks=tasks, models={POLICY: first}, initial={POLICY: first}, bases=bases)
     method = plugins("methods")[config.method.type].value
     begun: RunState = method.plan_beginning(planner, state)
@@ -219,10 +210,6 @@ def _plan_evaluation(planner: Planner, state: RunState, iteration: int, *, last:
     evaluation = planner.config.evaluation
     if planner.evaluation_due(EVALUATE, iteration, last=last, every=evaluation.every):
         plan_evaluation(planner, state, iteration)
-    if evaluation.stream is not None and planner.evaluation_due(
-        EVALUATE_STREAM, iteration, last=last, every=None
-    ):
-        plan_stream(planner, state, iteration)
     method = plugins("methods")[planner.config.method.type].value
     method.plan_evaluation(planner, state, iteration, last=last)
 

@@ -1,13 +1,21 @@
-"""How far a run is, according to its ledger and the shape of its plan."""
+"""The state of a stored run: how far it is, its last score, and what it hands to its next iteration."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from erl_pipeline.config.run import RunConfig
+from erl_pipeline.runs.config import readable_config
 from erl_pipeline.runs.run_plans import policy_stages
+from erl_pipeline.stages.evaluation.evaluate import EVALUATE
+from storage.artifacts.store import ArtifactStore
+from storage.errors import ConfigError, DamagedArtifact
+from storage.memory.standalone import STANDALONE
 from storage.runs.ledger import LedgerEntry
+from storage.runs.origin import IMPORTED
+from storage.runs.run import Run
 
 
 @dataclass(frozen=True)
@@ -56,3 +64,74 @@ def latest_checkpoint(
         and iteration in (None, entry.iteration or 0)
     ]
     return max(found, key=lambda entry: entry.iteration or 0, default=None)
+
+
+RunState = Literal["begun", "stopped", "finished", "imported", "memory", "unreadable"]
+"""`begun`: nothing is committed. `stopped`: it can go on. `imported`: imported trajectories. `memory`: a
+standalone memory. `unreadable`: this version does not know its settings, or a plug-in is not installed.
+"""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Success rate of greedy first attempts on held-out tasks after an iteration, with its 95 % interval."""
+
+    iteration: int
+    success: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """`done`, `begun` and `wanted` are iterations, None if they are not known. `begun`: the last one of which
+    anything is committed. `wanted`: those of the configuration. `method` is None for a run that is not
+    trained."""
+
+    name: str
+    method: str | None
+    state: RunState
+    done: int | None
+    begun: int | None
+    wanted: int | None
+    score: Score | None
+
+
+def summarize_run(store: ArtifactStore, run: Run) -> RunSummary:
+    """How far a run is. It is not checked whether a process is working on it."""
+    if IMPORTED in run.config:
+        return RunSummary(run.name, None, "imported", None, None, None, None)
+    if run.config.get(STANDALONE):
+        return RunSummary(run.name, None, "memory", None, None, None, None)
+    method, score = _method(run.config), last_score(store, run)
+    try:
+        config = readable_config(run)
+    except ConfigError:
+        return RunSummary(run.name, method, "unreadable", None, None, None, score)
+    entries = run.stages()
+    done, begun = completed_iterations(config, entries), begun_iterations(entries)
+    finished = done >= max(begun, config.iterations)
+    state: RunState = "finished" if finished else "stopped" if entries else "begun"
+    return RunSummary(run.name, method, state, done, begun, config.iterations, score)
+
+
+def last_score(store: ArtifactStore, run: Run) -> Score | None:
+    """The newest evaluation on the run's own held-out tasks; None if there is none, or it is damaged."""
+    evaluations = [entry for entry in run.stages() if entry.stage == EVALUATE.name]
+    newest = max(evaluations, key=lambda entry: entry.iteration or 0, default=None)
+    if newest is None:
+        return None
+    try:
+        manifest = store.find(newest.artifact_id, newest.stage)
+    except DamagedArtifact:
+        return None
+    if manifest is None:
+        return None
+    rate, low, high = (manifest.metrics[f"greedy_success{end}"] for end in ("", "_low", "_high"))
+    return Score(newest.iteration or 0, rate, low, high)
+
+
+def _method(config: Mapping[str, Any]) -> str | None:
+    method = config.get("method")
+    named = method.get("type") if isinstance(method, dict) else method
+    return named if isinstance(named, str) else None

@@ -1,24 +1,85 @@
-"""Training a run: a new one, one to continue, or one that begins from another."""
+"""Whether a run's policy can use the tools that its environment is configured to offer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.plan import Place, Plan, RunState
 from erl_pipeline.plan.sources import read_sources
-from erl_pipeline.runs.driver import OpenRun, carry_out
+from erl_pipeline.policies.kind import policy_traits
+from erl_pipeline.runs.disk_watch import DiskWatch
+from erl_pipeline.runs.driver import OpenRun, execute_run
 from erl_pipeline.runs.enough_tasks import require_tasks_of
-from erl_pipeline.runs.forecast.disk import DiskWatch
-from erl_pipeline.runs.iteration_ends import IterationEnds
-from erl_pipeline.runs.lost import lost_stages
 from erl_pipeline.runs.planning import plan_for, stages_before, whole_iterations
-from erl_pipeline.runs.ready_here import require_ready_here
+from erl_pipeline.runs.report import lost_stages
 from erl_pipeline.runs.retention import DriverRetention
-from erl_pipeline.runs.tools import require_tools_are_known
 from erl_pipeline.runs.warnings import WarningWatch
-from erl_pipeline.views.trackers.recording import recorded_metrics
+from erl_pipeline.views.recording import recorded_metrics
+from storage.errors import InputError
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+
+
+def require_tools_are_known(config: RunConfig) -> None:
+    """Raise `InputError` if the environment's settings ask for tools that the policy's chat template does not
+    know. The tokenizer is read only if they ask for tools."""
+    plugin = plugins("environments")[config.environment.type].value
+    model = policy_traits(config.policy).model
+    if model is None:
+        plugin.episodes.for_template(config.environment, False)
+        return
+    try:
+        plugin.episodes.for_template(config.environment, False)
+    except InputError:
+        from erl_pipeline.episodes.dialogue import ChatTokenizer
+        from erl_pipeline.policies.pretrained import load_tokenizer
+
+        tokenizer = load_tokenizer(model)
+        plugin.episodes.for_template(config.environment, ChatTokenizer(tokenizer).knows_tools)
+
+
+def require_ready_here(config: RunConfig) -> None:
+    """Raise `ConfigError` if a run would be computed on this machine, and the machine lacks what its trainer
+    or its engine needs. Nothing is checked for a runner that computes on other machines."""
+    if plugins("runners")[config.runner.type].value.elsewhere:
+        return
+    plugins("trainers")[config.trainer.type].value.require_here(config.trainer)
+    plugins("engines")[config.engine.type].value.require_here(config.engine)
+
+
+class IterationEnds:
+    """Takes outcomes, and calls functions with the number of each iteration that is then complete.
+
+    Args:
+        trusted: places of the plan for which no outcome will come.
+        calls: the functions, called in this order; an error that one raises ends the run.
+    """
+
+    def __init__(
+        self, plan: Plan, trusted: Collection[Place], calls: Sequence[Callable[[int], None]]
+    ) -> None:
+        self._calls = calls
+        self._pending: defaultdict[int, set[Place]] = defaultdict(set)
+        for node in plan.nodes:
+            if node.place not in trusted:
+                self._pending[node.place.iteration].add(node.place)
+
+    def take(self, outcome: StageOutcome) -> None:
+        """Take the outcome of an artifact that is now recorded."""
+        place = Place(outcome.iteration or 0, outcome.stage, outcome.key)
+        pending = self._pending[place.iteration]
+        if place not in pending:
+            return
+        pending.remove(place)
+        if not pending:
+            for call in self._calls:
+                call(place.iteration)
 
 
 @dataclass(frozen=True)
@@ -34,7 +95,7 @@ def train(
     opened: OpenRun,
     iterations: int | None = None,
     check: bool = False,
-    tell: Callable[[Plan], None] | None = None,
+    notify: Callable[[Plan], None] | None = None,
 ) -> TrainingSummary:
     """Execute the plan of a run up to `iterations` (default: the configuration's).
 
@@ -44,7 +105,7 @@ def train(
     has lost, and what retention has removed if a stage reads it.
 
     Args:
-        tell: is called with the plan before anything is done.
+        notify: is called with the plan before anything is done.
 
     Raises InputError, before a run's first stage, if its environment cannot offer the policy its tools or
     gives too few tasks, or if a file or a model that it names is not there; ConfigError if its trainer needs
@@ -60,8 +121,8 @@ def train(
     )
     for sentence in require_tasks_of(plan, opened.config, opened.store):
         opened.listener.warn(f"{sentence}.")
-    if tell is not None:
-        tell(plan)
+    if notify is not None:
+        notify(plan)
     trusted: frozenset[Place] = frozenset()
     if not check:
         lost = lost_stages(opened.store, plan, opened.recorded)
@@ -88,7 +149,7 @@ def train(
             pruning.take(outcome)
             ends.take(outcome)
 
-        carry_out(opened, plan, trusted, on_outcome, lambda: stages_before(opened.store.uri, opened.run))
+        execute_run(opened, plan, trusted, on_outcome, lambda: stages_before(opened.store.uri, opened.run))
     return TrainingSummary(opened.run.name, target, plan.states[-1])
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from erl_pipeline.plan.column import ChartLine, Column, Headline, only_drawn
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE
-from erl_pipeline.stages.evaluation.evaluate_stream import EVALUATE_STREAM
 from erl_pipeline.stages.memory.index_memory import INDEX_MEMORY
 from erl_pipeline.stages.rollouts.counts import reason_counter
 from erl_pipeline.stages.rollouts.generate_rollouts import GENERATE_ROLLOUTS
@@ -68,27 +67,6 @@ HELD_OUT_SAMPLED = Column(
     in_tables=False,
     drawn=ChartLine("Held-out success", "sampled first attempt", "success"),
 )
-STREAMED = (
-    Column(
-        EVALUATE_STREAM.name,
-        "first_none",
-        "stream",
-        "success rate of first attempts in held-out realms, without a note, late in the streams",
-        compare=True,
-        title="streamed, without a note",
-        share=True,
-    ),
-    Column(
-        EVALUATE_STREAM.name,
-        "first_own",
-        "+ note",
-        "the same given the stream's own latest note that helped",
-        compare=True,
-        title="streamed, with its own note",
-        share=True,
-    ),
-)
-"""Success in held-out realms, where only notes can help."""
 TOKENS = Column(
     GENERATE_ROLLOUTS.name,
     "generated_tokens",
@@ -118,7 +96,6 @@ def _held_out(metric: str, words: str, meaning: str) -> Column:
         title=words,
         share=True,
         interval=True,
-        optional=True,
         drawn=ChartLine("Held-out success", words, "success"),
     )
 
@@ -163,7 +140,6 @@ def with_reward(columns: Iterable[Column]) -> Iterator[Column]:
                 f"reward_{role}",
                 "reward",
                 "mean reward of these attempts; blank where each is 0 or 1",
-                optional=True,
             )
 
 
@@ -181,7 +157,6 @@ NOT_SCORED_COLUMNS = (
             f"attempts left out of everything, because {why}",
             ",d",
             adds_up=True,
-            optional=True,
         )
         for reason, (label, why) in _REASONS.items()
     ),
@@ -191,7 +166,6 @@ NOT_SCORED_COLUMNS = (
         "held-out left out",
         "held-out tasks left out of the success rate, because the attempt was not scored",
         ",d",
-        optional=True,
     ),
 )
 """How many attempts were left out, by reason; shown in tables of runs that have such attempts."""

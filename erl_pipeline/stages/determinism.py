@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from erl_pipeline.config.generation import EngineConfig, VllmEngineConfig
+from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins.operational import with_operational
 from storage.artifacts.manifest import Determinism
 
 if TYPE_CHECKING:
     import torch
+
+    from erl_pipeline.engines.plugin import EnginePlugin
+    from erl_pipeline.plan.stage import StageCall
 
 
 def training_determinism(device: torch.device) -> Determinism:
@@ -16,14 +21,8 @@ def training_determinism(device: torch.device) -> Determinism:
     return "bytes" if device.type == "cpu" else "approximate"
 
 
-def sampling_determinism(engine: EngineConfig, device: torch.device) -> Determinism:
-    """Timing decides which sequences a server computes together, and this decides how logits are rounded.
-
-    One sequence at a time is always computed alike, on a single server of our own whose prefix cache is empty
-    at the start.
-    """
-    if isinstance(engine, VllmEngineConfig) and (
-        engine.others_servers or engine.replicas > 1 or engine.max_in_flight > 1
-    ):
-        return "approximate"
-    return training_determinism(device)
+def sampling_determinism(call: StageCall[Any], engine: PluginSettings, device: torch.device) -> Determinism:
+    """That of the engine of a recipe, as this worker runs it."""
+    plugin: EnginePlugin[Any] = plugins("engines")[engine.type].value
+    running = with_operational("engines", engine, call.resources.settings.engine)
+    return training_determinism(device) if plugin.repeats_bytes(running) else "approximate"

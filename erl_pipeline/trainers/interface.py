@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.config.objective import ObjectiveConfig
+from erl_pipeline.config.objective import ObjectiveConfig, ReplayLoss
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
-from erl_pipeline.config.replay import ReplayLoss
 from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
 from erl_pipeline.trainers.other_nodes import NodesToFind, OtherNodes
 from erl_pipeline.trainers.sequences import TrainingSequence

@@ -11,12 +11,12 @@ from typing import Any
 import ray
 from ray.exceptions import RayTaskError
 
-from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.plan.listener import Listener
 from flows.places import Loss
 from flows.ray.deaths import DEATHS, reason
 from flows.ray.invitation import Invitation
 from flows.ray.nodes import ClusterNode
+from storage.errors import Interrupted
 
 _END_SECONDS = 60.0
 

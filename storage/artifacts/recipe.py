@@ -50,15 +50,13 @@ ArtifactKind = Literal[
     "evaluation",
     "request",
     "qualification",
-    "certificate",
     "table",
 ]
 """What an artifact is, whichever stage made it. `rollouts` lists artifacts of kind `trajectories`, which are
 its inputs; `tasks` has as an input the `environment_files` that its tasks are opened with, if any;
 `checkpoint` holds a policy; `memory` is a memory version; `experience` is a version of what can be replayed,
 `replay` is what one iteration replays, `selection` is which tasks it draws; `request` records what a user
-asked for; `qualification` says what an examination of an environment found; `certificate` says how killed
-copies of a run compare with the run; `table` is everything else."""
+asked for; `qualification` says what an examination of an environment found; `table` is everything else."""
 
 
 @dataclass(frozen=True)

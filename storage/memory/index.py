@@ -224,9 +224,6 @@ class MemoryIndex:
 
     @cached_property
     def _connection(self) -> DBConnection:
-        import storage.lean_lancedb  # noqa: F401
-
-        # isort: split
         import lancedb
 
         session = lancedb.Session(

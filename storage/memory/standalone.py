@@ -18,7 +18,7 @@ from storage.memory.forgetting import forget
 from storage.memory.history import MemoryVersion, latest_version, memory_versions
 from storage.memory.search import SearchMode
 from storage.memory.selection import MemoryLimits
-from storage.memory.view import MemoryHit, MemoryVersions, MemoryView
+from storage.memory.view import MemoryHit, MemoryView, ReflectionMemory
 from storage.runs.run import Run, RunStore
 
 STANDALONE = "standalone"
@@ -43,8 +43,15 @@ class Lesson:
         return "m-" + digest([self.text, self.task_type])
 
 
-class StandaloneMemory(MemoryVersions):
-    """A memory to which a program adds lessons itself; made by `ReflectionMemory.open`.
+class StandaloneMemory(ReflectionMemory):
+    """A memory to which a program adds lessons itself, created if it is not there:
+
+        memory = StandaloneMemory("store", "kitchen", embedder)
+        burnt = Lesson("This oven runs hot: bake at 180, not 200.", "the bread came out black")
+        version = memory.add([burnt, Lesson("Weigh the flour.", "the dough was too wet to knead")])
+        hit = memory.search("why is my loaf burnt?", top_k=1)[0]
+        memory.forget(hit.entry.entry_id, "we have a new oven")
+        memory.at(version).search(["why is my loaf burnt?"], top_k=1)  # as it was then
 
     The store holds it as a run that has only memory versions, so that `erl-pipeline memory` and
     `erl-pipeline lineage verify` can read it, and garbage collection leaves it alone. The iteration of an

@@ -48,7 +48,7 @@ class MemoryHit:
     score: float
 
 
-class MemoryVersions:
+class ReflectionMemory:
     """The versions of one memory, opened in a LanceDB table of its own.
 
     The table lies in `STORE/memory/<name>`, or on this machine if the store is an object store. It is built

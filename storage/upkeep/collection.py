@@ -1,8 +1,7 @@
 """Garbage collection: removes artifacts that no run reaches, and files that killed processes left behind.
 
 An artifact is reached if a line of a run's ledger names it, or if it is an input of a reached artifact.
-Qualifications stay: they are about an environment, which any run may use, and are small. A certificate stays
-as long as what it certifies.
+Qualifications stay: they are about an environment, which any run may use, and are small.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ from storage.upkeep.leftovers import (
 )
 
 _KEPT: tuple[ArtifactKind, ...] = ("qualification",)
-_KEPT_WITH_INPUTS: tuple[ArtifactKind, ...] = ("certificate",)
 
 
 @dataclass(frozen=True)
@@ -93,8 +91,6 @@ def plan_collection(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
         if manifest is not None:
             leftovers += half_pruned(root, store, manifest, files)
         if manifest is None or artifact_id in reached or manifest.kind in _KEPT:
-            continue
-        if manifest.kind in _KEPT_WITH_INPUTS and reached.keys() >= set(manifest.inputs.values()):
             continue
         if manifest.finished_at < before:
             unreached[artifact_id] = manifest

@@ -10,12 +10,12 @@ from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
 
-from erl_pipeline.runs.certificate.driver_process import driver_context
 from storage.artifacts.manifest import MANIFEST
 from storage.artifacts.pruned import PRUNED
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
 from storage.upkeep.verification import verify_run
+from tests.integration.killing import driver_context
 
 _CHANGES = frozenset({"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate"})
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 
-from command_line.interruption import Stop, call_interruptibly
+from command_line.foreground import StopRequest, call_interruptibly
 
 
 def main() -> None:
     """Print that the work has begun, then end when asked to, or never."""
-    stop = Stop()
+    stop = StopRequest()
     obeys = sys.argv[1] == "obeys"
 
     def work() -> str:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from command_line.doctor import store
-from command_line.doctor.packages import check_torch_companions, own_versions
+from command_line.doctor import checks
+from command_line.doctor.checks import check_torch_companions, own_versions
 from tests.command_line.invoke import invoke
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ def test_the_doctor_tells_what_this_machine_can_run(tmp_path: Path) -> None:
 
 
 def test_a_problem_is_exit_status_1_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "DEFAULT_RUN_BYTES", 1e18)
+    monkeypatch.setattr(checks, "DEFAULT_RUN_BYTES", 1e18)
     result = invoke("doctor", "--store", tmp_path)
     assert result.status == 1
     assert "disk: the default configuration needs 1,000,000,000.0 GB: free some space" in result.output

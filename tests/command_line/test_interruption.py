@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line.interruption import Stop, call_interruptibly
+from command_line.foreground import StopRequest, call_interruptibly
 from storage.runs.run import RunStore
 from tests.command_line.invoke import FinishedRun, invoke
 
@@ -30,9 +30,9 @@ def start(*words: object, **environment: str) -> subprocess.Popen[str]:
 
 def test_work_that_nobody_stops_gives_its_result_and_its_errors() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    assert call_interruptibly(lambda: 7, Stop(), print) == 7
+    assert call_interruptibly(lambda: 7, StopRequest(), print) == 7
     with pytest.raises(ZeroDivisionError):
-        call_interruptibly(lambda: 1 // 0, Stop(), print)
+        call_interruptibly(lambda: 1 // 0, StopRequest(), print)
     assert signal.getsignal(signal.SIGTERM) is before
 
 

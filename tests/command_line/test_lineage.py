@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
+from command_line.lineage.reach import policies_reached, scores_reached
+from storage.lineage import downstream
 from tests.command_line.invoke import Result, invoke
 from tests.histories import History, write_history
 
@@ -70,13 +71,13 @@ def test_export_writes_a_file_of_events(history: History, tmp_path: Path) -> Non
     assert [json.loads(line)["eventType"] for line in file.read_text().splitlines()].count("START") == 4
 
 
-def test_graph_draws_to_svg_and_html(history: History, tmp_path: Path) -> None:
-    for name in ("run.svg", "run.html"):
+def test_graph_is_written_for_programs_that_draw(history: History, tmp_path: Path) -> None:
+    for name in ("run.mmd", "run.dot", "run.json"):
         result = lineage(history, "graph", "base", "--output", tmp_path / name)
-        assert result.output == f"Drawing: {tmp_path / name}  iterations 1 to 2 of 2\n"
-    ElementTree.parse(tmp_path / "run.svg")
+        assert result.output == f"Graph: {tmp_path / name}  iterations 1 to 2 of 2\n"
+    assert json.loads((tmp_path / "run.json").read_text())["run"] == "base"
     found = lineage(
-        history, "graph", "base", "--output", tmp_path / "m.svg", "--iteration", "2", "--of", "m-1", "--json"
+        history, "graph", "base", "--output", tmp_path / "m.mmd", "--iteration", "2", "--of", "m-1", "--json"
     ).json
     assert (found["artifacts"], found["iterations"]) == (5, [2])
 
@@ -91,10 +92,10 @@ def test_graph_draws_to_svg_and_html(history: History, tmp_path: Path) -> None:
         (["made-by", "no-commit"], "nothing was made by code version 'no-commit'"),
         (["export", "base", "--openlineage", "kafka://x"], "give an http:// or https:// URL"),
         (["export", "base", "--openlineage", "localhost:5000"], "such as http://localhost:5000"),
-        (["graph", "base", "--output", "x.png"], "name a file that ends in .svg or .html"),
-        (["graph", "base", "--output", "x.svg", "--iteration", "2..1"], "the first is after the last"),
-        (["graph", "base", "--output", "x.svg", "--iteration", "one"], "give one, such as 7"),
-        (["graph", "base", "--output", "x.svg", "--iteration", "7"], "the last one to show is 2"),
+        (["graph", "base", "--output", "x.png"], "name a file that ends in .mmd, .dot, .json"),
+        (["graph", "base", "--output", "x.mmd", "--iteration", "2..1"], "the first is after the last"),
+        (["graph", "base", "--output", "x.mmd", "--iteration", "one"], "give one, such as 7"),
+        (["graph", "base", "--output", "x.mmd", "--iteration", "7"], "the last one to show is 2"),
     ],
 )
 def test_mistakes_are_named_with_status_2(history: History, words: list[str], said: str) -> None:
@@ -102,3 +103,23 @@ def test_mistakes_are_named_with_status_2(history: History, words: list[str], sa
     assert result.status == 2
     assert said in result.errors
     assert "Traceback" not in result.errors
+
+
+def test_policies_and_scores_are_told_apart_by_whether_the_training_itself_read_it(history: History) -> None:
+    reach = downstream(history.store, history.base, "m-1")
+    assert [(policy.policy, policy.how, policy.iteration) for policy in policies_reached(reach)] == [
+        (history.ids["update-2"], "directly", 2),
+        (history.ids["tuned-2"], "as a descendant", 2),
+    ]
+    (score,) = scores_reached(reach)
+    assert (score.artifact_id, score.policy) == (history.ids["scores-2"], history.ids["tuned-2"])
+    assert (score.how, score.greedy_success, score.run) == ("as a descendant", 0.5, "base")
+
+
+def test_the_score_of_a_policy_that_trained_on_it_directly(history: History) -> None:
+    reach = downstream(history.store, history.base, "s-second")
+    scores = [(score.policy, score.how, score.greedy_success) for score in scores_reached(reach)]
+    assert scores == [
+        (history.ids["tuned"], "directly", 0.25),
+        (history.ids["tuned-2"], "as a descendant", 0.5),
+    ]

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from command_line.memory.outcomes import credit_line, effect_lines, interval
+from command_line.memory.stats import credit_line, effect_lines, interval
 from erl_pipeline.evaluation.memory_effect import Arm, MemoryEffect
 from erl_pipeline.statistics import Estimate, MeanEstimate
 

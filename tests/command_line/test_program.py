@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line.program import command
+from command_line.output import command
 
 
 @pytest.fixture

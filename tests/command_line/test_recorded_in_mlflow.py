@@ -9,7 +9,7 @@ import pytest
 
 from tests.command_line.invoke import FinishedRun, invoke
 from tests.command_line.test_recorded_metrics import numbers_of_the_store
-from tests.erl_pipeline.views.trackers.mlflow_servers import recorded_runs, recorded_scalars
+from tests.erl_pipeline.views.mlflow_servers import recorded_runs, recorded_scalars
 
 
 @pytest.mark.slow

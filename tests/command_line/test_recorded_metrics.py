@@ -12,7 +12,7 @@ from erl_pipeline.evaluation.history import read_history
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
 from tests.command_line.invoke import SMALL, FinishedRun, invoke
-from tests.erl_pipeline.views.trackers.events import scalars, wandb_rows
+from tests.erl_pipeline.views.events import scalars, wandb_rows
 
 
 def numbers_of_the_store(store: Path) -> dict[tuple[str, int], list[object]]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
-from command_line.intervals import parse_interval
+from command_line.schedule import parse_interval
 from storage.errors import InputError
 from storage.runs.run import RunStore
 from tests.command_line.invoke import SMALL, FinishedRun, invoke

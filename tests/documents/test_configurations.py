@@ -11,7 +11,7 @@ import yaml
 
 from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.simulation.cluster import ClusterConfig
+from erl_pipeline.plan.cluster import ClusterConfig
 from storage.errors import ConfigError
 from tests.documents.pages import pages
 

@@ -1,4 +1,4 @@
-"""Both examples installed, and a small run of each, once for all tests."""
+"""The examples installed, and a small run of those that the tiny policy plays, once for all tests."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.installed import NAMES, ROOT, Answer, Site, config_of, install, small
+from tests.examples.installed import NAMES, PACKAGES, ROOT, Answer, Site, config_of, install, small
 
 # For the unit tests of their code, which need no installation.
-sys.path[:0] = [str(ROOT / "examples" / name) for name in NAMES]
+sys.path[:0] = [str(ROOT / "examples" / name) for name in (*PACKAGES, "realms")]
 
 
 @dataclass(frozen=True)

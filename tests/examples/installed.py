@@ -13,6 +13,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("guess_number", "best_of_n")
+"""The examples that the tiny policy plays."""
+PACKAGES = (*NAMES, "backwards")
 SMALL = (
     "iterations=2",
     "metrics=[]",
@@ -74,13 +76,13 @@ def small() -> list[str]:
 
 
 def install(folder: Path, sources: Path) -> Site:
-    """Install both examples into a folder, without a network. A build leaves files next to its sources, so
+    """Install all examples into a folder, without a network. A build leaves files next to its sources, so
     they are copied first."""
-    for name in NAMES:
+    for name in PACKAGES:
         shutil.copytree(
             ROOT / "examples" / name, sources / name, ignore=shutil.ignore_patterns("build", "*.egg-info")
         )
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
     how = ["--no-deps", "--no-build-isolation", "--no-cache-dir", "--target", str(folder)]
-    subprocess.run([*pip, *how, *(str(sources / name) for name in NAMES)], check=True)
+    subprocess.run([*pip, *how, *(str(sources / name) for name in PACKAGES)], check=True)
     return Site(folder)

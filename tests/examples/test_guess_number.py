@@ -10,8 +10,8 @@ from itertools import islice
 
 import pytest
 from guess_number import ENVIRONMENT
-from guess_number.compact import CompactPrompts
-from guess_number.settings import GuessNumberConfig
+from guess_number.game import GuessNumberConfig
+from guess_number.tiny import CompactPrompts
 
 from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.environments.interface import Task, Transition

@@ -11,7 +11,7 @@ from tests.examples.conftest import Trained
 from tests.examples.installed import NAMES, ROOT, Answer, Site, config_of, small
 
 
-def test_both_are_listed_with_package_and_version(site: Site) -> None:
+def test_all_are_listed_with_package_and_version(site: Site) -> None:
     listed = site.erl_pipeline("plugins", "--json").json
     found = {(each["group"], each["type"]): each for each in listed["plugins"]}
     assert listed["broken"] == []

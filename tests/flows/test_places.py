@@ -6,12 +6,12 @@ from threading import Event
 
 import pytest
 
-from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.plan.job import StageJob
 from erl_pipeline.plan.resources import WorkerSettings
 from erl_pipeline.plan.runner import RunnerCall, WorkerDied
 from flows import places as places_module
 from flows.places import Loss, NoWorkerLeft, Places
+from storage.errors import Interrupted
 from tests.flows.small_plans import WRITE, WRITE_ON_DEVICE, Recorded, planned
 
 WORKER = WorkerSettings(store_uri="/store", run="small", threads=1)

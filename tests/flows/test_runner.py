@@ -18,7 +18,6 @@ from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_TO_API_ENABLED, te
 from pydantic import ValidationError
 
 from erl_pipeline.config.loading.load import load_config
-from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.runner import IN_PROCESS, InProcessConfig
 from flows import stage_tasks
@@ -27,7 +26,7 @@ from flows.runner import PREFECT, PrefectConfig
 from flows.submissions import TaskOptions
 from flows.training_flow import StageTimedOut
 from storage.artifacts.store import ArtifactStore
-from storage.errors import ConfigError
+from storage.errors import ConfigError, Interrupted
 from storage.runs.run import RunStore
 from tests.flows.small_plans import (
     DIE_ONCE,

@@ -1,11 +1,18 @@
-"""Training in processes that are killed, forked from one that has imported everything."""
+"""Training in processes that are killed, forked from one that has imported everything, so that a kill
+interrupts work and not an import."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import signal
+import sys
 import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -14,11 +21,141 @@ from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan import sources
 from erl_pipeline.plan.fingerprint import package_fingerprint
-from erl_pipeline.runs.certificate.driver_process import driver_context, start_driver
-from erl_pipeline.runs.certificate.moments import Watch, after, after_publication, before_publication
 from storage.artifacts.store import ArtifactStore
+from storage.errors import PipelineError
+from storage.filesystem import list_names, open_root
 from storage.runs.run import RunStore
 from tests.waiting import wait_for
+
+_MODULES = [
+    "erl_pipeline.runs.train",
+    "erl_pipeline.episodes.play",
+    "erl_pipeline.engines.embedded_models",
+    "erl_pipeline.policies.embedding",
+    "erl_pipeline.policies.tiny.cold_start",
+    "erl_pipeline.trainers.local.trainer",
+    "storage.memory.reflection_memory",
+]
+"""Modules that a stage imports when it begins."""
+
+
+def driver_context() -> ForkServerContext:
+    """The context whose processes have imported what a training needs."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_MODULES)
+    return context
+
+
+def start_driver(config: RunConfig, store_uri: str, *, check: bool = False) -> BaseProcess:
+    """Start a process that trains a run or continues it; the process ends when this one does.
+
+    Its exit status is 0 when the run is complete, and 2 after a `PipelineError`, which a user can act on.
+
+    Args:
+        check: look at every artifact of the run.
+    """
+    context = driver_context()
+    settings = config.model_dump(mode="json")
+    process = context.Process(target=_drive, args=(settings, store_uri, check))
+    process.start()
+    return process
+
+
+def _drive(settings: dict[str, Any], store_uri: str, check: bool) -> None:
+    """The body of the process: train, then exit without any cleanup of the interpreter."""
+    os.setsid()  # Ctrl-C must reach only the process that started this one and ends it.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    import torch
+    from transformers.utils import logging as transformers_logging
+
+    from erl_pipeline.plan.listener import NullListener
+    from erl_pipeline.runs.driver import open_run
+    from erl_pipeline.runs.train import train
+
+    config = RunConfig.model_validate(settings)
+    torch.set_num_threads(config.resources.threads)
+    transformers_logging.disable_progress_bar()
+    try:
+        with open_run(config, store_uri, NullListener(), threading.Event()) as opened:
+            train(opened, check=check)
+    except PipelineError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        os._exit(2)
+    os._exit(0)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+Watch = Callable[[], bool]
+"""Says whether the moment has come; it is called repeatedly."""
+
+
+def after(seconds: float) -> Watch:
+    """The moment that many seconds from now."""
+    end = time.monotonic() + seconds
+
+    def moment() -> bool:
+        return time.monotonic() >= end
+
+    return moment
+
+
+def before_publication(store: Path, number: int) -> Watch:
+    """The moment when the manifest of the `number`-th artifact from now is in its staging folder."""
+    return _nth_new(lambda: {str(path) for path in (store / "staging").glob("*/manifest.json")}, number)
+
+
+def after_publication(store: Path, number: int) -> Watch:
+    """The moment when the `number`-th artifact from now is visible; its ledger line is not written yet."""
+    return _nth_new(lambda: {str(path) for path in (store / "artifacts").glob("*/*")}, number)
+
+
+def where_it_died(store: Path, run: str) -> str:
+    """What a kill interrupted: work or which part of a commit, and after which stage of the ledger."""
+    root = open_root(str(store))
+    runs = RunStore(str(store))
+    entries = runs.open(run).recorded() if run in runs.list() else []
+    artifacts = {
+        name
+        for stage in list_names(root, root.join("artifacts"))
+        for name in list_names(root, root.join("artifacts", stage))
+    }
+    if list(ArtifactStore(str(store)).staging_folder.glob("*/manifest.json")):
+        part = "before publication"
+    elif artifacts - {entry.artifact_id for entry in entries}:
+        part = "before the ledger"
+    else:
+        part = "at work"
+    return f"{part} after {entries[-1].stage if entries else 'nothing'}"
+
+
+def _nth_new(look: Callable[[], set[str]], number: int) -> Watch:
+    seen = look()
+    before = len(seen)
+
+    def moment() -> bool:
+        seen.update(look())
+        return len(seen) >= before + number
+
+    return moment
+
+
+def writers(store: Path) -> set[int]:
+    """Processes of this machine that write an artifact of a store. Each is found by its staging folder, which
+    it keeps open to hold the folder's lock."""
+    folders = {str(folder) for folder in ArtifactStore(str(store)).staging_folder.glob("*")}
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        # Processes of other users cannot be inspected, and any process may end meanwhile.
+        with suppress(OSError):
+            if any(os.readlink(link) in folders for link in (process / "fd").iterdir()):
+                found.add(int(process.name))
+    return found
 
 
 def start_training(config: Path, store: Path, check: bool = False) -> BaseProcess:

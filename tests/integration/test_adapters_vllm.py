@@ -15,14 +15,15 @@ import pytest
 import torch
 import yaml
 
-from erl_pipeline.config.generation import operational_settings
 from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.plugins.operational import operational_part
 from erl_pipeline.engines.interface import POLICY, GenerationRequest, ServedCheckpoint
 from erl_pipeline.engines.serving import make_probe, served_checkpoint
 from erl_pipeline.engines.vllm.adapters import prove_adapter
 from erl_pipeline.engines.vllm.agreement import compare
 from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
 from erl_pipeline.engines.vllm.engine import VllmEngine
+from erl_pipeline.engines.vllm.serving import KeptVllmEngine
 from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, WeightSync, sync_weights
 from erl_pipeline.plan.execution import Execution, execute
 from erl_pipeline.plan.listener import NullListener
@@ -88,7 +89,9 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adapted]:
     path, listener, stop = write_config(folder), NullListener(), threading.Event()
     loaded = load_config(path)
     with open_run(loaded, str(folder / "store"), listener, stop) as opened:
-        worker = WorkerSettings(opened.store.uri, opened.run.name, 1, operational_settings(loaded.engine))
+        worker = WorkerSettings(
+            opened.store.uri, opened.run.name, 1, operational_part("engines", loaded.engine)
+        )
         with Resources(worker, stop) as resources:
             execution = Execution(
                 store=opened.store,
@@ -100,9 +103,9 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adapted]:
                 stopped=stop.is_set,
             )
             execute(plan_for(opened.store.uri, opened.run, loaded, loaded.iterations), execution)
-            engine = resources.kept("vllm engine")
-            assert isinstance(engine, VllmEngine)
-            yield Adapted(path, opened, engine)
+            kept = resources.kept("engine")
+            assert isinstance(kept, KeptVllmEngine)
+            yield Adapted(path, opened, kept.engine)
 
 
 def client_of(engine: VllmEngine) -> VllmClient:

@@ -8,13 +8,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from erl_pipeline.runs.certificate.moments import Watch
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
 from storage.tables.trajectories import read_trajectories
 from storage.upkeep.verification import verify_run
 from tests.command_line.invoke import SMALL
-from tests.integration.killing import train_to_the_end, train_until
+from tests.integration.killing import Watch, train_to_the_end, train_until
 from tests.integration.runs import artifact_hashes
 
 CRL = """\

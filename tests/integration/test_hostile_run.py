@@ -19,7 +19,7 @@ import pytest
 
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.engines.embedded_models import EmbeddedEngine
+from erl_pipeline.engines.embedded.engine import EmbeddedEngine
 from erl_pipeline.environments.hotpotqa.tool import SEARCH_TOOL
 from erl_pipeline.qualification.hostile_answers import hostile_answers
 from storage.artifacts.manifest import Manifest

@@ -8,23 +8,32 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from erl_pipeline.runs.certificate.moments import (
-    after_publication,
-    before_publication,
-    where_it_died,
-)
+from erl_pipeline.config.loading.load import load_config
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
 from storage.upkeep.verification import verify_run
 from tests.command_line.invoke import FinishedRun
-from tests.erl_pipeline.views.trackers.events import scalars
-from tests.integration.killing import random_moment, seconds_of, train_to_the_end, train_until
+from tests.erl_pipeline.views.events import scalars
+from tests.integration.killing import (
+    after_publication,
+    before_publication,
+    random_moment,
+    seconds_of,
+    start_driver,
+    train_to_the_end,
+    train_until,
+    where_it_died,
+    writers,
+)
 from tests.integration.runs import artifact_hashes, trajectory_ids
+from tests.waiting import wait_for
 
 KILLS = int(os.environ.get("ERL_TEST_KILLS", "6"))
 SEED = int(os.environ.get("ERL_TEST_SEED", "0"))
@@ -65,3 +74,49 @@ def test_a_run_killed_at_random_instants_ends_with_the_bytes_of_an_undisturbed_o
     print(f"\nseed {SEED}: killed {died.total()} times in {stores} runs of {whole:.1f} s")
     for place, times in sorted(died.items()):
         print(f"  {times:3d} {place}")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.skipif(KILLS < 100, reason="each kill of a worker costs a start of a process and of Prefect")
+def test_a_run_whose_workers_are_killed_too_ends_with_the_bytes_of_an_undisturbed_one(
+    finished: FinishedRun, tmp_path: Path
+) -> None:
+    """Every second kill hits a worker process that writes an artifact, if there is one, else the driver. A
+    driver that gives up after it lost a worker is started again."""
+    settings = ["runner={type: prefect, task_runner: processes, workers: 2}", "resources.devices=2"]
+    config = load_config(finished.config, settings)
+    hashes, ids = artifact_hashes(finished.store), sorted(trajectory_ids(finished.store))
+    whole, chance = seconds_of(finished.store), random.Random(SEED)
+    struck: Counter[str] = Counter()
+    while struck.total() < KILLS // 5:
+        store = tmp_path / f"disturbed-{struck.total()}"
+        complete, lost = False, 0
+        while not complete:
+            driver = start_driver(config, str(store))
+            while driver.exitcode is None and struck.total() < KILLS // 5:
+                moment = random_moment(store, whole, chance)
+                wait_for(
+                    "the moment, or the end",
+                    lambda driver=driver, moment=moment: driver.exitcode is not None or moment(),
+                    patience=600.0,
+                    interval=0.001,
+                )
+                workers = sorted(writers(store) - {driver.pid})
+                if workers and struck.total() % 2:
+                    with suppress(ProcessLookupError):  # It may have ended just now.
+                        os.kill(chance.choice(workers), signal.SIGKILL)
+                    struck["worker"] += 1
+                    lost += 1
+                elif driver.exitcode is None:
+                    driver.kill()
+                    struck["driver"] += 1
+                    break
+            driver.join()
+            complete = driver.exitcode == 0
+            assert complete or driver.exitcode == -signal.SIGKILL or lost
+        assert artifact_hashes(store) == hashes
+        assert sorted(trajectory_ids(store)) == ids
+        assert verify_run(ArtifactStore(str(store)), RunStore(str(store)).open("small")).problems == []
+        shutil.rmtree(store)
+    assert set(struck) == {"driver", "worker"}

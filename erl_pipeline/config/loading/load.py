@@ -8,8 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from erl_pipeline.config.loading.explain import explain
-from erl_pipeline.config.loading.yaml_values import KeyPath, parse_yaml, shorten
+from erl_pipeline.config.loading.explain import KeyPath, explain, parse_yaml, shorten
 from erl_pipeline.config.plugins.installed import Group, plugins
 from erl_pipeline.config.run import RunConfig
 from storage.errors import ConfigError
@@ -23,6 +22,8 @@ _NONE: Options = {}
 PLUGGED: Mapping[str, Group] = {
     "environment": "environments",
     "method": "methods",
+    "policy": "policies",
+    "engine": "engines",
     "trainer": "trainers",
     "runner": "runners",
 }

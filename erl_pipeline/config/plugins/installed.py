@@ -1,4 +1,5 @@
-"""Installed plug-ins: environments, methods, trainers, runners and scorers, found by entry points.
+"""Installed plug-ins: environments, methods, kinds of policies, engines, trainers, runners and scorers, found
+by entry points.
 
 Any package can add one: it names an object with a `settings` model in one of the entry-point groups below.
 Configurations choose it by the `type` of these settings. A scorer is a function, which configurations choose
@@ -7,30 +8,46 @@ by the name of its entry point. The project's own plug-ins are found in the same
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import importlib.metadata
 import importlib.util
+import operator
 import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BeforeValidator, Field
 
 from erl_pipeline.config.base import PluginSettings
 from storage.errors import ConfigError
 
 SettingsModel = type[PluginSettings]
-Group = Literal["environments", "methods", "trainers", "runners", "scorers"]
+Group = Literal["environments", "methods", "policies", "engines", "trainers", "runners", "scorers"]
 
 _OWN = "erl-pipeline"
 
 _INTERFACES: Mapping[Group, str] = {
     "environments": "erl_pipeline.environments.interface:EnvironmentPlugin",
     "methods": "erl_pipeline.methods.interface:Method",
+    "policies": "erl_pipeline.policies.kind:PolicyKind",
+    "engines": "erl_pipeline.engines.plugin:EnginePlugin",
     "trainers": "erl_pipeline.trainers.interface:TrainerPlugin",
     "runners": "erl_pipeline.plan.runner:RunnerPlugin",
 }
 """Group -> the type of its objects; a scorer is any function. They are imported when plug-ins are looked up:
 each of them imports this package."""
+
+NO_BYTES: Mapping[str, bool] = {"makes_bytes": False}
+"""Metadata of a field of a plug-in's record whose code gives no byte of an artifact: it draws, explains,
+checks or plans, so that an edit of it changes no id."""
+
+
+def makes_bytes(field: dataclasses.Field[Any]) -> bool:
+    """Whether a field of a plug-in's record counts in fingerprints: all do that do not deny it."""
+    return bool(field.metadata.get("makes_bytes", True))
 
 
 @dataclass(frozen=True)
@@ -199,3 +216,20 @@ def _settings_problem(value: Any, point: importlib.metadata.EntryPoint) -> str:
     if types[0] != point.name:
         return f"its entry point is named {point.name!r}, but its settings have type {types[0]!r}"
     return ""
+
+
+def settings_of(group: Group) -> Any:
+    """The type of a setting that accepts the settings of any plug-in of a group. A bare name means the
+    plug-in with its default settings. Raises ConfigError if no plug-in of the group can be used."""
+    known = plugins(group)
+    if not known.found:
+        problems = "; ".join(f"{each.type}: {each.problem}" for each in known.broken)
+        raise ConfigError(f"no plug-in of {group} can be used ({problems or 'none is installed'})")
+    found: list[type[PluginSettings]] = [plugin.settings for plugin in known.found.values()]
+    union = functools.reduce(operator.or_, found)
+    by_type = Annotated[union, Field(discriminator="type")] if len(found) > 1 else union
+    return Annotated[by_type, BeforeValidator(_named)]
+
+
+def _named(value: Any) -> Any:
+    return {"type": value} if isinstance(value, str) else value

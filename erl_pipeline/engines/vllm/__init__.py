@@ -1,1 +1,52 @@
-"""vLLM as the generation engine: a server this run starts, or servers somebody else runs."""
+"""Sampling by vLLM servers over HTTP, which prove that they have the policy's weights."""
+
+from __future__ import annotations
+
+from erl_pipeline.engines.plugin import EngineCall, EnginePlugin, OpenedEngine, SampledModel, SamplingCapacity
+from erl_pipeline.engines.vllm.settings import VllmEngineConfig, VllmSampling, copies_of_server
+
+
+def _open(settings: VllmEngineConfig, model: SampledModel, call: EngineCall) -> OpenedEngine:
+    # torch and aiohttp take seconds to import, which a process that only plans should not pay.
+    from erl_pipeline.engines.vllm.serving import open_served
+
+    return open_served(settings, model, call)
+
+
+def _repeats_bytes(settings: VllmEngineConfig) -> bool:
+    """Timing decides which sequences a server computes together, and this decides how logits are rounded.
+
+    One sequence at a time is always computed alike, on a single server of our own whose prefix cache is empty
+    at the start.
+    """
+    return not settings.others_servers and settings.replicas == 1 and settings.max_in_flight == 1
+
+
+def _require_here(settings: VllmEngineConfig) -> None:
+    if settings.server_list is not None:
+        # aiohttp takes a while to import.
+        from erl_pipeline.engines.vllm.server_list import read_server_list
+
+        read_server_list(settings.server_list)
+
+
+def _capacity(settings: VllmEngineConfig, asked: int) -> SamplingCapacity:
+    copies = sum(each.copies for each in settings.servers)
+    return SamplingCapacity(
+        sequences=settings.max_in_flight,
+        weight_copies=copies or settings.replicas * copies_of_server(settings.arguments),
+        dtype=settings.dtype,
+        max_tokens=settings.max_context,
+    )
+
+
+ENGINE = EnginePlugin(
+    settings=VllmEngineConfig,
+    open=_open,
+    in_recipes=VllmSampling,
+    repeats_bytes=_repeats_bytes,
+    # Servers that are not the run's own serve a single model.
+    one_model_because=lambda settings: settings.others_servers,
+    require_here=_require_here,
+    capacity=_capacity,
+)

@@ -10,19 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from erl_pipeline.config.generation import ServerAddress, VllmEngineConfig
-from erl_pipeline.engines.interface import (
-    POLICY,
-    Generation,
-    GenerationRequest,
-    Interrupted,
-    ServedCheckpoint,
-)
+from erl_pipeline.engines.interface import POLICY, Generation, GenerationRequest, ServedCheckpoint
 from erl_pipeline.engines.vllm.client import ServerFailure
 from erl_pipeline.engines.vllm.model_servers import ModelServers
 from erl_pipeline.engines.vllm.server import ManagedServer, OnProgress
+from erl_pipeline.engines.vllm.settings import ServerAddress, VllmEngineConfig
 from erl_pipeline.engines.vllm.weight_sync import WeightSync
-from storage.errors import ConfigError, EngineError
+from storage.errors import ConfigError, EngineError, Interrupted
 
 _STOP_POLL_SECONDS = 0.2
 Result = TypeVar("Result")

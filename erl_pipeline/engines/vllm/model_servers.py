@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from erl_pipeline.config.generation import ServerAddress, VllmEngineConfig
-from erl_pipeline.config.server_arguments import copies_of_server, devices_of_server
 from erl_pipeline.engines.interface import GenerationRequest, ServedAdapter, ServedCheckpoint
 from erl_pipeline.engines.vllm.adapters import ADAPTER_ENVIRONMENT, adapter_arguments
 from erl_pipeline.engines.vllm.client import VllmClient
@@ -19,6 +17,12 @@ from erl_pipeline.engines.vllm.server import ManagedServer, OnProgress
 from erl_pipeline.engines.vllm.server_list import ListedServers
 from erl_pipeline.engines.vllm.server_pool import ServerPool
 from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
+from erl_pipeline.engines.vllm.settings import (
+    ServerAddress,
+    VllmEngineConfig,
+    copies_of_server,
+    devices_of_server,
+)
 from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, WeightSync
 from storage.errors import ConfigError, EngineError
 

@@ -10,10 +10,10 @@ import yaml
 from pydantic import ValidationError
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.config.generation import ServerAddress
 from erl_pipeline.config.loading.explain import explain
 from erl_pipeline.engines.vllm.replica import Replica
 from erl_pipeline.engines.vllm.server_pool import ServerPool
+from erl_pipeline.engines.vllm.settings import ServerAddress
 from storage.errors import ConfigError
 
 LOOK_SECONDS = 5.0

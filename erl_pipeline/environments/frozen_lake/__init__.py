@@ -7,7 +7,7 @@ from erl_pipeline.environments.dependencies import Dependencies
 from erl_pipeline.environments.frozen_lake.game import open_frozen_lake
 from erl_pipeline.environments.frozen_lake.inspection import attempt_picture, gold_answer
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
-from erl_pipeline.environments.frozen_lake.tasks import STREAMS, TASKS, difficulty
+from erl_pipeline.environments.frozen_lake.tasks import TASKS, difficulty
 from erl_pipeline.environments.frozen_lake.tiny import TINY, experience_format, tiny_extractor
 from erl_pipeline.environments.frozen_lake.warm_start import WARM_START
 from erl_pipeline.environments.gold_answers import GoldAnswers
@@ -39,7 +39,6 @@ ENVIRONMENT = EnvironmentPlugin(
         task_key=board_key,
         kept_split=TASKS.kept_split,
         twin_key=shape_key,
-        streams=STREAMS,
         from_file=TASKS.tasks_from_file,
         left_out=TASKS.left_out,
         difficulty=difficulty,

@@ -8,7 +8,7 @@ show whether a lesson is learned and kept within an evaluation.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import permutations
 
 from erl_pipeline.environments.frozen_lake.game import (
@@ -19,10 +19,9 @@ from erl_pipeline.environments.frozen_lake.game import (
 )
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.grid_games.boards import DIRECTIONS, Direction
-from erl_pipeline.environments.grid_games.hidden_words import slots_text, task_world
+from erl_pipeline.environments.grid_games.hidden_words import task_world
 from erl_pipeline.environments.grid_games.tasks import BoardTask, GridTasks
 from erl_pipeline.environments.interface import Task
-from erl_pipeline.environments.splits import TaskStreams
 
 
 def realm_word(realm: int) -> str:
@@ -105,39 +104,14 @@ class FrozenLakeTasks(GridTasks[FrozenLakeConfig, FrozenLakeBoard]):
 TASKS = FrozenLakeTasks()
 
 
+def realm_task(config: FrozenLakeConfig, seed: int, task: BoardTask[FrozenLakeBoard], realm: int) -> Task:
+    """A board in a realm, which may be one that no training task has."""
+    return TASKS.task(task, realm_world(config, seed, task.task_id, realm))
+
+
 def difficulty(config: FrozenLakeConfig, task: Task) -> float:
     """Moves on the shortest way from start to goal."""
     board = FrozenLakeBoard(tuple(task.payload["board"]))
     moves = board.moves_to_goal[board.start]
     assert moves is not None  # no board without a way is a task
     return float(moves)
-
-
-def _stream_realms(config: FrozenLakeConfig) -> Sequence[str]:
-    return [f"frozen_lake-{realm_word(realm)}" for realm in held_out_realms(config)]
-
-
-def _stream_tasks(
-    config: FrozenLakeConfig, seed: int, realms: int, count: int
-) -> Mapping[str, Sequence[Task]]:
-    boards = TASKS.held_out_boards(config, realms * count)
-    made: dict[str, list[Task]] = {}
-    for place, realm in enumerate(held_out_realms(config)[:realms]):
-        task_type = f"frozen_lake-{realm_word(realm)}"
-        made[task_type] = []
-        for number, board in enumerate(boards[place * count : (place + 1) * count]):
-            task = BoardTask(f"{task_type}-{config.board_seed}-{number:05d}", board, config.max_steps)
-            made[task_type].append(TASKS.task(task, realm_world(config, seed, task.task_id, realm)))
-    return made
-
-
-def lesson(config: FrozenLakeConfig, task: Task) -> str:
-    """Where each action word moves: four slots in the compact form, else a sentence."""
-    words = {direction: word for word, direction in task.payload["actions"].items()}
-    if config.format == "compact":
-        return slots_text(words)
-    told = ", ".join(f"[{word}] moves {direction}" for direction, word in words.items())
-    return f"In realm {task.payload['realm']} the action {told}."
-
-
-STREAMS = TaskStreams(realms=_stream_realms, tasks=_stream_tasks, lesson=lesson)

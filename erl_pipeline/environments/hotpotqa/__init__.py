@@ -6,7 +6,7 @@ from pathlib import Path
 
 from erl_pipeline.environments.dependencies import BuiltFiles, Dependencies
 from erl_pipeline.environments.gold_answers import GoldAnswers
-from erl_pipeline.environments.hotpotqa import opening, tasks
+from erl_pipeline.environments.hotpotqa import environment, tasks
 from erl_pipeline.environments.hotpotqa.gold import gold_answer
 from erl_pipeline.environments.hotpotqa.results import documents_in
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
@@ -24,7 +24,7 @@ ENVIRONMENT = EnvironmentPlugin(
     settings=HotpotQAConfig,
     training_tasks=tasks.training_tasks,
     held_out_tasks=tasks.held_out_tasks,
-    open=opening.open_without_index,
+    open=environment.open_without_index,
     splits=Splits(
         test_tasks=tasks.test_tasks,
         test_needs="test_share: 0.2",
@@ -34,10 +34,10 @@ ENVIRONMENT = EnvironmentPlugin(
     dependencies=Dependencies(
         files=_files,
         built_files=BuiltFiles(
-            settings=opening.index_settings, build=opening.build, open=opening.open_with_index
+            settings=environment.index_settings, build=environment.build, open=environment.open_with_index
         ),
     ),
-    episodes=EpisodeTraits(timing="waiting", for_template=opening.for_template),
+    episodes=EpisodeTraits(timing="waiting", for_template=environment.for_template),
     drawing=AttemptDrawing(documents=documents_in),
     gold_answers=GoldAnswers(gold_answer),
 )

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
-from erl_pipeline.environments.hotpotqa.question_file import Passage
-from erl_pipeline.environments.hotpotqa.record import Event, Record, SearchRecord, Verdict, feedback, trace
+from erl_pipeline.environments.dependencies import Embedders
+from erl_pipeline.environments.hotpotqa.index import build_index, open_index, passages_of
+from erl_pipeline.environments.hotpotqa.question_file import (
+    Event,
+    Passage,
+    Record,
+    SearchRecord,
+    Verdict,
+    feedback,
+    trace,
+)
 from erl_pipeline.environments.hotpotqa.results import pages_as_text, turns_left_as_text
-from erl_pipeline.environments.hotpotqa.scoring import exact_match, f1_score
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
 from erl_pipeline.environments.hotpotqa.tool import (
     SEARCH_TOOL,
@@ -17,8 +29,10 @@ from erl_pipeline.environments.hotpotqa.tool import (
     read_plain_lines,
     read_tool_calls,
 )
-from erl_pipeline.environments.interface import Observation, Task, Transition
+from erl_pipeline.environments.interface import Environment, Observation, Task, Transition
 from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema, tool_message, user_message
+from erl_pipeline.environments.threads import in_threads
+from storage.errors import InputError
 
 SearchFunction = Callable[[str], Sequence[Passage]]
 """The pages for a query, the best first. It may block."""
@@ -137,3 +151,90 @@ def _told(action: Search | BadCall, content: str) -> Message:
 
 def _with_line(message: Message, line: str) -> Message:
     return {**message, "content": f"{message['content']}\n{line}"}
+
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_WHOLE = frozenset({"yes", "no", "noanswer"})
+"""Answers that are right or wrong as a whole: another answer shares nothing with them."""
+
+
+def normalise(answer: str) -> str:
+    """Lower case, without punctuation and articles, words with one space between them.
+
+    Where nothing would be left of an answer, such as the letter A, it keeps its articles and punctuation: an
+    answer without words must not equal it. The official evaluation has no such rule.
+    """
+    lower = answer.lower()
+    return " ".join(_ARTICLES.sub(" ", lower.translate(_NO_PUNCTUATION)).split()) or " ".join(lower.split())
+
+
+def exact_match(answer: str, gold: str) -> bool:
+    """Whether both are the same after normalisation."""
+    return normalise(answer) == normalise(gold)
+
+
+def f1_score(answer: str, gold: str) -> float:
+    """Harmonic mean of precision and recall of the words, from 0 to 1."""
+    given, right = normalise(answer), normalise(gold)
+    if given != right and (given in _WHOLE or right in _WHOLE):
+        return 0.0
+    words, wanted = given.split(), right.split()
+    common = sum((Counter(words) & Counter(wanted)).values())
+    if not common:
+        return 0.0
+    precision, recall = common / len(words), common / len(wanted)
+    return 2 * precision * recall / (precision + recall)
+
+
+_WORDS_ALONE = "full_text"
+_BUILT_FROM = frozenset(
+    {"type", "task_file", "passage_file", "search", "embedding_model", "embedded_characters"}
+)
+
+
+def index_settings(config: HotpotQAConfig) -> HotpotQAConfig:
+    """The settings that the index depends on, all others at their defaults."""
+    fields = HotpotQAConfig.model_fields
+    others = {name: each.get_default() for name, each in fields.items() if name not in _BUILT_FROM}
+    if config.search == _WORDS_ALONE:
+        others |= {name: fields[name].get_default() for name in ("embedding_model", "embedded_characters")}
+    else:
+        others["search"] = "hybrid"  # The same index answers a search by vector alone.
+    return config.model_copy(update=others)
+
+
+def for_template(config: HotpotQAConfig, knows_tools: bool) -> HotpotQAConfig:
+    """The settings with a protocol that the policy can use. Raises `InputError` if they ask for another."""
+    if knows_tools:
+        return config
+    if config.tool_format == "template":
+        raise InputError(
+            "environment.tool_format: template; the policy's chat template knows no tools, or has them "
+            "called in another form than <tool_call>{...}</tool_call>; allowed with it are plain and auto"
+        )
+    return config.model_copy(update={"tool_format": "plain"})
+
+
+def build(config: HotpotQAConfig, folder: Path, embedders: Embedders) -> Mapping[str, int]:
+    """Write the index of the configured files into an empty folder."""
+    embedder = None if config.search == _WORDS_ALONE else embedders(config.embedding_model)
+    return build_index(passages_of(config), folder, embedder, config.embedded_characters)
+
+
+def open_with_index(config: HotpotQAConfig, task: Task, folder: Path, embedders: Embedders) -> Environment:
+    """The environment of a task, each episode in a thread of its own."""
+
+    def search(query: str) -> list[Passage]:
+        # Opened by the first search, which waits in its own thread for the model that embeds queries.
+        embedder = None if config.search == _WORDS_ALONE else embedders(config.embedding_model)
+        return open_index(folder, embedder).search(query, config.passages, config.search)
+
+    return in_threads(HotpotQA(config, task, search))
+
+
+def open_without_index(config: HotpotQAConfig, task: Task) -> Environment:
+    """Raises `InputError`: the environment can only be opened with its index."""
+    raise InputError(
+        "environment hotpotqa searches an index that is built beforehand; open it with `built_files`"
+    )

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from erl_pipeline.environments.dependencies import BuiltFiles, Dependencies
 from erl_pipeline.environments.interface import EnvironmentPlugin, EpisodeTraits, MixturePart, Task, Timing
 from erl_pipeline.environments.mixture import tasks
-from erl_pipeline.environments.mixture.files import BUILT_FILES
 from erl_pipeline.environments.mixture.settings import MixtureConfig
+from erl_pipeline.environments.mixture.tasks import BUILT_FILES
 from erl_pipeline.environments.mixture.tiny import tiny_parts, tiny_view
 from erl_pipeline.environments.splits import Splits
 from erl_pipeline.environments.tiny_parts import TinyPlayer

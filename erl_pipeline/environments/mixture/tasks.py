@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from erl_pipeline.config.nested import with_settings
+from erl_pipeline.config.base import with_settings
 from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.environments.dependencies import BuiltFiles, Embedders
 from erl_pipeline.environments.interface import Environment, MixturePart, Task, part_name
 from erl_pipeline.environments.mixture.settings import MixtureConfig
-from erl_pipeline.environments.mixture.shares import turns
 from storage.errors import InputError
 
 
@@ -127,3 +127,57 @@ def _named(name: str, part: MixturePart, task: Task) -> Task:
         task_type=f"{name}/{task.task_type}",
         environment=part.settings.type,
     )
+
+
+def turns(weights: Mapping[str, float], count: int) -> list[str]:
+    """The parts for `count` places in a row, in proportion to their weights at every length of the row.
+
+    The next place goes to the part whose next turn comes first, where the k-th turn (from 0) of a part of
+    weight w comes at (k + 1/2) / w (Webster's method); among equals it goes to the first part. A smaller
+    `count` gives the beginning of the same list.
+    """
+    taken: Counter[str] = Counter()
+    row = []
+    for _ in range(count):
+        name = min(weights, key=lambda each: (taken[each] + 0.5) / weights[each])
+        taken[name] += 1
+        row.append(name)
+    return row
+
+
+def building_settings(settings: MixtureConfig) -> MixtureConfig:
+    """The parts that build files, each with the settings that its files depend on; other parts are left out,
+    and all weights are 1."""
+    parts = {
+        name: settings.parts[name].model_copy(
+            update={"environment": built.settings(part.settings), "weight": 1.0}
+        )
+        for name, part in parts_of(settings).items()
+        if (built := part.plugin.dependencies.built_files) is not None
+    }
+    return settings.model_copy(update={"parts": parts})
+
+
+def build(settings: MixtureConfig, folder: Path, embedders: Embedders) -> Mapping[str, int]:
+    """Write the files of each part into the folder of its name; the counts begin with that name."""
+    counts: dict[str, int] = {}
+    for name, part in parts_of(settings).items():
+        assert part.plugin.dependencies.built_files is not None
+        own = folder / name
+        own.mkdir()
+        for what, count in part.plugin.dependencies.built_files.build(part.settings, own, embedders).items():
+            counts[f"{name}_{what}"] = count
+    return counts
+
+
+def open_with_files(settings: MixtureConfig, task: Task, folder: Path, embedders: Embedders) -> Environment:
+    """The environment of the part that a task is of, with the files of that part, if it has any."""
+    part, own = part_of(parts_of(settings), task)
+    built = part.plugin.dependencies.built_files
+    if built is None:
+        opened: Environment = part.plugin.open(part.settings, own)
+        return opened
+    return built.open(part.settings, own, folder / part_name(task.task_id), embedders)
+
+
+BUILT_FILES = BuiltFiles(settings=building_settings, build=build, open=open_with_files)

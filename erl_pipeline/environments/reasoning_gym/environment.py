@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from erl_pipeline.environments.interface import Observation, Task, Transition
 from erl_pipeline.environments.messages import AssistantTurn, ToolSchema
 from erl_pipeline.environments.reasoning_gym.answers import FORMS, find_answer
-from erl_pipeline.environments.reasoning_gym.feedback import Attempt, say
+from erl_pipeline.environments.reasoning_gym.checkers import broken_rules
+from erl_pipeline.environments.reasoning_gym.library import qualification
 from erl_pipeline.environments.reasoning_gym.scoring import Score, known_answer, score
-from erl_pipeline.environments.reasoning_gym.settings import ReasoningGymConfig
+from erl_pipeline.environments.reasoning_gym.settings import AnswerFormat, ReasoningGymConfig
 
 
 class ReasoningGymEnvironment:
@@ -72,3 +75,34 @@ def gold_answer(settings: ReasoningGymConfig, task: Task) -> str | None:
 def open_reasoning_gym(settings: ReasoningGymConfig, task: Task) -> ReasoningGymEnvironment:
     """The environment of a task made by `tasks`."""
     return ReasoningGymEnvironment(settings, task)
+
+
+_SHOWN = 200
+_NUMBER = re.compile(r"[-+]?[0-9][0-9,]*(?:\.[0-9]*)?")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The answer that was found, None where there was none, and its score."""
+
+    answer: str | None
+    score: Score
+
+
+def say(name: str, entry: Mapping[str, Any], answer_format: AnswerFormat, attempt: Attempt) -> str:
+    """The feedback on an attempt at an entry of dataset `name`."""
+    answer, found = attempt.answer, attempt.score
+    if answer is None:
+        return f"No answer was found: {FORMS[answer_format].missing}."
+    if found.right:
+        return "The answer is correct."
+    shown = answer if len(answer) <= _SHOWN else answer[:_SHOWN] + "..."
+    said = [f"The answer {shown} is not correct." if "\n" not in shown else "The answer is not correct."]
+    if found.problem is not None:
+        said.append(f"It was not scored: {found.problem}.")
+    if name in qualification().numeric and not _NUMBER.fullmatch(answer):
+        said.append("The answer should be a number and nothing else.")
+    said += broken_rules(name, entry["metadata"], answer)
+    if 0.0 < found.value < 1.0:
+        said.append(f"Its score is {found.value:.2f}; a correct answer has 1.")
+    return " ".join(said)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from erl_pipeline.config.base import PluginSettings, Settings
-from erl_pipeline.environments.reasoning_gym.qualification import require_qualified
+from erl_pipeline.environments.reasoning_gym.library import require_qualified
 
 AnswerFormat = Literal["tag", "boxed", "last_line", "whole"]
 Reward = Literal["exact", "score"]

@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from erl_pipeline.environments.scorers.expression_text import latex_of, other_signs, uniform
+from erl_pipeline.environments.scorers.expressions import latex_of, other_signs, uniform
 from erl_pipeline.environments.scorers.interface import Scored, Scorer, too_long
-from erl_pipeline.environments.scorers.magnitude import has_huge_number
+from erl_pipeline.environments.scorers.numbers import has_huge_number
 
 _LONGEST = 400  # characters; the parser's time grows with the square of the nesting
 _DEEPEST = 25
@@ -63,7 +63,7 @@ class _Comparers:
         if self._program is not None and self._program.poll() is None:
             return self._program
         self._end()
-        worker = Path(__file__).with_name("compare_expressions.py")
+        worker = Path(__file__).with_name("expressions.py")
         self._line, theirs = socket.socketpair()
         with theirs:
             self._program = subprocess.Popen(

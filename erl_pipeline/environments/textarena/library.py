@@ -13,9 +13,12 @@ import io
 import json
 import random
 import threading
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
 from typing import Any, TypeVar
 
 from storage.errors import ConfigError
@@ -156,3 +159,36 @@ def _plain(value: Any) -> Any:
         return sorted(json.dumps(_plain(each)) for each in value)
     name = type(value).__qualname__
     return [name, _plain(vars(value))] if hasattr(value, "__dict__") and not callable(value) else name
+
+
+LIST = "games.toml"
+
+
+@dataclass(frozen=True)
+class Games:
+    """The list. `qualified`: names. `drawn_in_play`: those of them that draw random numbers after their
+    beginning too. `refused`: name -> why."""
+
+    qualified: frozenset[str]
+    drawn_in_play: frozenset[str]
+    refused: Mapping[str, str]
+
+
+@lru_cache(maxsize=1)
+def games() -> Games:
+    """The list of this version; read once."""
+    record = tomllib.loads(files(__package__).joinpath(LIST).read_text(encoding="utf-8"))
+    return Games(frozenset(record["qualified"]), frozenset(record["drawn_in_play"]), dict(record["refused"]))
+
+
+def require_qualified(game: str) -> None:
+    """Raise `ValueError`, with the reason, for a game that cannot be trained on."""
+    listed = games()
+    if game in listed.qualified:
+        return
+    if game in listed.refused:
+        raise ValueError(f"game: {game} of TextArena is refused: {listed.refused[game]}")
+    raise ValueError(
+        f"game: {game}: TextArena has no game of this name for one player; there are "
+        f"{', '.join(sorted(listed.qualified))}"
+    )

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.environments.textarena.games import require_qualified
+from erl_pipeline.environments.textarena.library import require_qualified
 
 
 class TextArenaConfig(PluginSettings):

@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.splits import FindSplit, KeptSplit
-from erl_pipeline.environments.textarena.games import games
-from erl_pipeline.environments.textarena.library import Game
+from erl_pipeline.environments.textarena.library import Game, games
 from erl_pipeline.environments.textarena.settings import TextArenaConfig
 from storage.errors import ConfigError
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from erl_pipeline.methods.complementary.checks import require_possible
-from erl_pipeline.methods.complementary.columns import columns
 from erl_pipeline.methods.complementary.plan import (
+    columns,
     plan_beginning,
     plan_evaluation,
     plan_learning,
     plan_rollouts,
+    require_possible,
 )
 from erl_pipeline.methods.complementary.settings import (
     FIRST_ATTEMPT,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from erl_pipeline.config.generation import SamplingConfig
     from erl_pipeline.environments.prompt_format import PromptFormat
     from erl_pipeline.episodes.context import EpisodeProtocol
-    from erl_pipeline.episodes.limits import RoleLimits
+    from erl_pipeline.episodes.rows import RoleLimits
 
 
 def _open_episode(
@@ -41,16 +41,16 @@ def _open_episode(
     retrieval: bool,
 ) -> EpisodeProtocol:
     from erl_pipeline.methods.complementary.episode import Rules, run_episode
-    from erl_pipeline.methods.complementary.prompts import ChatPrompts
+    from erl_pipeline.methods.complementary.prompts import ExperiencePrompts
 
-    rules = Rules(prompts or ChatPrompts(settings.prompts), retrieval, settings.top_k, settings.dropout)
+    rules = Rules(prompts or ExperiencePrompts(settings.prompts), retrieval, settings.top_k, settings.dropout)
     return partial(run_episode, rules=rules)
 
 
 def _role_limits(
     settings: ComplementaryEpisodeSettings, sampling: SamplingConfig
 ) -> Mapping[str, RoleLimits]:
-    from erl_pipeline.episodes.limits import RoleLimits
+    from erl_pipeline.episodes.rows import RoleLimits
 
     return {FIRST_ATTEMPT: RoleLimits(sampling.temperature, sampling.max_new_tokens)}
 

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import SerializeAsAny
 
 from erl_pipeline.config.base import PluginSettings, Settings
-from erl_pipeline.config.generation import EngineConfig, identity_of
 from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins.operational import as_in_recipes
+from erl_pipeline.engines.plugin import SampledModel
 from erl_pipeline.environments.experience_format import ExperienceFormat
 from erl_pipeline.environments.messages import Message
-from erl_pipeline.methods.complementary.prompts import ChatPrompts, PromptTemplates
+from erl_pipeline.methods.complementary.prompts import ExperiencePrompts, ExperienceTemplates
 from erl_pipeline.methods.complementary.settings import EXTRACTOR, ComplementaryConfig
 from erl_pipeline.plan.stage import StageCall
 from erl_pipeline.policies.checkpoints import (
@@ -24,7 +25,7 @@ from erl_pipeline.policies.checkpoints import (
     weights_settings,
 )
 from erl_pipeline.stages.determinism import sampling_determinism
-from erl_pipeline.stages.rollouts.playing import engine_of, model_engine
+from erl_pipeline.stages.rollouts.playing import opened_engine
 from erl_pipeline.stages.tasks.prepare_tasks import environment_identity
 from storage.artifacts.manifest import Determinism
 
@@ -39,11 +40,11 @@ class AskingSettings(Settings):
     """What an answer of the extractor depends on, besides its checkpoint and the content of its prompt."""
 
     environment: SerializeAsAny[PluginSettings]
-    prompts: PromptTemplates
+    prompts: ExperienceTemplates
     max_operations: int
     max_tokens: int
     temperature: float
-    engine: EngineConfig
+    engine: SerializeAsAny[PluginSettings]
     weights: WeightsSettings
     embedding_model: str
     """The embedding model of the memory that holds the entries it is shown."""
@@ -61,7 +62,7 @@ def asking_settings(config: RunConfig, max_tokens: int) -> AskingSettings:
         max_operations=extractor.max_operations,
         max_tokens=max_tokens,
         temperature=extractor.temperature,
-        engine=identity_of(config.engine),
+        engine=as_in_recipes("engines", config.engine),
         weights=weights_settings(config),
         embedding_model=method.crl.embedding_model,
     )
@@ -71,11 +72,11 @@ def experience_format(settings: AskingSettings) -> ExperienceFormat:
     """The prompts: the environment's own, else the method's templates."""
     environment = plugins("environments")[settings.environment.type].value
     own: ExperienceFormat | None = environment.tiny.experience(settings.environment)
-    return own or ChatPrompts(settings.prompts, settings.max_operations)
+    return own or ExperiencePrompts(settings.prompts, settings.max_operations)
 
 
 @dataclass(frozen=True)
-class Question:
+class ExtractorPrompt:
     """One request to the extractor. `request_id` is the id of the trajectory that it becomes."""
 
     request_id: str
@@ -84,7 +85,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ExtractorAnswer:
     """What the extractor wrote: the dialogue has its tokens, with their log-probabilities."""
 
     dialogue: Dialogue
@@ -123,13 +124,11 @@ class Extractor:
         self._chat = ChatTokenizer(policy.tokenizer)
         self.texts = self._chat.texts
         """Makes what it says storable, and counts what is replaced."""
-        self._engine = model_engine(call, settings.engine, policy, parts, EXTRACTOR, lambda count: None)
+        self._engine = opened_engine(call, settings.engine, SampledModel(EXTRACTOR, policy, parts)).batches
         self.version = parts.checkpoint_id
-        self.determinism: Determinism = sampling_determinism(
-            engine_of(call, settings.engine), training_device()
-        )
+        self.determinism: Determinism = sampling_determinism(call, settings.engine, training_device())
 
-    def ask(self, questions: Sequence[Question]) -> list[Answer | None]:
+    def ask(self, questions: Sequence[ExtractorPrompt]) -> list[ExtractorAnswer | None]:
         """The answers, in order; None where the prompt leaves no room in the context."""
         from erl_pipeline.engines.interface import GenerationRequest
         from erl_pipeline.episodes.dialogue import Dialogue
@@ -152,14 +151,14 @@ class Extractor:
                 for place in asked
             ]
         )
-        answers: dict[int, Answer] = {}
+        answers: dict[int, ExtractorAnswer] = {}
         for place, generation in zip(asked, generations, strict=True):
             text = dialogues[place].add_turn(generation).text
-            answers[place] = Answer(dialogues[place], generation, text)
+            answers[place] = ExtractorAnswer(dialogues[place], generation, text)
         return [answers.get(place) for place in range(len(questions))]
 
     def trajectory(
-        self, origin: Origin, question: Question, answer: Answer, texts: Sequence[str] | None
+        self, origin: Origin, question: ExtractorPrompt, answer: ExtractorAnswer, texts: Sequence[str] | None
     ) -> Trajectory:
         """An answer as a sequence to train on. Its reward is 0, because its worth is known only later.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.environments.prompt_format import AttemptPrompts
 from erl_pipeline.episodes.attempt import play_attempt
-from erl_pipeline.episodes.context import EpisodeContext, Place
+from erl_pipeline.episodes.context import EpisodeContext, TurnKey
 from erl_pipeline.methods.complementary.settings import FIRST_ATTEMPT
 from storage.artifacts.recipe import derive_seed
 from storage.tables.trajectories import FREE, Trajectory
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _SEEDS = 2**63
 
 
-class Phase(IntEnum):
+class ComplementaryPhase(IntEnum):
     """The order in which requests are answered where episodes advance in lockstep."""
 
     RETRIEVAL = 0
@@ -45,7 +45,7 @@ class Rules:
 async def run_episode(context: EpisodeContext, rules: Rules) -> list[Trajectory]:
     """Attempt the task once. The memory is searched with the last message of the opening, which describes the
     task."""
-    place = Place(FIRST_ATTEMPT, Phase.ATTEMPT)
+    place = TurnKey(FIRST_ATTEMPT, ComplementaryPhase.ATTEMPT)
     subgroup = context.subgroup if rules.retrieval else None
     hits: Sequence[MemoryHit] | None = None
 
@@ -54,7 +54,7 @@ async def run_episode(context: EpisodeContext, rules: Rules) -> list[Trajectory]
         opening = rules.prompts.attempt(instructions, observation, [])
         if not rules.retrieval or subgroup == FREE:
             return opening
-        found = await context.retrieve(Phase.RETRIEVAL, opening[-1]["content"])
+        found = await context.retrieve(ComplementaryPhase.RETRIEVAL, opening[-1]["content"])
         hits = chosen(found, rules, _drawn(context))
         # The best comes last, because prompts prefer the latest note.
         notes = [hit.entry.text for hit in reversed(hits)]

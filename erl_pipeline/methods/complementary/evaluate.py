@@ -9,22 +9,23 @@ from erl_pipeline.methods.complementary.settings import ComplementaryConfig, Com
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
 from erl_pipeline.stages.evaluation.evaluate import EVALUATION
+from erl_pipeline.stages.names import HELD_OUT, MEMORY, TASKS
 from erl_pipeline.stages.rollouts.counts import count_rollouts, replaced_texts
-from erl_pipeline.stages.rollouts.playing import MEMORY, TASKS, PlaySettings, play_episodes, play_settings
-from erl_pipeline.stages.tasks.prepare_tasks import HELD_OUT, read_tasks
+from erl_pipeline.stages.rollouts.playing import PlaySettings, play_episodes, play_settings
+from erl_pipeline.stages.tasks.prepare_tasks import read_tasks
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.plan.sources import Sources
 
 
-class EvaluationSettings(Settings):
+class ExperienceEvaluationSettings(Settings):
     """What the evaluation depends on, besides the checkpoint, the tasks and the memory."""
 
     play: PlaySettings
 
 
-def _slice(config: RunConfig, _sources: Sources) -> EvaluationSettings:
+def _slice(config: RunConfig, _sources: Sources) -> ExperienceEvaluationSettings:
     """As in training, but nothing is left to chance: no attempt is free, and the best entry is shown."""
     play = play_settings(config)
     assert isinstance(config.method, ComplementaryConfig)
@@ -32,10 +33,12 @@ def _slice(config: RunConfig, _sources: Sources) -> EvaluationSettings:
     assert play.retrieval is not None
     episode = play.episode.model_copy(update={"dropout": 0.0})
     retrieval = play.retrieval.model_copy(update={"withhold": 0.0, "top_k": play.episode.top_k})
-    return EvaluationSettings(play=play.model_copy(update={"episode": episode, "retrieval": retrieval}))
+    return ExperienceEvaluationSettings(
+        play=play.model_copy(update={"episode": episode, "retrieval": retrieval})
+    )
 
 
-def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
+def _evaluate(call: StageCall[ExperienceEvaluationSettings]) -> StageResult:
     """Make a greedy attempt at every task, with experience in its prompt; write the rows and score them."""
     from erl_pipeline.stages.evaluation.scores import score_evaluation
     from storage.tables.trajectories import scan_trajectories, write_trajectories
@@ -72,9 +75,9 @@ EVALUATE_WITH_EXPERIENCE = Stage(
     name="evaluate_with_experience",
     version=4,
     output="evaluation",
-    settings=EvaluationSettings,
+    settings=ExperienceEvaluationSettings,
     compute=_evaluate,
     slice=_slice,
-    code=("environment", "method"),
+    code=("environment", "method", "engine"),
     needs="device",
 )

@@ -13,20 +13,24 @@ from erl_pipeline.environments.experience_format import (
     ExperienceFormat,
     ExperienceOperation,
 )
-from erl_pipeline.methods.complementary.artifacts import CALLS_FILE
 from erl_pipeline.methods.complementary.asking import (
     AskingSettings,
     Extractor,
+    ExtractorPrompt,
     Origin,
-    Question,
     asking_settings,
     experience_format,
 )
-from erl_pipeline.methods.complementary.settings import EXTRACTION, FIRST_ATTEMPT, ComplementaryConfig
+from erl_pipeline.methods.complementary.settings import (
+    CALLS_FILE,
+    EXTRACTION,
+    FIRST_ATTEMPT,
+    ComplementaryConfig,
+)
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS, TRAJECTORIES, trajectory_files
-from erl_pipeline.stages.rollouts.playing import MEMORY
-from erl_pipeline.stages.training.training_stage import ROLLOUTS
+from erl_pipeline.stages.memory.opened import opened_memory
+from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TRAJECTORIES, trajectory_files
+from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS
 from storage.artifacts.recipe import derive_seed
 from storage.tables.scored import is_scored
 
@@ -38,7 +42,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Request:
+class ExtractionRequest:
     """A request to the extractor about one episode. `lessons` are the ids of the entries that the episode
     saw, in the order in which they are shown."""
 
@@ -50,7 +54,7 @@ class Request:
 
 def requests_of(
     trajectories: Sequence[Trajectory], texts: Mapping[str, str], artifact_id: str
-) -> Iterator[Request]:
+) -> Iterator[ExtractionRequest]:
     """A request for every attempt that was scored, whether it succeeded or not.
 
     Args:
@@ -73,11 +77,15 @@ def requests_of(
             reward=row.reward,
         )
         request_id = trajectory_id(artifact_id, row.task_id, row.sample_index, EXTRACTION, 0)
-        yield Request(request_id, row, record, lessons)
+        yield ExtractionRequest(request_id, row, record, lessons)
 
 
 def read_answer(
-    text: str, request: Request, prompts: ExperienceFormat, max_operations: int, texts: StorableTexts
+    text: str,
+    request: ExtractionRequest,
+    prompts: ExperienceFormat,
+    max_operations: int,
+    texts: StorableTexts,
 ) -> Sequence[ExperienceOperation] | None:
     """The operations of an answer; None where it is ill-formed, or has too many. `texts` counts the texts in
     which something is replaced."""
@@ -88,7 +96,7 @@ def read_answer(
 
 
 def call_row(
-    request: Request,
+    request: ExtractionRequest,
     operations: Sequence[ExperienceOperation] | None,
     extractor_version: str,
     prompts: ExperienceFormat,
@@ -138,7 +146,7 @@ def _compute(call: StageCall[AskingSettings]) -> StageResult:
     extractor = Extractor(call, settings)
     call.progress.begin(len(requests), "requests")
     questions = [
-        Question(
+        ExtractorPrompt(
             request.request_id,
             prompts.extraction(request.record),
             _seed(call, request.episode),
@@ -178,7 +186,7 @@ def _texts(call: StageCall[AskingSettings], attempts: Sequence[Trajectory]) -> d
     """Entry id -> text, of the entries that attempts saw."""
     if MEMORY not in call.inputs:
         return {}
-    memory = call.resources.memory(call.settings.embedding_model)
+    memory = opened_memory(call.resources, call.settings.embedding_model)
     view = memory.at(call.inputs[MEMORY].manifest.artifact_id)
     seen = sorted({entry_id for row in attempts for entry_id in row.memory_entry_ids})
     return {entry_id: entry.text for entry_id, entry in view.get(seen).items()}
@@ -203,7 +211,7 @@ def _origin(row: Trajectory) -> Origin:
     )
 
 
-def _counts(requests: Sequence[Request], calls: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+def _counts(requests: Sequence[ExtractionRequest], calls: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     done = Counter(name for row in calls for name in row["operations"])
     lessons = {request.request_id: set(request.record.lessons) for request in requests}
     return {
@@ -234,7 +242,7 @@ EXTRACT_EXPERIENCE = Stage(
     settings=AskingSettings,
     compute=_compute,
     slice=_slice,
-    code=("environment", "method"),
+    code=("environment", "method", "engine"),
     needs="device",
     retry_seconds=RETRY_SECONDS,
 )

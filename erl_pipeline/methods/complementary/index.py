@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.memory import KeepSettings
-from erl_pipeline.methods.complementary.artifacts import CALLS, CALLS_FILE
+from erl_pipeline.methods.complementary.settings import CALLS, CALLS_FILE
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.memory.index_memory import INDEX_MEMORY
-from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
-from erl_pipeline.stages.rollouts.playing import MEMORY
-from erl_pipeline.stages.training.training_stage import ROLLOUTS
+from erl_pipeline.stages.memory.opened import opened_memory
+from erl_pipeline.stages.names import MEMORY, ROLLOUTS, trajectory_files
 
 if TYPE_CHECKING:
     from storage.memory.entries import MemoryEntry
@@ -97,7 +96,7 @@ def _compute(call: StageCall[IndexExperienceSettings]) -> StageResult:
 
     settings, version = call.settings, call.artifact_id
     keep, iteration = settings.keep, call.index["iteration"]
-    memory = call.resources.memory(keep.embedding_model)
+    memory = opened_memory(call.resources, keep.embedding_model)
     parent = call.inputs.get(MEMORY)
     calls = read_calls(call.inputs[CALLS].path(CALLS_FILE))
     files = trajectory_files(call.inputs[ROLLOUTS], call.resources.store)

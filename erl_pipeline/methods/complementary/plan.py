@@ -1,38 +1,61 @@
-"""The plan of an iteration of Complementary RL."""
+"""The plan of an iteration of Complementary RL, the settings that it refuses, and what tables show."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from erl_pipeline.config.objective import RoleObjective
-from erl_pipeline.config.policy import PretrainedPolicyConfig
-from erl_pipeline.methods.complementary.artifacts import CALLS, CREDIT, MERGED, SCORES
-from erl_pipeline.methods.complementary.bootstrap import COLD_START_EXTRACTOR, COPY_EXTRACTOR
+from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.methods.complementary.credit import CREDIT_EXPERIENCE, CreditSettings
 from erl_pipeline.methods.complementary.evaluate import EVALUATE_WITH_EXPERIENCE
 from erl_pipeline.methods.complementary.extract import EXTRACT_EXPERIENCE
 from erl_pipeline.methods.complementary.index import INDEX_EXPERIENCE, IndexExperienceSettings
 from erl_pipeline.methods.complementary.merge import MERGE_EXPERIENCE
-from erl_pipeline.methods.complementary.score import SCORE_EXPERIENCE
+from erl_pipeline.methods.complementary.score import SCORE_EXPERIENCE, WEIGHTED_UPDATE
 from erl_pipeline.methods.complementary.settings import (
+    CALLS,
+    CREDIT,
     EXTRACTOR,
     FIRST_ATTEMPT,
+    MERGED,
+    SCORES,
     ComplementaryConfig,
     CrlExperienceConfig,
     WeightsExperienceConfig,
     keep_settings,
 )
-from erl_pipeline.methods.complementary.update_extractor import UPDATE_EXTRACTOR
-from erl_pipeline.methods.complementary.weighted_update import WEIGHTED_UPDATE
+from erl_pipeline.methods.complementary.train_extractor import (
+    COLD_START_EXTRACTOR,
+    COPY_EXTRACTOR,
+    UPDATE_EXTRACTOR,
+)
+from erl_pipeline.plan.column import ChartLine, Column, only_drawn
 from erl_pipeline.plan.plan import POLICY, RunState
 from erl_pipeline.plan.planner import Planner
+from erl_pipeline.policies.kind import policy_traits
+from erl_pipeline.stages.columns import (
+    ENTRIES,
+    HELD_OUT,
+    HELD_OUT_SAMPLED,
+    LOSS,
+    TOKENS,
+    TOKENS_PER_SECOND,
+    UPDATE_CHARTS,
+    success_of_first_attempts,
+)
 from erl_pipeline.stages.memory.forget_memory import plan_forgetting
+from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TASKS
 from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
-from erl_pipeline.stages.rollouts.playing import MEMORY, TASKS
 from erl_pipeline.stages.training.bootstrap import PretrainedSettings
-from erl_pipeline.stages.training.training_stage import ROLLOUTS, plan_training
+from erl_pipeline.stages.training.training_stage import plan_training
 from erl_pipeline.stages.training.update_policy import REFERENCE, UPDATE_POLICY, plan_update
 from storage.artifacts.recipe import derive_seed
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
 
 
 def plan_beginning(planner: Planner, state: RunState) -> RunState:
@@ -42,7 +65,8 @@ def plan_beginning(planner: Planner, state: RunState) -> RunState:
     if crl is None:
         return state
     policy = planner.config.policy
-    if not isinstance(policy, PretrainedPolicyConfig):
+    traits = policy_traits(policy)
+    if isinstance(policy, TinyPolicyConfig):
         seed = (crl.extractor.cold_start or policy.cold_start).seed
         chosen = planner.config.seed if seed == "run" else seed
         first, base = planner.add(COLD_START_EXTRACTOR, {}, iteration=None, seed=chosen), None
@@ -50,9 +74,9 @@ def plan_beginning(planner: Planner, state: RunState) -> RunState:
         first, base = state.models[POLICY], state.bases.get(POLICY)
     else:
         weights = planner.sources.models[crl.extractor.model]
-        settings = PretrainedSettings(weights=weights, dtype=policy.dtype)
+        settings = PretrainedSettings(weights=weights, dtype=traits.dtype)
         first = planner.add(COPY_EXTRACTOR, {}, iteration=None, settings=settings)
-        base = None if policy.lora is None else first
+        base = None if traits.lora is None else first
     return replace(
         state,
         models={**state.models, EXTRACTOR: first},
@@ -185,3 +209,146 @@ def _settings(planner: Planner) -> ComplementaryConfig:
     settings = planner.config.method
     assert isinstance(settings, ComplementaryConfig)
     return settings
+
+
+def require_possible(config: RunConfig) -> None:
+    """Raise ValueError, which names both settings, where two settings exclude each other."""
+    method = config.method
+    assert isinstance(method, ComplementaryConfig)
+    if method.crl is not None:
+        _require_extractor(config, method.crl)
+    if isinstance(method.experience, WeightsExperienceConfig) and config.pipeline.max_age is not None:
+        raise ValueError(
+            f"pipeline.max_age: {config.pipeline.max_age}; allowed with method.experience.type: weights is "
+            "null, since it trains stored trajectories again by their weight, whatever their age"
+        )
+
+
+def _require_extractor(config: RunConfig, crl: CrlExperienceConfig) -> None:
+    model, engine = crl.extractor.model, config.engine
+    if policy_traits(config.policy).own_words:
+        if model is not None:
+            raise ValueError(
+                f"method.experience.extractor.model: {model}; allowed with policy.type: tiny is null: "
+                "the extractor must read and write the words of the tiny policy, and gets a cold start of "
+                "its own"
+            )
+        environment = plugins("environments")[config.environment.type].value
+        if environment.tiny.extractor(config.environment) is None:
+            raise ValueError(
+                f"method.experience: crl needs a model for its extractor; with policy.type: tiny these "
+                f"settings of environment.type: {config.environment.type} give none (FrozenLake: format: "
+                "compact with action_mode: step). Allowed are those, a pretrained policy, or "
+                "method.experience: off"
+            )
+    elif crl.extractor.cold_start is not None:
+        raise ValueError(
+            "method.experience.extractor.cold_start is for policy.type: tiny; leave it out with policy.type: "
+            "pretrained, or name a model in method.experience.extractor.model"
+        )
+    because = plugins("engines")[engine.type].value.one_model_because(engine)
+    if because is not None:
+        raise ValueError(
+            f"engine.{because}: these servers serve one model, and method.experience: crl "
+            "samples from two; leave it out, so that each model gets a server of its own, or set "
+            "method.experience: off"
+        )
+
+
+_FIRST = success_of_first_attempts(FIRST_ATTEMPT, "success rate of attempts in training")
+_HALVES = ChartLine("Guided and free attempts", "guided", "success", "Halves of the groups with experience")
+_GUIDED = Column(
+    CREDIT_EXPERIENCE.name,
+    "success_guided",
+    "guided",
+    "success rate of attempts that see experience",
+    share=True,
+    drawn=_HALVES,
+)
+_FREE = Column(
+    CREDIT_EXPERIENCE.name,
+    "success_free",
+    "free",
+    "success rate of attempts from which experience is withheld",
+    share=True,
+    drawn=ChartLine(_HALVES.chart, "free", "success"),
+)
+_GAP = Column(
+    CREDIT_EXPERIENCE.name,
+    "guided_minus_free",
+    "gap",
+    "success of guided attempts minus that of free ones",
+    "+.3f",
+    compare=True,
+    drawn=ChartLine("What experience adds", "guided less free", "success"),
+)
+_WITH_EXPERIENCE = Column(
+    EVALUATE_WITH_EXPERIENCE.name,
+    "greedy_success",
+    "held-out with",
+    "success rate of greedy first attempts on held-out tasks that see experience",
+    compare=True,
+    title="held-out success with experience",
+    share=True,
+    interval=True,
+    drawn=ChartLine("Held-out success", "greedy first attempt with experience", "success"),
+)
+_TRAINED = Column(
+    UPDATE_EXTRACTOR.name,
+    "requests_trained",
+    "extractor",
+    "requests that the extractor was trained on",
+    ",d",
+)
+
+
+_ANSWERS, _SHARE = "What the extractor answers", "share of operations"
+_EXTRACTOR_CHARTS = (
+    *(
+        only_drawn(EXTRACT_EXPERIENCE.name, metric, ChartLine(_ANSWERS, line, _SHARE))
+        for metric, line in (
+            ("share_add", "add"),
+            ("share_update", "update"),
+            ("share_return", "return"),
+            ("parse_failure_rate", "ill-formed"),
+            ("copy_rate", "copies of a lesson"),
+        )
+    ),
+    only_drawn(CREDIT_EXPERIENCE.name, "credit_mean", ChartLine("Credit of experience", "mean", "-1 to 1")),
+    only_drawn(
+        CREDIT_EXPERIENCE.name,
+        "retrieval_entropy",
+        ChartLine("How evenly entries are shown", "entropy", "nats"),
+        only_with="credits",
+    ),
+    *(
+        only_drawn(UPDATE_EXTRACTOR.name, metric, line, only_with="optimizer_steps")
+        for metric, line in (
+            ("policy_loss", ChartLine("Extractor", "loss", "loss")),
+            ("clip_fraction", ChartLine("Extractor: clipped tokens", "clipped", "share")),
+        )
+    ),
+)
+
+
+def columns(settings: ComplementaryConfig) -> Sequence[Column]:
+    """The columns, from left to right."""
+    crl = settings.crl
+    if crl is None:
+        return (_FIRST, LOSS, HELD_OUT, HELD_OUT_SAMPLED, TOKENS, TOKENS_PER_SECOND, *UPDATE_CHARTS)
+    return (
+        _FIRST,
+        _GUIDED,
+        _FREE,
+        _GAP,
+        ENTRIES,
+        *((_TRAINED,) if crl.extractor.train else ()),
+        LOSS,
+        HELD_OUT,
+        *((_WITH_EXPERIENCE,) if crl.evaluate else ()),
+        HELD_OUT_SAMPLED,
+        TOKENS,
+        TOKENS_PER_SECOND,
+        *UPDATE_CHARTS,
+        *_EXTRACTOR_CHARTS,
+    )

@@ -33,7 +33,7 @@ _VARIABLES: Mapping[str, Mapping[str, Any]] = {
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
-class PromptTemplates(Settings):
+class ExperienceTemplates(Settings):
     """Prompts as Jinja templates."""
 
     lessons: str = (
@@ -80,10 +80,10 @@ class PromptTemplates(Settings):
         return check_template(info.field_name, template, _VARIABLES[info.field_name])
 
 
-class ChatPrompts:
+class ExperiencePrompts:
     """Prompts made of the templates: attempts with and without lessons, extraction, merging."""
 
-    def __init__(self, templates: PromptTemplates, max_operations: int = 1) -> None:
+    def __init__(self, templates: ExperienceTemplates, max_operations: int = 1) -> None:
         self._templates = templates
         self._max_operations = max_operations
 

@@ -10,27 +10,42 @@ from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.episodes.roles import trainable
-from erl_pipeline.methods.complementary.artifacts import SCORER_FILE, SCORES, SCORES_FILE
+from erl_pipeline.methods.complementary.scorer import StoredTrajectories, drawn_by_weight, read_stored
 from erl_pipeline.methods.complementary.settings import (
     REPLAY,
+    SCORER_FILE,
+    SCORES,
+    SCORES_FILE,
     ComplementaryConfig,
     WeightsExperienceConfig,
 )
-from erl_pipeline.methods.complementary.stored import Stored, drawn_by_weight, read_stored
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES, trajectory_files
+from erl_pipeline.stages.memory.opened import opened_memory
+from erl_pipeline.stages.names import ROLLOUTS, TRAJECTORIES, trajectory_files
+from erl_pipeline.stages.training.training_record import reinforcement_rows
 from erl_pipeline.stages.training.training_stage import (
-    ROLLOUTS,
     TrainingSettings,
     borrowed_trainer,
+    count_steps,
+    open_trainer,
+    training_result,
     training_settings,
 )
-from erl_pipeline.stages.training.update_policy import training_sequences
+from erl_pipeline.stages.training.update_policy import (
+    UPDATE_POLICY,
+    UpdateSettings,
+    dropped_before_training,
+    groups_by_role,
+    reference_policy,
+    training_sequences,
+)
+from erl_pipeline.trainers.interface import Reinforcement
+from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
 from storage.artifacts.recipe import derive_seed
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.methods.complementary.scorer import Scorer
+    from erl_pipeline.methods.complementary.scorer import WeightScorer
     from erl_pipeline.plan.sources import Sources
     from erl_pipeline.trainers.interface import Trainer
     from storage.tables.trajectories import Trajectory
@@ -73,30 +88,21 @@ def _compute(call: StageCall[ScoreSettings]) -> StageResult:
         now = _mean_logprobs(trainer, old, settings.microbatch_tokens)
 
     scorer = _scorer(call)
-    rows, metrics = score(scorer, call, old, now, fresh)
-    drawn = _draw(call, stored, {row["trajectory_id"]: row["weight"] for row in rows})
+    table, metrics = score(scorer, call, old, now, fresh)
+    known = {row["trajectory_id"]: row for row in table}
+    drawn = _draw(call, stored, {one: row["weight"] for one, row in known.items()})
     replayed, advantages = _replayed(call, stored, drawn)
-    of_drawn = dict(zip(drawn, advantages, strict=True))
-    table = [{**row, "advantage": of_drawn.get(row["trajectory_id"])} for row in rows]
-    known = {row["trajectory_id"] for row in rows}
-    table += [
-        {
-            "trajectory_id": source,
-            "weight": stored.weights.get(source, scoring.neutral),
-            "label": None,
-            "mean_logprob_then": mean_behaviour_logprob(row),
-            "mean_logprob_now": None,
-            "advantage": of_drawn[source],
-        }
-        for row, source in zip(replayed, drawn, strict=True)
-        if source not in known
-    ]
+    for row, source, advantage in zip(replayed, drawn, advantages, strict=True):
+        if source not in known:
+            known[source] = _row(row, stored.weights.get(source, scoring.neutral), source)
+            table.append(known[source])
+        known[source]["advantage"] = advantage
     write_rows(call.folder / SCORES_FILE, table, EXPERIENCE_SCORES)
     write_trajectories(call.folder / TRAJECTORIES, replayed)
     scorer.save(call.folder / SCORER_FILE)
     return StageResult(
         counters={
-            "stored": sum(len(shelf.trajectory_ids) for shelf in stored.shelves),
+            "stored": len(stored.files),
             "rescored": len(old),
             "replayed": len(replayed),
         },
@@ -107,7 +113,7 @@ def _compute(call: StageCall[ScoreSettings]) -> StageResult:
 
 
 def score(
-    scorer: Scorer,
+    scorer: WeightScorer,
     call: StageCall[ScoreSettings],
     old: Sequence[Trajectory],
     now: Sequence[float],
@@ -120,11 +126,12 @@ def score(
     from erl_pipeline.methods.complementary.scorer import improved
 
     scoring = call.settings.scoring
-    embedder = call.resources.memory(scoring.embedding_model).embedder
-    then = [mean_behaviour_logprob(row) for row in old]
-    labels = [improved(later, earlier) for later, earlier in zip(now, then, strict=True)]
+    embedder = opened_memory(call.resources, scoring.embedding_model).embedder
+    labels = [improved(later, mean_behaviour_logprob(row)) for later, row in zip(now, old, strict=True)]
     rows: list[dict[str, Any]] = []
     metrics: dict[str, float] = {}
+    # Before its first training the scorer knows nothing.
+    fresh_weights = [scoring.neutral] * len(fresh)
     if old:
         vectors = embedder.embed([trajectory_text(row) for row in old])
         first, last = scorer.train(
@@ -135,18 +142,12 @@ def score(
             distance_weight=scoring.distance_weight,
         )
         metrics |= {"scorer_first_loss": first, "scorer_loss": last, "improved": sum(labels) / len(labels)}
-        for row, weight, label, earlier, later in zip(
-            old, scorer.weights(vectors), labels, then, now, strict=True
-        ):
-            rows.append(_row(row, weight, earlier, label, later))
-    # Before its first training the scorer knows nothing.
-    fresh_weights = [scoring.neutral] * len(fresh)
-    if old and fresh:
-        fresh_weights = scorer.weights(embedder.embed([trajectory_text(row) for row in fresh]))
-    rows += [
-        _row(row, weight, mean_behaviour_logprob(row), None, None)
-        for row, weight in zip(fresh, fresh_weights, strict=True)
-    ]
+        weights = scorer.weights(vectors)
+        for row, weight, label, later in zip(old, weights, labels, now, strict=True):
+            rows.append(_row(row, weight, row.trajectory_id, label, later))
+        if fresh:
+            fresh_weights = scorer.weights(embedder.embed([trajectory_text(row) for row in fresh]))
+    rows += [_row(row, weight, row.trajectory_id) for row, weight in zip(fresh, fresh_weights, strict=True)]
     if fresh:
         metrics["weight_mean"] = sum(fresh_weights) / len(fresh)
     return rows, metrics
@@ -165,24 +166,25 @@ def mean_behaviour_logprob(row: Trajectory) -> float:
 
 
 def _row(
-    row: Trajectory, weight: float, then: float, label: float | None, now: float | None
+    row: Trajectory, weight: float, source: str, label: float | None = None, now: float | None = None
 ) -> dict[str, Any]:
     return {
-        "trajectory_id": row.trajectory_id,
+        "trajectory_id": source,
         "weight": weight,
         "label": label,
-        "mean_logprob_then": then,
+        "mean_logprob_then": mean_behaviour_logprob(row),
         "mean_logprob_now": now,
+        "advantage": None,
     }
 
 
-def _scorer(call: StageCall[ScoreSettings]) -> Scorer:
+def _scorer(call: StageCall[ScoreSettings]) -> WeightScorer:
     """The scorer of the previous iteration, or a fresh one."""
-    from erl_pipeline.methods.complementary.scorer import Scorer
+    from erl_pipeline.methods.complementary.scorer import WeightScorer
 
     scoring = call.settings.scoring
-    dimension = call.resources.memory(scoring.embedding_model).embedder.embed([""]).shape[1]
-    scorer = Scorer(dimension, scoring.layers, scoring.width, scoring.learning_rate, call.seed)
+    dimension = opened_memory(call.resources, scoring.embedding_model).embedder.embed([""]).shape[1]
+    scorer = WeightScorer(dimension, scoring.layers, scoring.width, scoring.learning_rate, call.seed)
     if SCORES in call.inputs:
         scorer.load(call.inputs[SCORES].path(SCORER_FILE))
     return scorer
@@ -197,7 +199,9 @@ def _mean_logprobs(trainer: Trainer, rows: Sequence[Trajectory], microbatch_toke
     return [float(values.mean()) for values in found]
 
 
-def _draw(call: StageCall[ScoreSettings], stored: Stored, newest: Mapping[str, float]) -> list[str]:
+def _draw(
+    call: StageCall[ScoreSettings], stored: StoredTrajectories, newest: Mapping[str, float]
+) -> list[str]:
     """Ids of the stored trajectories that are trained on again."""
     scoring = call.settings.scoring
     ids = stored.newest(scoring.capacity)
@@ -207,7 +211,7 @@ def _draw(call: StageCall[ScoreSettings], stored: Stored, newest: Mapping[str, f
 
 
 def _replayed(
-    call: StageCall[ScoreSettings], stored: Stored, ids: Sequence[str]
+    call: StageCall[ScoreSettings], stored: StoredTrajectories, ids: Sequence[str]
 ) -> tuple[list[Trajectory], list[float]]:
     """New rows whose parents are the trajectories with these ids, and the advantages that these had in their
     own groups."""
@@ -246,6 +250,71 @@ SCORE_EXPERIENCE = Stage(
     settings=ScoreSettings,
     compute=_compute,
     slice=_slice,
+    code=("trainer", "method"),
+    needs="device",
+)
+
+
+def weighted_sequences(
+    fresh: Sequence[TrainingSequence],
+    replayed: Sequence[Trajectory],
+    advantages: Mapping[str, float],
+    weights: Mapping[str, float],
+) -> list[TrainingSequence]:
+    """All sequences, with their losses multiplied by constant weights. A sequence without such a weight,
+    because none of its tokens was sampled, stays unchanged.
+
+    Args:
+        replayed: rows whose parents are the stored trajectories.
+        advantages, weights: by the ids of fresh and of stored trajectories.
+    """
+    sources = {row.trajectory_id: row.parent_trajectory_id or "" for row in replayed}
+    again = [trajectory_sequence(row, advantages[sources[row.trajectory_id]]) for row in replayed]
+    return [
+        replace(
+            each, weight=each.weight * weights.get(sources.get(each.trajectory_id, each.trajectory_id), 1.0)
+        )
+        for each in (*fresh, *again)
+    ]
+
+
+def _update(call: StageCall[UpdateSettings]) -> StageResult:
+    """Train on the iteration's trajectories and on those that were drawn; write the new checkpoint."""
+    from erl_pipeline.methods.complementary.tables import EXPERIENCE_SCORES
+    from storage.tables.parquet import read_rows
+    from storage.tables.trajectories import read_trajectories
+
+    settings, scores = call.settings, call.inputs[SCORES]
+    rows = read_trajectories(trajectory_files(call.inputs[ROLLOUTS], call.resources.store))
+    replayed = read_trajectories([scores.path(TRAJECTORIES)])
+    table = list(read_rows([scores.path(SCORES_FILE)], EXPERIENCE_SCORES))
+    sequences = weighted_sequences(
+        training_sequences(rows, settings.objective),
+        replayed,
+        {row["trajectory_id"]: row["advantage"] for row in table},
+        {row["trajectory_id"]: row["weight"] for row in table},
+    )
+    work = Reinforcement(
+        sequences=sequences,
+        objective=settings.objective,
+        update=settings.update,
+        seed=call.seed,
+        reference=reference_policy(call),
+    )
+    with open_trainer(call) as trainer:
+        metrics = trainer.reinforce(work, count_steps(call, settings.update.optimizer_steps))
+        record = reinforcement_rows([*rows, *replayed], sequences, metrics.records)
+        counters = {**groups_by_role(rows, settings.objective), **dropped_before_training(rows)}
+        return training_result(call, trainer, metrics, record, counters)
+
+
+WEIGHTED_UPDATE = Stage(
+    name=UPDATE_POLICY.name,
+    version=2,
+    output="checkpoint",
+    settings=UpdateSettings,
+    compute=_update,
+    slice=UPDATE_POLICY.slice,
     code=("trainer", "method"),
     needs="device",
 )

@@ -14,7 +14,22 @@ from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.memory import KeepSettings, RetrievalSettings
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.config.policy import ColdStartConfig
-from erl_pipeline.methods.complementary.prompts import PromptTemplates
+from erl_pipeline.methods.complementary.prompts import ExperienceTemplates
+
+CALLS_FILE = "extractor_calls.parquet"
+CREDITS_FILE = "credits.parquet"
+SCORES_FILE = "scores.parquet"
+SCORER_FILE = "scorer.safetensors"
+
+CALLS = "calls"
+"""What the extractor was asked and wrote in an iteration."""
+CREDIT = "credits"
+"""The newest credits, and through them the chain of earlier ones."""
+MERGED = "merged"
+"""The memory version that a merge wrote after the previous credits, with the extractor's answers."""
+SCORES = "scores"
+"""The newest scores of the variant `weights`, and through them the chain of earlier ones."""
+
 
 FIRST_ATTEMPT = "first_attempt"
 EXTRACTION = "extraction"
@@ -159,7 +174,7 @@ class ComplementaryConfig(PluginSettings):
     experience: Annotated[ExperienceConfig | None, BeforeValidator(_experience)] = CrlExperienceConfig()
     """`crl`, or `weights`: a simplified variant. `off`: the policy learns without experience, as a
     control."""
-    prompts: PromptTemplates = PromptTemplates()
+    prompts: ExperienceTemplates = ExperienceTemplates()
     """Prompts of the two models, for environments that have no prompts of their own."""
 
     @property
@@ -174,7 +189,7 @@ class ComplementaryEpisodeSettings(PluginSettings):
     type: Literal["complementary"] = "complementary"
     top_k: int
     dropout: float
-    prompts: PromptTemplates
+    prompts: ExperienceTemplates
 
 
 def episode_settings(settings: ComplementaryConfig) -> ComplementaryEpisodeSettings:

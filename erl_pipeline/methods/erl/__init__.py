@@ -7,11 +7,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from erl_pipeline.config.feedback import JudgeFeedback
-from erl_pipeline.config.policy import TinyPolicyConfig
+from erl_pipeline.config.prompts import JudgeFeedback
 from erl_pipeline.episodes.roles import JUDGE
-from erl_pipeline.methods.erl.columns import columns
-from erl_pipeline.methods.erl.plan import plan_learning, plan_rollouts
+from erl_pipeline.methods.erl.plan import columns, plan_learning, plan_rollouts
 from erl_pipeline.methods.erl.settings import (
     FIRST_ATTEMPT,
     REFLECTION,
@@ -22,8 +20,9 @@ from erl_pipeline.methods.erl.settings import (
     episode_settings,
     first_attempt_settings,
 )
-from erl_pipeline.methods.interface import Method, Reflecting
+from erl_pipeline.methods.interface import Method, ReflectionSpec
 from erl_pipeline.plan.plan import POLICY
+from erl_pipeline.policies.kind import policy_traits
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,15 +31,14 @@ if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.prompt_format import PromptFormat
     from erl_pipeline.episodes.context import EpisodeProtocol
-    from erl_pipeline.episodes.limits import RoleLimits
+    from erl_pipeline.episodes.rows import RoleLimits
 
 
 def _open_episode(
     settings: ErlEpisodeSettings, prompts: PromptFormat | None, *, first_only: bool, retrieval: bool
 ) -> EpisodeProtocol:
     from erl_pipeline.environments.chat_prompts import ChatPrompts
-    from erl_pipeline.methods.erl.episode import ErlRules, run_episode
-    from erl_pipeline.methods.erl.prompts import judge_prompt
+    from erl_pipeline.methods.erl.episode import ErlRules, judge_prompt, run_episode
 
     judge = settings.feedback if isinstance(settings.feedback, JudgeFeedback) else None
     rules = ErlRules(
@@ -56,7 +54,7 @@ def _open_episode(
 
 
 def _role_limits(settings: ErlEpisodeSettings, sampling: SamplingConfig) -> Mapping[str, RoleLimits]:
-    from erl_pipeline.episodes.limits import RoleLimits
+    from erl_pipeline.episodes.rows import RoleLimits
 
     def of_role(own: RoleSampling) -> RoleLimits:
         return RoleLimits(
@@ -84,17 +82,17 @@ def _require_possible(config: RunConfig) -> None:
     """Raise ConfigError for what this policy cannot do."""
     settings = config.method
     assert isinstance(settings, ErlConfig)
-    if isinstance(settings.feedback, JudgeFeedback) and isinstance(config.policy, TinyPolicyConfig):
+    if isinstance(settings.feedback, JudgeFeedback) and policy_traits(config.policy).own_words:
         raise ConfigError(
-            "method.feedback.type: judge writes sentences, and policy.type: tiny reads only the words of its "
-            "environment; use feedback.type: rules, or a pretrained policy"
+            f"method.feedback.type: judge writes sentences, and policy.type: {config.policy.type} reads only "
+            "the words of its environment; use feedback.type: rules, or a pretrained policy"
         )
 
 
-def _reflecting(settings: ErlEpisodeSettings) -> Reflecting:
+def _reflecting(settings: ErlEpisodeSettings) -> ReflectionSpec:
     from erl_pipeline.environments.chat_prompts import ChatPrompts
 
-    return Reflecting(ChatPrompts(settings.prompts), FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT)
+    return ReflectionSpec(ChatPrompts(settings.prompts), FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT)
 
 
 def _retrieval(settings: ErlConfig) -> RetrievalSettings | None:

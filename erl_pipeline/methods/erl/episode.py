@@ -7,9 +7,13 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from erl_pipeline.environments.prompt_format import PromptFormat
+from erl_pipeline.config.prompts import JudgeFeedback
+from erl_pipeline.config.templates import render
+from erl_pipeline.environments.chat_prompts import report_values
+from erl_pipeline.environments.messages import Message, opening
+from erl_pipeline.environments.prompt_format import AttemptReport, PromptFormat
 from erl_pipeline.episodes.attempt import Attempt, Opening, play_attempt, rewarded
-from erl_pipeline.episodes.context import EpisodeContext, Place
+from erl_pipeline.episodes.context import EpisodeContext, TurnKey
 from erl_pipeline.episodes.dialogue import Dialogue
 from erl_pipeline.episodes.judge import AskJudge, judge
 from erl_pipeline.episodes.roles import JUDGE
@@ -21,7 +25,12 @@ if TYPE_CHECKING:
     from storage.memory.view import MemoryHit
 
 
-class Phase(IntEnum):
+def judge_prompt(judge: JudgeFeedback, instructions: str, report: AttemptReport) -> list[Message]:
+    """The messages that ask for its judgement."""
+    return opening(render(judge.system, {}), render(judge.template, report_values(instructions, report)))
+
+
+class ErlPhase(IntEnum):
     """The order in which requests are answered where episodes advance in lockstep."""
 
     FIRST_ATTEMPT = 0
@@ -54,7 +63,7 @@ class ErlRules:
 
 async def run_episode(context: EpisodeContext, rules: ErlRules) -> list[Trajectory]:
     """Play one episode. A full context or a failed environment ends it, and an ill-formed reflection may."""
-    place = Place(FIRST_ATTEMPT, Phase.FIRST_ATTEMPT)
+    place = TurnKey(FIRST_ATTEMPT, ErlPhase.FIRST_ATTEMPT)
     first = latest = await play_attempt(context, place, _without_notes(rules.prompts))
     rows = [first.row(context, place, parent=None)]
     for revision in range(1, rules.max_revisions + 1):
@@ -62,7 +71,7 @@ async def run_episode(context: EpisodeContext, rules: ErlRules) -> list[Trajecto
             break
         failed_id = rows[-1].trajectory_id
         if rules.ask_judge is not None:
-            judge_place = Place(JUDGE, Phase.JUDGE, revision)
+            judge_place = TurnKey(JUDGE, ErlPhase.JUDGE, revision)
             judgement = await judge(context, judge_place, latest, rules.ask_judge)
             judged = judgement.row(context, judge_place, latest, parent=failed_id)
             latest = judgement.applied_to(latest)
@@ -75,7 +84,7 @@ async def run_episode(context: EpisodeContext, rules: ErlRules) -> list[Trajecto
             rows.append(reflection.row(context, latest, revision, parent=failed_id))
             if reflection.text is None and not rules.retry_ill_formed:
                 break
-        place = Place(SECOND_ATTEMPT, Phase.SECOND_ATTEMPT, revision)
+        place = TurnKey(SECOND_ATTEMPT, ErlPhase.SECOND_ATTEMPT, revision)
         latest = await play_attempt(context, place, _revision_prompt(rules, latest, reflection))
         parent = failed_id
         if reflection is not None:
@@ -125,13 +134,13 @@ async def _reflect(
     hits: Sequence[MemoryHit] | None = None
     subgroup = context.subgroup if rules.retrieval else None
     if rules.retrieval and subgroup != FREE:
-        hits = await context.retrieve(Phase.RETRIEVAL, first.situation(failed.report.feedback))
+        hits = await context.retrieve(ErlPhase.RETRIEVAL, first.situation(failed.report.feedback))
     remembered = [hit.entry.text for hit in hits or ()]
     messages = rules.prompts.reflection(failed.instructions, failed.report, remembered)
     dialogue = Dialogue(context.chat, messages, context.limits.end_token_ids)
     if context.room(dialogue) < 1:
         return None
-    place = Place(REFLECTION, Phase.REFLECTION, revision)
+    place = TurnKey(REFLECTION, ErlPhase.REFLECTION, revision)
     generation = await context.sample(dialogue, place, turn=0)
     text = dialogue.add_turn(generation).text
     return _Reflection(

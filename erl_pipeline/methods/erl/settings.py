@@ -7,10 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from erl_pipeline.config.base import PluginSettings, Settings, switch
-from erl_pipeline.config.distillation import DistillationConfig
-from erl_pipeline.config.feedback import FeedbackConfig, RulesFeedback
 from erl_pipeline.config.memory import MemoryConfig
-from erl_pipeline.config.prompts import PromptTemplates
+from erl_pipeline.config.optimizer import DistillationConfig
+from erl_pipeline.config.prompts import FeedbackConfig, PromptTemplates, RulesFeedback
 
 FIRST_ATTEMPT = "first_attempt"
 REFLECTION = "reflection"

@@ -4,13 +4,7 @@ surest of."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
-from typing import TYPE_CHECKING
-
-from erl_pipeline.methods.exgrpo.checks import require_possible
-from erl_pipeline.methods.exgrpo.columns import columns
-from erl_pipeline.methods.exgrpo.plan import plan_learning, plan_rollouts
+from erl_pipeline.methods.exgrpo.plan import columns, plan_learning, plan_rollouts, require_possible
 from erl_pipeline.methods.exgrpo.settings import (
     FIRST_ATTEMPT,
     REPLAYED,
@@ -18,27 +12,7 @@ from erl_pipeline.methods.exgrpo.settings import (
     ExgrpoEpisodeSettings,
 )
 from erl_pipeline.methods.interface import Method
-
-if TYPE_CHECKING:
-    from erl_pipeline.config.generation import SamplingConfig
-    from erl_pipeline.environments.prompt_format import PromptFormat
-    from erl_pipeline.episodes.context import EpisodeProtocol
-    from erl_pipeline.episodes.limits import RoleLimits
-
-
-def _open_episode(
-    settings: ExgrpoEpisodeSettings, prompts: PromptFormat | None, *, first_only: bool, retrieval: bool
-) -> EpisodeProtocol:
-    from erl_pipeline.episodes.plain_prompts import PlainPrompts
-    from erl_pipeline.methods.exgrpo.episode import run_episode
-
-    return partial(run_episode, prompts=prompts or PlainPrompts())
-
-
-def _role_limits(settings: ExgrpoEpisodeSettings, sampling: SamplingConfig) -> Mapping[str, RoleLimits]:
-    from erl_pipeline.episodes.limits import RoleLimits
-
-    return {FIRST_ATTEMPT: RoleLimits(sampling.temperature, sampling.max_new_tokens)}
+from erl_pipeline.methods.single_attempt import open_single_attempt, single_attempt_limits
 
 
 def _roles(settings: ExgrpoConfig) -> tuple[str, ...]:
@@ -51,8 +25,9 @@ METHOD = Method(
     plan_rollouts=plan_rollouts,
     plan_learning=plan_learning,
     episode_settings=lambda _settings: ExgrpoEpisodeSettings(),
-    open_episode=_open_episode,
-    role_limits=_role_limits,
+    open_episode=open_single_attempt(FIRST_ATTEMPT),
+    role_limits=single_attempt_limits(FIRST_ATTEMPT),
     columns=columns,
     require_possible=require_possible,
+    packages=("erl_pipeline.methods.single_attempt",),
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +13,54 @@ import numpy as np
 
 from erl_pipeline.methods.exgrpo.experience import ACTIVE, RETIRED
 from erl_pipeline.methods.exgrpo.settings import FIRST_ATTEMPT, Sampler, TierSettings
-from erl_pipeline.methods.exgrpo.tiers import qualities, tiers_of
 from storage.tables.scored import scored
 from storage.tables.trajectories import Trajectory
+
+TIERS = 4
+
+
+def qualities(
+    successes: Sequence[bool], responses: Sequence[Sequence[int]], settings: TierSettings
+) -> list[float]:
+    """Quality of each attempt of a group, in [0, 1]: the weighted sum of its success and its difference from
+    the others.
+
+    Args:
+        responses: token ids; the vector of an attempt counts how often each token occurs.
+    """
+    vectors = [Counter(response) for response in responses]
+    return [
+        quality(success, mean_cosine(vectors, index), settings.success_weight)
+        for index, success in enumerate(successes)
+    ]
+
+
+def quality(success: bool, cosine: float, success_weight: float) -> float:
+    """`success_weight * success + (1 - success_weight) * (1 - cosine)`."""
+    return success_weight * success + (1.0 - success_weight) * (1.0 - cosine)
+
+
+def mean_cosine(vectors: Sequence[Counter[int]], index: int) -> float:
+    """Mean cosine similarity of one vector to the others; 0 where it is alone."""
+    others = [vector for place, vector in enumerate(vectors) if place != index]
+    if not others:
+        return 0.0
+    return math.fsum(_cosine(vectors[index], other) for other in others) / len(others)
+
+
+def tiers_of(ranked: Sequence[float]) -> list[int]:
+    """The tier of each attempt of a group by its quality: 0 is the best quarter, 3 the worst. Of equal
+    attempts the first ranks higher."""
+    order = sorted(range(len(ranked)), key=lambda index: -ranked[index])
+    tiers = [0] * len(ranked)
+    for rank, index in enumerate(order):
+        tiers[index] = rank * TIERS // len(ranked)
+    return tiers
+
+
+def _cosine(one: Counter[int], other: Counter[int]) -> float:
+    lengths = math.hypot(*one.values()) * math.hypot(*other.values())
+    return sum(count * other[token] for token, count in one.items()) / lengths if lengths else 0.0
 
 
 @dataclass(frozen=True)

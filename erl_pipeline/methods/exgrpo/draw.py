@@ -1,38 +1,142 @@
-"""Which tasks an iteration replays, and which stored attempts of each are candidates."""
+"""Which tasks an iteration replays, and which stored attempts of each are candidates.
+
+Tasks are drawn by buckets, uniformly, or by tiers. `tiers` is a simplified variant of replay that is in no
+paper; see `TierSettings`.
+"""
 
 from __future__ import annotations
 
+import math
 import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
-from erl_pipeline.methods.exgrpo.buckets import draw_by_bucket, draw_uniformly
 from erl_pipeline.methods.exgrpo.candidates import usable_members
+from erl_pipeline.methods.exgrpo.collect import TIERS
 from erl_pipeline.methods.exgrpo.experience import Experience
 from erl_pipeline.methods.exgrpo.settings import (
     BucketSettings,
-    Pick,
-    Sampler,
+    DrawSettings,
     TierSettings,
     most_replayed,
 )
-from erl_pipeline.methods.exgrpo.tiers import TIERS, draw_from_tiers
 
 
 @dataclass(frozen=True)
-class DrawRules:
-    """The settings of a draw; see `ReplayConfig` for each."""
+class ReplayedTask:
+    """A task that is replayed, its bucket, and the probability of that bucket in each draw."""
 
-    sampler: Sampler
-    share: float
-    tasks_per_iteration: int
-    group_size: int
-    buckets: BucketSettings
-    pick: Pick
-    tiers: TierSettings
-    max_age: int | None
-    max_per_task: int | None
+    task_id: str
+    bucket: int
+    probability: float | None
+
+
+def bucket_probabilities(
+    buckets: Sequence[int], group_size: int, settings: BucketSettings
+) -> dict[int, float]:
+    """Bucket -> probability, over those buckets that hold a task (arXiv 2510.02245, section 4.1).
+
+    A bucket is a number of successes out of `group_size`.
+    """
+    unit = 1.0 if settings.sigma_unit == "count" else 1.0 / group_size
+    exponents = {
+        bucket: -0.5 * ((bucket - settings.mean * group_size) * unit / settings.sigma) ** 2
+        for bucket in buckets
+    }
+    largest = max(exponents.values())  # So that a narrow distribution far from all buckets stays above 0.
+    weights = {bucket: math.exp(exponent - largest) for bucket, exponent in exponents.items()}
+    total = math.fsum(weights.values())
+    return {bucket: weight / total for bucket, weight in weights.items()}
+
+
+def draw_by_bucket(
+    tasks: Mapping[int, Sequence[str]],
+    count: int,
+    group_size: int,
+    settings: BucketSettings,
+    chance: random.Random,
+) -> list[ReplayedTask]:
+    """`count` different tasks, or all where there are fewer.
+
+    The number from each bucket is drawn by its probability. Where a bucket has too few tasks, the rest is
+    drawn again from the others. Within a bucket all tasks are equally likely.
+
+    Args:
+        tasks: bucket -> its tasks; no bucket is empty.
+    """
+    probabilities = bucket_probabilities(sorted(tasks), group_size, settings)
+    counts: Counter[int] = Counter()
+    rest = min(count, sum(map(len, tasks.values())))
+    while rest:
+        room = [bucket for bucket in sorted(tasks) if counts[bucket] < len(tasks[bucket])]
+        weights = bucket_probabilities(room, group_size, settings)
+        counts.update(chance.choices(room, [weights[bucket] for bucket in room], k=rest))
+        rest = 0
+        for bucket in room:
+            over = max(0, counts[bucket] - len(tasks[bucket]))
+            counts[bucket] -= over
+            rest += over
+    return [
+        ReplayedTask(task_id, bucket, probabilities[bucket])
+        for bucket in sorted(tasks)
+        for task_id in chance.sample(sorted(tasks[bucket]), counts[bucket])
+    ]
+
+
+def draw_uniformly(
+    tasks: Mapping[int, Sequence[str]], count: int, chance: random.Random
+) -> list[ReplayedTask]:
+    """`count` different tasks, or all where there are fewer, whatever their buckets are."""
+    bucket_of = {task_id: bucket for bucket, members in tasks.items() for task_id in members}
+    drawn = chance.sample(sorted(bucket_of), min(count, len(bucket_of)))
+    return [ReplayedTask(task_id, bucket_of[task_id], None) for task_id in drawn]
+
+
+def whole_shares(count: int, shares: Sequence[float]) -> list[int]:
+    """Whole numbers that add up to `count`: each share rounded down, and one more for the largest remainders;
+    of equal ones the first."""
+    exact = [count * share for share in shares]
+    whole = [math.floor(each + 1e-9) for each in exact]
+    remainders = [round(each - floor, 9) for each, floor in zip(exact, whole, strict=True)]
+    order = sorted(range(len(shares)), key=lambda index: (-remainders[index], index))
+    for index in order[: count - sum(whole)]:
+        whole[index] += 1
+    return whole
+
+
+def draw_from_tiers(
+    tiers: Sequence[Sequence[tuple[str, str]]], count: int, shares: Sequence[float], chance: random.Random
+) -> list[tuple[str, str]]:
+    """`count` attempts of different tasks, or fewer where there are no more tasks. What a tier lacks is drawn
+    from the best tiers that have tasks left.
+
+    Args:
+        tiers: for each tier, the task id and trajectory id of each attempt.
+    """
+    shuffled = [chance.sample(list(tier), len(tier)) for tier in tiers]
+    taken: dict[str, tuple[str, str]] = {}
+
+    def draw(tier: Sequence[tuple[str, str]], wanted: int) -> None:
+        for attempt in tier:
+            if wanted == 0:
+                return
+            if attempt[0] not in taken:
+                taken[attempt[0]] = attempt
+                wanted -= 1
+
+    for tier, wanted in zip(shuffled, whole_shares(count, shares), strict=True):
+        draw(tier, wanted)
+    for tier in shuffled:
+        draw(tier, count - len(taken))
+    return list(taken.values())
+
+
+def on_policy_weight(epoch: int, settings: TierSettings) -> float:
+    """Weight of fresh rows in a pass over the training tasks, counted from 0."""
+    return max(settings.on_policy_least, settings.on_policy_start - settings.on_policy_decay * epoch)
 
 
 @dataclass(frozen=True)
@@ -47,7 +151,7 @@ class Drawn:
 
 
 def draw_replay(
-    experience: Experience, rules: DrawRules, iteration: int, chance: random.Random
+    experience: Experience, rules: DrawSettings, iteration: int, chance: random.Random
 ) -> list[Drawn]:
     """The different tasks that an iteration replays. Where `pick` is random, each has one member left."""
     if not experience.begun:
@@ -90,7 +194,9 @@ def _bucket(group_size: int) -> pl.Expr:
     return (2 * group_size * pl.col("successes") + attempts) // (2 * attempts)
 
 
-def _by_tier(experience: Experience, rules: DrawRules, iteration: int, chance: random.Random) -> list[Drawn]:
+def _by_tier(
+    experience: Experience, rules: DrawSettings, iteration: int, chance: random.Random
+) -> list[Drawn]:
     newest = experience.members.tail(rules.tiers.capacity)
     usable = usable_members(newest, iteration, rules.max_age, rules.max_per_task)
     tiers = [

@@ -9,13 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
 
+from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
 from storage.tables.parquet import TableFormat, scan_files, write_rows
+
+if TYPE_CHECKING:
+    from erl_pipeline.plan.resources import Resources
+
 
 PARENT = "experience"
 """Name of the input by which an artifact of experience names the previous one."""
@@ -150,3 +155,16 @@ def write_experience(
         GROUPS_FILE: write_rows(folder / GROUPS_FILE, groups, GROUPS),
         MEMBERS_FILE: write_rows(folder / MEMBERS_FILE, members, MEMBERS),
     }
+
+
+def kept_experience(resources: Resources, artifact: Artifact | None) -> Experience:
+    """The experience of an artifact, with all that came before it; an empty one for None."""
+    if artifact is None:
+        return Experience()
+    known: dict[str, Experience] = resources.keep("experience", dict)
+    version = artifact.manifest.artifact_id
+    with resources.store.staying():  # The experience keeps the paths of files.
+        found = read_experience(resources.store, version, known)
+    known.clear()
+    known[version] = found
+    return found

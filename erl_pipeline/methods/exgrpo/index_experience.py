@@ -9,9 +9,9 @@ from erl_pipeline.config.base import Settings
 from erl_pipeline.methods.exgrpo.settings import FIRST_ATTEMPT, REPLAYED, Sampler, TierSettings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
-from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
+from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
 from erl_pipeline.stages.training.replayed_rows import BEGUN, REPLAY, read_replayed
-from erl_pipeline.stages.training.training_stage import ROLLOUTS, TrainingSettings, borrowed_trainer
+from erl_pipeline.stages.training.training_stage import TrainingSettings, borrowed_trainer
 from erl_pipeline.trainers.sequences import trajectory_sequence
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ Score = Callable[["Sequence[Trajectory]"], "list[list[float]]"]
 trained."""
 
 
-class IndexSettings(Settings):
+class ExperienceIndexSettings(Settings):
     """What is stored, and when that begins."""
 
     sampler: Sampler
@@ -33,13 +33,13 @@ class IndexSettings(Settings):
     tiers: TierSettings | None
 
 
-class ScoredIndexSettings(IndexSettings, TrainingSettings):
+class ScoredIndexSettings(ExperienceIndexSettings, TrainingSettings):
     """The same, with the trainer that computes log-probabilities of what is stored."""
 
     microbatch_tokens: int
 
 
-def _compute(call: StageCall[IndexSettings]) -> StageResult:
+def _compute(call: StageCall[ExperienceIndexSettings]) -> StageResult:
     """Store the attempts of an iteration."""
     return _index(call, None)
 
@@ -62,7 +62,7 @@ INDEX_EXPERIENCE = Stage(
     name="index_experience",
     version=2,
     output="experience",
-    settings=IndexSettings,
+    settings=ExperienceIndexSettings,
     compute=_compute,
     code=("method",),
 )
@@ -86,8 +86,7 @@ def _index(call: StageCall[Any], score: Score | None) -> StageResult:
         member_rows,
         tried_tasks,
     )
-    from erl_pipeline.methods.exgrpo.experience import PARENT, RETIRED, write_experience
-    from erl_pipeline.methods.exgrpo.keeping import kept_experience
+    from erl_pipeline.methods.exgrpo.experience import PARENT, RETIRED, kept_experience, write_experience
     from storage.tables.trajectories import read_trajectories
 
     settings, rollouts = call.settings, call.inputs[ROLLOUTS]

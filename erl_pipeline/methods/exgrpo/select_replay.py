@@ -8,19 +8,16 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.methods.exgrpo.settings import (
-    BucketSettings,
+    DrawSettings,
     Entropy,
     Importance,
-    Pick,
-    Sampler,
-    TierSettings,
 )
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT, checkpoint_parts
-from erl_pipeline.stages.rollouts.playing import TASKS
+from erl_pipeline.stages.names import HELD_OUT, TASKS, TRAINING
 from erl_pipeline.stages.rollouts.sample_counts import SAMPLES_FILE, write_samples
 from erl_pipeline.stages.tasks.draw_tasks import task_order
-from erl_pipeline.stages.tasks.prepare_tasks import HELD_OUT, TRAINING, read_tasks, read_weights
+from erl_pipeline.stages.tasks.prepare_tasks import read_tasks, read_weights
 from erl_pipeline.stages.training.measure_staleness import require_readable
 from erl_pipeline.stages.training.replayed_rows import BEGUN, ON_POLICY_WEIGHT
 from erl_pipeline.stages.training.training_stage import TrainingSettings, borrowed_trainer, loaded_policies
@@ -28,10 +25,9 @@ from storage.artifacts.recipe import derive_seed
 
 if TYPE_CHECKING:
     from erl_pipeline.environments.interface import Task
-    from erl_pipeline.methods.exgrpo.candidates import Candidate
+    from erl_pipeline.methods.exgrpo.candidates import Candidate, Selected
     from erl_pipeline.methods.exgrpo.draw import Drawn
     from erl_pipeline.methods.exgrpo.experience import Experience
-    from erl_pipeline.methods.exgrpo.replayed import Selected
     from storage.tables.trajectories import Trajectory
 
 SPARE_TASKS = 20
@@ -39,48 +35,27 @@ SPARE_TASKS = 20
 code)."""
 
 
-class SelectSettings(TrainingSettings):
+class ReplaySelectSettings(DrawSettings, TrainingSettings):
     """What a selection depends on, besides the experience, the policy and the tasks."""
 
-    sampler: Sampler
-    share: float
-    tasks_per_iteration: int
-    group_size: int
-    buckets: BucketSettings
-    pick: Pick
     entropy: Entropy
     importance: Importance
     draw_retired: bool
-    max_age: int | None
-    max_per_task: int | None
-    tiers: TierSettings
     microbatch_tokens: int
 
 
-def _compute(call: StageCall[SelectSettings]) -> StageResult:
+def _compute(call: StageCall[ReplaySelectSettings]) -> StageResult:
     """Draw tasks, choose a stored attempt of each, and plan the fresh attempts of the iteration around it."""
     import random
 
-    from erl_pipeline.methods.exgrpo.draw import DrawRules, draw_replay
-    from erl_pipeline.methods.exgrpo.experience import PARENT
-    from erl_pipeline.methods.exgrpo.keeping import kept_experience
-    from erl_pipeline.methods.exgrpo.replayed import replay_row, write_replay
+    from erl_pipeline.methods.exgrpo.candidates import replay_row, write_replay
+    from erl_pipeline.methods.exgrpo.draw import draw_replay
+    from erl_pipeline.methods.exgrpo.experience import PARENT, kept_experience
 
     settings, iteration = call.settings, call.index["iteration"]
     experience = kept_experience(call.resources, call.inputs[PARENT])
     chance = random.Random(derive_seed(call.seed, iteration, SELECT_REPLAY.name))
-    rules = DrawRules(
-        sampler=settings.sampler,
-        share=settings.share,
-        tasks_per_iteration=settings.tasks_per_iteration,
-        group_size=settings.group_size,
-        buckets=settings.buckets,
-        pick=settings.pick,
-        tiers=settings.tiers,
-        max_age=settings.max_age,
-        max_per_task=settings.max_per_task,
-    )
-    drawn = draw_replay(experience, rules, iteration, chance)
+    drawn = draw_replay(experience, settings, iteration, chance)
     scored = bool(drawn) and settings.pick != "random"
     selected, determinism = _choose(call, drawn, experience, scored)
     version = call.inputs[CHECKPOINT].manifest.artifact_id
@@ -112,7 +87,7 @@ SELECT_REPLAY = Stage(
     name="select_replay",
     version=2,
     output="replay",
-    settings=SelectSettings,
+    settings=ReplaySelectSettings,
     compute=_compute,
     code=("method", "trainer"),
     needs="device",
@@ -120,11 +95,10 @@ SELECT_REPLAY = Stage(
 
 
 def _choose(
-    call: StageCall[SelectSettings], drawn: Sequence[Drawn], experience: Experience, scored: bool
+    call: StageCall[ReplaySelectSettings], drawn: Sequence[Drawn], experience: Experience, scored: bool
 ) -> tuple[list[Selected], Any]:
     """The attempt that is replayed for each drawn task, and how reproducible the choice is."""
-    from erl_pipeline.methods.exgrpo.candidates import mean_entropies, pick_one
-    from erl_pipeline.methods.exgrpo.replayed import Selected
+    from erl_pipeline.methods.exgrpo.candidates import Selected, mean_entropies, pick_one
 
     settings = call.settings
     if not drawn:
@@ -158,7 +132,7 @@ def _choose(
 
 
 def _candidates(
-    call: StageCall[SelectSettings], drawn: Sequence[Drawn], experience: Experience
+    call: StageCall[ReplaySelectSettings], drawn: Sequence[Drawn], experience: Experience
 ) -> Mapping[str, Candidate]:
     """Id -> attempt, of the stored attempts that may be replayed; all have been checked."""
     import polars as pl
@@ -187,7 +161,10 @@ def _payload(task: Task) -> str:
 
 
 def _samples(
-    tasks: Sequence[Task], replayed: Sequence[str], experience: Experience, call: StageCall[SelectSettings]
+    tasks: Sequence[Task],
+    replayed: Sequence[str],
+    experience: Experience,
+    call: StageCall[ReplaySelectSettings],
 ) -> list[tuple[Task, int]]:
     """K - 1 fresh attempts at each task that is replayed, and K at each of the other tasks that fill the
     iteration."""
@@ -219,9 +196,9 @@ def _source(selected: Selected) -> Trajectory:
     return selected.chosen.row
 
 
-def _weight(tasks: Sequence[Task], iteration: int, settings: SelectSettings) -> dict[str, float]:
+def _weight(tasks: Sequence[Task], iteration: int, settings: ReplaySelectSettings) -> dict[str, float]:
     """The weight of fresh rows, which `tiers` lowers with each pass over the tasks."""
-    from erl_pipeline.methods.exgrpo.tiers import on_policy_weight
+    from erl_pipeline.methods.exgrpo.draw import on_policy_weight
 
     if settings.sampler != "tiers":
         return {}

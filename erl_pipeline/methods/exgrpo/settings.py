@@ -148,6 +148,20 @@ class ReplayConfig(Settings):
         return self
 
 
+class DrawSettings(Settings):
+    """What a draw of tasks to replay depends on, besides the experience; see `ReplayConfig` for each."""
+
+    sampler: Sampler
+    share: float
+    tasks_per_iteration: int
+    group_size: int
+    buckets: BucketSettings
+    pick: Pick
+    tiers: TierSettings
+    max_age: int | None
+    max_per_task: int | None
+
+
 def most_replayed(share: float, tasks: int) -> int:
     """Tasks of an iteration that are replayed: the share, rounded down."""
     return math.floor(share * tasks + 1e-9)

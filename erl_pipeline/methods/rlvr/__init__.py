@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from erl_pipeline.methods.interface import Method
-from erl_pipeline.methods.rlvr.columns import columns
-from erl_pipeline.methods.rlvr.plan import plan_learning, plan_rollouts
+from erl_pipeline.methods.rlvr.plan import columns, plan_learning, plan_rollouts
 from erl_pipeline.methods.rlvr.settings import FIRST_ATTEMPT, RlvrConfig, RlvrEpisodeSettings
 from erl_pipeline.methods.single_attempt import open_single_attempt, single_attempt_limits
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator
 
 from erl_pipeline.config.base import PluginSettings, switch
-from erl_pipeline.config.distillation import DistillationConfig
+from erl_pipeline.config.optimizer import DistillationConfig
 
 FIRST_ATTEMPT = "first_attempt"
 

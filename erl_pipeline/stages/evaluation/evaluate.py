@@ -10,9 +10,10 @@ from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
+from erl_pipeline.stages.names import HELD_OUT, MEMORY, TASKS
 from erl_pipeline.stages.rollouts.counts import count_rollouts, replaced_texts
-from erl_pipeline.stages.rollouts.playing import MEMORY, TASKS, PlaySettings, play_episodes, play_settings
-from erl_pipeline.stages.tasks.prepare_tasks import HELD_OUT, read_tasks
+from erl_pipeline.stages.rollouts.playing import PlaySettings, play_episodes, play_settings
+from erl_pipeline.stages.tasks.prepare_tasks import read_tasks
 from storage.artifacts.recipe import derive_seed
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ EVALUATE = Stage(
     settings=EvaluationSettings,
     compute=_evaluate,
     slice=_slice,
-    code=("environment", "method"),
+    code=("environment", "method", "engine"),
     needs="device",
 )
 

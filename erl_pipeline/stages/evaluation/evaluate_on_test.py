@@ -11,9 +11,9 @@ from erl_pipeline.plan.plan import RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE, evaluation_inputs
+from erl_pipeline.stages.names import HELD_OUT
 from erl_pipeline.stages.tasks.build_environment_files import built_inputs
 from erl_pipeline.stages.tasks.prepare_tasks import (
-    HELD_OUT,
     PREPARE_TASKS,
     TaskSettings,
     located,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.memory import KeepSettings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
+from erl_pipeline.stages.memory.opened import opened_memory
+from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
 from storage.tables.scored import is_scored, scored
 
 if TYPE_CHECKING:
@@ -45,10 +46,10 @@ def _compute(call: StageCall[IndexSettings]) -> StageResult:
 
     settings, version = call.settings, call.artifact_id
     keep = settings.keep
-    memory = call.resources.memory(keep.embedding_model)
+    memory = opened_memory(call.resources, keep.embedding_model)
     parent = call.inputs.get(PARENT_INPUT)
     before = memory.at(EMPTY_MEMORY if parent is None else parent.manifest.artifact_id)
-    files = trajectory_files(call.inputs["rollouts"], call.resources.store)
+    files = trajectory_files(call.inputs[ROLLOUTS], call.resources.store)
     trajectories = read_trajectories(files)
     searches = memory_searches(files)
     change = plan_change(

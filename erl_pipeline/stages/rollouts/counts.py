@@ -12,7 +12,7 @@ from storage.tables.scored import AS_ZERO, NOT_SCORED, NotScored, is_scored, sco
 from storage.texts import REPLACED_TEXTS
 
 if TYPE_CHECKING:
-    from erl_pipeline.episodes.play import Played
+    from erl_pipeline.episodes.play import PlayedEpisodes
     from storage.tables.trajectories import Trajectory
 
 _COUNT, _SUCCESSES, _NOT_SCORED = "_count", "_successes", "_not_scored"
@@ -77,7 +77,7 @@ def _successes(rows: Sequence[Trajectory]) -> int:
     return len({row.episode_id for row in rows if row.success} - _not_scored(rows))
 
 
-def replaced_texts(plays: Iterable[Played], others: int = 0) -> dict[str, int]:
+def replaced_texts(plays: Iterable[PlayedEpisodes], others: int = 0) -> dict[str, int]:
     """In how many texts from outside a character was replaced, and in `others`; empty for none."""
     count = others + sum(played.counters.get(REPLACED_TEXTS, 0) for played in plays)
     return {REPLACED_TEXTS: count} if count else {}

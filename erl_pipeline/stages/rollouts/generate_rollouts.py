@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from erl_pipeline.config.base import Settings
@@ -10,14 +9,13 @@ from erl_pipeline.config.rollouts import EpisodeConfig
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
+from erl_pipeline.stages.names import MEMORY, TASKS, TRAINING, TRAJECTORIES
 from erl_pipeline.stages.rollouts.counts import count_parts, count_rollouts, part_rates, success_rates
-from erl_pipeline.stages.rollouts.playing import MEMORY, TASKS, PlaySettings, play_episodes, play_settings
+from erl_pipeline.stages.rollouts.playing import PlaySettings, play_episodes, play_settings
 from erl_pipeline.stages.rollouts.sample_counts import SAMPLES, planned_samples
 from erl_pipeline.stages.rollouts.select_tasks import plan_selection
 from erl_pipeline.stages.tasks.draw_tasks import draw_tasks
-from erl_pipeline.stages.tasks.prepare_tasks import TRAINING, read_tasks, read_weights
-from storage.artifacts.artifact import Artifact
-from storage.artifacts.store import ArtifactStore
+from erl_pipeline.stages.tasks.prepare_tasks import read_tasks, read_weights
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.sources import Sources
 
-TRAJECTORIES = "trajectories.parquet"
 RETRY_SECONDS = (1.0, 5.0)
 
 
@@ -173,14 +170,8 @@ ROLLOUT_SHARD = Stage(
     settings=RolloutSettings,
     compute=_generate,
     slice=_slice,
-    code=("environment", "method"),
+    code=("environment", "method", "engine"),
     needs="device",
     retry_seconds=RETRY_SECONDS,
     part_of=GENERATE_ROLLOUTS.name,
 )
-
-
-def trajectory_files(rollouts: Artifact, store: ArtifactStore) -> list[Path]:
-    """The Parquet files of an iteration's rollouts, in the order of their shards; each verified."""
-    inputs = rollouts.manifest.inputs
-    return [store.open(inputs[name]).path(TRAJECTORIES) for name in sorted(inputs)]

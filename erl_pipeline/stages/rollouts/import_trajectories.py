@@ -9,8 +9,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from erl_pipeline.stages.names import TRAJECTORIES
 from erl_pipeline.stages.rollouts.counts import count_rollouts, success_rates
-from erl_pipeline.stages.rollouts.generate_rollouts import GENERATE_ROLLOUTS, TRAJECTORIES
+from erl_pipeline.stages.rollouts.generate_rollouts import GENERATE_ROLLOUTS
 from erl_pipeline.stages.rollouts.graded_rewards import graded_rewards
 from erl_pipeline.stages.rollouts.retry_gain import gain_metrics
 from storage.artifacts.manifest import Manifest
@@ -40,20 +41,11 @@ class ImportedIteration:
     replaced_texts: int
 
 
-_NOTHING: Mapping[str, Any] = {}
-
-
-def import_trajectories(
-    store_uri: str, path: Path, name: str, origin: Mapping[str, Any] = _NOTHING
-) -> list[ImportedIteration]:
+def import_trajectories(store_uri: str, path: Path, name: str) -> list[ImportedIteration]:
     """Check a file (see `check_trajectories`) and commit its rows as the rollouts of a new run.
 
     Each iteration becomes one artifact of stage `import_trajectories`, listed by one of `generate_rollouts`
     as shards are. Importing the same file again continues where the last import stopped.
-
-    Args:
-        origin: what the file was made from, where it was mapped from another format: JSON that is stored in
-            the settings of each artifact and of the run.
 
     Raises:
         InputError: the file is wrong, or the name is taken by something else.
@@ -63,12 +55,12 @@ def import_trajectories(
     rows = check_trajectories(path)
     with store_errors("read", path):
         digest = sha256_file(path)
-    settings = {IMPORTED: {"file": path.name, "sha256": digest, "rows": rows, **origin}}
+    settings = {IMPORTED: {"file": path.name, "sha256": digest, "rows": rows}}
     run = _open_run(store_uri, name, settings)
     with run.lock():
         store = ArtifactStore(store_uri)
         return [
-            _import_iteration(store, run, iteration, list(members), {"file_sha256": digest, **origin})
+            _import_iteration(store, run, iteration, list(members), {"file_sha256": digest})
             for iteration, members in groupby(read_checked(path), key=lambda read: read[0].iteration)
         ]
 

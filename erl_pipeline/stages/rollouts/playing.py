@@ -12,52 +12,38 @@ from typing import TYPE_CHECKING, Any
 from pydantic import SerializeAsAny
 
 from erl_pipeline.config.base import PluginSettings, Settings
-from erl_pipeline.config.generation import (
-    EngineConfig,
-    SamplingConfig,
-    TransformersEngineConfig,
-    VllmEngineConfig,
-    identity_of,
-    with_operational,
-)
+from erl_pipeline.config.generation import SamplingConfig
 from erl_pipeline.config.memory import RetrievalSettings
 from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins.operational import as_in_recipes, with_operational
 from erl_pipeline.config.rollouts import Failed
+from erl_pipeline.engines.plugin import EngineCall, EnginePlugin, OpenedEngine, SampledModel
 from erl_pipeline.environments.interface import Task, part_name
 from erl_pipeline.episodes.roles import JUDGE
 from erl_pipeline.plan.plan import POLICY
-from erl_pipeline.plan.resources import Resources
 from erl_pipeline.plan.stage import StageCall
 from erl_pipeline.policies.checkpoints import (
-    CheckpointParts,
     LoadedPolicies,
     WeightsSettings,
     checkpoint_parts,
     weights_settings,
 )
+from erl_pipeline.stages.memory.opened import opened_memory
+from erl_pipeline.stages.names import MEMORY, TASKS
 from erl_pipeline.stages.rollouts.counts import count_rollouts, success_rates
 from erl_pipeline.stages.tasks.build_environment_files import with_built_files
 from erl_pipeline.stages.tasks.prepare_tasks import environment_identity
 
 if TYPE_CHECKING:
-    from erl_pipeline.config.feedback import JudgeFeedback
+    from erl_pipeline.config.prompts import JudgeFeedback
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.engines.chat_server import ChatServer
-    from erl_pipeline.engines.interface import GenerationEngine
-    from erl_pipeline.engines.vllm.engine import VllmEngine
     from erl_pipeline.environments.prompt_format import PromptFormat
-    from erl_pipeline.episodes.context import EpisodeProtocol
-    from erl_pipeline.episodes.limits import RoleLimits
-    from erl_pipeline.episodes.play import Batches, Played, Turns
-    from erl_pipeline.episodes.requests import Retrieve
-    from erl_pipeline.policies.pretrained import LoadedPolicy
+    from erl_pipeline.episodes.context import EpisodeProtocol, Retrieve
+    from erl_pipeline.episodes.play import BatchSampling, ConcurrentSampling, PlayedEpisodes
+    from erl_pipeline.episodes.rows import RoleLimits
     from storage.artifacts.artifact import Artifact
     from storage.tables.trajectories import Trajectory
-
-TASKS, MEMORY = "tasks", "memory"
-"""Names of the inputs of a stage that plays; also that of the memory in a run's state."""
-
-_VLLM_STARTS = "the vLLM server to start"
 
 
 class PlaySettings(Settings):
@@ -73,7 +59,7 @@ class PlaySettings(Settings):
     step_seconds: float
     failed: Failed
     retries: int
-    engine: EngineConfig
+    engine: SerializeAsAny[PluginSettings]
     weights: WeightsSettings
 
 
@@ -89,7 +75,7 @@ def play_settings(config: RunConfig) -> PlaySettings:
         step_seconds=config.rollouts.step_seconds,
         failed=config.rollouts.failed,
         retries=config.rollouts.retries,
-        engine=identity_of(config.engine),
+        engine=as_in_recipes("engines", config.engine),
         weights=weights_settings(config),
     )
 
@@ -115,7 +101,7 @@ def play_episodes(
     with_memory: bool = True,
     own: OwnEpisodes | None = None,
     must_fit: Sequence[Task] = (),
-) -> Played:
+) -> PlayedEpisodes:
     """One episode for each task and sample index, with the checkpoint among the stage's inputs.
 
     Args:
@@ -132,9 +118,8 @@ def play_episodes(
     """
     from erl_pipeline.episodes import play
     from erl_pipeline.episodes.dialogue import ChatTokenizer
-    from erl_pipeline.episodes.first_prompts import require_room
-    from erl_pipeline.episodes.limits import EpisodeLimits
-    from erl_pipeline.episodes.rows import Provenance
+    from erl_pipeline.episodes.play import require_room
+    from erl_pipeline.episodes.rows import EpisodeLimits, Provenance
     from erl_pipeline.policies.hardware import training_device
     from erl_pipeline.stages.determinism import sampling_determinism
 
@@ -179,18 +164,27 @@ def play_episodes(
     )
     require_room(setup, must_fit)
     progress = _EpisodeProgress(call)
+    opened = opened_engine(call, settings.engine, SampledModel(POLICY, policy, parts), progress.count_tokens)
     played = play.play_episodes(
         setup,
         tasks,
         samples,
-        _sampling(call, settings, policy, parts, progress),
+        _sampling(opened, progress),
         _retrieve(call, settings, memory),
         on_episode=progress.count_episode,
         stop=call.resources.stop,
     )
     _warn_of_silent_judge(call, played)
-    engine = sampling_determinism(engine_of(call, settings.engine), training_device())
+    engine = sampling_determinism(call, settings.engine, training_device())
     return replace(played, determinism=engine if played.determinism == "bytes" else played.determinism)
+
+
+def _sampling(opened: OpenedEngine, progress: _EpisodeProgress) -> BatchSampling | ConcurrentSampling:
+    from erl_pipeline.episodes import play
+
+    if opened.concurrent is None:
+        return play.BatchSampling(opened.batches, opened.max_in_flight)
+    return play.ConcurrentSampling(opened.concurrent, opened.max_in_flight, progress.count_tokens)
 
 
 def _protocol(settings: PlaySettings, *, first_only: bool, retrieval: bool) -> EpisodeProtocol:
@@ -211,123 +205,20 @@ def _protocol(settings: PlaySettings, *, first_only: bool, retrieval: bool) -> E
     return lambda context: of_part[part_name(context.identity.task.task_id)](context)
 
 
-def engine_of(call: StageCall[Any], engine: EngineConfig) -> EngineConfig:
-    """The engine of the recipe, as this worker runs it."""
-    return with_operational(engine, call.resources.settings.engine)
-
-
-def release_engine(resources: Resources) -> None:
-    """Make a server release its memory before something trains on the same device."""
-    serving = resources.kept("vllm")
-    if serving is not None:
-        serving.offload()
-
-
-class _ServedModels:
-    """A vLLM engine, and for each model the checkpoint that it was verified to sample from."""
-
-    def __init__(self, engine: VllmEngine) -> None:
-        self.engine = engine
-        self.checkpoint_ids: dict[str, str] = {}
-
-    def offload(self) -> None:
-        """Release the memory of the servers."""
-        self.engine.offload()
-        self.checkpoint_ids.clear()
-
-
-def _sampling(
+def opened_engine(
     call: StageCall[Any],
-    settings: PlaySettings,
-    policy: LoadedPolicy,
-    parts: CheckpointParts,
-    progress: _EpisodeProgress,
-) -> Batches | Turns:
-    """The engine of the settings, with the policy's weights."""
-    from erl_pipeline.episodes import play
-
-    engine = engine_of(call, settings.engine)
-    if isinstance(engine, VllmEngineConfig):
-        server = _served(call, engine, policy, parts, POLICY)
-        return play.Turns(server, engine.max_in_flight, progress.count_tokens)
-    return play.Batches(_embedded(call, engine, policy, parts, POLICY, progress.count_tokens))
-
-
-def model_engine(
-    call: StageCall[Any],
-    engine: EngineConfig,
-    policy: LoadedPolicy,
-    parts: CheckpointParts,
-    name: str,
-    on_tokens: Callable[[int], None],
-) -> GenerationEngine:
-    """The engine of a recipe, with the weights of a checkpoint under a model's name, for batches of requests.
+    engine: PluginSettings,
+    model: SampledModel,
+    on_tokens: Callable[[int], None] = lambda count: None,
+) -> OpenedEngine:
+    """The engine of a recipe, serving a checkpoint.
 
     Args:
-        policy: the checkpoint, as it is loaded in this process.
-        on_tokens: called with the number of tokens as they are sampled; not called with vLLM.
+        on_tokens: called with the number of tokens as they are sampled, by an engine that takes batches.
     """
-    running = engine_of(call, engine)
-    if isinstance(running, VllmEngineConfig):
-        return _served(call, running, policy, parts, name)
-    return _embedded(call, running, policy, parts, name, on_tokens)
-
-
-def _embedded(
-    call: StageCall[Any],
-    engine: TransformersEngineConfig,
-    policy: LoadedPolicy,
-    parts: CheckpointParts,
-    name: str,
-    on_tokens: Callable[[int], None],
-) -> GenerationEngine:
-    from erl_pipeline.engines.embedded_models import EmbeddedEngine
-
-    embedded = EmbeddedEngine(engine.max_batch_sequences, stop=call.resources.stop, on_tokens=on_tokens)
-    embedded.serve(name, policy.model, parts.checkpoint_id, policy.eos_token_ids)
-    return embedded
-
-
-def _served(
-    call: StageCall[Any],
-    engine: VllmEngineConfig,
-    policy: LoadedPolicy,
-    parts: CheckpointParts,
-    name: str,
-) -> VllmEngine:
-    """The vLLM engine, verified to sample from this checkpoint. The server of each model starts at the first
-    call for it and ends with the worker's resources."""
-    from erl_pipeline.engines.serving import served_checkpoint
-    from erl_pipeline.engines.vllm.engine import VllmEngine
-    from erl_pipeline.policies.hardware import release_cached_memory
-
-    resources = call.resources
-    started = resources.keep(
-        "vllm engine",
-        lambda: VllmEngine(
-            engine,
-            resources.scratch / "vllm",
-            os.environ,
-            resources.stop,
-            lambda seconds, line: call.progress.waiting(_VLLM_STARTS, seconds, line),
-            call.progress.warn,
-        ),
-    )
-    serving = resources.keep("vllm", lambda: _ServedModels(started))
-    if serving.checkpoint_ids.get(name) != parts.checkpoint_id:
-        serving.checkpoint_ids.pop(name, None)
-        # Release the trainer and cached memory, so that a server on the same GPU finds room.
-        resources.keep("policies", LoadedPolicies).forget_trainer()
-        release_cached_memory()
-        started.serve(
-            name, served_checkpoint(policy, parts.checkpoint_id, parts.base_folder, parts.adapter_folder)
-        )
-        serving.checkpoint_ids[name] = parts.checkpoint_id
-    if engine.max_in_flight == 1 and not engine.others_servers:
-        # Whether a prefix comes from the cache or is computed may change the last bits; see
-        # `sampling_determinism`.
-        started.reset_prefix_cache(name)
-    return started
+    running = with_operational("engines", engine, call.resources.settings.engine)
+    plugin: EnginePlugin[Any] = plugins("engines")[engine.type].value
+    return plugin.open(running, model, EngineCall(call.resources, call.progress, on_tokens))
 
 
 def _chat_server(judge: JudgeFeedback | None) -> ChatServer | None:
@@ -341,7 +232,7 @@ def _chat_server(judge: JudgeFeedback | None) -> ChatServer | None:
     return ChatServer(judge.url, judge.model, key, judge.request_seconds, judge.max_in_flight)
 
 
-def _warn_of_silent_judge(call: StageCall[Any], played: Played) -> None:
+def _warn_of_silent_judge(call: StageCall[Any], played: PlayedEpisodes) -> None:
     """Warn where every question to a judge failed; single failures are data."""
     said = [row for row in played.rows if row.role == JUDGE]
     if said and all(row.finish_reason in ("judge_error", "judge_timeout") for row in said):
@@ -353,14 +244,14 @@ def _warn_of_silent_judge(call: StageCall[Any], played: Played) -> None:
 
 def _retrieve(call: StageCall[Any], settings: PlaySettings, memory: Artifact | None) -> Retrieve:
     """Answers retrievals from a memory version."""
-    from erl_pipeline.episodes.requests import RetrievalRequest, nothing_remembered
+    from erl_pipeline.episodes.context import RetrievalRequest, nothing_remembered
     from storage.memory.scoring import Scoring
     from storage.memory.view import MemoryHit
 
     how = settings.retrieval
     if memory is None or how is None:
         return nothing_remembered
-    view = call.resources.memory(how.embedding_model).at(memory.manifest.artifact_id)
+    view = opened_memory(call.resources, how.embedding_model).at(memory.manifest.artifact_id)
     scoring = Scoring(
         credit_weight=how.credit_weight,
         support_weight=how.support_weight,

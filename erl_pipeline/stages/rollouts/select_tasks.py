@@ -15,7 +15,7 @@ from pydantic import SerializeAsAny
 
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.selection import (
+from erl_pipeline.config.rollouts import (
     ByDifficultySelection,
     EasyToHardSelection,
     ResultSettings,
@@ -25,7 +25,7 @@ from erl_pipeline.config.selection import (
 )
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.rollouts.playing import TASKS
+from erl_pipeline.stages.names import TASKS, TRAINING, trajectory_files
 from erl_pipeline.stages.rollouts.sample_counts import SAMPLES_FILE, write_samples
 from erl_pipeline.stages.rollouts.selection_rules import DrawnTask, draw_by_difficulty, draw_from_window
 from erl_pipeline.stages.rollouts.task_results import (
@@ -39,15 +39,8 @@ from erl_pipeline.stages.rollouts.task_results import (
     write_results,
 )
 from erl_pipeline.stages.tasks.draw_tasks import interleaved, part_counts, require_enough, tasks_by_part
-from erl_pipeline.stages.tasks.prepare_tasks import (
-    TRAINING,
-    environment_identity,
-    read_tasks,
-    read_weights,
-)
-from storage.artifacts.artifact import Artifact
+from erl_pipeline.stages.tasks.prepare_tasks import environment_identity, read_tasks, read_weights
 from storage.artifacts.recipe import derive_seed
-from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 
 if TYPE_CHECKING:
@@ -199,20 +192,11 @@ def _known(call: StageCall[SelectSettings], how: ResultSettings) -> tuple[dict[s
         iteration = int(name.removeprefix(_ROLLOUTS))
         # On a branch with a longer lag, the previous selection may have seen these rollouts.
         if iteration > seen:
-            files = _trajectory_files(call.inputs[name], call.resources.store)
+            files = trajectory_files(call.inputs[name], call.resources.store)
             attempts = first_attempts(scan_trajectories(files))
             known = with_iteration(known, iteration, attempts, how.discount)
             seen = iteration
     return known, seen
-
-
-def _trajectory_files(rollouts: Artifact, store: ArtifactStore) -> list[Path]:
-    from storage.tables.trajectories import TRAJECTORIES
-
-    shards = [store.open(artifact_id) for _, artifact_id in sorted(rollouts.manifest.inputs.items())]
-    return [
-        shard.path(file.path) for shard in shards for file in shard.files if file.table == TRAJECTORIES.name
-    ]
 
 
 def _difficulty(environment: PluginSettings | None, tasks: Sequence[Task]) -> dict[str, float]:

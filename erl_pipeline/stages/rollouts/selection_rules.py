@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from erl_pipeline.config.selection import ByDifficultySelection, EasyToHardSelection
+from erl_pipeline.config.rollouts import ByDifficultySelection, EasyToHardSelection
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.stages.rollouts.task_results import Results
 

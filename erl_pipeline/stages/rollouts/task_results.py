@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from erl_pipeline.config.selection import ResultSettings
+from erl_pipeline.config.rollouts import ResultSettings
 from erl_pipeline.environments.interface import Task
 from storage.tables.scored import was_scored
 

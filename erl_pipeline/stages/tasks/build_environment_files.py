@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import SerializeAsAny
 
-from erl_pipeline.config.base import PluginSettings, Settings
-from erl_pipeline.config.nested import with_settings
+from erl_pipeline.config.base import PluginSettings, Settings, with_settings
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.environments.interface import EnvironmentPlugin
 from erl_pipeline.plan.resources import Resources

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import SerializeAsAny
 
-from erl_pipeline.config.base import PluginSettings, Settings
-from erl_pipeline.config.nested import with_settings
+from erl_pipeline.config.base import PluginSettings, Settings, with_settings
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.environments.interface import EnvironmentPlugin, MixturePart, Task
 from erl_pipeline.plan.resources import Resources
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.stages.names import HELD_OUT, TRAINING, WEIGHTS
 from erl_pipeline.stages.tasks.held_out import KeptApart, refuse_held_out
 from storage.artifacts.artifact import Artifact
 from storage.errors import InputError
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.sources import Sources
-
-TRAINING, HELD_OUT = "training.jsonl", "held_out.jsonl"
-WEIGHTS = "weights.json"
-"""Weights of a mixture's parts; only such task sets have the file."""
 
 
 class TaskSettings(Settings):

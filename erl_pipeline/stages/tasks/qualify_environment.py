@@ -6,7 +6,7 @@ from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.qualification.examination import examine
-from erl_pipeline.qualification.served_environment import Subject
+from erl_pipeline.qualification.served_environment import EnvironmentSpec
 from erl_pipeline.stages.tasks.build_environment_files import built_folder, built_inputs
 from erl_pipeline.stages.tasks.prepare_tasks import PREPARE_TASKS, TaskSettings, located
 from storage.artifacts.recipe import derive_seed
@@ -47,7 +47,7 @@ def _compute(call: StageCall[QualificationSettings]) -> StageResult:
     environment = located(settings.environment, settings.files, call.locations)
     call.progress.begin(settings.tasks + settings.answers, "tasks and answers")
     found = examine(
-        Subject(
+        EnvironmentSpec(
             type=environment.type,
             settings=environment.model_dump(mode="json"),
             seed=settings.seed,
@@ -82,5 +82,5 @@ QUALIFY_ENVIRONMENT = Stage(
     output="qualification",
     settings=QualificationSettings,
     compute=_compute,
-    code=("environment",),
+    code=("environment", "examination"),
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
+from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
 from erl_pipeline.trainers.sequences import DISTILLED
 from storage.tables.scored import is_scored
 
@@ -48,7 +48,7 @@ def _compute(call: StageCall[DistillationSettings]) -> StageResult:
     from storage.tables.sft import write_sft_rows
     from storage.tables.trajectories import read_trajectories
 
-    files = trajectory_files(call.inputs["rollouts"], call.resources.store)
+    files = trajectory_files(call.inputs[ROLLOUTS], call.resources.store)
     rows = list(distilled_rows(read_trajectories(files), call.settings))
     write_sft_rows(call.folder / DATASET, rows)
     return StageResult(counters=count_rows(rows), rows={DATASET: len(rows)})

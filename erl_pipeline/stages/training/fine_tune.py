@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from erl_pipeline.config.optimizer import FineTuneConfig
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.stages.names import ROLLOUTS
 from erl_pipeline.stages.training.build_distillation import (
     BUILD_DISTILLATION,
     DATASET,
@@ -16,7 +17,6 @@ from erl_pipeline.stages.training.build_distillation import (
 )
 from erl_pipeline.stages.training.training_record import supervised_rows
 from erl_pipeline.stages.training.training_stage import (
-    ROLLOUTS,
     TrainingSettings,
     count_steps,
     open_trainer,
@@ -28,7 +28,7 @@ from erl_pipeline.trainers.interface import SupervisedTraining
 from erl_pipeline.trainers.sequences import supervised_sequence
 
 if TYPE_CHECKING:
-    from erl_pipeline.config.distillation import DistillationConfig
+    from erl_pipeline.config.optimizer import DistillationConfig
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.plan.plan import RunState
     from erl_pipeline.plan.planner import Planner

@@ -9,9 +9,8 @@ from erl_pipeline.config.objective import DecoupledCorrection
 from erl_pipeline.episodes.roles import trainable
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT, checkpoint_parts
-from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
+from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
 from erl_pipeline.stages.training.training_stage import (
-    ROLLOUTS,
     TrainingSettings,
     loaded_policies,
     open_trainer,

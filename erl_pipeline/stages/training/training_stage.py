@@ -13,6 +13,8 @@ from pydantic import SerializeAsAny, field_validator
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins.operational import as_in_recipes, with_operational
+from erl_pipeline.engines.plugin import release_engine
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import (
     CHECKPOINT,
@@ -22,9 +24,7 @@ from erl_pipeline.policies.checkpoints import (
     checkpoint_parts,
     weights_settings,
 )
-from erl_pipeline.stages.rollouts.playing import release_engine
 from erl_pipeline.trainers.interface import Trainer, TrainerPlugin, TrainingStart, Workplace
-from erl_pipeline.trainers.operational import as_in_recipes, with_operational
 from storage.artifacts.recipe import derive_seed
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from erl_pipeline.plan.plan import RunState
     from erl_pipeline.plan.planner import Planner
     from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
-
-ROLLOUTS = "rollouts"
 
 
 class TrainingSettings(Settings):
@@ -46,7 +44,7 @@ class TrainingSettings(Settings):
     @field_validator("trainer")
     @classmethod
     def _without_operational(cls, trainer: PluginSettings) -> PluginSettings:
-        return as_in_recipes(trainer)
+        return as_in_recipes("trainers", trainer)
 
 
 TrainingT = TypeVar("TrainingT", bound=TrainingSettings)
@@ -123,7 +121,7 @@ def _trainer(call: StageCall[TrainingT]) -> Trainer:
 
         policies.forget()
         release_cached_memory()
-    return plugin.open(with_operational(trainer, call.resources.settings.trainer), start)
+    return plugin.open(with_operational("trainers", trainer, call.resources.settings.trainer), start)
 
 
 @contextmanager

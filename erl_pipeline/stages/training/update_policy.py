@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from erl_pipeline.config.objective import ObjectiveConfig
+from erl_pipeline.config.objective import ObjectiveConfig, ReplayLoss
 from erl_pipeline.config.optimizer import UpdateConfig
-from erl_pipeline.config.replay import ReplayLoss
 from erl_pipeline.episodes.roles import NEVER_TRAINED, trainable
 from erl_pipeline.objectives.advantages import count_groups, group_advantages
 from erl_pipeline.plan.plan import POLICY
@@ -18,12 +17,11 @@ from erl_pipeline.policies.checkpoints import (
     StoredPolicy,
     checkpoint_parts,
 )
-from erl_pipeline.stages.rollouts.generate_rollouts import trajectory_files
+from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
 from erl_pipeline.stages.training.policy_age import too_old, young_policies
 from erl_pipeline.stages.training.replayed_rows import REPLAY, read_replayed, weighed
 from erl_pipeline.stages.training.training_record import reinforcement_rows
 from erl_pipeline.stages.training.training_stage import (
-    ROLLOUTS,
     TrainingSettings,
     count_steps,
     open_trainer,

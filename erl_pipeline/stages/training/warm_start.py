@@ -22,6 +22,7 @@ from erl_pipeline.environments.messages import Message
 from erl_pipeline.plan.column import Column
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT, MODEL, WeightsSettings
+from erl_pipeline.policies.kind import policy_traits
 from erl_pipeline.stages.tasks.prepare_tasks import digests, located, unchanged_file, without_files
 from erl_pipeline.stages.training.training_stage import TrainingSettings, count_steps, open_trainer
 from erl_pipeline.stages.training.warm_start_examination import examine
@@ -87,8 +88,7 @@ def warm_start_stage(warm_start: DemonstrationsWarmStart | MessagesWarmStart) ->
 
 def warm_start_columns(config: RunConfig) -> tuple[Column, ...]:
     """What tables show of the warm start: the means of its examination, if its environment can name them."""
-    policy = config.policy
-    warm_start = policy.warm_start if isinstance(policy, PretrainedPolicyConfig) else None
+    warm_start = policy_traits(config.policy).warm_start
     if not isinstance(warm_start, DemonstrationsWarmStart) or isinstance(
         config.environment, NotInstalledSettings
     ):
@@ -96,9 +96,7 @@ def warm_start_columns(config: RunConfig) -> tuple[Column, ...]:
     plugin = plugins("environments")[config.environment.type].value
     parts = plugin.require_warm_start(config.environment)
     return tuple(
-        Column(
-            _NAME, name, name.replace("_", " "), f"{meaning}, after the warm start", share=True, optional=True
-        )
+        Column(_NAME, name, name.replace("_", " "), f"{meaning}, after the warm start", share=True)
         for name, meaning in parts.measures.items()
     )
 
@@ -161,7 +159,7 @@ def _on_demonstrations(call: StageCall[DemonstrationSettings]) -> StageResult:
 
 
 def _on_messages(call: StageCall[MessageSettings]) -> StageResult:
-    from erl_pipeline.stages.rollouts.foreign_rows import read_conversations
+    from erl_pipeline.stages.training.conversations import read_conversations
 
     settings = call.settings.warm_start
     path = unchanged_file(call.locations[settings.file], settings.file, "policy.warm_start.file")

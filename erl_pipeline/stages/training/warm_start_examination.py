@@ -26,7 +26,7 @@ def examine(
     Args:
         most_tokens: largest number of tokens in an answer; a longer one is cut off.
     """
-    from erl_pipeline.engines.embedded import TransformersEngine
+    from erl_pipeline.engines.embedded.engine import TransformersEngine
     from erl_pipeline.engines.interface import GenerationRequest
     from erl_pipeline.episodes.dialogue import ChatTokenizer
     from erl_pipeline.policies.pretrained import load_policy

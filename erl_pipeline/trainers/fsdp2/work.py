@@ -14,9 +14,8 @@ from pydantic import Field, TypeAdapter
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from erl_pipeline.config.objective import ObjectiveConfig
+from erl_pipeline.config.objective import ObjectiveConfig, ReplayLoss
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
-from erl_pipeline.config.replay import ReplayLoss
 from erl_pipeline.policies.checkpoints import StoredPolicy
 from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
 from erl_pipeline.trainers.sequences import TrainingSequence

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from erl_pipeline.config.replay import ReplayLoss
+from erl_pipeline.config.objective import ReplayLoss
 from erl_pipeline.objectives.shaping import replay_surrogate
 from erl_pipeline.trainers.local.statistics import Statistics
 from erl_pipeline.trainers.local.token_columns import RoleColumns, TokenColumns

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import polars as pl
 import yaml
 from markupsafe import Markup
 
 from erl_pipeline.config.run import RunConfig
+from erl_pipeline.episodes.roles import NEVER_TRAINED
 from erl_pipeline.evaluation.history import (
     StageRecord,
     held_out_evaluations,
@@ -24,12 +28,20 @@ from erl_pipeline.evaluation.history import (
     paired_outcomes,
     read_history,
 )
+from erl_pipeline.evaluation.iterations import history_rows
 from erl_pipeline.plan.column import Column
 from erl_pipeline.statistics import PairedDifference
-from erl_pipeline.views.report.curves import ChartedRun, curves_as_numbers
-from erl_pipeline.views.report.examples import EpisodeExample, example_episodes
+from erl_pipeline.views.report.curves import ChartedRun, curves_as_numbers, role_rewards
+from erl_pipeline.views.report.episodes import (
+    ILL_FORMED,
+    EpisodeParts,
+    TaskPicture,
+    drawing_of,
+    episode_parts,
+    in_order,
+    task_picture,
+)
 from erl_pipeline.views.report.headline import held_out_result, summary_line, tiles
-from erl_pipeline.views.report.learning import role_rewards
 from erl_pipeline.views.report.tables import (
     artifact_rows,
     evaluation_table,
@@ -48,6 +60,7 @@ from storage.memory.entries import scan_deltas
 from storage.runs.origin import BranchOrigin, OfflineOrigin, read_origin
 from storage.runs.run import Run
 from storage.runs.warnings import read_warnings
+from storage.tables.scored import was_scored
 from storage.tables.trajectories import scan_trajectories
 from storage.texts import storable
 
@@ -117,7 +130,9 @@ def render_report(store: ArtifactStore, run: Run, description: RunDescription) -
             result=held_out_result(learning_curve(history), _change(store, held_out_evaluations(history))),
             tiles=tiles(history, columns),
             evaluations=evaluation_table(history, columns),
-            iterations=iteration_table(history, columns),
+            iterations=iteration_table(
+                [row for row in history_rows(history, columns) if row.values], columns, titles=True
+            ),
             stages=stage_table(history),
             episode_groups=_episode_groups(store, rollouts, of_kind(history, "memory"), description.config),
             settings=yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True),
@@ -230,3 +245,109 @@ def _commands(
         f"erl-pipeline train {run.name}.yaml --store another-store{longer}",
         f"erl-pipeline lineage verify {run.name} --store another-store",
     ]
+
+
+_COLUMNS = (
+    "trajectory_id",
+    "episode_id",
+    "task_id",
+    "task_type",
+    "environment",
+    "sample_index",
+    "parent_trajectory_id",
+    "role",
+    "revision_index",
+    "success",
+    "reward",
+    "finish_reason",
+    "feedback",
+    "messages",
+    "text",
+    "memory_version",
+    "memory_entry_ids",
+    "subgroup",
+    "task_payload",
+)
+_KINDS = {
+    "helped": "Solved at a later attempt",
+    "not_helped": "Failed, also at later attempts",
+    "solved": "Solved at the first attempt",
+    "failed": "Failed, and not tried again",
+}
+_IS_TEXT = (
+    pl.col("text").is_not_null()
+    | (pl.col("finish_reason") == ILL_FORMED)
+    | pl.col("role").is_in(sorted(NEVER_TRAINED))
+)
+
+
+@dataclass(frozen=True)
+class EpisodeExample:
+    """A whole episode and its kind."""
+
+    kind: str
+    episode_id: str
+    task_id: str
+    sample_index: int
+    task: TaskPicture
+    shown: EpisodeParts
+
+
+def example_episodes(
+    rollouts: pl.LazyFrame, memory_texts: Mapping[str, str], config: RunConfig | None = None
+) -> list[EpisodeExample]:
+    """One episode of each kind among an iteration's rollouts: the first in order of task and sample.
+
+    `memory_texts` maps the id of a memory entry to its text. `config` is the run's configuration, whose
+    environment draws the task. Kinds that did not occur are left out, and so are episodes that were not
+    scored. An episode that failed without a second attempt is shown only if no episode had a second attempt.
+    """
+    chosen = _choose(rollouts)
+    rows = rollouts.select(_COLUMNS).filter(pl.col("episode_id").is_in(list(chosen.values()))).collect()
+    return [
+        _example(
+            _KINDS[kind], rows.filter(pl.col("episode_id") == episode_id).to_dicts(), memory_texts, config
+        )
+        for kind, episode_id in chosen.items()
+    ]
+
+
+def _choose(rollouts: pl.LazyFrame) -> dict[str, str]:
+    """Episode ids by kind."""
+    first = pl.col("parent_trajectory_id").is_null()
+    later = ~first & ~_IS_TEXT
+    episodes = (
+        rollouts.group_by("episode_id", "task_id", "sample_index")
+        .agg(
+            pl.col("success").filter(first).any().alias("at_once"),
+            later.any().alias("retried"),
+            pl.col("success").filter(later).any().alias("later"),
+            was_scored().all().alias("scored"),
+        )
+        .filter("scored")
+        .sort("task_id", "sample_index")
+        .collect()
+    )
+    kinds = {
+        "helped": pl.col("later"),
+        "not_helped": pl.col("retried") & ~pl.col("later"),
+        "solved": pl.col("at_once"),
+    }
+    if not episodes["retried"].any():
+        kinds["failed"] = ~pl.col("at_once")
+    found = {kind: episodes.filter(condition)["episode_id"] for kind, condition in kinds.items()}
+    return {kind: ids[0] for kind, ids in found.items() if not ids.is_empty()}
+
+
+def _example(
+    kind: str, rows: list[dict[str, Any]], memory_texts: Mapping[str, str], config: RunConfig | None
+) -> EpisodeExample:
+    rows = in_order(rows)
+    return EpisodeExample(
+        kind=kind,
+        episode_id=rows[0]["episode_id"],
+        task_id=rows[0]["task_id"],
+        sample_index=rows[0]["sample_index"],
+        task=task_picture(json.loads(rows[0]["task_payload"])),
+        shown=episode_parts(rows, memory_texts, drawing_of(config, rows[0])),
+    )

@@ -1,26 +1,38 @@
-"""The tables of the report: iterations, cost by stage, artifacts, versions."""
+"""The tables of a run: iterations, evaluations, cost by stage, artifacts, versions."""
 
 from __future__ import annotations
 
+import textwrap
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from erl_pipeline.evaluation.history import StageRecord, held_out_evaluations, of_stage
-from erl_pipeline.evaluation.iterations import history_rows
+from erl_pipeline.evaluation.iterations import IterationRow
 from erl_pipeline.plan.column import Column
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE, EVALUATE_ON_REQUEST
 from erl_pipeline.views.report.charts import short_number
 from erl_pipeline.views.report.headline import duration, percent, written
 
+MOST_ROWS = 50
+"""The most rows of a table that is shown again with each new iteration."""
+_LEGEND_WIDTH = 100
+
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as text. The first column names the row. `shares`, in [0, 1], give each row a bar."""
+    """Cells as text. The first column names the row. `shares`, in [0, 1], give each row a bar; `legend` says
+    what the columns mean."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     shares: Sequence[float] = ()
+    legend: str = ""
+
+    @property
+    def cells(self) -> list[dict[str, str]]:
+        """The rows, each by the names of the columns."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
 @dataclass(frozen=True)
@@ -40,18 +52,32 @@ class ArtifactRow:
     inputs: Sequence[InputLink]
 
 
-def iteration_table(history: Sequence[StageRecord], columns: Sequence[Column]) -> Table:
-    """One row per iteration; columns that no iteration has are left out."""
-    rows = [row for row in history_rows(history, columns) if row.values]
+def iteration_table(
+    rows: Sequence[IterationRow], columns: Sequence[Column], *, titles: bool = False
+) -> Table:
+    """A run iteration by iteration, as the terminal, the report, the page and Prefect's page show it. Columns
+    that no iteration has are left out.
+
+    Args:
+        titles: with the columns' titles, and shares in percent, as reports have them; else with short labels.
+    """
     shown = [
         column for column in columns if column.in_tables and any(column.name in row.values for row in rows)
     ]
     cells = []
     for row in rows:
         values = [(column, row.values.get(column.name)) for column in shown]
-        numbers = ["" if value is None else written(column, value) for column, value in values]
-        cells.append([str(row.iteration), *numbers, f"{row.seconds:.1f}"])
-    return Table(["iteration", *(column.title or column.label for column in shown), "seconds"], cells)
+        write = written if titles else Column.text
+        numbers = ["" if value is None else write(column, value) for column, value in values]
+        cells.append([str(row.iteration), *numbers, f"{row.seconds:,.1f}"])
+    names = [(column.title if titles else "") or column.label for column in shown]
+    return Table(["iteration" if titles else "iter", *names, "seconds"], cells, legend=legend(shown))
+
+
+def legend(columns: Sequence[Column]) -> str:
+    """The lines below a table that say what its columns mean."""
+    meanings = [f"{column.label}: {column.meaning}" for column in columns if column.in_tables]
+    return textwrap.fill("; ".join(meanings), _LEGEND_WIDTH, break_on_hyphens=False)
 
 
 def evaluation_table(history: Sequence[StageRecord], columns: Sequence[Column]) -> Table:

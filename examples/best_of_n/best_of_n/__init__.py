@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from erl_pipeline.config.generation import SamplingConfig
     from erl_pipeline.environments.prompt_format import PromptFormat
     from erl_pipeline.episodes.context import EpisodeProtocol
-    from erl_pipeline.episodes.limits import RoleLimits
+    from erl_pipeline.episodes.rows import RoleLimits
 
 
 def _open_episode(
     settings: BestOfNEpisodeSettings, prompts: PromptFormat | None, *, first_only: bool, retrieval: bool
 ) -> EpisodeProtocol:
     from best_of_n.episode import run_episode
-    from erl_pipeline.episodes.plain_prompts import PlainPrompts
+    from erl_pipeline.episodes.attempt import PlainPrompts
 
     return partial(run_episode, prompts=prompts or PlainPrompts())
 
 
 def _role_limits(settings: BestOfNEpisodeSettings, sampling: SamplingConfig) -> Mapping[str, RoleLimits]:
-    from erl_pipeline.episodes.limits import RoleLimits
+    from erl_pipeline.episodes.rows import RoleLimits
 
     return {ATTEMPT: RoleLimits(sampling.temperature, sampling.max_new_tokens)}
 

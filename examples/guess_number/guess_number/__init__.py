@@ -6,20 +6,18 @@ from erl_pipeline.environments.gold_answers import GoldAnswers
 from erl_pipeline.environments.interface import EnvironmentPlugin
 from erl_pipeline.environments.prompt_format import PromptFormat
 from erl_pipeline.environments.tiny_parts import TinyPlayer
-from guess_number import environment, tasks, tiny
-from guess_number.compact import CompactPrompts
-from guess_number.settings import GuessNumberConfig
+from guess_number import environment, game, tiny
 
 
-def _prompts(settings: GuessNumberConfig) -> PromptFormat | None:
-    return CompactPrompts(settings.largest) if settings.format == "compact" else None
+def _prompts(settings: game.GuessNumberConfig) -> PromptFormat | None:
+    return tiny.CompactPrompts(settings.largest) if settings.format == "compact" else None
 
 
 ENVIRONMENT = EnvironmentPlugin(
-    settings=GuessNumberConfig,
-    training_tasks=tasks.training_tasks,
-    held_out_tasks=tasks.held_out_tasks,
-    open=environment.open_guess_number,
+    settings=game.GuessNumberConfig,
+    training_tasks=game.training_tasks,
+    held_out_tasks=game.held_out_tasks,
+    open=environment.GuessNumber,
     prompts=_prompts,
     tiny=TinyPlayer(parts=tiny.tiny_parts, needs="format: compact"),
     gold_answers=GoldAnswers(environment.gold_answer),

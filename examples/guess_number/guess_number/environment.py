@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from erl_pipeline.environments.interface import Observation, Task, Transition
 from erl_pipeline.environments.messages import AssistantTurn, ToolSchema, user_message
-from guess_number.compact import CompactTexts
-from guess_number.game import Game, Guess
-from guess_number.prose import ProseTexts
-from guess_number.settings import GuessNumberConfig
-
-
-class Texts(Protocol):
-    """All texts about an attempt, and the reading of the policy's text."""
-
-    def instructions(self, game: Game) -> str: ...
-    def opening(self, game: Game) -> str: ...
-    def read(self, text: str) -> int | None: ...
-    def answer(self, game: Game, guess: Guess) -> str: ...
-    def trace(self, game: Game) -> str: ...
-    def feedback(self, game: Game) -> str: ...
+from guess_number.game import Game, Guess, GuessNumberConfig, ProseTexts, Texts
+from guess_number.tiny import CompactTexts
 
 
 class GuessNumber:
@@ -76,8 +62,3 @@ def gold_answer(settings: GuessNumberConfig, task: Task) -> str:
     """A perfect attempt: the right number as the first guess."""
     number = task.payload["number"]
     return str(number) if settings.format == "compact" else f"[{number}]"
-
-
-def open_guess_number(settings: GuessNumberConfig, task: Task) -> GuessNumber:
-    """The environment of a task."""
-    return GuessNumber(settings, task)

@@ -10,7 +10,7 @@ from qualify.reasoning_gym_datasets import (
     wrong_answers,
 )
 
-from erl_pipeline.environments.reasoning_gym.qualification import qualification
+from erl_pipeline.environments.reasoning_gym.library import qualification
 
 
 def test_every_dataset_of_the_library_is_in_the_list_once() -> None:

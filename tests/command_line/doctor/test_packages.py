@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from command_line.doctor.packages import (
+from command_line.doctor.checks import (
     check_optional,
     check_required_packages,
     check_torch_companions,

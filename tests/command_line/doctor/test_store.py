@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line.doctor.store import check_store
+from command_line.doctor.checks import check_store
 from storage.runs.run import RunStore
 
 

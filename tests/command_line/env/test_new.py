@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from command_line.env.new import Kind, write_package
-from erl_pipeline.config.retention import RetentionConfig
+from erl_pipeline.config.store import RetentionConfig
 from erl_pipeline.environments.questions import ENVIRONMENT
 from erl_pipeline.environments.questions.settings import QuestionsConfig
 from tests.command_line.invoke import invoke
@@ -96,7 +96,7 @@ def test_it_trains_as_it_is(written: Written, name: str) -> None:
 @pytest.mark.slow
 def test_an_edited_scorer_is_another_plan(written: Written, tmp_path: Path) -> None:
     edited = written.site.copy(tmp_path / "site")
-    source = edited.folder / "my_words" / "__init__.py"
+    source = edited.folder / "my_words.py"
     before = written.command("my_words", "plan", "--json").json
 
     source.write_text("# Seen again.\n" + source.read_text())
@@ -111,7 +111,7 @@ def test_an_edited_scorer_is_another_plan(written: Written, tmp_path: Path) -> N
 @pytest.mark.slow
 def test_a_scorer_that_fails_stops_the_run_and_the_task_is_named(written: Written, tmp_path: Path) -> None:
     broken = written.site.copy(tmp_path / "site")
-    source = broken.folder / "my_words" / "__init__.py"
+    source = broken.folder / "my_words.py"
     source.write_text(
         source.read_text().replace(
             "if answer is None:", 'if payload["letter"] < "m":\n        1 / 0\n    if answer is None:'
@@ -124,7 +124,7 @@ def test_a_scorer_that_fails_stops_the_run_and_the_task_is_named(written: Writte
     assert stopped.status == 2
     assert "episodes could not be scored, more than 1%" in stopped.errors
     assert "the first is questions-" in stopped.errors
-    assert "ZeroDivisionError: division by zero (__init__.py, line" in stopped.errors
+    assert "ZeroDivisionError: division by zero (my_words.py, line" in stopped.errors
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_the_written_run_is_small_and_keeps_little(tmp_path: Path, name: str, ki
 def test_the_page_shows_the_scorer_that_is_written(tmp_path: Path) -> None:
     write_package("my_words", "questions", tmp_path, "models/any")
     shown = [text for language, text in Page("docs/own_reward.md").blocks() if language == "python"]
-    assert shown == [(tmp_path / "my_words" / "__init__.py").read_text()]
+    assert shown == [(tmp_path / "my_words.py").read_text()]
 
 
 def test_what_is_still_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

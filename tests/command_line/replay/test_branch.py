@@ -13,7 +13,7 @@ import pytest
 from erl_pipeline.policies.embedding import SentenceEmbedder
 from storage.artifacts.store import ArtifactStore
 from storage.memory.history import latest_version
-from storage.memory.reflection_memory import ReflectionMemory
+from storage.memory.view import ReflectionMemory
 from storage.runs.run import RunStore
 from tests.command_line.invoke import FinishedRun, invoke
 from tests.command_line.replay.stores import entries, file_hashes, replay

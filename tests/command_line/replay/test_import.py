@@ -69,7 +69,7 @@ def test_a_wrong_file_is_refused_with_ten_problems_and_leaves_nothing(store: Pat
     assert lines[0].endswith("wrong.jsonl: 30 problems")
     assert lines[1].strip() == "row 1: reward: is null; a value is needed"
     assert (len(lines), lines[-2].strip()) == (13, "and 20 more")
-    assert lines[-1].strip().startswith("docs/import.md has the columns; files of TRL, of verl and of chats")
+    assert lines[-1].strip() == "docs/import.md has the columns"
     assert not (tmp_path / "new").exists()
 
 
@@ -84,3 +84,19 @@ def test_rows_of_another_tokenizer_are_not_trained_on(
     result = replay(store, *words, "--config", finished.config)
     assert result.status == 2
     assert "was tokenized by theirs" in result.errors
+
+
+def test_rows_of_another_tokenizer_are_refused_at_import(store: Path, tmp_path: Path) -> None:
+    artifacts = ArtifactStore(str(store))
+    places = entries(store, "small")
+    model = artifacts.open(places[0, "bootstrap", ""]).path("model")
+    shard = next(id_ for (_, stage, _), id_ in places.items() if stage == "rollout_shard")
+    rows = pl.read_parquet(artifacts.open(shard).path("trajectories.parquet"))
+    rows.with_columns(tokenizer_digest=pl.lit("other")).write_parquet(tmp_path / "rows.parquet")
+    found = invoke(
+        *("import", "trajectories", tmp_path / "rows.parquet", "--name", "x", "--store", tmp_path / "store"),
+        *("--tokenizer", model),
+    )
+    assert found.status == 2
+    assert "row 1: trajectory" in found.errors
+    assert "was tokenized by other, and" in found.errors

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvicorn
 
-from command_line.ui.access import access_for
+from command_line.ui.access import access_for, listen
 from command_line.ui.app import create_app
-from command_line.ui.listening import listen
 from erl_pipeline.runs.report import write_run_report
 from tests.command_line.ui.stores import (
     HOSTILE,

@@ -11,9 +11,9 @@ import pytest
 from fastapi.routing import APIRoute
 from starlette.testclient import TestClient
 
+from command_line.ui import lineage, memory_pages, row_pages, run_pages, runs_pages
 from command_line.ui.access import LONGEST_ADDRESS
 from command_line.ui.filters import FILTERS
-from command_line.ui.routes import ROUTERS
 from tests.command_line.ui.clients import client
 from tests.command_line.ui.stores import write_page_store
 
@@ -49,8 +49,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
 
 def routes() -> Iterator[APIRoute]:
     """Every address but the stream of events, which does not end."""
-    for router in ROUTERS:
-        for route in router.routes:
+    for pages in (runs_pages, run_pages, row_pages, memory_pages, lineage):
+        for route in pages.router.routes:
             assert isinstance(route, APIRoute)
             if not route.path.endswith("/events"):
                 yield route

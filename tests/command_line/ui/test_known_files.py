@@ -10,9 +10,9 @@ import polars as pl
 import pytest
 
 from command_line.episodes.reading import episode_training, memory_texts
+from command_line.ui.cached import KnownFiles
 from command_line.ui.episode import seen_texts, training_of
 from command_line.ui.filters import Filter
-from command_line.ui.known_files import KnownFiles
 from command_line.ui.rows import find_rows, joined_rows, read_page
 from command_line.ui.stored import Stored
 from storage.memory.chain import ENTRIES_FILE

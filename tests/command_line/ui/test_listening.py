@@ -11,17 +11,16 @@ import httpx
 import pytest
 import uvicorn
 
-from command_line.ui import listening
-from command_line.ui.access import access_for
+from command_line.ui import access
+from command_line.ui.access import LimitedProtocol, access_for, listen
 from command_line.ui.app import create_app
-from command_line.ui.listening import LimitedProtocol, listen
 from tests.waiting import wait_for
 
 
 @pytest.fixture
 def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    monkeypatch.setattr(listening, "HEAD_SECONDS", 1.0)
-    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 20)
+    monkeypatch.setattr(access, "HEAD_SECONDS", 1.0)
+    monkeypatch.setattr(access, "MOST_CONNECTIONS", 20)
     app = create_app(str(tmp_path / "store"), access_for("127.0.0.1"))
     with listen("127.0.0.1", 0) as listener:
         server = uvicorn.Server(uvicorn.Config(app, http=LimitedProtocol, log_level="error"))

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from command_line.ui import memory_map
-from command_line.ui.projection import project
-from command_line.ui.sealed import Sealed
+from command_line.ui import memory as memory_map
+from command_line.ui.cached import Sealed
+from command_line.ui.memory import project
 from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
 from storage.memory.chain import held_entries, held_rows, read_chain
@@ -98,7 +98,7 @@ def test_of_a_large_memory_every_so_many_entries_are_on_the_map(
     page: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory_map, "MOST_POINTS", 2)
-    monkeypatch.setattr("command_line.ui.routes.memory.MOST_POINTS", 2)
+    monkeypatch.setattr("command_line.ui.memory_pages.MOST_POINTS", 2)
     # Of four entries the first and the third: (2, 0) and (0, 1), a half of (-2, 1) away from their mean.
     half = round(5**0.5 / 2, 4)
     assert page.get("/runs/one/memory/map").json()["across"] == [half, -half]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from command_line.memory.run import RunMemory, open_memory
-from command_line.ui.searching import MemorySearches
+from command_line.ui.cached import MemorySearches
 from storage.memory.chain import Delta
 from storage.memory.index import MemoryIndex
 from tests.command_line.invoke import FinishedRun

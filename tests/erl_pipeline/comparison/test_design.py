@@ -1,3 +1,5 @@
+"""The file of a comparison, its arms and its runs."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -5,10 +7,114 @@ from pathlib import Path
 import pytest
 import yaml
 
-from erl_pipeline.comparison.design import make_design
+from erl_pipeline.comparison.design import (
+    Arm,
+    Given,
+    arm_of_method,
+    arm_of_settings,
+    load_arm,
+    make_design,
+    read_comparison,
+)
+from erl_pipeline.config.run import RunConfig
 from storage.errors import ConfigError, InputError
 from tests.erl_pipeline.comparison.designs import write_arms, write_base
+from tests.erl_pipeline.runs.small_runs import small
 from tests.random_models import byte_tokenizer, random_llama
+
+ERL, RLVR = small(), small(method="rlvr")
+
+
+@pytest.mark.parametrize(
+    ("name", "base", "overrides"),
+    [
+        ("erl", ERL, ()),
+        ("erl-no-memory", ERL, ("method.memory=false",)),
+        ("rlvr", ERL, ('method={"type": "rlvr"}',)),
+        ("rlvr+distillation", ERL, ('method={"type": "rlvr"}', "method.distillation=true")),
+        ("rlvr+distillation", RLVR, ("method.distillation=true",)),
+        ("erl-no-memory-no-distillation", ERL, ("method.memory=false", "method.distillation=false")),
+    ],
+)
+def test_a_name_says_method_and_parts(name: str, base: RunConfig, overrides: tuple[str, ...]) -> None:
+    assert arm_of_method(name, base) == Arm(name, overrides)
+
+
+@pytest.mark.parametrize("name", ["ppo", "erl-memory", "erl+", "erl no memory", "rlvr2"])
+def test_other_names_are_refused_with_what_is_allowed(name: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"arm {name.replace('+', '.')}: no such arm; allowed are a method"
+    ):
+        arm_of_method(name, ERL)
+
+
+def test_a_part_that_the_method_does_not_have_is_told_with_the_arm() -> None:
+    base = "configs/frozen_lake.yaml"
+    with pytest.raises(ConfigError, match=r"(?s)arm rlvr-no-memory: .*method\.memory: unknown key"):
+        load_arm(arm_of_method("rlvr-no-memory", ERL), base, [])
+
+
+def test_arms_of_a_file_are_sets_of_overrides() -> None:
+    arm = arm_of_settings("wide", {"rollouts.group_size": 16, "method": {"type": "rlvr"}})
+    assert arm.overrides == ("rollouts.group_size=16", 'method={"type": "rlvr"}')
+    assert Arm("rlvr+distillation").run_part == "rlvr-with-distillation"
+
+
+def test_what_the_comparison_gives_to_every_run_cannot_be_set_by_an_arm() -> None:
+    with pytest.raises(ConfigError, match=r"arm a: resources\.threads cannot be set here"):
+        arm_of_settings("a", {"resources.threads": 4})
+    with pytest.raises(ConfigError, match="arm 'a b': allowed are letters"):
+        arm_of_settings("a b", {})
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "comparison.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_names_its_base_and_its_arms(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "comparison:\n  base: ../small.yaml\n  settings: {environment.test_boards: 8}\n  baseline: b\n"
+        "  arms:\n    a:\n    b: {method.memory: off}\n",
+    )
+    assert read_comparison(path) == Given(
+        base=str(tmp_path.parent / "small.yaml"),
+        overrides=("environment.test_boards=8",),
+        arms=(Arm("a"), Arm("b", ("method.memory=false",))),
+        baseline="b",
+    )
+
+
+def test_a_run_configuration_is_a_base_without_arms(tmp_path: Path) -> None:
+    path = write(tmp_path, "name: small\niterations: 2\n")
+    assert read_comparison(path) == Given(str(path), (), (), None)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("comparison: {base: a.yaml, arms: {a: {}}, seeds: 3}", "line 1: seeds: unknown key"),
+        ("comparison: {arms: {a: {}}}", "base: missing"),
+        ("comparison: {base: a.yaml, arms: {}}", "arms: there is none"),
+        ("comparison: {base: a.yaml, arms: {a: {seed: 3}}}", "arm a: seed cannot be set here"),
+        ("comparison: {base: a.yaml, arms: {a: 3}}", "arms"),
+        (
+            "comparison: {base: a.yaml, arms: {a: {}}}\nseed: 3",
+            "seed: not allowed beside `comparison:`",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_told(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        read_comparison(write(tmp_path, text))
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file; ready comparisons are in configs/comparisons/"):
+        read_comparison(tmp_path / "none.yaml")
+
 
 READY = sorted((Path(__file__).parents[3] / "configs/comparisons").glob("*.yaml"))
 

@@ -6,8 +6,8 @@ from erl_pipeline.comparison.equal_steps import (
     PlannedSteps,
     _more_steps,
     iterations_for_the_same_tasks,
-    levelled,
     planned_steps,
+    with_equal_steps,
 )
 from erl_pipeline.config.loading.load import change_config
 from storage.errors import ConfigError
@@ -26,7 +26,7 @@ def test_an_iteration_has_one_update_and_the_supervised_steps_of_its_plan() -> N
 
 def test_an_arm_without_a_supervised_stage_passes_over_its_rollouts_more_often() -> None:
     arms = {"erl": ERL, "rlvr": RLVR, "control": change_config(RLVR, ["method.distillation=on"])}
-    assert levelled(arms, TASKS, 2) == {"erl": (), "rlvr": ("update.epochs=4",), "control": ()}
+    assert with_equal_steps(arms, TASKS, 2) == {"erl": (), "rlvr": ("update.epochs=4",), "control": ()}
 
 
 def test_more_than_four_passes_are_refused_and_fresh_rollouts_are_named() -> None:
@@ -35,7 +35,7 @@ def test_more_than_four_passes_are_refused_and_fresh_rollouts_are_named() -> Non
     erl = change_config(small(fine_tune={"steps": 12}), sixteen)
     rlvr = change_config(erl, ["method=rlvr"])
     with pytest.raises(ConfigError) as refused:
-        levelled({"erl": erl, "rlvr": rlvr}, 16, 60)
+        with_equal_steps({"erl": erl, "rlvr": rlvr}, 16, 60)
     assert str(refused.value).startswith(
         "arm rlvr: 13 passes over the same rollouts would be needed for the 13 optimizer steps that another "
         "arm takes for 16 tasks; allowed are 4"
@@ -49,7 +49,7 @@ def test_more_than_four_passes_are_refused_and_fresh_rollouts_are_named() -> Non
 
 def test_an_arm_with_its_own_number_of_tasks_gets_its_steps_from_more_iterations() -> None:
     fresh = change_config(RLVR, ["rollouts.tasks_per_iteration=1"])  # ERL has 2
-    assert levelled({"erl": ERL, "rlvr": fresh}, TASKS, 60) == {"erl": (), "rlvr": ()}
+    assert with_equal_steps({"erl": ERL, "rlvr": fresh}, TASKS, 60) == {"erl": (), "rlvr": ()}
     assert iterations_for_the_same_tasks(60, TASKS, fresh) == 120
     assert iterations_for_the_same_tasks(60, TASKS, ERL) == 60
 
@@ -57,7 +57,7 @@ def test_an_arm_with_its_own_number_of_tasks_gets_its_steps_from_more_iterations
 def test_minibatches_that_do_not_divide_the_steps_are_refused() -> None:
     uneven = change_config(RLVR, ["update.minibatches=3"])
     with pytest.raises(ConfigError, match=r"arm rlvr: with update\.minibatches: 3 no number of passes"):
-        levelled({"erl": ERL, "rlvr": uneven}, TASKS, 2)
+        with_equal_steps({"erl": ERL, "rlvr": uneven}, TASKS, 2)
 
 
 def test_an_arm_with_a_supervised_stage_alone_takes_more_steps_there() -> None:

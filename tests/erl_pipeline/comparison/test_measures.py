@@ -1,12 +1,134 @@
+"""Curves, budgets, measures and statistics over seeds, worked out by hand."""
+
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
 
-from erl_pipeline.comparison.budgets import Budgets
-from erl_pipeline.comparison.measures import measure, seed_band
+from erl_pipeline.comparison.measures import (
+    Budgets,
+    across_seeds,
+    area_under_curve,
+    find_budgets,
+    holm,
+    iterations_to_spend,
+    measure,
+    seed_band,
+    seed_difference,
+    value_at,
+)
 from tests.erl_pipeline.comparison.curves import curve
+
+
+def test_value_between_two_points_is_linear_and_outside_undefined() -> None:
+    assert value_at([0, 100, 300], [0.2, 0.4, 0.8], 200) == pytest.approx(0.6)
+    with pytest.raises(ValueError, match="says nothing about 301"):
+        value_at([0, 100, 300], [0.2, 0.4, 0.8], 301)
+
+
+def test_area_is_the_mean_height_whatever_the_unit() -> None:
+    assert area_under_curve([0, 1, 2], [0.4, 0.4, 0.4]) == pytest.approx(0.4)
+    # Trapezoids (0.2 + 0.4) / 2 * 1 = 0.3 and (0.4 + 0.8) / 2 * 2 = 1.2 over a width of 3.
+    assert area_under_curve([0, 1, 3], [0.2, 0.4, 0.8]) == pytest.approx(0.5)
+    assert area_under_curve([0, 1000, 3000], [0.2, 0.4, 0.8]) == pytest.approx(0.5)
+
+
+def test_area_up_to_a_budget_cuts_the_last_segment() -> None:
+    # 0.3 up to 1, then (0.4 + 0.6) / 2 * 1 = 0.5 up to 2, over a width of 2.
+    assert area_under_curve([0, 1, 3], [0.2, 0.4, 0.8], up_to=2) == pytest.approx(0.4)
+    assert area_under_curve([0, 1, 3], [0.2, 0.4, 0.8], up_to=1) == pytest.approx(0.3)
+
+
+def test_impossible_curves_are_refused() -> None:
+    with pytest.raises(ValueError, match="must rise"):
+        area_under_curve([0, 2, 2], [0.1, 0.2, 0.3])
+    with pytest.raises(ValueError, match="as many positions"):
+        area_under_curve([0, 1], [0.1])
+    with pytest.raises(ValueError, match="width 0"):
+        area_under_curve([0], [0.1])
+
+
+def test_three_seeds_have_a_mean_a_spread_and_an_interval() -> None:
+    summary = across_seeds([0.7, 0.8, 0.9])
+    assert summary.mean == pytest.approx(0.8)
+    assert summary.sd == pytest.approx(0.1)
+    # 4.3027 * 0.1 / sqrt(3)
+    assert (summary.low, summary.high) == pytest.approx((0.8 - 0.24842, 0.8 + 0.24842), abs=1e-5)
+
+
+def test_one_seed_says_nothing_about_the_spread() -> None:
+    summary = across_seeds([0.7])
+    assert (summary.mean, summary.sd, summary.low, summary.high) == (0.7, None, None, None)
+
+
+def test_a_difference_is_taken_seed_by_seed() -> None:
+    difference = seed_difference([0.5, 0.7, 0.9], [0.4, 0.4, 0.4])
+    assert difference.by_seed == pytest.approx([0.1, 0.3, 0.5])
+    assert difference.summary.mean == pytest.approx(0.3)
+    # sd 0.2, t = 0.3 / (0.2 / sqrt(3)) = 2.5981 with two degrees of freedom: p = 1 - t / sqrt(t^2 + 2).
+    assert difference.p_value == pytest.approx(1 - 2.598076 / 8.75**0.5, abs=1e-6)
+    low, high = difference.summary.low, difference.summary.high
+    # 4.30265 * 0.2 / sqrt(3) = 0.49682
+    assert (low, high) == pytest.approx((0.3 - 0.49682, 0.3 + 0.49682), abs=1e-5)
+
+
+def test_an_interval_that_ends_at_0_has_a_p_value_of_5_percent() -> None:
+    # Two seeds: t with one degree of freedom is 12.7062 at its 97.5 % quantile.
+    middle = 12.7062047
+    assert seed_difference([middle + 1, middle - 1], [0.0, 0.0]).p_value == pytest.approx(0.05, abs=1e-6)
+
+
+def test_differences_without_spread_and_single_seeds() -> None:
+    assert seed_difference([0.5, 0.75], [0.25, 0.5]).p_value == 0.0
+    assert seed_difference([0.5, 0.5], [0.5, 0.5]).p_value == 1.0
+    assert seed_difference([0.5], [0.25]).p_value is None
+    with pytest.raises(ValueError, match="no pairs of 2 and 1 seeds"):
+        seed_difference([0.5, 0.5], [0.5])
+
+
+def test_holm_multiplies_the_smallest_by_their_number_and_never_goes_back() -> None:
+    # 4 * 0.005 = 0.02, 3 * 0.01 = 0.03, 2 * 0.03 = 0.06, and 0.04 * 1 is not below it.
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.7]) == [1.0, 1.0]
+    assert holm([0.05]) == [0.05]
+    assert holm([]) == []
+
+
+def test_tokens_are_those_of_the_most_expensive_arm_and_steps_the_fewest_of_any_run() -> None:
+    curves = {
+        "erl": [curve(120, 0.2, 0.5, 0.8), curve(100, 0.2, 0.5, 0.8, steps_per_iteration=3)],
+        "rlvr": [curve(50, 0.2, 0.3, 0.4)],
+    }
+    assert find_budgets(curves, {"erl": 2, "rlvr": 2}) == Budgets(generated_tokens=200, policy_steps=6)
+    with pytest.raises(ValueError, match="not evaluated after iteration 3"):
+        find_budgets(curves, {"erl": 3, "rlvr": 2})
+
+
+def test_an_arm_with_fewer_tasks_in_an_iteration_is_read_off_after_more_of_them() -> None:
+    curves = {
+        "erl": [curve(100, 0.2, 0.5, steps_per_iteration=4)],
+        "rlvr": [curve(25, 0.2, 0.3, 0.4, 0.4, 0.4, steps_per_iteration=1)],
+    }
+    assert find_budgets(curves, {"erl": 1, "rlvr": 4}) == Budgets(generated_tokens=100, policy_steps=4)
+
+
+def test_what_a_lengthened_run_spends_later_changes_no_budget() -> None:
+    short, long = curve(50, 0.2, 0.3), curve(50, 0.2, 0.3, 0.4, 0.5)
+    assert find_budgets({"a": [long]}, {"a": 1}) == find_budgets({"a": [short]}, {"a": 1}) == Budgets(50, 4)
+
+
+def test_a_cheaper_run_needs_more_iterations_for_the_same_tokens() -> None:
+    assert iterations_to_spend(curve(50, 0.2, 0.3, 0.4), 200) == 4
+    assert iterations_to_spend(curve(50, 0.2, 0.3, 0.4), 201) == 5
+    assert iterations_to_spend(curve(50, 0.2, 0.3, 0.4), 100) == 2
+    with pytest.raises(ValueError, match="never spends 10"):
+        iterations_to_spend(curve(0, 0.2, 0.3), 10)
+
+
+def test_a_run_that_gets_cheaper_is_judged_by_its_last_iterations() -> None:
+    first, second, third = curve(100, 0.2, 0.5, 0.8)
+    assert iterations_to_spend([first, second, replace(third, generated_tokens=150)], 250) == 4
 
 
 def test_success_and_area_are_read_off_at_equal_tokens_and_at_equal_steps() -> None:

@@ -2,14 +2,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from erl_pipeline.comparison.arms import Arm
-from erl_pipeline.comparison.budgets import Budgets
-from erl_pipeline.comparison.design import Design
-from erl_pipeline.comparison.differences import arm_differences
-from erl_pipeline.comparison.measures import measure
-from erl_pipeline.comparison.result import ArmResult, Failure, Result
+from erl_pipeline.comparison.design import Arm, Design
+from erl_pipeline.comparison.measures import Budgets, across_seeds, measure
+from erl_pipeline.comparison.result import ArmResult, Failure, Result, arm_differences
 from erl_pipeline.comparison.tables import markdown, rate_text, tables, warnings
-from erl_pipeline.evaluation.seeds import across_seeds
 from tests.erl_pipeline.comparison.curves import curve
 
 
@@ -30,7 +26,7 @@ def result(tokens_of_b: int, *failures: Failure) -> Result:
         design=Design("lake", "lake.yaml", (Arm("a"), Arm("b")), "a", (0, 1), 2, ()),
         budgets=budgets,
         test_tasks=10,
-        arms={arm: ArmResult(curves[arm], measures[arm], {}, []) for arm in curves},
+        arms={arm: ArmResult(curves[arm], measures[arm], {}) for arm in curves},
         differences=arm_differences(measures, "a"),
         failures=failures,
     )

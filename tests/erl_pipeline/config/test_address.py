@@ -1,6 +1,6 @@
 import pytest
 
-from erl_pipeline.config.address import checked_address
+from erl_pipeline.config.base import checked_address
 
 
 def test_an_address_is_kept_without_a_slash_at_its_end() -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.sizing.estimate import estimate_memory, model_size
-from tests.erl_pipeline.sizing.models import QWEN3_4B, write
+from erl_pipeline.engines.vllm.settings import VllmEngineConfig
+from erl_pipeline.sizing import estimate_memory, model_size
+from tests.erl_pipeline.test_sizing import QWEN3_4B, write
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 LORA = (
@@ -30,7 +31,7 @@ def trainer_gigabytes(name: str, folder: Path, *settings: str) -> tuple[RunConfi
 def test_one_gpu_holds_trainer_and_server(tmp_path: Path, settings: tuple[str, ...], expected: float) -> None:
     config, trainer = trainer_gigabytes("gpu_one_qwen3_4b.yaml", tmp_path, *settings)
     assert trainer == pytest.approx(expected, abs=0.01)
-    assert config.engine.type == "vllm"
+    assert isinstance(config.engine, VllmEngineConfig)
     assert config.engine.arguments == ("--gpu-memory-utilization=0.45",)
     assert trainer + 0.45 * 80 < 70
 
@@ -38,7 +39,7 @@ def test_one_gpu_holds_trainer_and_server(tmp_path: Path, settings: tuple[str, .
 def test_eight_gpus_are_one_for_the_trainer_and_seven_for_the_server(tmp_path: Path) -> None:
     config, trainer = trainer_gigabytes("gpu_eight_qwen3_4b.yaml", tmp_path)
     assert trainer == pytest.approx(30.87, abs=0.01)
-    assert config.engine.type == "vllm"
+    assert isinstance(config.engine, VllmEngineConfig)
     assert config.engine.environment["CUDA_VISIBLE_DEVICES"].split(",") == list("1234567")
     assert "--data-parallel-size=7" in config.engine.arguments
 

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from erl_pipeline.config.base import Settings
-from erl_pipeline.config.nested import with_settings
+from erl_pipeline.config.base import Settings, with_settings
 
 
 class Inner(Settings):

@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from erl_pipeline.config.policy import PolicyConfig, PretrainedPolicyConfig, TinyPolicyConfig
+from erl_pipeline.config.plugins.installed import settings_of
+from erl_pipeline.config.policy import PretrainedPolicyConfig, TinyPolicyConfig
 
-POLICY: TypeAdapter[TinyPolicyConfig | PretrainedPolicyConfig] = TypeAdapter(PolicyConfig)
+POLICY: TypeAdapter[TinyPolicyConfig | PretrainedPolicyConfig] = TypeAdapter(settings_of("policies"))
 
 
 def test_the_type_chooses_the_settings() -> None:

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from erl_pipeline.engines.embedded import TransformersEngine
-from erl_pipeline.engines.embedded_models import EmbeddedEngine
+from erl_pipeline.engines.embedded.engine import EmbeddedEngine, TransformersEngine
 from erl_pipeline.engines.interface import POLICY, GenerationRequest
 from storage.errors import EngineError
 from tests.random_models import random_gpt2, random_llama

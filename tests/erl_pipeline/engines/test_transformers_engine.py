@@ -7,9 +7,10 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from erl_pipeline.engines.embedded import TransformersEngine
-from erl_pipeline.engines.interface import Generation, GenerationRequest, Interrupted
-from erl_pipeline.engines.short_query_attention import attend
+from erl_pipeline.engines.embedded.engine import TransformersEngine
+from erl_pipeline.engines.embedded.short_query_attention import attend
+from erl_pipeline.engines.interface import Generation, GenerationRequest
+from storage.errors import Interrupted
 
 END = 3
 VOCABULARY = 40

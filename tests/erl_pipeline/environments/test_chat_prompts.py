@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from erl_pipeline.config.prompts import PromptTemplates
 from erl_pipeline.environments.chat_prompts import ChatPrompts
 from erl_pipeline.environments.prompt_format import AttemptReport
-from erl_pipeline.episodes.plain_prompts import PlainPrompts
+from erl_pipeline.episodes.attempt import PlainPrompts
 
 PROMPTS = ChatPrompts(PromptTemplates())
 REPORT = AttemptReport(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.environments.questions.question_file import read_questions
+from erl_pipeline.environments.questions.tasks import read_questions
 from erl_pipeline.environments.same_text import reading_key
 from storage.errors import InputError
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from erl_pipeline.engines.interface import Generation, GenerationRequest, Interrupted
+from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.environments.interface import ScorerFailed, Task, Timing, Transition
 from erl_pipeline.environments.messages import AssistantTurn, ToolSchema, user_message
 from erl_pipeline.environments.threads import in_threads
 from erl_pipeline.episodes.attempt import play_attempt
-from erl_pipeline.episodes.context import EpisodeContext, Place
-from erl_pipeline.episodes.play import Batches, Turns, play_episodes
+from erl_pipeline.episodes.context import EpisodeContext, TurnKey
+from erl_pipeline.episodes.play import BatchSampling, ConcurrentSampling, play_episodes
 from erl_pipeline.episodes.roles import trainable
 from erl_pipeline.stages.rollouts.counts import attempts_not_scored
-from storage.errors import EnvironmentFailed
+from storage.errors import EnvironmentFailed, Interrupted
 from storage.tables.trajectories import Trajectory, read_trajectories, write_trajectories
 from tests.erl_pipeline.episodes.engines import DownwardBatches, DownwardTurns, answer_to
 from tests.erl_pipeline.episodes.scripted_environment import Scripted, ends, goes_on, scripted, tasks
@@ -74,7 +74,9 @@ def test_a_slow_step_stalls_no_other_episode(engine: str) -> None:
             others_over.set()
 
     given, _ = scripted(lambda task: Scripted(on_step=waits if task.task_id == "t0" else None), "waiting")
-    sampling = Batches(DownwardBatches()) if engine == "batches" else Turns(DownwardTurns(), 4)
+    sampling = (
+        BatchSampling(DownwardBatches()) if engine == "batches" else ConcurrentSampling(DownwardTurns(), 4)
+    )
     played = play_episodes(given, tasks(4), range(1), sampling, on_episode=on_episode)
 
     assert ended[-1] == "t0"
@@ -107,7 +109,7 @@ def test_environments_go_on_while_the_engine_is_at_work() -> None:
         return "@ &"
 
     given, _ = scripted(lambda task: Scripted(on_reset=begins if task.task_id == "t0" else None), "waiting")
-    assert len(play_episodes(given, tasks(3), range(1), Batches(Engine())).rows) == 9
+    assert len(play_episodes(given, tasks(3), range(1), BatchSampling(Engine())).rows) == 9
 
 
 def test_a_blocking_environment_in_a_thread_stalls_no_other_episode() -> None:
@@ -142,7 +144,7 @@ def test_a_blocking_environment_in_a_thread_stalls_no_other_episode() -> None:
             others_over.set()
 
     given, _ = scripted(lambda task: in_threads(Blocking(task)), "waiting")
-    played = play_episodes(given, tasks(3), range(1), Batches(DownwardBatches()), on_episode=on_episode)
+    played = play_episodes(given, tasks(3), range(1), BatchSampling(DownwardBatches()), on_episode=on_episode)
     assert ended[-1] == "t0"
     assert {row.finish_reason for row in played.rows if "attempt" in row.role} == {"done"}
 
@@ -159,7 +161,7 @@ def test_a_blocking_environment_in_a_thread_stalls_no_other_episode() -> None:
 )
 def test_what_raises_ends_its_episode_as_data(timing: Timing, method: str, does: Any, text: str) -> None:
     given, opened = scripted(in_second(method, does), timing)
-    played = play_episodes(given, tasks(3), range(1), Batches(DownwardBatches()))
+    played = play_episodes(given, tasks(3), range(1), BatchSampling(DownwardBatches()))
 
     failed = [row for row in played.rows if row.task_id == "t1"]
     assert [outcome(row) for row in failed] == [("t1", 0.0, False, "environment_error", text)]
@@ -174,7 +176,7 @@ def test_what_raises_ends_its_episode_as_data(timing: Timing, method: str, does:
 @pytest.mark.parametrize("method", ["on_reset", "on_step", "on_feedback"])
 def test_what_never_returns_ends_its_episode_at_the_deadline(timing: Timing, method: str) -> None:
     given, opened = scripted(in_second(method, never), timing, step_seconds=0.05)
-    played = play_episodes(given, tasks(3), range(1), Batches(DownwardBatches()))
+    played = play_episodes(given, tasks(3), range(1), BatchSampling(DownwardBatches()))
 
     text = f"{method.removeprefix('on_')} did not return within 0.05 seconds"
     failed = [row for row in played.rows if row.task_id == "t1"]
@@ -189,7 +191,7 @@ async def cannot_be_scored(turn: AssistantTurn) -> Transition:
 
 def test_an_attempt_that_cannot_be_scored_says_so_and_is_not_trained() -> None:
     given, _ = scripted(lambda task: Scripted(on_step=cannot_be_scored if task.task_id == "t1" else None))
-    played = play_episodes(given, tasks(3), range(1), Batches(DownwardBatches()))
+    played = play_episodes(given, tasks(3), range(1), BatchSampling(DownwardBatches()))
     failed = [row for row in played.rows if row.task_id == "t1"]
     text = "step: ScorerFailed: it gave nan"
     assert [outcome(row) for row in failed] == [("t1", 0.0, False, "scorer_error", text)]
@@ -205,7 +207,7 @@ def test_an_attempt_that_had_reward_loses_it_when_a_later_step_fails() -> None:
         return Transition(goes_on().messages, 0.5, done=False, metrics={"moves": 1.0})
 
     given, opened = scripted(lambda task: Scripted(on_step=good_then_bad if task.task_id == "t0" else None))
-    rows = play_episodes(given, tasks(2), range(1), Batches(DownwardBatches())).rows
+    rows = play_episodes(given, tasks(2), range(1), BatchSampling(DownwardBatches())).rows
     assert outcome(rows[0]) == ("t0", 0.0, False, "environment_error", "step: RuntimeError")
     assert len(rows[0].response_token_ids) == 3 + 4 + 3  # two turns and the observation between them
 
@@ -225,7 +227,7 @@ def test_what_no_row_could_hold_is_an_error_of_the_environment(transition: Trans
         return transition
 
     given, _ = scripted(lambda task: Scripted(on_step=gives if task.task_id == "t0" else None))
-    row = play_episodes(given, tasks(2), range(1), Batches(DownwardBatches())).rows[0]
+    row = play_episodes(given, tasks(2), range(1), BatchSampling(DownwardBatches())).rows[0]
     assert row.finish_reason == "environment_error"
     assert text in row.feedback
 
@@ -244,7 +246,7 @@ def test_texts_of_an_environment_are_made_storable_and_counted(tmp_path: Path) -
         return Scripted(on_step=says, on_feedback=fails if task.task_id == "t0" else praises)
 
     given, _ = scripted(make)
-    played = play_episodes(given, tasks(3), range(1), Batches(DownwardBatches()))
+    played = play_episodes(given, tasks(3), range(1), BatchSampling(DownwardBatches()))
     assert write_trajectories(tmp_path / "rows.parquet", played.rows) == 3
     rows = read_trajectories([tmp_path / "rows.parquet"])
     assert [row.feedback for row in rows] == [
@@ -261,7 +263,7 @@ def test_texts_of_an_environment_are_made_storable_and_counted(tmp_path: Path) -
 @pytest.mark.parametrize("closing", [raises, exits, never])
 def test_a_close_that_fails_is_only_counted(closing: Any) -> None:
     given, _ = scripted(lambda task: Scripted(on_close=closing), step_seconds=0.05)
-    played = play_episodes(given, tasks(2), range(1), Batches(DownwardBatches()))
+    played = play_episodes(given, tasks(2), range(1), BatchSampling(DownwardBatches()))
     assert len(played.rows) == 6
     assert played.counters == {"environment_close_failures": 2}
 
@@ -273,7 +275,7 @@ def test_when_all_episodes_fail_the_call_does() -> None:
         r"'no such page' \(test_environments_that_wait\.py, line \d+\)"
     )
     with pytest.raises(EnvironmentFailed, match=message):
-        play_episodes(given, tasks(2), range(2), Batches(DownwardBatches()))
+        play_episodes(given, tasks(2), range(2), BatchSampling(DownwardBatches()))
 
 
 @pytest.mark.parametrize("error", [OSError("no container"), SystemExit("no container")])
@@ -284,7 +286,7 @@ def test_an_environment_that_cannot_be_opened_is_data_too(error: BaseException) 
         return Scripted()
 
     given, _ = scripted(make)
-    rows = play_episodes(given, tasks(2), range(1), Batches(DownwardBatches())).rows
+    rows = play_episodes(given, tasks(2), range(1), BatchSampling(DownwardBatches())).rows
     text = f"reset: {type(error).__name__}: no container"
     assert outcome(rows[0])[3:] == ("environment_error", text)
     assert (rows[0].prompt_token_ids, rows[0].response_token_ids, rows[0].messages) == ((), (), "[]")
@@ -295,7 +297,7 @@ def test_a_task_within_that_was_cancelled_does_not_pass_for_a_stopped_run() -> N
         raise asyncio.CancelledError
 
     given, _ = scripted(lambda task: Scripted(on_step=cancelled if task.task_id == "t0" else None))
-    rows = play_episodes(given, tasks(2), range(1), Batches(DownwardBatches())).rows
+    rows = play_episodes(given, tasks(2), range(1), BatchSampling(DownwardBatches())).rows
     assert outcome(rows[0])[3:] == ("environment_error", "step: CancelledError")
 
 
@@ -310,7 +312,7 @@ def test_a_stopped_run_waits_for_no_environment_and_closes_them(timing: Timing) 
 
     given, opened = scripted(lambda task: Scripted(on_step=stops_the_run), timing)
     with pytest.raises(Interrupted):
-        play_episodes(given, tasks(2), range(1), Batches(DownwardBatches()), stop=stop)
+        play_episodes(given, tasks(2), range(1), BatchSampling(DownwardBatches()), stop=stop)
     assert [environment.closed for environment in opened] == [1, 1]
 
 
@@ -319,12 +321,14 @@ def test_metrics_of_turns_become_those_of_the_attempt() -> None:
         return goes_on(moves=2.0, speed=1.0) if len(opened[0].said) == 1 else ends(moves=3.0, speed=4.0)
 
     async def first_attempt(context: EpisodeContext) -> list[Trajectory]:
-        place = Place("first_attempt", phase=0)
+        place = TurnKey("first_attempt", phase=0)
         attempt = await play_attempt(context, place, lambda told, seen: [user_message(seen)])
         metrics.append(attempt.metrics)
         return [attempt.row(context, place, None)]
 
     metrics: list[Mapping[str, float]] = []
     given, opened = scripted(lambda task: Scripted(on_step=steps), mean_metrics=frozenset({"speed"}))
-    play_episodes(replace(given, protocol=first_attempt), tasks(1), range(1), Batches(DownwardBatches()))
+    play_episodes(
+        replace(given, protocol=first_attempt), tasks(1), range(1), BatchSampling(DownwardBatches())
+    )
     assert metrics == [{"moves": 5.0, "speed": 2.5}]

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from erl_pipeline.config.rollouts import EpisodeConfig
 from erl_pipeline.environments.interface import ScorerFailed, Task, Timing, Transition
 from erl_pipeline.environments.messages import AssistantTurn
-from erl_pipeline.episodes.play import Batches, EpisodeSetup, play_episodes
+from erl_pipeline.episodes.play import BatchSampling, EpisodeSetup, play_episodes
 from erl_pipeline.episodes.roles import trainable
 from erl_pipeline.stages.rollouts.counts import attempts_not_scored, count_rollouts
 from storage.errors import EnvironmentFailed
@@ -64,7 +64,7 @@ def limited(given: EpisodeSetup, **limits: Any) -> EpisodeSetup:
 @pytest.mark.parametrize("reason", NOT_SCORED)
 def test_a_reflection_is_scored_as_little_as_the_second_attempt_that_it_led_to(reason: NotScored) -> None:
     given, _ = scripted(second_attempt(FAILURES[reason]), step_seconds=0.05)
-    rows = play_episodes(given, tasks(2), range(1), Batches(DownwardBatches())).rows
+    rows = play_episodes(given, tasks(2), range(1), BatchSampling(DownwardBatches())).rows
     assert [(row.role, row.reward, row.finish_reason) for row in rows[:3]] == [
         ("first_attempt", 0.0, "done"),
         ("reflection", 0.0, reason),
@@ -79,7 +79,7 @@ def test_a_reflection_is_scored_as_little_as_the_second_attempt_that_it_led_to(r
 
 def test_a_failure_that_counts_as_zero_is_trained_and_so_is_the_reflection_that_led_to_it() -> None:
     given = limited(scripted(second_attempt(raises))[0], failures_are_zero=True)
-    rows = play_episodes(given, tasks(2), range(1), Batches(DownwardBatches())).rows
+    rows = play_episodes(given, tasks(2), range(1), BatchSampling(DownwardBatches())).rows
     assert [(row.role, row.reward, row.finish_reason) for row in rows[:3]] == [
         ("first_attempt", 0.0, "done"),
         ("reflection", 0.0, "stop"),
@@ -91,7 +91,7 @@ def test_a_failure_that_counts_as_zero_is_trained_and_so_is_the_reflection_that_
 
 def test_what_a_scorer_could_not_score_never_counts_as_zero() -> None:
     given = limited(scripted(second_attempt(cannot_be_scored))[0], failures_are_zero=True)
-    rows = play_episodes(given, tasks(2), range(1), Batches(DownwardBatches())).rows
+    rows = play_episodes(given, tasks(2), range(1), BatchSampling(DownwardBatches())).rows
     assert [row.finish_reason for row in rows[:3]] == ["done", "scorer_error", "scorer_error"]
 
 
@@ -123,9 +123,9 @@ def failing(times: int) -> Callable[[Task], Scripted]:
 @pytest.mark.parametrize("timing", TIMINGS)
 def test_an_attempt_that_is_played_again_leaves_no_trace_of_its_failures(timing: Timing) -> None:
     whole_engine, engine = DownwardBatches(), DownwardBatches()
-    whole = play_episodes(scripted(failing(0), timing)[0], tasks(2), range(1), Batches(whole_engine))
+    whole = play_episodes(scripted(failing(0), timing)[0], tasks(2), range(1), BatchSampling(whole_engine))
     given, opened = scripted(failing(2), timing)
-    played = play_episodes(limited(given, retries=2), tasks(2), range(1), Batches(engine))
+    played = play_episodes(limited(given, retries=2), tasks(2), range(1), BatchSampling(engine))
     assert played.rows == whole.rows
     assert played.counters == {"attempts_retried": 2}
     # What was said before a failure is not sampled again, since its prompt is the same.
@@ -135,7 +135,7 @@ def test_an_attempt_that_is_played_again_leaves_no_trace_of_its_failures(timing:
 
 def test_an_attempt_that_fails_each_time_is_dropped() -> None:
     given, opened = scripted(failing(3))
-    played = play_episodes(limited(given, retries=2), tasks(2), range(1), Batches(DownwardBatches()))
+    played = play_episodes(limited(given, retries=2), tasks(2), range(1), BatchSampling(DownwardBatches()))
     assert played.rows[0].finish_reason == "environment_error"
     assert played.rows[0].feedback == "step: RuntimeError: gone"
     assert played.counters == {"attempts_retried": 2}
@@ -145,7 +145,7 @@ def test_an_attempt_that_fails_each_time_is_dropped() -> None:
 def test_an_environment_that_fails_in_all_retries_of_all_episodes_ends_the_call() -> None:
     given, _ = scripted(lambda task: Scripted(on_step=raises))
     with pytest.raises(EnvironmentFailed, match="failed in all 2 episodes"):
-        play_episodes(limited(given, retries=1), tasks(2), range(1), Batches(DownwardBatches()))
+        play_episodes(limited(given, retries=1), tasks(2), range(1), BatchSampling(DownwardBatches()))
 
 
 def test_retries_are_set_only_where_attempts_are_played_again() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from erl_pipeline.episodes.first_prompts import require_room
+from erl_pipeline.episodes.play import require_room
 from storage.errors import InputError
 from tests.erl_pipeline.episodes.script import limits
 from tests.erl_pipeline.episodes.scripted_environment import Scripted, scripted, tasks

@@ -13,9 +13,15 @@ from erl_pipeline.engines.chat_server import ChatServer, key_of
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.environments.messages import Message, user_message
 from erl_pipeline.environments.prompt_format import AttemptReport
-from erl_pipeline.episodes.limits import RoleLimits
-from erl_pipeline.episodes.play import Batches, EpisodeSetup, Played, Turns, play_episodes
+from erl_pipeline.episodes.play import (
+    BatchSampling,
+    ConcurrentSampling,
+    EpisodeSetup,
+    PlayedEpisodes,
+    play_episodes,
+)
 from erl_pipeline.episodes.roles import JUDGE
+from erl_pipeline.episodes.rows import RoleLimits
 from erl_pipeline.stages.training.build_distillation import (
     DistillationSettings,
     DistilledRoles,
@@ -51,10 +57,10 @@ class JudgingBatches(DownwardBatches):
         ]
 
 
-def on_server(server: JudgeServer, episodes: int = 1, seconds: float = 5.0) -> Played:
+def on_server(server: JudgeServer, episodes: int = 1, seconds: float = 5.0) -> PlayedEpisodes:
     chat = ChatServer(server.url, "critic", "secret", seconds, max_in_flight=2)
     given = replace(judged(None), chat_server=chat)
-    return play_episodes(given, [TASK], range(episodes), Batches(DownwardBatches()))
+    return play_episodes(given, [TASK], range(episodes), BatchSampling(DownwardBatches()))
 
 
 @pytest.fixture
@@ -69,7 +75,7 @@ def opening(row: Trajectory) -> str:
 
 
 def test_the_policy_judges_on_the_engine_of_the_run() -> None:
-    played = play_episodes(judged("policy"), [TASK], range(2), Batches(JudgingBatches()))
+    played = play_episodes(judged("policy"), [TASK], range(2), BatchSampling(JudgingBatches()))
     first, judge, reflection, second = played.rows[:4]
 
     assert [row.role for row in (first, judge, reflection, second)] == [
@@ -110,7 +116,7 @@ def test_a_server_judges_by_its_own_model(server: JudgeServer) -> None:
 def test_many_episodes_are_judged_with_either_kind_of_engine(server: JudgeServer) -> None:
     batches = on_server(server, episodes=5).rows
     chat = ChatServer(server.url, "critic", None, 5.0, max_in_flight=2)
-    turns = Turns(DownwardTurns(), 3)
+    turns = ConcurrentSampling(DownwardTurns(), 3)
     one_by_one = play_episodes(replace(judged(None), chat_server=chat), [TASK], range(5), turns).rows
     assert len(server.questions) == 10
     assert batches == one_by_one
@@ -147,7 +153,7 @@ def test_a_judge_that_hangs_or_is_not_there_is_data_too(server: JudgeServer) -> 
 
 
 def test_what_a_judge_says_is_never_trained(server: JudgeServer) -> None:
-    with_judge = play_episodes(judged("policy"), [TASK], range(4), Batches(JudgingBatches())).rows
+    with_judge = play_episodes(judged("policy"), [TASK], range(4), BatchSampling(JudgingBatches())).rows
     rewarded = [replace(row, reward=float(row.sample_index % 2), success=True) for row in with_judge]
 
     def trained(rows: Sequence[Trajectory]) -> list[tuple[str, float]]:

@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from erl_pipeline.engines.interface import Generation, GenerationRequest, Interrupted
-from erl_pipeline.episodes.context import EpisodeContext
-from erl_pipeline.episodes.play import Batches, EpisodeSetup, Turns, play_episodes
-from erl_pipeline.episodes.requests import RetrievalRequest, Retrieve, nothing_remembered
-from storage.errors import EngineError, InputError
+from erl_pipeline.engines.interface import Generation, GenerationRequest
+from erl_pipeline.episodes.context import EpisodeContext, RetrievalRequest, Retrieve, nothing_remembered
+from erl_pipeline.episodes.play import BatchSampling, ConcurrentSampling, EpisodeSetup, play_episodes
+from storage.errors import EngineError, InputError, Interrupted
 from storage.memory.view import MemoryHit
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.engines import DOWN, REFLECTION, DownwardBatches, DownwardTurns
@@ -26,7 +25,7 @@ def play_turns(
     on_episode: Callable[[list[Trajectory]], None] = lambda rows: None,
     stop: threading.Event | None = None,
 ) -> list[Trajectory]:
-    turns = Turns(engine, max_in_flight, on_tokens)
+    turns = ConcurrentSampling(engine, max_in_flight, on_tokens)
     played = play_episodes(
         given or setup(), [TASK], range(count), turns, retrieve, on_episode=on_episode, stop=stop
     )
@@ -41,7 +40,7 @@ def test_batches_hold_the_earliest_phase_of_all_episodes_in_their_order() -> Non
         asked.append(len(requests))
         return nothing_remembered(requests)
 
-    played = play_episodes(setup(retrieval=True), [TASK], range(6), Batches(engine), retrieve)
+    played = play_episodes(setup(retrieval=True), [TASK], range(6), BatchSampling(engine), retrieve)
     episode_ids = [row.episode_id for row in played.rows[::3]]
 
     assert [row.sample_index for row in played.rows[::3]] == [0, 1, 2, 3, 4, 5]
@@ -52,7 +51,7 @@ def test_batches_hold_the_earliest_phase_of_all_episodes_in_their_order() -> Non
 
 
 def test_an_engine_of_single_turns_gives_the_same_trajectories() -> None:
-    expected = play_episodes(setup(), [TASK], range(6), Batches(DownwardBatches())).rows
+    expected = play_episodes(setup(), [TASK], range(6), BatchSampling(DownwardBatches())).rows
     assert play_turns(DownwardTurns(), 6) == expected
     assert [row.role for row in expected[:3]] == ["first_attempt", "reflection", "second_attempt"]
 
@@ -158,16 +157,16 @@ def test_what_an_engine_of_batches_raises_ends_the_call(error: Exception) -> Non
             raise error
 
     with pytest.raises(type(error)):
-        play_episodes(setup(), [TASK], range(3), Batches(Failing()))
+        play_episodes(setup(), [TASK], range(3), BatchSampling(Failing()))
 
 
 def test_a_prompt_that_fills_the_context_is_refused_by_name() -> None:
     small = replace(setup(), limits=limits(context_length=24))
     with pytest.raises(InputError, match="task corner: its prompt has 24 tokens"):
-        play_episodes(small, [TASK], range(2), Batches(DownwardBatches()))
+        play_episodes(small, [TASK], range(2), BatchSampling(DownwardBatches()))
 
 
 def test_an_event_loop_of_its_own_leaves_none_behind() -> None:
-    play_episodes(setup(), [TASK], range(1), Batches(DownwardBatches()))
+    play_episodes(setup(), [TASK], range(1), BatchSampling(DownwardBatches()))
     with pytest.raises(RuntimeError, match="no running event loop"):
         asyncio.get_running_loop()

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.plan import execution
 from erl_pipeline.plan.job import StageJob
 from erl_pipeline.plan.plan import PlannedStage
@@ -20,7 +19,7 @@ from erl_pipeline.plan.runner import InProcessRunner, Runner, WorkerDied
 from erl_pipeline.plan.stage import StageCall
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
-from storage.errors import ConfigError, DamagedArtifact, EngineError, InputError
+from storage.errors import ConfigError, DamagedArtifact, EngineError, InputError, Interrupted
 from tests.erl_pipeline.plan.hand_made import Bench, Hook, Notes, Word, planned
 
 WAIT = 20.0

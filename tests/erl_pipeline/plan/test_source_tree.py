@@ -3,65 +3,144 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from erl_pipeline.plan.source_tree import SourceTree
 
+LAKE = {
+    "house/__init__.py": "",
+    "house/stage.py": (
+        "import math\n"
+        "from typing import TYPE_CHECKING\n"
+        "from house import rooms\n"
+        "from house.rooms.hall import LENGTH as SIZE\n"
+        "if TYPE_CHECKING:\n    from house.drawing import Drawing\n"
+        "WIDTH = SIZE + 1\n"
+        "def compute(drawing: 'Drawing'):\n"
+        '    """Computes."""\n'
+        "    import house.cellar\n"
+        "    return rooms.kitchen.cook(WIDTH), house.cellar.DEPTH, math.sqrt(2)\n"
+        "def show():\n    from house.drawing import Drawing\n    return Drawing()\n"
+    ),
+    "house/rooms/__init__.py": "",
+    "house/rooms/hall.py": "LENGTH = 3\nCOLOUR = 'red'\n",
+    "house/rooms/kitchen.py": "def cook(meal):\n    return meal\ndef wash():\n    return WATER\nWATER = 1\n",
+    "house/cellar.py": "DEPTH = 2\n",
+    "house/drawing.py": "class Drawing:\n    pass\n",
+}
+COMPUTE = ("house.stage", "compute")
 
-def _tree(folder: Path, sources: Mapping[str, str], **plugged_in: list[str]) -> SourceTree:
+
+def _tree(folder: Path, sources: Mapping[str, str], **plugged_in: list[tuple[str, str]]) -> SourceTree:
     for name, source in sources.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(source)
-    return SourceTree(folder, ("house",), plugged_in)
+    return SourceTree({"house": folder / "house"}, plugged_in, {"Stage": frozenset({"version", "slice"})})
 
 
-def test_imports_are_followed_also_within_functions_but_not_those_for_types(tmp_path: Path) -> None:
-    tree = _tree(
-        tmp_path,
-        {
-            "house/__init__.py": "",
-            "house/stage.py": (
-                "import json\n"
-                "from typing import TYPE_CHECKING\n"
-                "from house.rooms import kitchen\n"
-                "if TYPE_CHECKING:\n    from house.drawing import Drawing\n"
-                "def compute():\n    import house.cellar\n"
-            ),
-            "house/rooms/__init__.py": "from .hall import LENGTH\n",
-            "house/rooms/hall.py": "LENGTH = 3\n",
-            "house/rooms/kitchen.py": "",
-            "house/cellar.py": "import house.stage\n",
-            "house/drawing.py": "",
-        },
-    )
-    assert tree.reach("house.stage") == {
-        "house",
-        "house.stage",
-        "house.rooms",
-        "house.rooms.hall",
-        "house.rooms.kitchen",
-        "house.cellar",
+def test_definitions_are_followed_through_names_and_imports_but_not_through_types(tmp_path: Path) -> None:
+    assert _tree(tmp_path, LAKE).reach([COMPUTE]).keys() == {
+        COMPUTE,
+        ("house.stage", "WIDTH"),
+        ("house.rooms.hall", "LENGTH"),
+        ("house.rooms.kitchen", "cook"),
+        ("house.cellar", "DEPTH"),
     }
 
 
-def test_plug_ins_that_a_module_asks_for_are_all_reached(tmp_path: Path) -> None:
-    tree = _tree(
-        tmp_path,
-        {
-            "house/stage.py": 'from house.found import plugins\nplugins("tools")["x"]\nplugins("guests")\n',
-            "house/found.py": "",
-            "house/tools/__init__.py": "",
-            "house/tools/saw.py": "",
-        },
-        tools=["house.tools"],
-    )
-    assert tree.reach("house.stage") == {"house.stage", "house.found", "house.tools", "house.tools.saw"}
+@pytest.mark.parametrize(
+    ("name", "old", "new", "changes"),
+    [
+        ("house/stage.py", "SIZE + 1", "SIZE + 2", True),
+        ("house/rooms/hall.py", "LENGTH = 3", "LENGTH = 4", True),
+        ("house/rooms/kitchen.py", "return meal", "return [meal]", True),
+        ("house/stage.py", "import math\n", "import numpy as math\n", True),
+        ("house/stage.py", '"""Computes."""', '"""Computes more."""', False),
+        ("house/stage.py", "return Drawing()", "return None", False),
+        ("house/rooms/hall.py", "'red'", "'blue'", False),
+        ("house/rooms/kitchen.py", "WATER = 1", "WATER = 2  # more", False),
+        ("house/drawing.py", "pass", "size = 3", False),
+    ],
+)
+def test_only_what_is_reached_changes_digests(
+    tmp_path: Path, name: str, old: str, new: str, changes: bool
+) -> None:
+    before = _tree(tmp_path / "a", LAKE).reach([COMPUTE])
+    assert LAKE[name].count(old) == 1
+    after = _tree(tmp_path / "b", {**LAKE, name: LAKE[name].replace(old, new)}).reach([COMPUTE])
+    assert (before != after) == changes
 
 
-def test_comments_docstrings_and_versions_of_stages_leave_a_digest_as_it_is(tmp_path: Path) -> None:
-    first = 'def f(x):\n    """Adds."""\n    return x + 1\nS = Stage(name="s", version=1)\n'
-    second = '"""New."""\ndef f(x):  # adds\n    return (x + 1)\nS = Stage(name="s", version=2)\n'
-    third = 'def f(x):\n    return x + 2\nS = Stage(name="s", version=1)\n'
+def test_what_an_import_does_counts_with_every_import(tmp_path: Path) -> None:
+    sources = {
+        "house/__init__.py": "",
+        "house/stage.py": "from house.rules import RULES\nimport house.more\ndef compute():\n    return RULES\n",
+        "house/rules.py": "RULES = {}\ndef rule(function):\n    RULES[function.__name__] = function\n",
+        "house/more.py": (
+            "from house.rules import rule\n"
+            "@rule\ndef right():\n    return GAIN\n"
+            "GAIN = 1.0\n"
+            "def left():\n    return 2\n"
+        ),
+    }
+    first = _tree(tmp_path / "a", sources).reach([COMPUTE])
+    assert ("house.more", "GAIN") in first
+    assert ("house.more", "left") not in first
+    more = sources["house/more.py"].replace("return GAIN", "return -GAIN")
+    assert _tree(tmp_path / "b", {**sources, "house/more.py": more}).reach([COMPUTE]) != first
+
+
+def test_code_that_finds_modules_by_itself_makes_all_of_them_count(tmp_path: Path) -> None:
+    sources = {
+        "house/__init__.py": "",
+        "house/stage.py": "from importlib import import_module\ndef compute(name):\n    import_module(name)\n",
+        "house/more.py": "def right():\n    return 1\n",
+    }
+    assert ("house.more", "right") in _tree(tmp_path, sources).reach([COMPUTE])
+    trusted = SourceTree({"house": tmp_path / "house"}, cautious=False)
+    assert ("house.more", "right") not in trusted.reach([COMPUTE])
+
+
+def test_a_module_whose_name_is_a_text_counts_whole(tmp_path: Path) -> None:
+    sources = {
+        "house/__init__.py": "",
+        "house/stage.py": 'def compute():\n    return run(["-m", "house.child"])\n',
+        "house/child.py": "def main():\n    return 1\n",
+    }
+    assert ("house.child", "main") in _tree(tmp_path, sources).reach([COMPUTE])
+
+
+def test_docstrings_count_where_code_reads_docstrings(tmp_path: Path) -> None:
+    source = 'def add(x):\n    """Adds one."""\n    return x + 1\ndef compute():\n    return add, {}\n'
     digests = []
-    for source in (first, second, third):
-        digests.append(_tree(tmp_path, {"house/stage.py": source}).digest("house.stage"))
+    for made in ("add.__name__", "add.__doc__"):
+        for said in ("Adds one.", "Adds 1."):
+            text = source.format(made).replace("Adds one.", said)
+            tree = _tree(tmp_path / made / said, {"house/__init__.py": "", "house/stage.py": text})
+            digests.append(tree.reach([COMPUTE]))
     assert digests[0] == digests[1]
-    assert digests[0] != digests[2]
+    assert digests[2] != digests[3]
+
+
+def test_plug_ins_that_a_function_asks_for_are_reached(tmp_path: Path) -> None:
+    sources = {
+        "house/__init__.py": "",
+        "house/stage.py": 'def compute():\n    return plugins("tools")["x"], plugins("guests")\n',
+        "house/tools.py": "SAW = 1\nNAIL = 2\n",
+    }
+    tree = _tree(tmp_path, sources, tools=[("house.tools", "SAW")])
+    assert tree.reach([COMPUTE]).keys() == {COMPUTE, ("house.tools", "SAW")}
+
+
+def test_versions_and_slices_of_stages_leave_a_digest_as_it_is(tmp_path: Path) -> None:
+    first = 'S = Stage(name="s", version=1, slice=take)\ndef take():\n    return 1\n'
+    second = 'S = Stage(name="s", version=2)  # new\n'
+    third = 'S = Stage(name="t", version=1)\n'
+    found = [
+        _tree(tmp_path / str(number), {"house/__init__.py": "", "house/stage.py": source}).reach(
+            [("house.stage", "S")]
+        )
+        for number, source in enumerate((first, second, third))
+    ]
+    assert found[0] == found[1]
+    assert found[0] != found[2]

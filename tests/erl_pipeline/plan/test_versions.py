@@ -21,8 +21,8 @@ from erl_pipeline.plan.versions import (
     stage_codes,
 )
 
-UPDATE = StageCode("update", "house.update.compute", 3, {"house.update": "u1", "house.shared": "s1"})
-TUNE = StageCode("tune", "house.tune.compute", 1, {"house.tune": "t1", "house.shared": "s1"})
+UPDATE = StageCode("update", "house.update.compute", 3, "u", {"house.update": "u1", "house.shared": "s1"})
+TUNE = StageCode("tune", "house.tune.compute", 1, "t", {"house.tune": "t1", "house.shared": "s1"})
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +53,31 @@ def test_a_stage_that_trains_reaches_the_trainer_and_none_reaches_methods_or_env
     assert not plugged & set().union(*reached.values())
 
 
+def test_stages_reach_few_modules_and_none_that_locks_waits_serves_pages_or_plans(
+    codes: list[StageCode],
+) -> None:
+    mean = sum(len(code.modules) for code in codes) / len(codes)
+    print(f"{len(codes)} stages reach {mean:.1f} modules on average")
+    assert mean <= 65
+    reached = set().union(*(code.modules for code in codes))
+    outside = (
+        "storage.runs.",
+        "storage.upkeep.",
+        "erl_pipeline.views.",
+        "erl_pipeline.runs.",
+        "erl_pipeline.plan.planner",
+        "erl_pipeline.plan.execution",
+        "erl_pipeline.config.shown",
+    )
+    assert [module for module in sorted(reached) if module.startswith(outside)] == []
+
+
 def _begun() -> VersionFile:
     return begin_versions(VersionFile({}, {}), [UPDATE, TUNE], [UPDATE, TUNE])
 
 
 def _edited(code: StageCode, module: str) -> StageCode:
-    return replace(code, modules={**code.modules, module: "edited"})
+    return replace(code, fingerprint="edited", modules={**code.modules, module: "edited"})
 
 
 def test_changed_code_under_the_same_version_is_named_with_the_two_ways_out() -> None:
@@ -113,7 +132,7 @@ def test_a_version_is_raised_where_the_source_has_it(
     )
     (tmp_path / "house").mkdir()
     (tmp_path / "house" / "update.py").write_text(source)
-    raised = raise_version(UPDATE, SourceTree(tmp_path, ("house",)))
+    raised = raise_version(UPDATE, SourceTree({"house": tmp_path / "house"}))
     assert raised == replace(UPDATE, version=4)
     assert (tmp_path / "house" / "update.py").read_text() == source.replace("version=3", "version=4")
     assert capsys.readouterr().out == "house/update.py:6: update has version 4\n"

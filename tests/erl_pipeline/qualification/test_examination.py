@@ -13,7 +13,7 @@ import pytest
 
 from erl_pipeline.qualification.check import MEANINGS, CheckResult
 from erl_pipeline.qualification.examination import Examined, examine
-from erl_pipeline.qualification.served_environment import Subject
+from erl_pipeline.qualification.served_environment import EnvironmentSpec
 from storage.errors import InputError
 
 
@@ -30,7 +30,7 @@ def _sums(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def examined(fault: str = "", step_seconds: float = 20.0) -> Examined:
     settings = {"type": "sums", "fault": fault}
-    return examine(Subject("sums", settings, 0, 10, step_seconds), tasks=12, answers=60)
+    return examine(EnvironmentSpec("sums", settings, 0, 10, step_seconds), tasks=12, answers=60)
 
 
 def failed(found: Examined) -> list[CheckResult]:
@@ -91,7 +91,9 @@ def test_a_step_that_never_returns_is_ended_and_named() -> None:
 
 @pytest.mark.usefixtures("_sums")
 def test_an_environment_with_a_tool_is_called_well_and_badly() -> None:
-    found = examine(Subject("sums", {"type": "sums", "by_tool": True}, 0, 10, 20.0), tasks=12, answers=200)
+    found = examine(
+        EnvironmentSpec("sums", {"type": "sums", "by_tool": True}, 0, 10, 20.0), tasks=12, answers=200
+    )
     assert failed(found) == []
     gold = next(check for check in found.qualification.checks if check.name == "gold_answers")
     assert gold.counted == 12
@@ -107,7 +109,7 @@ def test_who_stops_it_leaves_no_process() -> None:
 
     before = psutil.Process().children()  # a server of earlier tests may still run
     with pytest.raises(Stopped):
-        examine(Subject("sums", {"type": "sums"}, 0, 10, 20.0), 12, 60, stopped=stop)
+        examine(EnvironmentSpec("sums", {"type": "sums"}, 0, 10, 20.0), 12, 60, stopped=stop)
     assert set(psutil.Process().children()) <= set(before)
 
 
@@ -135,4 +137,4 @@ def test_a_person_plays_it_by_its_tool(tmp_path: Path) -> None:
 
 def test_settings_that_are_no_environments_are_the_users_mistake() -> None:
     with pytest.raises(InputError, match="no such type of environments"):
-        examine(Subject("no_such_type", {}, 0, 10, 20.0), 12, 60)
+        examine(EnvironmentSpec("no_such_type", {}, 0, 10, 20.0), 12, 60)

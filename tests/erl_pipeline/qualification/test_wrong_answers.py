@@ -11,7 +11,7 @@ from erl_pipeline.environments.scorers import checked_score, scorer_named
 from erl_pipeline.environments.scorers.interface import altered_numbers
 from erl_pipeline.qualification.check import CheckResult
 from erl_pipeline.qualification.examination import examine
-from erl_pipeline.qualification.served_environment import Subject
+from erl_pipeline.qualification.served_environment import EnvironmentSpec
 
 _LENIENT = """
 def score(answer, payload):
@@ -31,7 +31,7 @@ def wrong_answers(folder: Path, scorer: str) -> CheckResult:
         "held_out_share": 0.2,
         "scorer": scorer,
     }
-    found = examine(Subject("questions", settings, 0, 2, 20.0), tasks=2, answers=2)
+    found = examine(EnvironmentSpec("questions", settings, 0, 2, 20.0), tasks=2, answers=2)
     return next(check for check in found.qualification.checks if check.name == "wrong_answers")
 
 

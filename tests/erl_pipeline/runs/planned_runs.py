@@ -8,7 +8,7 @@ from typing import Any
 from erl_pipeline.config.loading.load import change_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.plan import Place, Plan, PlannedStage
-from erl_pipeline.plan.sources import Sources
+from erl_pipeline.plan.sources import NO_CODE, Sources
 from erl_pipeline.runs.run_plans import plan_run
 
 SMALL: Mapping[str, Any] = {
@@ -19,9 +19,7 @@ SMALL: Mapping[str, Any] = {
     "rollouts": {"tasks_per_iteration": 4, "tasks_per_shard": 2},
     "evaluation": {"every": 2},
 }
-SOURCES = Sources(
-    code={"environment": {"lake": "1"}, "method": {"erl": "1"}, "trainer": {}}, weights="w" * 64
-)
+SOURCES = Sources(code={**NO_CODE, "environment": {"lake": "1"}, "method": {"erl": "1"}}, weights="w" * 64)
 DECOUPLED = "objective.correction={type: decoupled}"
 
 

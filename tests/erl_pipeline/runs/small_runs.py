@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.listener import NullListener
 from erl_pipeline.plan.plan import Place
 from erl_pipeline.runs.driver import OpenRun, open_run
 from erl_pipeline.runs.train import train
 from storage.artifacts.store import ArtifactStore
+from storage.errors import Interrupted
 from storage.runs.run import RunStore
 
 SMALL: dict[str, Any] = {

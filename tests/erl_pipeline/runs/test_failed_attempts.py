@@ -12,11 +12,11 @@ import pytest
 from erl_pipeline.environments.interface import Observation, Transition
 from erl_pipeline.environments.messages import AssistantTurn
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
-from erl_pipeline.episodes.play import Played
+from erl_pipeline.episodes.play import PlayedEpisodes
 from erl_pipeline.plan.stage import StageCall
 from erl_pipeline.stages.evaluation import evaluate
+from erl_pipeline.stages.names import TRAJECTORIES
 from erl_pipeline.stages.rollouts import generate_rollouts
-from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
 from erl_pipeline.stages.rollouts.playing import play_episodes
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
@@ -91,7 +91,7 @@ def test_an_attempt_that_did_not_begin_has_a_row_without_tokens(
             raise self._failed("reset", failure)
         return await reset(self)
 
-    def played(*args: Any, **named: Any) -> Played:
+    def played(*args: Any, **named: Any) -> PlayedEpisodes:
         playing.append(True)
         try:
             return play_episodes(*args, **named)
@@ -117,7 +117,7 @@ def test_an_attempt_that_did_not_begin_has_a_row_without_tokens(
 def test_an_evaluation_leaves_out_the_task_whose_attempt_was_not_scored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def played(call: StageCall[Any], *args: Any, **named: Any) -> Played:
+    def played(call: StageCall[Any], *args: Any, **named: Any) -> PlayedEpisodes:
         """The greedy attempt at the first task was not scored; the other tasks failed."""
         found = play_episodes(call, *args, **named)
         greedy = named.get("temperature") == 0.0 and named.get("with_memory", True) is False

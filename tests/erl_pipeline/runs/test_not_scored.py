@@ -13,20 +13,20 @@ import pytest
 
 from command_line.episodes.reading import EpisodeFilter, list_episodes
 from erl_pipeline.comparison.training import training_figures
-from erl_pipeline.config.warnings import WarningsConfig
+from erl_pipeline.config.store import WarningsConfig
 from erl_pipeline.evaluation.history import learning_curve, read_history
 from erl_pipeline.evaluation.memory_effect import memory_effect
-from erl_pipeline.evaluation.warnings import ROWS, rollout_warnings
 from erl_pipeline.plan.plan import Plan
 from erl_pipeline.plan.stage import Stage
 from erl_pipeline.plan.versions import find_stages
-from erl_pipeline.runs.columns import run_columns
+from erl_pipeline.runs.config import run_columns
 from erl_pipeline.runs.run_plans import plan_offline, plan_run
-from erl_pipeline.runs.summary import last_score
-from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
+from erl_pipeline.runs.state import last_score
+from erl_pipeline.runs.warnings import ROWS, rollout_warnings
+from erl_pipeline.stages.names import TRAJECTORIES
 from erl_pipeline.stages.rollouts.graded_rewards import graded_rewards
-from erl_pipeline.views.report.examples import example_episodes
-from erl_pipeline.views.report.learning import role_rewards
+from erl_pipeline.views.report.curves import role_rewards
+from erl_pipeline.views.report.page import example_episodes
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
 from storage.lineage import explain
@@ -55,8 +55,6 @@ READ_NO_TRAJECTORIES = {
     "evaluate": "reads only what it has played itself: see tests of its scores",
     "evaluate_on_request": "as evaluate",
     "evaluate_on_test": "as evaluate",
-    "evaluate_stream": "reads only what it has played itself: see tests of its scores",
-    "evaluate_stream_on_request": "as evaluate_stream",
     "evaluate_with_experience": "as evaluate",
     "fine_tune": "reads a dataset, whose stage reads trajectories",
     "forget_memory": "reads a memory version",

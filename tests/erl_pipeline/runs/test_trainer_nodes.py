@@ -32,7 +32,7 @@ def test_workers_are_told_where_ranks_run(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("erl_pipeline.runs.driver.execute", execute)
     settings, notes = config("runner={type: in_process}", FOUR, *ON_TWO), Notes()
     with driver.open_run(settings, str(tmp_path), notes, notes.stop) as opened:
-        driver.carry_out(opened, Plan((), ()), frozenset())
+        driver.execute_run(opened, Plan((), ()), frozenset())
     (worker,) = told
     assert worker.trainer == {
         "nodes": 2,

@@ -12,14 +12,16 @@ import pytest
 
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.experience_format import ExperienceOperation
-from erl_pipeline.episodes.play import Played
+from erl_pipeline.episodes.play import PlayedEpisodes
 from erl_pipeline.episodes.rows import group_id
 from erl_pipeline.methods.complementary import extract
 from erl_pipeline.plan.stage import StageCall
 from erl_pipeline.runs.branch import begin_offline
+from erl_pipeline.stages.memory.opened import opened_memory
+from erl_pipeline.stages.names import MEMORY, TASKS, TRAINING
 from erl_pipeline.stages.rollouts import generate_rollouts, scorer_errors
-from erl_pipeline.stages.rollouts.playing import MEMORY, TASKS, play_episodes
-from erl_pipeline.stages.tasks.prepare_tasks import TRAINING, read_tasks
+from erl_pipeline.stages.rollouts.playing import play_episodes
+from erl_pipeline.stages.tasks.prepare_tasks import read_tasks
 from storage.runs.origin import OfflineOrigin
 from storage.tables.scored import NOT_SCORED
 from storage.tables.trajectories import FREE, GUIDED, Trajectory
@@ -71,7 +73,7 @@ def trained(name: str, store: Path, patch: pytest.MonkeyPatch, *, unscored: bool
     """
     play = play_episodes
 
-    def played(call: StageCall[Any], *args: Any, **named: Any) -> Played:
+    def played(call: StageCall[Any], *args: Any, **named: Any) -> PlayedEpisodes:
         found = play(call, *args, **named)
         rows = [row for first in found.rows for row in _outcome(first, call, retried=name == "erl")]
         if unscored:
@@ -102,7 +104,7 @@ def _outcome(first: Trajectory, call: StageCall[Any], *, retried: bool) -> list[
     version = "" if memory is None else memory.manifest.artifact_id
     entries: tuple[str, ...] = ()
     if memory is not None:
-        held = call.resources.memory(call.settings.play.retrieval.embedding_model).at(version)
+        held = opened_memory(call.resources, call.settings.play.retrieval.embedding_model).at(version)
         entries = tuple(held.entries()["entry_id"].sort()[:1])
     free = first.sample_index > 1
     reflection = replace(

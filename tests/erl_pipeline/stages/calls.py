@@ -15,7 +15,7 @@ from erl_pipeline.plan.resources import Resources, WorkerSettings
 from erl_pipeline.plan.stage import Stage
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.recipe import ArtifactKind, Recipe
-from storage.memory.reflection_memory import ReflectionMemory
+from storage.memory.view import ReflectionMemory
 from storage.tables.trajectories import Trajectory, write_trajectories
 from tests.embedders import WordEmbedder
 

@@ -15,13 +15,13 @@ from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.stages.memory.forget_memory import FORGET_MEMORY, ForgetSettings
 from erl_pipeline.stages.memory.index_memory import INDEX_MEMORY, IndexSettings
-from erl_pipeline.stages.rollouts.generate_rollouts import GENERATE_ROLLOUTS, TRAJECTORIES, ListSettings
+from erl_pipeline.stages.memory.opened import opened_memory
+from erl_pipeline.stages.names import HELD_OUT, TRAINING, TRAJECTORIES
+from erl_pipeline.stages.rollouts.generate_rollouts import GENERATE_ROLLOUTS, ListSettings
 from erl_pipeline.stages.tasks import prepare_tasks
 from erl_pipeline.stages.tasks.prepare_tasks import (
-    HELD_OUT,
     PREPARE_TASKS,
     REQUESTED_TASKS,
-    TRAINING,
     RequestedTaskSettings,
     TaskSettings,
     read_tasks,
@@ -88,7 +88,7 @@ def index_settings(**memory: Any) -> IndexSettings:
 
 def held(bench: Bench, version: Artifact) -> list[str]:
     """Trajectories whose texts are in a memory version."""
-    view = bench.resources.memory("words").at(version.manifest.artifact_id)
+    view = opened_memory(bench.resources, "words").at(version.manifest.artifact_id)
     return sorted(view.entries()["source_trajectory_id"].to_list())
 
 
@@ -97,7 +97,12 @@ def reflections(*episodes: list[Trajectory]) -> list[str]:
 
 
 def ids(bench: Bench, version: Artifact) -> list[str]:
-    return bench.resources.memory("words").at(version.manifest.artifact_id).entries()["entry_id"].to_list()
+    return (
+        opened_memory(bench.resources, "words")
+        .at(version.manifest.artifact_id)
+        .entries()["entry_id"]
+        .to_list()
+    )
 
 
 def drawn(rows: list[Trajectory], subgroup: str, *saw: str) -> list[Trajectory]:
@@ -157,7 +162,7 @@ def test_what_those_gained_who_saw_an_entry_becomes_its_credit(bench: Bench) -> 
         "entries_updated": 1,
     }
     assert made[0].manifest.metrics == {"memory_effect": pytest.approx(1 / 6)}
-    view = bench.resources.memory("words").at(made[0].manifest.artifact_id)
+    view = opened_memory(bench.resources, "words").at(made[0].manifest.artifact_id)
     entry = view.get([entry_id])[entry_id]
     assert (entry.credit, entry.credit_count) == pytest.approx((1 / 30, 2))
     assert (entry.retrievals, entry.support) == (2, 2)

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig
+from erl_pipeline.config.plugins.operational import operational_part
 from erl_pipeline.plan.plan import PlannedStage
 from erl_pipeline.plan.runner import IN_PROCESS, InProcessConfig
 from erl_pipeline.policies.checkpoints import CHECKPOINT, WeightsSettings
@@ -18,7 +19,6 @@ from erl_pipeline.stages.training.build_distillation import DATASET
 from erl_pipeline.stages.training.fine_tune import FINE_TUNE, NEWEST, FineTuneSettings
 from erl_pipeline.trainers.fsdp2 import TRAINER, Fsdp2TrainerConfig
 from erl_pipeline.trainers.fsdp2.rank_processes import RANK_MODULE
-from erl_pipeline.trainers.operational import operational_part
 from erl_pipeline.trainers.other_nodes import NodesToFind
 from flows.ray.runner import RAY
 from flows.ray.settings import RayConfig
@@ -109,7 +109,7 @@ def test_two_nodes_give_the_bytes_of_one_also_after_one_was_lost(
         there,
         [training],
         listener=listener,
-        trainer=operational_part(APART),
+        trainer=operational_part("trainers", APART),
         nodes=TRAINER.nodes_to_find(APART),
     )
     losing.join()

@@ -15,15 +15,14 @@ import psutil
 import pytest
 
 from erl_pipeline.config.loading.load import load_config
-from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.plan.listener import NullListener
 from erl_pipeline.plan.plan import Plan, PlannedStage, RunState
 from erl_pipeline.plan.resources import WorkerSettings
 from erl_pipeline.plan.runner import IN_PROCESS, InProcessConfig, RunnerCall
-from erl_pipeline.runs.driver import carry_out, open_run
+from erl_pipeline.runs.driver import execute_run, open_run
 from flows.ray.runner import RAY
 from flows.ray.settings import RayConfig
-from storage.errors import ConfigError
+from storage.errors import ConfigError, Interrupted
 from storage.runs.run import RunStore
 from tests.command_line.invoke import invoke
 from tests.flows.ray.conftest import LocalCluster
@@ -152,7 +151,7 @@ def carried_out(store: Path, runner: str, stages: list[PlannedStage]) -> list[st
     )
     plan = Plan(tuple(stages), (RunState(tasks="", models={}, initial={}),))
     with open_run(config, str(store), NullListener(), threading.Event()) as opened:
-        carry_out(opened, plan, frozenset())
+        execute_run(opened, plan, frozenset())
     return [entry.artifact_id for entry in RunStore(str(store)).open("small").recorded()]
 
 

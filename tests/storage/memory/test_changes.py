@@ -16,9 +16,9 @@ from storage.memory.credit import Evidence
 from storage.memory.embedder import Embedder
 from storage.memory.entries import MemoryEntry, entries_digest
 from storage.memory.operations import Operation
-from storage.memory.reflection_memory import ReflectionMemory
 from storage.memory.selection import MemoryLimits
 from storage.memory.use import growth
+from storage.memory.view import ReflectionMemory
 
 Entry = Callable[..., MemoryEntry]
 

@@ -14,7 +14,7 @@ from storage.memory.checksums import IndexChecksums
 from storage.memory.embedder import Embedder
 from storage.memory.entries import MemoryEntry
 from storage.memory.index import MemoryIndex, copy_index
-from storage.memory.reflection_memory import ReflectionMemory
+from storage.memory.view import ReflectionMemory
 
 Entry = Callable[..., MemoryEntry]
 Commit = Callable[..., str]

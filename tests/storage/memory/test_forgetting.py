@@ -18,8 +18,8 @@ from storage.memory.embedder import Embedder
 from storage.memory.entries import MemoryEntry, write_delta
 from storage.memory.forgetting import forget
 from storage.memory.history import latest_version, memory_versions
-from storage.memory.reflection_memory import ReflectionMemory
 from storage.memory.requests import forget_requests
+from storage.memory.view import ReflectionMemory
 from storage.runs.run import RunStore
 from storage.tables.trajectories import Trajectory, write_trajectories
 from storage.upkeep.verification import verify_run

@@ -11,9 +11,8 @@ import pytest
 from storage.artifacts.store import ArtifactStore
 from storage.memory.embedder import Embedder
 from storage.memory.entries import MemoryEntry
-from storage.memory.reflection_memory import ReflectionMemory
 from storage.memory.scoring import Scoring
-from storage.memory.view import MemoryView
+from storage.memory.view import MemoryView, ReflectionMemory
 
 Entry = Callable[..., MemoryEntry]
 Commit = Callable[..., str]

@@ -14,10 +14,9 @@ from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.memory.embedder import Embedder
 from storage.memory.entries import MemoryEntry, write_embedded
-from storage.memory.reflection_memory import ReflectionMemory
 from storage.memory.scoring import Scoring
 from storage.memory.search import Found, fuse
-from storage.memory.view import MemoryView
+from storage.memory.view import MemoryView, ReflectionMemory
 
 Entry = Callable[..., MemoryEntry]
 Commit = Callable[..., str]

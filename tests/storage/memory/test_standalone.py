@@ -8,9 +8,8 @@ import pytest
 
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.memory.reflection_memory import ReflectionMemory
 from storage.memory.selection import MemoryLimits
-from storage.memory.standalone import Lesson
+from storage.memory.standalone import Lesson, StandaloneMemory
 from storage.runs.run import RunStore
 from storage.upkeep.verification import verify_run
 from tests.embedders import WordEmbedder
@@ -21,7 +20,7 @@ BRAKES = Lesson("Oil the chain, not the brakes.", "the bicycle did not stop", ta
 
 
 def test_lessons_are_added_found_and_forgotten(tmp_path: Path) -> None:
-    memory = ReflectionMemory.open(str(tmp_path), "kitchen", WordEmbedder())
+    memory = StandaloneMemory(str(tmp_path), "kitchen", WordEmbedder())
     assert memory.search("anything") == []
     first = memory.add([OVEN, FLOUR])
     second = memory.add([BRAKES, OVEN])
@@ -40,17 +39,17 @@ def test_lessons_are_added_found_and_forgotten(tmp_path: Path) -> None:
 
 
 def test_another_process_finds_the_same_memory(tmp_path: Path) -> None:
-    version = ReflectionMemory.open(str(tmp_path), "kitchen", WordEmbedder()).add([OVEN, FLOUR])
-    again = ReflectionMemory.open(str(tmp_path), "kitchen", WordEmbedder())
+    version = StandaloneMemory(str(tmp_path), "kitchen", WordEmbedder()).add([OVEN, FLOUR])
+    again = StandaloneMemory(str(tmp_path), "kitchen", WordEmbedder())
     assert again.add([FLOUR]) == version
     assert again.search("black bread", top_k=1)[0].entry.text == OVEN.text
-    elsewhere = ReflectionMemory.open(str(tmp_path / "other"), "kitchen", WordEmbedder())
+    elsewhere = StandaloneMemory(str(tmp_path / "other"), "kitchen", WordEmbedder())
     assert elsewhere.add([OVEN, FLOUR]) == version
     assert elsewhere.at(version).digest() == again.at(version).digest()
 
 
 def test_it_stays_within_its_limits(tmp_path: Path) -> None:
-    memory = ReflectionMemory.open(
+    memory = StandaloneMemory(
         str(tmp_path), "kitchen", WordEmbedder(), MemoryLimits(merge_similarity=0.9, max_entries=2)
     )
     memory.add([OVEN, FLOUR])
@@ -64,7 +63,7 @@ def test_it_stays_within_its_limits(tmp_path: Path) -> None:
 
 
 def test_verification_covers_it(tmp_path: Path) -> None:
-    memory = ReflectionMemory.open(str(tmp_path), "kitchen", WordEmbedder())
+    memory = StandaloneMemory(str(tmp_path), "kitchen", WordEmbedder())
     memory.add([OVEN, FLOUR])
     memory.forget(FLOUR.entry_id, "we only buy bread")
     report = verify_run(ArtifactStore(str(tmp_path)), RunStore(str(tmp_path)).open("kitchen"))
@@ -72,7 +71,7 @@ def test_verification_covers_it(tmp_path: Path) -> None:
 
 
 def test_lessons_are_numbered_by_the_call_that_brought_them(tmp_path: Path) -> None:
-    memory = ReflectionMemory.open(str(tmp_path), "kitchen", WordEmbedder())
+    memory = StandaloneMemory(str(tmp_path), "kitchen", WordEmbedder())
     memory.add([OVEN])
     memory.forget(OVEN.entry_id, "we have a new oven")
     version = memory.add([FLOUR])
@@ -82,4 +81,4 @@ def test_lessons_are_numbered_by_the_call_that_brought_them(tmp_path: Path) -> N
 def test_a_name_that_is_a_training_run_is_refused(tmp_path: Path) -> None:
     RunStore(str(tmp_path)).create("lake", {"iterations": 3})
     with pytest.raises(InputError, match=r"lake in store .* is a training run"):
-        ReflectionMemory.open(str(tmp_path), "lake", WordEmbedder())
+        StandaloneMemory(str(tmp_path), "lake", WordEmbedder())

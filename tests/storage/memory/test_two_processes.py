@@ -10,7 +10,7 @@ from multiprocessing.synchronize import Barrier
 
 from storage.artifacts.store import ArtifactStore
 from storage.memory.entries import MemoryEntry
-from storage.memory.reflection_memory import ReflectionMemory
+from storage.memory.view import ReflectionMemory
 from tests.embedders import WordEmbedder
 
 VERSIONS, NEW = 6, 3

@@ -14,7 +14,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
 from storage.memory.embedder import Embedder
 from storage.memory.entries import MemoryEntry, write_delta
-from storage.memory.reflection_memory import ReflectionMemory
+from storage.memory.view import ReflectionMemory
 from storage.runs.origin import BranchOrigin, write_origin
 from storage.tables.trajectories import Trajectory, write_trajectories
 from storage.upkeep.verification import verify_run

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from erl_pipeline.environments.reasoning_gym.checkers import arithmetic, graphs, grids, moves, words
+from erl_pipeline.environments.reasoning_gym.checkers import arithmetic, puzzles, words
 
 Checker = Callable[[Mapping[str, Any], str], Iterator[str]]
 """Arguments: the metadata of the entry, and the answer. Yields a sentence for each broken rule."""
@@ -21,25 +21,25 @@ CHECKERS: Mapping[str, Checker] = {
     "countdown": arithmetic.countdown,
     "cryptarithm": arithmetic.cryptarithm,
     "fraction_simplification": arithmetic.fraction_simplification,
-    "futoshiki": grids.futoshiki,
+    "futoshiki": puzzles.futoshiki,
     "gcd": arithmetic.gcd,
-    "graph_color": graphs.graph_color,
+    "graph_color": puzzles.graph_color,
     "group_anagrams": words.group_anagrams,
-    "jugs": moves.jugs,
-    "kakurasu": grids.kakurasu,
+    "jugs": puzzles.jugs,
+    "kakurasu": puzzles.kakurasu,
     "lcm": arithmetic.lcm,
     "letter_jumble": words.letter_jumble,
-    "mini_sudoku": grids.sudoku,
-    "n_queens": grids.n_queens,
+    "mini_sudoku": puzzles.sudoku,
+    "n_queens": puzzles.n_queens,
     "palindrome_generation": words.palindrome_generation,
     "palindrome_partitioning": words.palindrome_partitioning,
     "prime_factorization": arithmetic.prime_factorization,
-    "quantum_lock": moves.quantum_lock,
-    "shortest_path": moves.shortest_path,
+    "quantum_lock": puzzles.quantum_lock,
+    "shortest_path": puzzles.shortest_path,
     "spell_backward": words.spell_backward,
-    "sudoku": grids.sudoku,
-    "survo": grids.survo,
-    "tower_of_hanoi": moves.tower_of_hanoi,
+    "sudoku": puzzles.sudoku,
+    "survo": puzzles.survo,
+    "tower_of_hanoi": puzzles.tower_of_hanoi,
     "word_ladder": words.word_ladder,
     "word_sequence_reversal": words.word_sequence_reversal,
     "word_sorting": words.word_sorting,

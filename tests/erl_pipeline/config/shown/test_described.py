@@ -8,7 +8,7 @@ from pydantic import Field
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.plugins.extras import missing_of_extra
-from erl_pipeline.config.shown.described import DescribedSetting, describe_settings
+from erl_pipeline.config.shown import DescribedSetting, describe_settings
 
 
 class Inner(Settings):

@@ -4,7 +4,7 @@ import pytest
 
 from erl_pipeline.config.loading.load import change_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.config.shown.differences import changed_settings, settings_differences
+from erl_pipeline.config.shown import changed_settings, settings_differences
 from storage.errors import ConfigError
 
 OLD = RunConfig.model_validate(

@@ -12,14 +12,14 @@ import psutil
 import pytest
 from transformers import PreTrainedModel
 
-from erl_pipeline.engines.interface import POLICY, GenerationRequest, Interrupted
+from erl_pipeline.engines.interface import POLICY, GenerationRequest
 from erl_pipeline.engines.serving import make_probe
 from erl_pipeline.engines.vllm.agreement import compare
 from erl_pipeline.engines.vllm.client import VllmClient
 from erl_pipeline.engines.vllm.engine import VllmEngine
 from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, WeightSync, sync_weights
-from erl_pipeline.episodes.play import Turns, play_episodes
-from storage.errors import EngineError
+from erl_pipeline.episodes.play import ConcurrentSampling, play_episodes
+from storage.errors import EngineError, Interrupted
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.engines.vllm.small_policies import (
     CONTEXT,
@@ -249,7 +249,7 @@ def run_shard(engine: VllmEngine, strike: Callable[[], None]) -> list[Trajectory
 
     first_attempts = replace(setup(max_revisions=0), limits=limits(context_length=CONTEXT))
     rows = play_episodes(
-        first_attempts, [TASK], range(24), Turns(engine, max_in_flight=8), on_episode=strike_once
+        first_attempts, [TASK], range(24), ConcurrentSampling(engine, max_in_flight=8), on_episode=strike_once
     ).rows
 
     assert [row.sample_index for row in rows] == list(range(24))

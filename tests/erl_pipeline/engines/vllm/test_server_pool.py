@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 import pytest
 from transformers import PreTrainedModel
 
-from erl_pipeline.config.generation import ServerAddress
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.engines.serving import make_probe
 from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
@@ -17,6 +16,7 @@ from erl_pipeline.engines.vllm.replica import Replica
 from erl_pipeline.engines.vllm.server import ManagedServer
 from erl_pipeline.engines.vllm.server_list import ListedServers
 from erl_pipeline.engines.vllm.server_pool import ServerPool
+from erl_pipeline.engines.vllm.settings import ServerAddress
 from erl_pipeline.engines.vllm.weight_sync import ServedPolicy
 from storage.errors import ConfigError, EngineError
 from tests.erl_pipeline.engines.vllm.small_policies import END, logprobs_of, save, untied_gpt2

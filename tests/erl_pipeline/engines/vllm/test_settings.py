@@ -4,14 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.config.generation import (
-    VllmEngineConfig,
-    identity_of,
-    operational_settings,
-    with_operational,
-)
+from erl_pipeline.config.plugins.operational import as_in_recipes, operational_part, with_operational
 from erl_pipeline.engines.vllm.engine import VllmEngine
 from erl_pipeline.engines.vllm.model_servers import devices_of_replicas, server_arguments
+from erl_pipeline.engines.vllm.settings import VllmEngineConfig, VllmSampling
 from storage.errors import ConfigError
 
 
@@ -69,9 +65,10 @@ def test_servers_are_named_in_one_place() -> None:
 
 def test_where_it_samples_is_in_no_recipe() -> None:
     listed = VllmEngineConfig.model_validate({"server_list": "servers.yaml"})
-    assert identity_of(listed) == VllmEngineConfig()
-    assert "server_list" not in identity_of(listed).model_dump()
-    assert with_operational(VllmEngineConfig(), operational_settings(listed)) == listed
+    in_recipe = as_in_recipes("engines", listed)
+    assert in_recipe == VllmSampling()
+    assert "server_list" not in in_recipe.model_dump()
+    assert with_operational("engines", in_recipe, operational_part("engines", listed)) == listed
 
 
 def test_a_missing_key_is_named_before_anything_starts(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.environments.frozen_lake.game import FrozenLakeBoard, game_of, parse_board
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig, RealmConfig
-from erl_pipeline.environments.frozen_lake.tasks import STREAMS, TASKS, realm_permutation
+from erl_pipeline.environments.frozen_lake.tasks import TASKS, held_out_realms, realm_permutation, realm_task
 from erl_pipeline.environments.frozen_lake.tiny import TINY
 from erl_pipeline.environments.grid_games.tasks import BoardTask, Split, split_of
 from erl_pipeline.environments.interface import Task
@@ -367,26 +367,23 @@ def realms_of(tasks: list[Task]) -> list[str]:
 
 def actions_by_realm(seed: int, config: FrozenLakeConfig = REALMS) -> dict[str, tuple[str, ...]]:
     """The directions of a, b, c and d in each of the five realms."""
-    tasks = [*TASKS.training_tasks(config, seed), *streamed(seed, config)]
+    tasks = [*TASKS.training_tasks(config, seed), *held_out(seed, config)]
     return {task.payload["realm"]: tuple(task.payload["actions"].values()) for task in tasks}
 
 
-def streamed(seed: int = 0, config: FrozenLakeConfig = REALMS) -> list[Task]:
-    return [task for of_realm in STREAMS.tasks(config, seed, 2, 3).values() for task in of_realm]
+def held_out(seed: int = 0, config: FrozenLakeConfig = REALMS) -> list[Task]:
+    """A task of each held-out realm."""
+    realms = held_out_realms(config)
+    boards = TASKS.held_out_boards(config, len(realms))
+    return [
+        realm_task(config, seed, BoardTask(f"task-{realm}", board, 6), realm)
+        for realm, board in zip(realms, boards, strict=True)
+    ]
 
 
 def test_the_realms_of_training_take_turns_and_are_the_task_type() -> None:
     assert realms_of(TASKS.training_tasks(REALMS, 0)) == ["r0", "r1", "r2", "r0", "r1", "r2", "r0"]
     assert realms_of(TASKS.held_out_tasks(REALMS, 0, 4)) == ["r0", "r1", "r2", "r0"]
-
-
-def test_streams_are_in_held_out_realms_on_held_out_boards() -> None:
-    assert STREAMS.realms(REALMS) == ["frozen_lake-r3", "frozen_lake-r4"]
-    assert realms_of(streamed()) == ["r3"] * 3 + ["r4"] * 3
-    boards = [tuple(task.payload["board"]) for task in streamed()]
-    assert len(set(boards)) == 6
-    assert boards == [tuple(task.payload["board"]) for task in TASKS.held_out_tasks(REALMS, 0, 6)]
-    assert not set(boards) & {tuple(task.payload["board"]) for task in TASKS.training_tasks(REALMS, 0)}
 
 
 def test_each_realm_has_a_permutation_of_its_own_that_the_seed_chooses() -> None:
@@ -400,7 +397,7 @@ def test_each_realm_has_a_permutation_of_its_own_that_the_seed_chooses() -> None
 
 
 def test_the_realm_stands_before_the_board_and_once() -> None:
-    task = streamed()[0]
+    task = held_out()[0]
     compact = game_of(REALMS, task).reset().split()
     assert compact[0] == "r3"
     assert len(compact) == 17
@@ -410,16 +407,6 @@ def test_the_realm_stands_before_the_board_and_once() -> None:
     game.step("[a]")
     assert game.trace().startswith("Realm: r3\nStart:\n")
     assert game.trace().count("Realm") == 1
-
-
-def test_the_lesson_of_a_realm_is_its_permutation() -> None:
-    payload = {"actions": {"a": "left", "b": "up", "c": "right", "d": "down"}, "realm": "r3"}
-    task = Task("task", "frozen_lake-r3", "frozen_lake", payload)
-    assert STREAMS.lesson(REALMS, task) == "b c d a"  # up, right, down, left
-    prose = REALMS.model_copy(update={"format": "prose"})
-    assert STREAMS.lesson(prose, task) == (
-        "In realm r3 the action [a] moves left, [b] moves up, [c] moves right, [d] moves down."
-    )
 
 
 def test_the_tiny_policy_knows_the_names_of_all_realms_and_has_room_for_one() -> None:
@@ -442,7 +429,7 @@ def test_a_word_that_names_a_realm_is_no_action() -> None:
 def test_there_are_sixteen_and_eight_realms_where_nothing_is_said_of_them() -> None:
     assert FrozenLakeConfig(actions="realms").realms == RealmConfig(training=16, held_out=8)
     assert FrozenLakeConfig().realms is None
-    assert STREAMS.realms(FrozenLakeConfig()) == []
+    assert list(held_out_realms(FrozenLakeConfig())) == []
 
 
 @pytest.mark.parametrize(

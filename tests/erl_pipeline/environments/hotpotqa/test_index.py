@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.environments.hotpotqa import index, opening
+from erl_pipeline.environments.hotpotqa import environment, index
 from erl_pipeline.environments.hotpotqa.index import SearchIndex, build_index, passages_of
 from erl_pipeline.environments.hotpotqa.question_file import Passage
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig, SearchMode
@@ -95,8 +95,8 @@ def test_many_vectors_are_searched_by_an_index(tmp_path: Path, monkeypatch: pyte
 
 def test_the_index_follows_from_few_settings_and_holds_the_pages_of_all_questions(tmp_path: Path) -> None:
     config = HotpotQAConfig(task_file=write(tmp_path), search="vector", passages=2, split_seed=4, max_turns=9)
-    chosen = opening.index_settings(config)
+    chosen = environment.index_settings(config)
     assert chosen == HotpotQAConfig(task_file=config.task_file, search="hybrid")
     words = config.model_copy(update={"search": "full_text", "embedded_characters": 50})
-    assert opening.index_settings(words) == HotpotQAConfig(task_file=config.task_file, search="full_text")
+    assert environment.index_settings(words) == HotpotQAConfig(task_file=config.task_file, search="full_text")
     assert len(passages_of(config)) == len(MAYOR["context"]) + 9 * 2

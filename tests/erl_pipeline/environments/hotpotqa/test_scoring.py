@@ -1,6 +1,6 @@
 import pytest
 
-from erl_pipeline.environments.hotpotqa.scoring import exact_match, f1_score, normalise
+from erl_pipeline.environments.hotpotqa.environment import exact_match, f1_score, normalise
 
 
 def test_case_punctuation_articles_and_spaces_do_not_count() -> None:

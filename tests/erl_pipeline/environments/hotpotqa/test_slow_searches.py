@@ -19,11 +19,10 @@ from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.messages import opening
 from erl_pipeline.environments.threads import in_threads
 from erl_pipeline.episodes.attempt import play_attempt
-from erl_pipeline.episodes.context import EpisodeContext, Place
+from erl_pipeline.episodes.context import EpisodeContext, TurnKey
 from erl_pipeline.episodes.dialogue import ChatTokenizer
-from erl_pipeline.episodes.limits import EpisodeLimits, RoleLimits
-from erl_pipeline.episodes.play import EpisodeSetup, Turns, play_episodes
-from erl_pipeline.episodes.rows import Provenance
+from erl_pipeline.episodes.play import ConcurrentSampling, EpisodeSetup, play_episodes
+from erl_pipeline.episodes.rows import EpisodeLimits, Provenance, RoleLimits
 from storage.errors import InputError
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.test_dialogue import chatml_tokenizer
@@ -68,7 +67,7 @@ class Searching:
 
 
 async def first_attempt(context: EpisodeContext) -> list[Trajectory]:
-    place = Place(ROLE, phase=0)
+    place = TurnKey(ROLE, phase=0)
     attempt = await play_attempt(context, place, opening)
     return [attempt.row(context, place, None)]
 
@@ -95,7 +94,7 @@ def play(
         ),
         Provenance("recipe", 1, {"policy": "policy-1"}, "tokenizer", "", 0),
     )
-    return play_episodes(setup, tasks(count), range(1), Turns(Searching(), count)).rows
+    return play_episodes(setup, tasks(count), range(1), ConcurrentSampling(Searching(), count)).rows
 
 
 def takes_a_second(_task: Task) -> list[Passage]:

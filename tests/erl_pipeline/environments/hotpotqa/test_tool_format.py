@@ -9,10 +9,10 @@ import pytest
 
 from erl_pipeline.config.loading.load import change_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.environments.hotpotqa.opening import for_template
+from erl_pipeline.environments.hotpotqa.environment import for_template
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
 from erl_pipeline.environments.mixture import ENVIRONMENT as MIXTURE
-from erl_pipeline.runs.tools import require_tools_are_known
+from erl_pipeline.runs.train import require_tools_are_known
 from storage.errors import InputError
 from tests.erl_pipeline.episodes.test_dialogue import CHATML, WITH_CALLS, chatml_tokenizer
 

@@ -13,6 +13,7 @@ from erl_pipeline.environments.messages import AssistantTurn
 from erl_pipeline.environments.mixture.settings import MixtureConfig
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.sources import environment_sources
+from erl_pipeline.stages.names import TRAINING
 from erl_pipeline.stages.tasks.build_environment_files import (
     BUILD_ENVIRONMENT_FILES,
     BUILT_FILES,
@@ -20,7 +21,7 @@ from erl_pipeline.stages.tasks.build_environment_files import (
     built_inputs,
     with_built_files,
 )
-from erl_pipeline.stages.tasks.prepare_tasks import PREPARE_TASKS, TRAINING, read_tasks
+from erl_pipeline.stages.tasks.prepare_tasks import PREPARE_TASKS, read_tasks
 from tests.erl_pipeline.environments.hotpotqa.small_file import MAYOR, question, write
 from tests.erl_pipeline.stages.calls import Bench
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from erl_pipeline.environments.mixture.shares import turns
+from erl_pipeline.environments.mixture.tasks import turns
 
 
 def test_turns_are_in_proportion_at_each_length() -> None:

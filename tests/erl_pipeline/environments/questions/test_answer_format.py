@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from erl_pipeline.environments.questions.answer_format import FORMATS, in_box, in_tag, on_last_line
+from erl_pipeline.environments.questions.environment import FORMATS, in_box, in_tag, on_last_line
 from erl_pipeline.environments.questions.settings import AnswerFormat
 
 

@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from erl_pipeline.environments.questions import ENVIRONMENT
-from erl_pipeline.environments.questions.question_file import Question, read_questions
 from erl_pipeline.environments.questions.settings import QuestionsConfig
+from erl_pipeline.environments.questions.tasks import Question, read_questions
 from storage.errors import ConfigError, InputError
 
 GOOD = '{"question": "What is 1 + 1?", "answer": 2, "id": "sum", "task_type": "sums", "tolerance": 0.5}'

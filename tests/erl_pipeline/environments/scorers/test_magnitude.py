@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from erl_pipeline.environments.scorers.magnitude import has_huge_number
+from erl_pipeline.environments.scorers.numbers import has_huge_number
 
 
 @pytest.mark.parametrize(

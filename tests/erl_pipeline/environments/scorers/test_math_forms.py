@@ -17,7 +17,7 @@ import math_verify
 import pytest
 
 from erl_pipeline.environments.scorers import checked_score, scorer_named
-from erl_pipeline.environments.scorers.compare_expressions import GIGABYTES, SECONDS
+from erl_pipeline.environments.scorers.expressions import GIGABYTES, SECONDS
 from erl_pipeline.environments.scorers.symbolic import AT_ONCE
 
 Form = Callable[[int], str]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from erl_pipeline.environments.interface import ScorerFailed
-from erl_pipeline.environments.questions.answer_format import FORMATS
+from erl_pipeline.environments.questions.environment import FORMATS
 from erl_pipeline.environments.questions.settings import AnswerFormat
 from erl_pipeline.environments.scorers import Scored, Scorer, checked_score, scorer_named
 from erl_pipeline.environments.scorers.numbers import Number, read_number

@@ -8,20 +8,22 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.config.objective import ObjectiveConfig
-from erl_pipeline.methods.complementary.artifacts import CALLS, CREDIT, CREDITS_FILE, MERGED
-from erl_pipeline.methods.complementary.credit import credit_rows, halves, retrieval_entropy
-from erl_pipeline.methods.complementary.pending import (
+from erl_pipeline.methods.complementary.credit import (
     BATCHED,
-    Batch,
+    CreditBatch,
     Sample,
     batch_rows,
+    credit_rows,
     earlier_credits,
     gather,
+    halves,
     requests_by_id,
+    retrieval_entropy,
 )
+from erl_pipeline.methods.complementary.settings import CALLS, CREDIT, CREDITS_FILE, MERGED
 from erl_pipeline.methods.complementary.tables import CREDITS
-from erl_pipeline.methods.complementary.update_extractor import batch_advantages
-from erl_pipeline.stages.rollouts.generate_rollouts import TRAJECTORIES
+from erl_pipeline.methods.complementary.train_extractor import batch_advantages
+from erl_pipeline.stages.names import TRAJECTORIES
 from erl_pipeline.stages.training.update_policy import training_sequences
 from storage.tables.parquet import write_rows
 from storage.tables.trajectories import write_trajectories
@@ -159,7 +161,7 @@ def test_a_request_is_found_however_long_ago_it_was(bench: Bench) -> None:
     inputs = {CREDIT: newest, MERGED: bench.store.open(of_merge)}
     found = requests_by_id(bench.store, inputs, {"r1", "r3"})
     assert {name: row.trajectory_id for name, row in found.items()} == {"r1": "r1", "r3": "r3"}
-    batch = Batch((Sample("r1", 0.5), Sample("r3", -1.0), Sample("r1", -1.0)), 2, 0)
+    batch = CreditBatch((Sample("r1", 0.5), Sample("r3", -1.0), Sample("r1", -1.0)), 2, 0)
     rows = batch_rows(batch, found, "artifact")
     assert len({row.trajectory_id for row in rows}) == 3
     assert [(row.parent_trajectory_id, row.reward, row.success) for row in rows] == [

@@ -8,7 +8,7 @@ from erl_pipeline.environments.experience_format import ExperienceOperation
 from erl_pipeline.environments.frozen_lake.tiny import CompactExtraction
 from erl_pipeline.methods.complementary.extract import call_row, read_answer, requests_of
 from erl_pipeline.methods.complementary.index import replaced_entries, written_entries
-from erl_pipeline.methods.complementary.prompts import ChatPrompts, PromptTemplates
+from erl_pipeline.methods.complementary.prompts import ExperiencePrompts, ExperienceTemplates
 from storage.tables.trajectories import Trajectory
 from storage.texts import StorableTexts
 from tests.erl_pipeline.methods.complementary.rows import attempt
@@ -87,6 +87,6 @@ def test_half_of_a_character_in_an_operation_is_replaced_and_counted() -> None:
     (request,) = requests_of([guided()], TEXTS, "artifact")
     texts = StorableTexts()
     answer = r'<answer>{"operation": "add", "text": "Pull \ud83d first."}</answer>'
-    chat = ChatPrompts(PromptTemplates(), 3)
+    chat = ExperiencePrompts(ExperienceTemplates(), 3)
     assert read_answer(answer, request, chat, 3, texts) == [ExperienceOperation("add", "Pull \ufffd first.")]
     assert texts.replaced == 1

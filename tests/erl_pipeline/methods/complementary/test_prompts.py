@@ -6,9 +6,9 @@ import pytest
 
 from erl_pipeline.environments.experience_format import EpisodeRecord, ExperienceOperation
 from erl_pipeline.environments.messages import Message, user_message
-from erl_pipeline.methods.complementary.prompts import ChatPrompts, PromptTemplates
+from erl_pipeline.methods.complementary.prompts import ExperiencePrompts, ExperienceTemplates
 
-PROMPTS = ChatPrompts(PromptTemplates(), max_operations=3)
+PROMPTS = ExperiencePrompts(ExperienceTemplates(), max_operations=3)
 LESSONS = ["Doors stick.", "Pull first."]
 TURNS: list[Message] = [
     {"role": "assistant", "content": "open"},

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from erl_pipeline.methods.complementary.scorer import Scorer, improved, scorer_loss
-from erl_pipeline.methods.complementary.stored import drawn_by_weight
-from erl_pipeline.methods.complementary.weighted_update import weighted_sequences
+from erl_pipeline.methods.complementary.score import weighted_sequences
+from erl_pipeline.methods.complementary.scorer import WeightScorer, drawn_by_weight, improved, scorer_loss
 from erl_pipeline.trainers.sequences import trajectory_sequence
 from tests.erl_pipeline.methods.complementary.rows import attempt
 
@@ -46,11 +45,11 @@ def test_training_goes_on_from_what_was_saved(tmp_path: Path) -> None:
     vectors = np.eye(4, dtype=np.float32)
     labels = np.array([1, 0, 1, 0], dtype=np.float32)
 
-    def trained(steps: list[int]) -> Scorer:
-        scorer = Scorer(4, 1, 64, 1e-2, seed=1)
+    def trained(steps: list[int]) -> WeightScorer:
+        scorer = WeightScorer(4, 1, 64, 1e-2, seed=1)
         for number, count in enumerate(steps):
             if number:
-                fresh = Scorer(4, 1, 64, 1e-2, seed=2)
+                fresh = WeightScorer(4, 1, 64, 1e-2, seed=2)
                 fresh.load(tmp_path / "scorer")
                 scorer = fresh
             first, last = scorer.train(vectors, labels, count, loss_weight=0.5, distance_weight=0.1)

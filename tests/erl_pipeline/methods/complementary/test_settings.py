@@ -14,7 +14,7 @@ from erl_pipeline.methods.complementary.settings import (
     WeightsExperienceConfig,
     retrieval_settings,
 )
-from erl_pipeline.methods.complementary.update_extractor import extractor_objective
+from erl_pipeline.methods.complementary.train_extractor import extractor_objective
 from storage.memory.scoring import Scoring
 
 PRETRAINED = {"type": "pretrained", "model": "/models/llama"}

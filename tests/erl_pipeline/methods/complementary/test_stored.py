@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from erl_pipeline.methods.complementary.artifacts import SCORES, SCORES_FILE
-from erl_pipeline.methods.complementary.stored import Stored, read_stored
+from erl_pipeline.methods.complementary.scorer import StoredTrajectories, read_stored
+from erl_pipeline.methods.complementary.settings import SCORES, SCORES_FILE
 from erl_pipeline.methods.complementary.tables import EXPERIENCE_SCORES
-from erl_pipeline.stages.training.training_stage import ROLLOUTS
+from erl_pipeline.stages.names import ROLLOUTS
 from storage.tables.parquet import write_rows
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.methods.complementary.rows import attempt
@@ -36,7 +36,7 @@ def scores(
     )
 
 
-def stored_of(bench: Bench, newest: str, capacity: int) -> Stored:
+def stored_of(bench: Bench, newest: str, capacity: int) -> StoredTrajectories:
     return read_stored(bench.store, bench.store.open(newest), capacity)
 
 

@@ -3,8 +3,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from erl_pipeline.episodes.requests import RetrievalRequest, SampleRequest
-from erl_pipeline.methods.erl.episode import Phase
+from erl_pipeline.episodes.context import RetrievalRequest, SampleRequest
+from erl_pipeline.methods.erl.episode import ErlPhase
 from storage.errors import InputError
 from tests.erl_pipeline.episodes.script import play
 
@@ -15,7 +15,7 @@ def test_a_success_is_not_reflected_on() -> None:
     rows, asked = play(["right a", "right a"])
 
     assert [(row.role, row.reward, row.success) for row in rows] == [("first_attempt", 1.0, True)]
-    assert [request.phase for request in asked] == [Phase.FIRST_ATTEMPT] * 2
+    assert [request.phase for request in asked] == [ErlPhase.FIRST_ATTEMPT] * 2
 
 
 def test_a_failure_leads_to_a_reflection_with_the_reward_of_the_second_attempt() -> None:

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from erl_pipeline.config.feedback import JudgeFeedback
+from erl_pipeline.config.prompts import JudgeFeedback
 from erl_pipeline.environments.prompt_format import AttemptReport
-from erl_pipeline.methods.erl.prompts import judge_prompt
+from erl_pipeline.methods.erl.episode import judge_prompt
 
 REPORT = AttemptReport(
     observation="@ &", trace="Step 1: action a", feedback="The attempt failed.", reward=0.0

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from erl_pipeline.methods.exgrpo.buckets import bucket_probabilities, draw_by_bucket, draw_uniformly
+from erl_pipeline.methods.exgrpo.draw import bucket_probabilities, draw_by_bucket, draw_uniformly
 from erl_pipeline.methods.exgrpo.settings import BucketSettings
 
 COUNTS = BucketSettings()

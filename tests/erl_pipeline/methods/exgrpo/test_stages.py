@@ -16,16 +16,17 @@ import torch
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.environments.interface import Task
-from erl_pipeline.methods.exgrpo.draw import DrawRules, draw_replay
+from erl_pipeline.methods.exgrpo.candidates import SELECTION_FILE
+from erl_pipeline.methods.exgrpo.draw import draw_replay
 from erl_pipeline.methods.exgrpo.experience import GROUPS_FILE, MEMBERS_FILE, Experience, read_experience
-from erl_pipeline.methods.exgrpo.index_experience import INDEX_EXPERIENCE, IndexSettings
-from erl_pipeline.methods.exgrpo.replayed import SELECTION_FILE
-from erl_pipeline.methods.exgrpo.select_replay import SELECT_REPLAY, SelectSettings
-from erl_pipeline.methods.exgrpo.settings import BucketSettings, ReplayConfig, TierSettings
+from erl_pipeline.methods.exgrpo.index_experience import INDEX_EXPERIENCE, ExperienceIndexSettings
+from erl_pipeline.methods.exgrpo.select_replay import SELECT_REPLAY, ReplaySelectSettings
+from erl_pipeline.methods.exgrpo.settings import BucketSettings, DrawSettings, ReplayConfig, TierSettings
 from erl_pipeline.policies.checkpoints import LoadedPolicies, WeightsSettings
+from erl_pipeline.stages.names import HELD_OUT, TRAINING
 from erl_pipeline.stages.rollouts.sample_counts import SAMPLES_FILE, planned_samples
 from erl_pipeline.stages.tasks.draw_tasks import draw_tasks
-from erl_pipeline.stages.tasks.prepare_tasks import HELD_OUT, TRAINING, task_line
+from erl_pipeline.stages.tasks.prepare_tasks import task_line
 from erl_pipeline.stages.training.replayed_rows import REPLAYED_FILE, read_replayed
 from storage.artifacts.artifact import Artifact
 from storage.errors import InputError
@@ -74,13 +75,13 @@ def indexed(
     inputs = {"rollouts": bench.rollouts(rows)}
     if before is not None:
         inputs["experience"] = before
-    settings = IndexSettings(
+    settings = ExperienceIndexSettings(
         **{"sampler": "exgrpo", "start_success": 0.35, "keep_duplicates": False, "tiers": None, **changes}
     )
     return bench.compute(INDEX_EXPERIENCE, settings, inputs, iteration=iteration)
 
 
-def select_settings(**changes: Any) -> SelectSettings:
+def select_settings(**changes: Any) -> ReplaySelectSettings:
     replay = ReplayConfig(sampler=changes.pop("sampler", "uniform"))
     values: dict[str, Any] = {
         "sampler": replay.sampler,
@@ -100,7 +101,7 @@ def select_settings(**changes: Any) -> SelectSettings:
         "trainer": plugins("trainers")["local"].settings.model_validate({"type": "local"}),
         "weights": WeightsSettings(dtype="float32", lora=None, adapter_seed=None),
     }
-    return SelectSettings(**{**values, **changes})
+    return ReplaySelectSettings(**{**values, **changes})
 
 
 def selected(bench: Bench, experience: Artifact, iteration: int = 2, **changes: Any) -> Artifact:
@@ -133,14 +134,14 @@ def test_what_was_not_scored_lowers_no_bucket_and_retires_no_task(bench: Bench) 
         *unscored(group("t2", "++--"), 2, 3),
         *unscored(group("t3", "----"), 0, 1, 2, 3),
     ]
-    settings = IndexSettings(sampler="exgrpo", start_success=0.6, keep_duplicates=False, tiers=None)
+    settings = ExperienceIndexSettings(sampler="exgrpo", start_success=0.6, keep_duplicates=False, tiers=None)
     # 5 of 8 succeeded; with those that were not scored it would be 5 of 16.
     made = bench.compute(INDEX_EXPERIENCE, settings, {"rollouts": bench.rollouts(rows)}, iteration=1)
     assert made.manifest.counters["begun"] == 1
     experience = whole(bench, made)
     stored = experience.groups.select("task_id", "group_size", "successes", "status").rows()
     assert stored == [("t0", 4, 2, "active"), ("t1", 2, 1, "active"), ("t2", 2, 2, "retired")]
-    rules = DrawRules(
+    rules = DrawSettings(
         sampler="exgrpo",
         share=1.0,
         tasks_per_iteration=2,
@@ -276,7 +277,9 @@ def test_a_stored_attempt_at_a_held_out_task_is_refused(bench: Bench, held_out: 
 
 def test_rows_of_another_tokenizer_are_refused(bench: Bench) -> None:
     rows = [replace(row, tokenizer_digest="theirs") for row in group("t0", "+-")]
-    settings = IndexSettings(sampler="exgrpo", start_success=0.35, keep_duplicates=False, tiers=None)
+    settings = ExperienceIndexSettings(
+        sampler="exgrpo", start_success=0.35, keep_duplicates=False, tiers=None
+    )
     experience = bench.compute(INDEX_EXPERIENCE, settings, {"rollouts": bench.rollouts(rows)}, iteration=1)
     with pytest.raises(InputError, match="trajectory t0-1-0 was tokenized by theirs"):
         selected(bench, experience)

@@ -4,15 +4,9 @@ import random
 
 import pytest
 
+from erl_pipeline.methods.exgrpo.collect import qualities, quality, tiers_of
+from erl_pipeline.methods.exgrpo.draw import draw_from_tiers, on_policy_weight, whole_shares
 from erl_pipeline.methods.exgrpo.settings import TierSettings
-from erl_pipeline.methods.exgrpo.tiers import (
-    draw_from_tiers,
-    on_policy_weight,
-    qualities,
-    quality,
-    tiers_of,
-    whole_shares,
-)
 
 SETTINGS = TierSettings()
 

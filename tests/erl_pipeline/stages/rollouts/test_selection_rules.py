@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from erl_pipeline.config.selection import ByDifficultySelection, EasyToHardSelection
+from erl_pipeline.config.rollouts import ByDifficultySelection, EasyToHardSelection
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.stages.rollouts.selection_rules import (
     DrawnTask,

@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from erl_pipeline.config.selection import ResultSettings
+from erl_pipeline.config.rollouts import ResultSettings
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.stages.rollouts.task_results import (
     TaskResult,

@@ -12,10 +12,11 @@ import pytest
 
 from erl_pipeline.environments.dependencies import Dependencies
 from erl_pipeline.environments.hotpotqa import ENVIRONMENT
-from erl_pipeline.environments.hotpotqa.opening import index_settings
+from erl_pipeline.environments.hotpotqa.environment import index_settings
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
 from erl_pipeline.environments.interface import EnvironmentPlugin, Transition
 from erl_pipeline.environments.messages import AssistantTurn
+from erl_pipeline.stages.names import TRAINING
 from erl_pipeline.stages.tasks.build_environment_files import (
     BUILD_ENVIRONMENT_FILES,
     BUILT_FILES,
@@ -23,7 +24,7 @@ from erl_pipeline.stages.tasks.build_environment_files import (
     ready_to_open,
     with_built_files,
 )
-from erl_pipeline.stages.tasks.prepare_tasks import PREPARE_TASKS, TRAINING, TaskSettings, read_tasks
+from erl_pipeline.stages.tasks.prepare_tasks import PREPARE_TASKS, TaskSettings, read_tasks
 from storage.errors import InputError
 from tests.erl_pipeline.environments.hotpotqa.small_file import mayor_task, write
 from tests.erl_pipeline.runs.planned_runs import SOURCES, ids, inputs, plan, stages

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.config.optimizer import OptimizerConfig
+from erl_pipeline.config.plugins.operational import operational_part
 from erl_pipeline.network import Address
 from erl_pipeline.policies.checkpoints import CheckpointParts, StoredPolicy, WeightsSettings
 from erl_pipeline.trainers.fsdp2 import meeting
@@ -28,7 +29,6 @@ from erl_pipeline.trainers.fsdp2.node import take_part
 from erl_pipeline.trainers.fsdp2.node_report import QUESTION, REPORT, NodeReport, look, problems_of
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
 from erl_pipeline.trainers.fsdp2.work import Begin
-from erl_pipeline.trainers.operational import operational_part
 from storage.errors import ConfigError, PipelineError
 from tests.erl_pipeline.stages.calls import Bench
 from tests.erl_pipeline.trainers.fsdp2.nodes import KEY, VARIABLE, Node, running_node
@@ -70,7 +70,7 @@ def test_a_rank_that_is_killed_on_another_node_fails_its_stage_at_once(
 ) -> None:
     monkeypatch.setenv(VARIABLE, KEY)
     settings = node.settings()
-    bench = Bench(tmp_path, operational_part(settings))
+    bench = Bench(tmp_path, operational_part("trainers", settings))
     stage = EndlessStage(bench, settings, first / "llama")
     killed = list[float]()
 

@@ -14,15 +14,11 @@ from pydantic import ValidationError
 
 from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.config.optimizer import OptimizerConfig
+from erl_pipeline.config.plugins.operational import operational_names, operational_part, with_operational
 from erl_pipeline.policies.checkpoints import WeightsSettings
 from erl_pipeline.stages.training.training_stage import TrainingSettings
 from erl_pipeline.trainers.fsdp2 import TRAINER, Fsdp2TrainerConfig
-from erl_pipeline.trainers.operational import (
-    operational_names,
-    operational_part,
-    operational_part_here,
-    with_operational,
-)
+from erl_pipeline.trainers.operational import operational_part_here
 from erl_pipeline.trainers.other_nodes import NodesToFind
 from storage.errors import ConfigError
 from tests.erl_pipeline.trainers.fsdp2.nodes import KEY
@@ -97,7 +93,7 @@ def test_nodes_without_an_address_need_a_runner_that_finds_them() -> None:
     assert operational_part_here(config.trainer) == {}
     by_hand = Fsdp2TrainerConfig(processes=6, nodes=3, address="10.0.0.1:29500")
     assert TRAINER.nodes_to_find(by_hand) is None
-    assert operational_part_here(by_hand) == operational_part(by_hand)
+    assert operational_part_here(by_hand) == operational_part("trainers", by_hand)
     assert TRAINER.nodes_to_find(Fsdp2TrainerConfig(processes=6)) is None
 
 
@@ -112,9 +108,15 @@ def test_where_ranks_run_is_not_in_recipes() -> None:
             weights=WeightsSettings(dtype="float32", lora=None, adapter_seed=None),
         )
         assert settings.model_dump(mode="json")["trainer"] == {"type": "fsdp2", "processes": 4}
-        assert with_operational(settings.trainer, operational_part(trainer)) == trainer
-    assert operational_names("fsdp2") == {"nodes", "address", "key_variable", "start_seconds"}
-    assert operational_names("local") == operational_names("not installed") == frozenset()
+        assert (
+            with_operational("trainers", settings.trainer, operational_part("trainers", trainer)) == trainer
+        )
+    assert operational_names("trainers", "fsdp2") == {"nodes", "address", "key_variable", "start_seconds"}
+    assert (
+        operational_names("trainers", "local")
+        == operational_names("trainers", "not installed")
+        == frozenset()
+    )
 
 
 def test_importing_the_plug_in_does_not_import_torch() -> None:

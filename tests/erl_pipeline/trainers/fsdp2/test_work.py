@@ -8,10 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from erl_pipeline.config.objective import ObjectiveConfig
+from erl_pipeline.config.objective import ObjectiveConfig, ReplayLoss
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
 from erl_pipeline.config.policy import LoraConfig
-from erl_pipeline.config.replay import ReplayLoss
 from erl_pipeline.policies.checkpoints import CheckpointParts, StoredPolicy, WeightsSettings
 from erl_pipeline.trainers.fsdp2.work import (
     WORK,

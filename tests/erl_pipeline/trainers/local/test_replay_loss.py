@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig
-from erl_pipeline.config.replay import ReplayLoss
+from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, ReplayLoss
 from erl_pipeline.trainers.local.packing import pack_rows
 from erl_pipeline.trainers.local.policy_loss import PolicyLoss
 from erl_pipeline.trainers.local.replay_loss import ReplayedPart, replay_metrics, without_clip

@@ -22,7 +22,7 @@ import pytest
 from openlineage.client import generated
 from openlineage.client.generated import base
 
-from erl_pipeline.views.lineage import facets
+from erl_pipeline.views.lineage import events as facets
 from erl_pipeline.views.lineage.events import execution_id, namespace
 from erl_pipeline.views.lineage.openlineage import ExportError, export_run
 from storage.errors import InputError, StoreError

@@ -7,8 +7,17 @@ from typing import Any
 import polars as pl
 import pytest
 
-from erl_pipeline.views.report.episodes import EpisodePart, ToolUse, Turn, episode_part, task_picture
-from erl_pipeline.views.report.examples import EpisodeExample, example_episodes
+from erl_pipeline.views.report.episodes import (
+    Drawing,
+    EnvironmentAnswer,
+    EpisodePart,
+    EpisodeTurn,
+    Piece,
+    ToolUse,
+    episode_parts,
+    task_picture,
+)
+from erl_pipeline.views.report.page import EpisodeExample, example_episodes
 from storage.tables.trajectories import scan_trajectories, write_trajectories
 
 
@@ -23,9 +32,14 @@ def scan(tmp_path: Path) -> Any:
     return write_and_scan
 
 
+def turn(policy: str, environment: str, *tools: ToolUse, changed: bool = False) -> EpisodeTurn:
+    """A turn of which nothing, or all, is new."""
+    return EpisodeTurn([Piece(policy, changed)], list(tools), EnvironmentAnswer(environment), changed)
+
+
 def parts_of(example: EpisodeExample) -> list[EpisodePart]:
     """The trajectories of an example, each once."""
-    return [column.part for column in example.screen.columns if column.kind in ("attempt", "text")]
+    return [part for part in example.shown.parts if part.kind in ("attempt", "text")]
 
 
 def test_the_first_episode_of_each_kind_is_chosen(make_attempt: Any, make_retried: Any, scan: Any) -> None:
@@ -57,9 +71,9 @@ def test_an_episode_reads_in_the_order_it_happened(make_retried: Any, scan: Any)
     first, reflection, second = parts_of(example)
     assert [part.title for part in parts_of(example)] == ["First attempt", "Reflection", "Second attempt"]
     assert [part.outcome for part in parts_of(example)] == ["failed", "", "solved"]
-    assert first.turns == [Turn("down a", "")]
+    assert first.turns == [turn("down a", "")]
     assert first.feedback == "You fell into a hole."
-    assert reflection.memory == ["Look first."]
+    assert reflection.memory == [("entry-7", "Look first.")]
     assert reflection.text == "Say <b>b</b> to go down."
     assert second.prompt == "the second_attempt prompt"
 
@@ -75,7 +89,7 @@ def test_turns_pair_words_with_answers(make_attempt: Any, scan: Any) -> None:
     row = make_attempt("lake-1", 0, "first_attempt", True, 1, messages=json.dumps(messages))
     (example,) = example_episodes(scan([row]), {})
     assert parts_of(example)[0].prompt == "rules\n\nboard"
-    assert parts_of(example)[0].turns == [Turn("down a", "down c4"), Turn("right b", "")]
+    assert parts_of(example)[0].turns == [turn("down a", "down c4"), turn("right b", "")]
 
 
 def test_an_ill_formed_reflection_is_shown_as_it_was_said(
@@ -124,6 +138,7 @@ def test_tool_calls_stand_with_what_each_was_answered() -> None:
         {"role": "assistant", "content": "Answer: Bragg"},
     ]
     row = {
+        "trajectory_id": "t",
         "role": "first_attempt",
         "revision_index": 0,
         "finish_reason": "done",
@@ -132,13 +147,20 @@ def test_tool_calls_stand_with_what_each_was_answered() -> None:
         "feedback": "",
         "messages": json.dumps(messages),
     }
-    assert episode_part(row, {}).turns == [
-        Turn(
+    (part,) = episode_parts([row], {}, Drawing()).parts
+    searched = ToolUse(
+        "search",
+        [("query", [Piece("Ode", False)]), ("top", [Piece("2", False)])],
+        EnvironmentAnswer("a river"),
+    )
+    assert part.turns == [
+        turn(
             "<tool_call>{</tool_call>",
             "no JSON\n1 turn is left",
-            (ToolUse("search", [("query", "Ode"), ("top", "2")], "a river"), ToolUse("clock", [], "noon")),
+            searched,
+            ToolUse("clock", [], EnvironmentAnswer("noon")),
         ),
-        Turn("Answer: Bragg", ""),
+        turn("Answer: Bragg", ""),
     ]
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from erl_pipeline.evaluation.history import read_history
-from erl_pipeline.views.report.learning import held_out_charts, role_rewards, training_charts
+from erl_pipeline.views.report.curves import held_out_charts, role_rewards, training_charts
 from storage.tables.trajectories import scan_trajectories, write_trajectories
 
 

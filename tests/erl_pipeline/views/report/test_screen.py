@@ -10,7 +10,7 @@ from erl_pipeline.environments.hotpotqa.results import documents_in
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.pictures import Document, FoundDocuments
-from erl_pipeline.views.report.screen import Drawing, Piece, episode_columns
+from erl_pipeline.views.report.episodes import Drawing, Piece, episode_parts
 
 TASK = Task("q", "hotpotqa-bridge", "hotpotqa", {"supporting": ["River Ode", "Bragg: a town"]})
 DRAWING = Drawing(documents=lambda message: documents_in(HotpotQAConfig(), TASK, message))
@@ -57,7 +57,7 @@ def test_documents_of_a_search_are_listed_and_those_that_are_needed_marked() -> 
 
 def test_a_second_search_is_marked_where_it_asks_something_else() -> None:
     rows = [attempt("river ode", FIRST), attempt("river ode mayor", SECOND, role="second_attempt")]
-    first, second = episode_columns(rows, {}, DRAWING).columns
+    first, second = episode_parts(rows, {}, DRAWING).parts
     assert (first.searches, first.found, first.needed) == (1, ["River Ode", "Holm"], ["River Ode"])
     assert second.needed == ["Bragg: a town", "River Ode"]
     assert [turn.changed for turn in first.turns] == [False, False]
@@ -69,7 +69,7 @@ def test_a_second_search_is_marked_where_it_asks_something_else() -> None:
 def test_a_task_that_its_environment_cannot_read_is_shown_as_text() -> None:
     other = Task("q", "hotpotqa-bridge", "hotpotqa", {})
     drawing = Drawing(documents=lambda message: documents_in(HotpotQAConfig(), other, message))
-    screen = episode_columns([attempt("river", FIRST)], {}, drawing)
-    assert "cannot draw this task (KeyError: 'supporting')" in screen.no_picture
-    assert screen.columns[0].turns[0].tools[0].answer.text == FIRST
-    assert screen.columns[0].searches == 0
+    shown = episode_parts([attempt("river", FIRST)], {}, drawing)
+    assert "cannot draw this task (KeyError: 'supporting')" in shown.no_picture
+    assert shown.parts[0].turns[0].tools[0].answer.text == FIRST
+    assert shown.parts[0].searches == 0

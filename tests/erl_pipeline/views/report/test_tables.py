@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from erl_pipeline.evaluation.history import read_history
+from erl_pipeline.evaluation.iterations import IterationRow, history_rows
+from erl_pipeline.plan.column import Column
 from erl_pipeline.views.report.tables import (
     artifact_rows,
     evaluation_table,
@@ -13,9 +15,19 @@ from erl_pipeline.views.report.tables import (
     version_rows,
 )
 
+COLUMNS = (
+    Column("roll", "success", "1st", "success of attempts"),
+    Column("learn", "loss", "RL loss", "loss of the update", "+.4f"),
+    Column("roll", "tokens", "tokens", "tokens generated", ",d"),
+    Column("learn", "entropy", "entropy", "drawn alone", in_tables=False),
+)
+
 
 def test_each_iteration_is_a_row_of_what_it_gave(erl_run: Any) -> None:
-    table = iteration_table(read_history(erl_run.store, erl_run.run), erl_run.description.columns)
+    columns = erl_run.description.columns
+    table = iteration_table(
+        history_rows(read_history(erl_run.store, erl_run.run), columns), columns, titles=True
+    )
     assert table.columns == [
         "iteration",
         "first attempts",
@@ -36,10 +48,17 @@ def test_each_iteration_is_a_row_of_what_it_gave(erl_run: Any) -> None:
     ]
 
 
-def test_columns_that_a_method_does_not_have_are_left_out(rlvr_run: Any) -> None:
-    table = iteration_table(read_history(rlvr_run.store, rlvr_run.run), rlvr_run.description.columns)
-    assert "second attempts" not in table.columns
-    assert "memory" not in table.columns
+def test_cells_are_written_for_people_and_columns_without_any_value_left_out() -> None:
+    rows = [
+        IterationRow(0, {"learn/entropy": 1.0}),
+        IterationRow(1, {"learn/loss": 0.5, "roll/tokens": 12345.0, "learn/entropy": 1.0}, 1234.56),
+    ]
+    table = iteration_table(rows, COLUMNS)
+    assert table.cells == [
+        {"iter": "0", "RL loss": "", "tokens": "", "seconds": "0.0"},
+        {"iter": "1", "RL loss": "+0.5000", "tokens": "12,345", "seconds": "1,234.6"},
+    ]
+    assert table.legend == "RL loss: loss of the update; tokens: tokens generated"
 
 
 def test_stages_share_the_time_and_count_a_shard_once(erl_run: Any) -> None:

@@ -10,7 +10,7 @@ from qualify.reasoning_gym_datasets import hostile_answers
 
 from erl_pipeline.environments.reasoning_gym.checkers import CHECKERS, broken_rules
 from erl_pipeline.environments.reasoning_gym.generation import Request, entries_of
-from erl_pipeline.environments.reasoning_gym.qualification import qualification
+from erl_pipeline.environments.reasoning_gym.library import qualification
 from erl_pipeline.environments.reasoning_gym.scoring import known_answer
 
 ANSWERS = {"possible_answer", "solution", "solutions", "valid_answers", "result", "factors", "sorted_words"}

@@ -1,1 +1,0 @@
-"""`erl-pipeline evaluate`: evaluation on tasks, or on streams of tasks."""

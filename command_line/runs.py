@@ -1,0 +1,146 @@
+"""`erl-pipeline runs`: lists the runs of a store, shows one, removes one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from command_line.gc import YOUNG_HOURS
+from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
+from command_line.output import bytes_text, command, counted, print_json, print_line, print_table
+
+if TYPE_CHECKING:
+    from storage.runs.ledger import LedgerEntry
+
+
+def list_runs(store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
+    """List the runs of a store: how far each is, its last score, its size, and who works on it."""
+    from command_line.run_state import describe_run, progress_text, score_text
+    from storage.errors import StoreError
+    from storage.runs.run import RunStore
+    from storage.upkeep.usage import RunUsage, usage_by_run
+
+    usages = usage_by_run(store)
+    described, damaged = [], {}
+    for name in RunStore(store).list():
+        try:
+            described.append(describe_run(store, name, usages.get(name, RunUsage(0, 0, 0))))
+        except StoreError as error:
+            damaged[name] = str(error)
+    if json:
+        unreadable = [{"run": name, "state": "damaged", "problem": told} for name, told in damaged.items()]
+        print_json([*(each.as_json() for each in described), *unreadable])
+        return
+    print_line(f"Store {store}: {counted(len(described) + len(damaged), 'run')}")
+    print_table(
+        [
+            {
+                "run": each.summary.name,
+                "state": each.state,
+                "method": each.summary.method or "",
+                "iterations": progress_text(each.summary),
+                "held-out (95 %)": score_text(each.summary.score),
+                "own files": bytes_text(each.usage.own),
+                "shared files": bytes_text(each.usage.shared),
+                "worked on by": each.holder or "",
+            }
+            for each in described
+        ],
+        left=("run", "state", "method", "worked on by"),
+    )
+    for name, told in damaged.items():
+        print_line(f"Run {name} is damaged: {told}")
+    if damaged:
+        print_line(
+            "Garbage collection removes nothing while a run is damaged; `own` may count what it shares."
+        )
+    if described:
+        print_line(
+            "own files: what garbage collection frees when the run is removed; "
+            "shared files: other runs need them too"
+        )
+        print_line("Look at one: erl-pipeline runs show RUN")
+
+
+def remove(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
+    """Remove a run: its settings, ledger, report and metrics. Artifacts stay until `gc --delete`.
+
+    A run is not removed while a process works on it, or if another run began from it.
+    """
+    from storage.runs.removal import remove_run
+    from storage.runs.run import RunStore
+    from storage.upkeep.usage import usage_by_run
+
+    RunStore(store).open(run)
+    usage = usage_by_run(store)[run]
+    remove_run(store, run)
+    if json:
+        print_json({"run": run, "removed": True, "freed_by_gc": usage.own, "kept_for_others": usage.shared})
+        return
+    print_line(f"Run {run} is removed. Its artifacts are still there:")
+    print_line(f"  {bytes_text(usage.own)} that no other run reaches, which garbage collection frees")
+    print_line(f"  {bytes_text(usage.shared)} that other runs have too, which stay")
+    place = [] if store == DEFAULT_STORE else ["--store", store]
+    print_line(f"Free the first: {command(['gc', '--delete', '--min-age', '0', *place])}")
+    print_line(f"  (without --min-age 0, what is younger than {YOUNG_HOURS:g} h stays)")
+
+
+_SHOWN = 10
+"""Most checkpoints that are printed; --json gives all."""
+
+
+def show(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
+    """Show a run: state, last score, size, origin, and the ids of its newest checkpoints."""
+    from command_line.run_state import describe_run, progress_text, score_text
+    from storage.runs.origin import read_origin
+    from storage.runs.run import RunStore
+    from storage.upkeep.usage import usage_by_run
+
+    opened = RunStore(store).open(run)
+    described = describe_run(store, run, usage_by_run(store)[run])
+    checkpoints = [entry for entry in opened.stages() if entry.kind == "checkpoint"]
+    origin = read_origin(store, run)
+    if json:
+        print_json(
+            {
+                **described.as_json(),
+                "origin": origin and origin.model_dump(),
+                "checkpoints": [_plain(entry) for entry in checkpoints],
+            }
+        )
+        return
+    summary, usage = described.summary, described.usage
+    method = "" if summary.method is None else f", {summary.method}"
+    print_line(f"Run {run} in {store}: {described.state}{method}")
+    if summary.done is not None:
+        print_line(f"Iterations: {progress_text(summary)}")
+    if summary.score is not None:
+        print_line(
+            f"Held-out success after iteration {summary.score.iteration}: {score_text(summary.score)}, "
+            "95 % interval"
+        )
+    print_line(
+        f"Size: {counted(usage.artifacts, 'artifact')}; {bytes_text(usage.own)} of its own, "
+        f"{bytes_text(usage.shared)} shared with other runs"
+    )
+    print_line(f"Worked on by: {described.holder or 'nobody'}")
+    if origin:
+        print_line(f"Begun {origin.describe()}")
+    if checkpoints:
+        newest = checkpoints[: -_SHOWN - 1 : -1]
+        print_line(f"Checkpoints, the newest first ({len(newest)} of {len(checkpoints)}):")
+        print_table(
+            [{name: str(value) for name, value in _plain(entry).items()} for entry in newest],
+            left=("stage", "checkpoint"),
+        )
+
+
+def _plain(entry: LedgerEntry) -> dict[str, object]:
+    return {"iteration": entry.iteration or 0, "stage": entry.stage, "checkpoint": entry.artifact_id}
+
+
+app = typer.Typer(help="The runs of a store: list them, look at one, remove one.", no_args_is_help=True)
+app.command("list")(list_runs)
+app.command("show")(show)
+app.command("remove")(remove)

@@ -1,1 +1,0 @@
-"""`erl-pipeline runs`: lists the runs of a store, shows one, removes one."""

@@ -1,1 +1,0 @@
-"""`erl-pipeline train`: the command, and its messages before training."""

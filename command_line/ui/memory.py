@@ -1,0 +1,211 @@
+"""The entries of a memory version: as a list, sorted and counted by columns that are kept, and as a map,
+points in a plane, near each other if their situations are similar."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from command_line.memory.run import RunMemory
+from command_line.ui.cached import Sealed
+from command_line.ui.rows import PAGE_ROWS
+from storage.errors import InputError
+from storage.memory.chain import held_rows
+from storage.memory.entry_files import EntryFiles, Rows
+
+Sort = Literal["credit", "support", "retrievals", "last_iteration"]
+_KEPT = (
+    "entry_id", "task_type", "support", "credit", "credit_count", "retrievals", "iteration", "last_iteration",
+)  # fmt: skip
+_TEXTS = ("entry_id", "kind", "text", "task_text", "feedback")
+
+Places = npt.NDArray[np.int64]
+"""Places of entries in `HeldRows.rows`."""
+
+
+@dataclass(frozen=True)
+class HeldRows:
+    """The entries that a memory version holds, in the order of their addition, without texts and vectors.
+
+    `numbers` are the numbers of their rows in `files`.
+    """
+
+    rows: pl.DataFrame
+    numbers: Rows
+    files: EntryFiles
+    task_types: Sequence[str]
+
+
+@dataclass(frozen=True)
+class EntryPage:
+    """One page of the chosen entries, and the number of all chosen ones."""
+
+    count: int
+    page: int
+    entries: Sequence[dict[str, Any]]
+
+    @property
+    def pages(self) -> int:
+        return max(1, -(-self.count // PAGE_ROWS))
+
+
+class EntryList:
+    """The entries of a memory version, for showing them page by page."""
+
+    def __init__(self, sealed: Sealed, memory: RunMemory) -> None:
+        self._sealed, self._memory = sealed, memory
+        self.held = sealed.get(memory.version, "rows", self._read)
+
+    def places(self, task_type: str, among: Places | None) -> npt.NDArray[np.bool_]:
+        """Which entries are of a task type (empty for all) and at one of these places (None for all).
+
+        Each call verifies that the files are undamaged, also if their content is kept.
+        """
+        _ = self._memory.deltas
+        chosen = np.ones(self.held.rows.height, np.bool_)
+        if among is not None:
+            chosen[:] = False
+            chosen[among] = True
+        if task_type:
+            chosen &= (self.held.rows["task_type"] == task_type).to_numpy()
+        return chosen
+
+    def page(self, chosen: npt.NDArray[np.bool_], sort: Sort, page: int, *, rising: bool) -> EntryPage:
+        """A page of the chosen entries; ties are in the order of their addition."""
+        order = self._sealed.get(
+            self._memory.version, f"by {sort}, {rising}", lambda: _order(self.held.rows, sort, rising)
+        )
+        ordered = order[chosen[order]]
+        number = min(max(1, page), max(1, -(-len(ordered) // PAGE_ROWS)))
+        places = ordered[(number - 1) * PAGE_ROWS : number * PAGE_ROWS]
+        shown = self.held.rows[places]
+        texts = pl.from_arrow(self.held.files.read(np.sort(self.held.numbers[places]), _TEXTS))
+        assert isinstance(texts, pl.DataFrame)
+        found = shown.join(texts, on="entry_id", how="left", maintain_order="left")
+        return EntryPage(len(ordered), number, found.to_dicts())
+
+    def _read(self) -> HeldRows:
+        rows = (
+            self._memory.held().select(_KEPT).with_columns(pl.col("task_type").cast(pl.Categorical)).collect()
+        )
+        kinds = rows["task_type"].unique().cast(pl.String).sort()
+        paths = [path for delta in self._memory.deltas for path in delta.entry_files]
+        return HeldRows(rows, held_rows(self._memory.deltas), EntryFiles(paths), kinds.to_list())
+
+
+def _order(rows: pl.DataFrame, sort: Sort, rising: bool) -> Places:
+    values = rows[sort].to_numpy()
+    return np.argsort(values if rising else -values, kind="stable")
+
+
+DECIMALS = 4
+"""Decimals of a point's coordinates: rounded, they are the same on every machine that computes them."""
+
+
+@dataclass(frozen=True)
+class Projection:
+    """The points of vectors, [vector, 2], and the shares of the vectors' variance along the two axes."""
+
+    points: npt.NDArray[np.float64]
+    shares: tuple[float, float]
+
+
+def project(vectors: npt.NDArray[np.float32]) -> Projection:
+    """The two principal components of vectors, [vector, dimension].
+
+    The sign of an axis makes its largest component positive, so that equal vectors always give equal points.
+    An axis without variance gives 0.
+    """
+    points = np.zeros((len(vectors), 2))
+    if len(vectors) < 2:
+        return Projection(points, (0.0, 0.0))
+    centred = vectors.astype(np.float64) - vectors.mean(axis=0, dtype=np.float64)
+    # The covariance matrix is small, since there are a few hundred dimensions.
+    variances, directions = np.linalg.eigh(centred.T @ centred)
+    total = float(variances.sum())
+    shares = [0.0, 0.0]
+    for place, axis in enumerate(directions.T[::-1][:2]):
+        variance = max(0.0, float(variances[-1 - place]))
+        if variance <= 1e-12 * total or not total:
+            continue
+        points[:, place] = centred @ (axis * np.sign(axis[np.argmax(np.abs(axis))]))
+        shares[place] = variance / total
+    # Adding 0 turns -0.0 into 0.0.
+    return Projection(np.round(points, DECIMALS) + 0.0, (shares[0], shares[1]))
+
+
+MOST_POINTS = 10_000
+"""Most entries on a map. For a larger memory it shows every n-th, in the order in which they were added."""
+
+Colour = Literal["credit", "iteration"]
+COLOURS: dict[Colour, str] = {"credit": "credit", "iteration": "iteration"}
+
+
+@dataclass(frozen=True)
+class MemoryMap:
+    """The map of a memory version.
+
+    `points` are its points, [entry, 2]; `places` are the places of their entries in `HeldRows.rows`; `shares`
+    are the shares of the vectors' variance along the two axes.
+    """
+
+    places: Places
+    points: npt.NDArray[np.float64]
+    shares: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of one axis, both ends included."""
+
+    low: float
+    high: float
+
+    def holds(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+        """Which of the values lie in the span."""
+        return (values >= self.low) & (values <= self.high)
+
+
+def memory_map(sealed: Sealed, version: str, entries: EntryList) -> MemoryMap:
+    """The map of a memory version; it depends only on the version, and is made once."""
+
+    def make() -> MemoryMap:
+        count = entries.held.rows.height
+        shown = min(count, MOST_POINTS)
+        places = np.arange(shown, dtype=np.int64) * count // max(1, shown)
+        found = project(entries.held.files.vectors(entries.held.numbers[places]))
+        return MemoryMap(places, found.points, found.shares)
+
+    return sealed.get(version, "map", make)
+
+
+def places_within(drawn: MemoryMap, across: Span | None, up: Span | None) -> Places:
+    """The places of the entries in a rectangle; an axis without a span does not restrict."""
+    inside = np.ones(len(drawn.places), np.bool_)
+    for axis, span in enumerate((across, up)):
+        if span is not None:
+            inside &= span.holds(drawn.points[:, axis])
+    return drawn.places[inside]
+
+
+def read_span(name: str, text: str) -> Span | None:
+    """A part of an axis in the form of an address, `-0.2..0.4`; None for an empty text.
+
+    Raises InputError for a text that is not a range.
+    """
+    if not text:
+        return None
+    first, _, last = text.partition("..")
+    try:
+        low, high = float(first), float(last)
+    except ValueError:
+        low = high = math.nan
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise InputError(f"{name}={text}: give a range on the map, such as -0.2..0.4.")
+    return Span(min(low, high), max(low, high))

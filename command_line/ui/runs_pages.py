@@ -1,0 +1,282 @@
+"""The table of runs, and several runs side by side: curves, settings, code, where two of them part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import HTMLResponse
+
+from command_line.ui.pages import Crumb, ThePages, TheStore, address
+from command_line.ui.stored import RunStatus, RunView, Stored
+from erl_pipeline.evaluation.first_difference import first_divergence
+from erl_pipeline.evaluation.history import CurvePoint
+from erl_pipeline.views.report.curves import AXES, Axis, ChartedRun, curves_as_numbers
+from storage.errors import InputError, StoreError
+from storage.runs.run import flat_settings
+
+SortKey = Literal["name", "method", "done", "score", "age"]
+_MOST_SETTINGS = 4
+_NOT_COMPARED = ("name", "iterations", "runner", "resources", "store", "metrics", "schema_version")
+_SPARK_WIDTH, _SPARK_HEIGHT = 96, 24
+
+
+@dataclass(frozen=True)
+class RunLine:
+    """A run in the table; `problem` says why the run or its configuration cannot be read."""
+
+    name: str
+    problem: str = ""
+    method: str = ""
+    environment: str = ""
+    status: RunStatus = "other"
+    done: int = 0
+    total: int = 0
+    score: CurvePoint | None = None
+    spark: str = ""
+    age: datetime | None = None
+    settings: tuple[str, ...] = ()
+    more_settings: int = 0
+
+
+def run_lines(
+    stored: Stored, words: str, method: str, status: str, sort: SortKey, *, rising: bool
+) -> list[RunLine]:
+    """The runs whose name contains `words`, of a method and a status if these are given."""
+    opened: dict[str, RunView | str] = {}
+    for name in stored.names():
+        if words.lower() in name.lower():
+            try:
+                opened[name] = stored.run(name)
+            except StoreError as error:
+                opened[name] = str(error)
+    differing = _differing([run for run in opened.values() if isinstance(run, RunView)])
+    lines = [
+        RunLine(name, problem=run) if isinstance(run, str) else _line(stored, run, differing.get(name, ()))
+        for name, run in opened.items()
+    ]
+    lines = [line for line in lines if method in ("", line.method) and status in ("", line.status)]
+    return sorted(lines, key=lambda line: _order(line, sort), reverse=not rising)
+
+
+def varied_settings(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    """Setting -> run -> its value as JSON, for the settings that differ between runs.
+
+    A run that lacks a setting is not among the runs of that setting.
+    """
+    flat = {name: _compared(config) for name, config in configs.items()}
+    keys = dict.fromkeys(key for settings in flat.values() for key in settings)
+    return {
+        key: {name: settings[key] for name, settings in flat.items() if key in settings}
+        for key in keys
+        if len({settings.get(key) for settings in flat.values()}) > 1
+    }
+
+
+def _compared(config: Mapping[str, Any]) -> dict[str, str]:
+    settings = flat_settings(config)
+    return {key: value for key, value in settings.items() if key.partition(".")[0] not in _NOT_COMPARED}
+
+
+def _differing(runs: Sequence[RunView]) -> dict[str, list[str]]:
+    """Run -> its values of the settings that differ between runs of its method and environment.
+
+    Only runs of one method and environment are compared: between others nearly all settings differ.
+    """
+    kinds: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
+    for run in runs:
+        if run.config is not None:
+            kind = run.config.method.type, run.config.environment.type
+            kinds.setdefault(kind, {})[run.name] = run.run.config
+    found: dict[str, list[str]] = {}
+    for configs in kinds.values():
+        for key, values in varied_settings(configs).items():
+            for name, value in values.items():
+                found.setdefault(name, []).append(f"{key}: {value}")
+    return found
+
+
+def _line(stored: Stored, run: RunView, settings: Sequence[str]) -> RunLine:
+    config = run.config
+    return RunLine(
+        run.name,
+        problem=run.problem,
+        method="" if config is None else config.method.type,
+        environment="" if config is None else config.environment.type,
+        status=stored.status(run),
+        done=run.done,
+        total=run.total,
+        score=run.curve[-1] if run.curve else None,
+        spark=spark_points([point.success for point in run.curve]),
+        age=run.last_recorded,
+        settings=tuple(settings[:_MOST_SETTINGS]),
+        more_settings=max(0, len(settings) - _MOST_SETTINGS),
+    )
+
+
+def spark_points(values: Sequence[float]) -> str:
+    """Values in [0, 1] as the points of a small SVG line; empty for fewer than two."""
+    if len(values) < 2:
+        return ""
+    step = _SPARK_WIDTH / (len(values) - 1)
+    return " ".join(
+        f"{index * step:.1f},{_SPARK_HEIGHT - 2 - value * (_SPARK_HEIGHT - 4):.1f}"
+        for index, value in enumerate(values)
+    )
+
+
+def _order(line: RunLine, sort: SortKey) -> tuple[Any, ...]:
+    never = datetime.min.replace(tzinfo=UTC)
+    value: Any = {
+        "name": line.name,
+        "method": line.method,
+        "done": line.done,
+        "score": -1.0 if line.score is None else line.score.success,
+        "age": line.age or never,
+    }[sort]
+    return value, line.name
+
+
+router = APIRouter()
+
+
+@router.get("/")
+def runs(
+    request: Request,
+    stored: TheStore,
+    pages: ThePages,
+    q: str = "",
+    method: str = "",
+    status: str = "",
+    sort: SortKey = "age",
+    rising: bool = False,
+) -> HTMLResponse:
+    """All runs of the store."""
+    lines = run_lines(stored, q, method, status, sort, rising=rising)
+    return pages.page(
+        request,
+        "runs.html.j2",
+        title="Runs",
+        commands=[pages.command("Train another run", "train", "CONFIG")],
+        lines=lines,
+        q=q,
+        method=method,
+        status=status,
+        sort=sort,
+        rising=rising,
+        methods=sorted({line.method for line in lines if line.method}),
+    )
+
+
+def code_differences(runs: Sequence[RunView]) -> list[tuple[str, list[str]]]:
+    """What differs in the runs' code: (commit, package or stage version; its value in each run)."""
+    rows: list[dict[str, str]] = []
+    for run in runs:
+        found: dict[str, dict[str, None]] = {}
+        for record in run.history:
+            if record.on_request:
+                continue
+            found.setdefault("commit", {})[record.manifest.code_version[:19]] = None
+            for package, fingerprint in record.manifest.code.items():
+                found.setdefault(package, {})[fingerprint[:12]] = None
+            found.setdefault(f"version of {record.stage}", {})[str(record.manifest.stage_version)] = None
+        rows.append({name: ", ".join(values) for name, values in found.items()})
+    names = dict.fromkeys(name for row in rows for name in row)
+    # A stage or package that some runs lack is a difference of settings, and is shown with these.
+    in_all = [name for name in names if all(name in row for row in rows)]
+    return [(name, [row[name] for row in rows]) for name in in_all if len({row[name] for row in rows}) > 1]
+
+
+MOST_RUNS = 12
+
+Chosen = Annotated[list[str], Query()]
+
+
+@router.get("/compare")
+def compare(
+    request: Request,
+    stored: TheStore,
+    pages: ThePages,
+    run: Chosen = [],  # noqa: B006 (FastAPI copies it)
+    x: Axis = "iteration",
+    smooth: Annotated[float, Query(ge=0, lt=1)] = 0.0,
+) -> HTMLResponse:
+    """The page that compares the chosen runs."""
+    names = list(dict.fromkeys(run))
+    if not 1 <= len(names) <= MOST_RUNS:
+        raise InputError(f"Choose 1 to {MOST_RUNS} runs in the table of runs; {len(names)} are chosen.")
+    runs = [stored.run(name) for name in names]
+    settings = varied_settings({each.name: each.run.config for each in runs})
+    commands = []
+    if len(runs) == 2:
+        commands = [
+            pages.command("The same in the terminal", "diff", *names),
+            pages.command("Where they diverge", "diff", *names, "--first-divergence"),
+        ]
+    return pages.page(
+        request,
+        "compare.html.j2",
+        title=" and ".join(names) if len(names) < 3 else f"{len(names)} runs",
+        crumbs=[Crumb("compare", str(request.url.path) + f"?{request.url.query}")],
+        commands=commands,
+        runs=runs,
+        settings=settings,
+        code=code_differences(runs),
+        x=x,
+        axes=AXES,
+        smooth=smooth,
+    )
+
+
+@router.get("/curves")
+def curves(stored: TheStore, run: Chosen = [], x: Axis = "iteration") -> dict[str, Any]:  # noqa: B006
+    """The curves of runs, as numbers."""
+    runs = [stored.run(name) for name in dict.fromkeys(run)][:MOST_RUNS]
+    if len(runs) == 1:
+        return stored.kept(runs[0].name, f"curves by {x}", lambda: _numbers(runs, x))
+    return _numbers(runs, x)
+
+
+def _numbers(runs: Sequence[RunView], x: Axis) -> dict[str, Any]:
+    return curves_as_numbers([ChartedRun(each.name, each.history, each.columns) for each in runs], x)
+
+
+@router.get("/divergence")
+def divergence(request: Request, a: str, b: str, stored: TheStore, pages: ThePages) -> HTMLResponse:
+    """The first artifact, row and token, or tensor, in which two runs differ."""
+    runs = [stored.run(name) for name in (a, b)]
+    mark = stored.mark(b)
+    found = stored.kept(
+        a,
+        f"divergence from {b} {mark}",
+        lambda: first_divergence(stored.artifacts, *(run.history for run in runs)),
+    )
+    commands = [pages.command("The same in the terminal", "diff", a, b, "--first-divergence")]
+    if found.parting is not None and found.parting.place.iteration:
+        place = found.parting.place
+        commands.append(
+            pages.command(
+                "Compute the first again, compare bytes",
+                "replay",
+                a,
+                "--from",
+                place.stage,
+                "--iteration",
+                str(place.iteration),
+            )
+        )
+    return pages.page(
+        request,
+        "divergence.html.j2",
+        title=f"Where {a} and {b} diverge",
+        crumbs=[
+            Crumb("compare", address("compare", run=[a, b])),
+            Crumb("first divergence", address("divergence", a=a, b=b)),
+        ],
+        commands=commands,
+        runs=runs,
+        found=found,
+    )

@@ -1,0 +1,34 @@
+"""The embedded engine: transformers with a key-value cache, in the process of the stage."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.engines.plugin import EngineCall, EnginePlugin, OpenedEngine, SampledModel, SamplingCapacity
+
+
+class TransformersEngineConfig(PluginSettings):
+    """The embedded engine: transformers with a key-value cache, in this process, no server."""
+
+    type: Literal["transformers"] = "transformers"
+    max_batch_sequences: int = Field(default=256, ge=1)
+    """The most sequences in one forward pass; more are split into batches of sequences of similar length."""
+
+
+def _open(settings: TransformersEngineConfig, model: SampledModel, call: EngineCall) -> OpenedEngine:
+    # torch takes seconds to import, which a process that only plans should not pay.
+    from erl_pipeline.engines.embedded.engine import EmbeddedEngine
+
+    engine = EmbeddedEngine(settings.max_batch_sequences, stop=call.worker.stop, on_tokens=call.on_tokens)
+    engine.serve(model.name, model.policy.model, model.parts.checkpoint_id, model.policy.eos_token_ids)
+    return OpenedEngine(engine)
+
+
+def _capacity(settings: TransformersEngineConfig, asked: int) -> SamplingCapacity:
+    return SamplingCapacity(min(settings.max_batch_sequences, asked))
+
+
+ENGINE = EnginePlugin(settings=TransformersEngineConfig, open=_open, capacity=_capacity)

@@ -1,0 +1,203 @@
+"""Settings of vLLM's servers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from erl_pipeline.config.base import PluginSettings, Settings, checked_address
+
+_OF_DEVICES = ("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp")
+_OF_COPIES = ("--data-parallel-size", "-dp")
+
+
+_SET_BY_THE_PIPELINE = {
+    "model",
+    "served-model-name",
+    "host",
+    "port",
+    "uds",
+    "api-key",
+    "dtype",
+    "max-num-seqs",
+    "max-model-len",
+    "tokens-only",
+    "skip-tokenizer-init",
+    "logprobs-mode",
+    "generation-config",
+    "override-generation-config",
+    "enable-sleep-mode",
+}
+"""Arguments of the server that the pipeline sets itself. With other values the log-probabilities would be
+wrong, or the server would not be found."""
+
+
+class ServerAddress(Settings):
+    """A vLLM server that the pipeline does not start.
+
+    It may serve the model under any name. It needs `--logprobs-mode processed_logprobs`, `--enable-scale-out`
+    or `--tokens-only`, and `VLLM_SERVER_DEV_MODE=1`, and must be able to read the run's folders. With
+    `policy.lora` it serves the base model, and also needs `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`,
+    `--enable-lora`, `--max-lora-rank`, and `--lora-target-modules` with the modules that are adapted.
+    """
+
+    url: str
+    """Address, such as `http://gpu-1:8000`."""
+    api_key_variable: str | None = None
+    """Environment variable that holds the server's key; null if it needs no key."""
+    copies: int = Field(default=1, ge=1, le=1024)
+    """Copies of the model that it keeps, if it was started with `--data-parallel-size`. Each copy must prove
+    new weights, and a group's attempts go to one of them."""
+
+    @field_validator("url")
+    @classmethod
+    def _is_an_address(cls, url: str) -> str:
+        return checked_address(url)
+
+
+class VllmSampling(PluginSettings):
+    """The settings of vLLM that samples depend on."""
+
+    type: Literal["vllm"] = "vllm"
+    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+    """Number type in which the servers compute; it also sets how closely they must agree with the trainer."""
+    max_context: int | None = Field(default=None, ge=1)
+    """The most tokens of prompt and answer together; null: the model's own limit."""
+    max_in_flight: int = Field(default=64, ge=1)
+    """The most sequences that are generated at the same time, over all servers. With 1, on the run's own
+    server, repeated rollouts have the same bytes. With more, the rounding of a sequence's logits depends on
+    the other sequences in its batch."""
+    enforce_eager: bool = False
+    """Do not compile the model: the server starts sooner but samples more slowly."""
+    chunked_prefill: bool = False
+    """Compute long prompts in parts, between the steps of other sequences: useful on a GPU. vLLM's CPU build
+    crashes when it splits the prompt of a request that has a seed, and all requests here have one."""
+    arguments: tuple[str, ...] = ()
+    """Further arguments of the server that is started, such as `--tensor-parallel-size=2`; an option and its
+    value may also be two items of the list."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Environment variables of the server that is started, such as `VLLM_CPU_KVCACHE_SPACE: "4"`."""
+
+    @field_validator("arguments")
+    @classmethod
+    def _leaves_ours_alone(cls, arguments: tuple[str, ...]) -> tuple[str, ...]:
+        require_readable(arguments)
+        for argument in arguments:
+            name = option_name(argument)
+            if re.sub("^--(no-)?", "", name) in _SET_BY_THE_PIPELINE:
+                raise ValueError(
+                    f"{name} is set by the pipeline: log-probabilities must be those of the distribution "
+                    "that was sampled from, and the server must be found; leave it out, or use the setting "
+                    "of `engine` where there is one"
+                )
+        return arguments
+
+
+class VllmEngineConfig(VllmSampling):
+    """Sampling by vLLM, on servers that are started for this run, or on the `servers` given."""
+
+    servers: tuple[ServerAddress, ...] = ()
+    """Servers that run already; empty: the run starts its own, unless there is a `server_list`."""
+    server_list: Path | None = Field(default=None, exclude_if=lambda value: value is None)
+    """A YAML file that names such servers, with the keys that `servers` have. It is read again every five
+    seconds while the run samples: a server that is added gets the weights, proves that it has them, and then
+    gets requests; one that is removed gets no more. With no server in it, the run waits for one."""
+    replicas: int = Field(default=1, ge=1, le=64)
+    """How many servers the run starts. Each has the whole model and its own devices: as many as `arguments`
+    ask for with `--tensor-parallel-size` and `--pipeline-parallel-size`."""
+    executable: str | None = None
+    """Python interpreter that has vLLM; null: the one that runs this program."""
+    lifecycle: Literal["persistent", "per_stage"] = "persistent"
+    """`persistent`: the run's own server runs from the first stage that samples to the end of the run, and
+    loads new weights while it runs. `per_stage`: it ends before training and starts again with the new
+    weights. This gives the trainer the whole machine, but costs a start for each stage that samples."""
+    sleep: bool = False
+    """The run's own persistent server frees its GPU memory while the trainer works, and wakes up with the new
+    weights. It drops its weights, which are replaced anyway; the base model of LoRA adapters moves to host
+    memory. Only on GPUs: with this setting vLLM's CPU build refuses to start."""
+    startup_seconds: float = Field(default=600.0, gt=0.0)
+    """Deadline for a server's start, and for a server to come back when none is left."""
+    request_seconds: float = Field(default=600.0, gt=0.0)
+    """Deadline for one request; a server that misses it counts as dead."""
+    max_failures: int = Field(default=3, ge=0)
+    """How many server failures are tolerated while one policy is served; one more stops the run."""
+
+    @model_validator(mode="after")
+    def _possible_together(self) -> VllmEngineConfig:
+        if self.servers and self.server_list is not None:
+            raise ValueError("servers and server_list both name servers; use one of them")
+        if self.others_servers and (self.lifecycle == "per_stage" or self.sleep):
+            raise ValueError(
+                "lifecycle: per_stage and sleep: true are for a server that the run starts itself; leave "
+                f"them out with engine.{self.others_servers}"
+            )
+        if self.others_servers and self.replicas > 1:
+            raise ValueError(
+                f"replicas: {self.replicas} is for servers that the run starts itself; with "
+                f"engine.{self.others_servers} leave it out, and name every server"
+            )
+        if self.sleep and self.lifecycle == "per_stage":
+            raise ValueError(
+                "sleep: true has no meaning with lifecycle: per_stage, whose server ends before the trainer "
+                "works; allowed: lifecycle: persistent"
+            )
+        return self
+
+    @property
+    def others_servers(self) -> Literal["servers", "server_list"] | None:
+        """The setting that names servers which the run does not start; None where it starts its own."""
+        if self.servers:
+            return "servers"
+        return "server_list" if self.server_list is not None else None
+
+
+def option_name(argument: str) -> str:
+    """The name of the option in an item; vLLM treats underscores as hyphens."""
+    return argument.partition("=")[0].replace("_", "-")
+
+
+def devices_of_server(arguments: Sequence[str]) -> int:
+    """Devices that one copy of the model is spread over: tensor parallel times pipeline parallel.
+
+    Raises ValueError for a size that is not a whole number above 0.
+    """
+    size = 1
+    for name, value in _given(arguments, _OF_DEVICES):
+        size *= _whole_number(name, value)
+    return size
+
+
+def copies_of_server(arguments: Sequence[str]) -> int:
+    """Copies of the model that one server keeps: data parallel. Raises ValueError as above."""
+    sizes = [_whole_number(name, value) for name, value in _given(arguments, _OF_COPIES)]
+    return sizes[-1] if sizes else 1
+
+
+def require_readable(arguments: Sequence[str]) -> None:
+    """Raise ValueError for an option and its value in one item with a space, which vLLM does not know, and
+    for a number of devices or copies that is no number."""
+    for argument in arguments:
+        option = argument.partition("=")[0]
+        if argument.startswith("-") and (space := re.search(r"\s", option)):
+            name, value = option[: space.start()], option[space.end() :].strip()
+            raise ValueError(f"{argument!r} is one item with a space; write {name}={value}, or two items")
+    devices_of_server(arguments)
+    copies_of_server(arguments)
+
+
+def _given(arguments: Sequence[str], names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for place, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if option_name(name) in names:
+            following = arguments[place + 1] if place + 1 < len(arguments) else ""
+            yield name, value if equals else following
+
+
+def _whole_number(name: str, value: str) -> int:
+    if not value.isdecimal() or not int(value):
+        raise ValueError(f"{name}: {value!r}; allowed is a whole number above 0, as in {name}=2")
+    return int(value)

@@ -1,0 +1,126 @@
+"""Environments of one turn, made of three functions: tasks, a task's prompt, and the reward of a reply."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.environments.dependencies import Dependencies
+from erl_pipeline.environments.gold_answers import GoldAnswers
+from erl_pipeline.environments.interface import (
+    EnvironmentPlugin,
+    Observation,
+    ScorerFailed,
+    Task,
+    Transition,
+)
+from erl_pipeline.environments.messages import AssistantTurn, ToolSchema
+from erl_pipeline.environments.splits import FindSplit, Splits, payload_key
+from storage.errors import InputError
+
+SettingsT = TypeVar("SettingsT", bound=PluginSettings)
+
+Payload = Mapping[str, Any]
+"""One task, as JSON."""
+Reward = float | tuple[float, str]
+"""From 0 to 1, where 1 is right; with it, what the policy may be told of its reply. That must be true, and
+must not give the answer away: reflections are written on it, and are trained."""
+
+
+class SingleTurnEnvironment:
+    """The attempts of one episode: a prompt, a reply, a reward."""
+
+    tools: Sequence[ToolSchema] = ()
+
+    def __init__(self, instructions: str, prompt: str, reward: Callable[[str], Reward]) -> None:
+        self.instructions = instructions
+        self._prompt, self._reward = prompt, reward
+        self._reply, self._score, self._remark = "", 0.0, ""
+
+    async def reset(self) -> Observation:
+        self._reply, self._score, self._remark = "", 0.0, ""
+        return self._prompt
+
+    async def step(self, turn: AssistantTurn) -> Transition:
+        """Reward the reply. Raises `ScorerFailed` for a reward that is no number from 0 to 1."""
+        given = self._reward(turn.text)
+        score, self._remark = given if isinstance(given, tuple) else (given, "")
+        if not math.isfinite(score) or not 0.0 <= score <= 1.0:
+            raise ScorerFailed(f"the reward is {score!r}; allowed are numbers from 0 to 1")
+        self._reply, self._score = turn.text, float(score)
+        return Transition((), self._score, done=True)
+
+    async def feedback(self) -> str:
+        outcome = {0.0: "Your reply is wrong.", 1.0: "Your reply is right."}
+        said = outcome.get(self._score, f"The score of your reply is {self._score:.3g}, where 1 is right.")
+        return f"{said} {self._remark}".strip()
+
+    def trace(self) -> str:
+        return f"The prompt was: {self._prompt}\n\nThe reply was: {self._reply}"
+
+    async def close(self) -> None:
+        """There is nothing to release."""
+
+
+def single_turn(
+    settings: type[SettingsT],
+    *,
+    tasks: Callable[[SettingsT], Iterable[Payload]],
+    prompt: Callable[[SettingsT, Payload], str],
+    reward: Callable[[SettingsT, Payload, str], Reward],
+    gold_answer: Callable[[SettingsT, Payload], str] | None = None,
+    instructions: str = "",
+    held_out_share: float = 0.25,
+) -> EnvironmentPlugin[SettingsT]:
+    """An environment of one turn.
+
+    Args:
+        settings: has a field `type: Literal["..."]`, the name of its entry point.
+        tasks: all tasks, each different; which of them are held out depends on their content alone.
+        prompt: what the policy is asked in a task.
+        reward: how good a reply is. Any text is allowed in it.
+        gold_answer: a reply that gets reward 1, for `env qualify`.
+        instructions: what the policy is told before the prompt, the same for all tasks.
+        held_out_share: share of the tasks that is never trained on.
+    """
+
+    def split(chosen: SettingsT) -> tuple[list[Task], list[Task]]:
+        """The held-out tasks and the training tasks, each in an order without meaning."""
+        by_digest = {hashlib.sha256(payload_key(each).encode()).hexdigest(): each for each in tasks(chosen)}
+        found = [
+            Task(f"{chosen.type}-{digest[:12]}", chosen.type, chosen.type, by_digest[digest])
+            for digest in sorted(by_digest)
+        ]
+        held_out = round(held_out_share * len(found))
+        return found[:held_out], found[held_out:]
+
+    def held_out_tasks(chosen: SettingsT, seed: int, count: int) -> list[Task]:
+        found, _ = split(chosen)
+        if count > len(found):
+            raise InputError(
+                f"evaluation.tasks: {count} held-out tasks are asked for, but {chosen.type} has {len(found)}"
+            )
+        return found[:count]
+
+    def kept_split(chosen: SettingsT, seed: int) -> FindSplit:
+        kept = {payload_key(task.payload) for task in split(chosen)[0]}
+        return lambda payload: "held-out" if payload_key(payload) in kept else None
+
+    def open_task(chosen: SettingsT, task: Task) -> SingleTurnEnvironment:
+        asked = prompt(chosen, task.payload)
+        return SingleTurnEnvironment(instructions, asked, lambda said: reward(chosen, task.payload, said))
+
+    return EnvironmentPlugin(
+        settings=settings,
+        training_tasks=lambda chosen, seed: split(chosen)[1],
+        held_out_tasks=held_out_tasks,
+        open=open_task,
+        splits=Splits(kept_split=kept_split),
+        dependencies=Dependencies(packages=tuple({__name__: 0, reward.__module__: 0})),
+        gold_answers=None
+        if gold_answer is None
+        else GoldAnswers(lambda chosen, task: gold_answer(chosen, task.payload)),
+    )

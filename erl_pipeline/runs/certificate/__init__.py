@@ -1,1 +1,0 @@
-"""Certificates: copies of a run are trained, killed many times, and compared with the run."""

@@ -1,0 +1,280 @@
+"""The memory that a configuration needs: of the engine that samples, and of one optimizer step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from erl_pipeline.config.optimizer import MicrobatchConfig, OptimizerConfig
+from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.plan.sources import unread_sources
+from erl_pipeline.policies.kind import policy_traits
+from erl_pipeline.policies.model_size import ModelSize, read_model_size
+from erl_pipeline.runs.run_plans import plan_run
+from erl_pipeline.stages.training.fine_tune import FineTuneSettings
+from erl_pipeline.trainers.local.token_logprobs import HEAD_CHUNK_TOKENS
+from storage.errors import InputError
+
+Place = Literal["trainer", "trainer's host", "sampler"]
+"""`trainer`: the device that trains. `trainer's host`: host memory beside a GPU. `sampler`: where the engine
+computes, which may be the trainer's device too."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Memory for one thing; `reason` is the product that gives `bytes`, with its numbers."""
+
+    place: Place
+    name: str
+    bytes: int
+    reason: str
+
+
+def count(number: float) -> str:
+    """A number of weights or tokens, in short form."""
+    for scale, letter in ((1e9, "G"), (1e6, "M")):
+        if number >= scale:
+            return f"{number / scale:.4g} {letter}"
+    return f"{number:,.0f}"
+
+
+def key_value_bytes(size: ModelSize, width: int) -> int:
+    """Key-value cache of one token: a key and a value of every key-value head in every layer."""
+    return 2 * size.layers * size.key_value_heads * size.head_width * width
+
+
+def sampling_memory(size: ModelSize, width: int, sequences: int, tokens: int, replicas: int) -> list[Part]:
+    """What sampling needs, over all replicas.
+
+    Args:
+        width: bytes of a weight and of a cached number.
+        sequences: how many are in flight at the same time.
+        tokens: tokens of one sequence, prompt and answer together.
+        replicas: copies of the weights; 0 where sampling uses the trainer's own.
+    """
+    parts = []
+    weights = size.parameters + size.adapter_parameters
+    if replicas:
+        copies = f"{replicas} x " if replicas > 1 else ""
+        parts.append(
+            Part("sampler", "weights", replicas * weights * width, f"{copies}{count(weights)} x {width}")
+        )
+    cached = key_value_bytes(size, width)
+    parts.append(
+        Part(
+            "sampler",
+            "key-value cache",
+            sequences * tokens * cached,
+            f"{sequences:,} sequences x {tokens:,} tokens x {cached:,}",
+        )
+    )
+    return parts
+
+
+Precision = Literal["float32", "bfloat16"]
+
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def training_memory(
+    size: ModelSize,
+    dtype: Precision,
+    optimizer: OptimizerConfig,
+    microbatch: MicrobatchConfig,
+    *,
+    reference: bool,
+    uses: int = 1,
+    processes: int | None = None,
+) -> list[Part]:
+    """What one optimizer step needs besides the program itself.
+
+    Args:
+        dtype: number type of the model's weights.
+        reference: whether a second copy of the model is loaded for the KL term.
+        uses: kinds of updates that the run makes; with `moments: by_use` each has moments of its own.
+        processes: over how many weights, gradients and state are sharded; None: they are not. Parts in
+            `trainer` are then those of one process, parts in its host those of all. Also a single process
+            that shards gathers its weights.
+    """
+    width = BYTES[dtype]
+    trained = size.adapter_parameters or size.parameters
+    frozen = size.parameters if size.adapter_parameters else 0
+    held = trained + frozen
+    on_host = optimizer.state_device == "cpu"
+    # With fp32 weights on its own device, the optimizer updates the weights themselves.
+    copies = dtype != "float32" or on_host
+    state: Place = "trainer's host" if on_host else "trainer"
+
+    def spread(place: Place, name: str, numbers: int, bytes_each: int, sets: int = 1) -> Part:
+        shares = 1 if place == "trainer's host" else processes or 1
+        times, over = f"{sets} x " if sets > 1 else "", f" / {shares}" if shares > 1 else ""
+        reason = f"{times}{count(numbers)} x {bytes_each}{over}"
+        return Part(place, name, -(-sets * numbers * bytes_each // shares), reason)
+
+    parts = [spread("trainer", "weights", held, width)]
+    if reference:
+        parts.append(spread("trainer", "reference model", size.parameters, width))
+    parts.append(spread("trainer", "gradients of a pass", trained, width))
+    if copies:
+        parts.append(spread(state, "fp32 weights", trained, 4))
+        parts.append(spread(state, "summed gradients", trained, 4))
+    sets = uses if optimizer.moments == "by_use" else 1
+    parts.append(spread(state, "moments of AdamW", trained, 8, sets))
+    if processes is not None:
+        parts += _gathered(size, width, trained, held, processes)
+    parts.append(_activations(size, width, microbatch))
+    parts.append(_logits(size, width))
+    return parts
+
+
+def _gathered(size: ModelSize, width: int, trained: int, held: int, processes: int) -> list[Part]:
+    """What a process holds unsharded for a while (`erl_pipeline.trainers.fsdp2.sharding.shard`).
+
+    Throughout a pass these are the weights outside the blocks, those of the block at work and those of the
+    next block. The block at work and the weights outside the blocks also have whole gradients, and fp32
+    copies of them, which are summed over the processes. Each process loads the whole model into host memory
+    before it keeps its part.
+    """
+    outside = size.parameters - size.layers * size.block_parameters
+    weights = outside + 2 * size.block_parameters
+    parts = [Part("trainer", "gathered weights", weights * width, f"{count(weights)} x {width}")]
+    if trained == size.parameters:
+        gradients = outside + size.block_parameters
+        parts.append(
+            Part(
+                "trainer",
+                "gradients before they are added up",
+                gradients * (width + 4),
+                f"{count(gradients)} x {width + 4}",
+            )
+        )
+    parts.append(
+        Part(
+            "trainer's host",
+            "weights while they are loaded",
+            processes * held * width,
+            f"{processes} x {count(held)} x {width}",
+        )
+    )
+    return parts
+
+
+def layer_activation_bytes(size: ModelSize, width: int) -> int:
+    """Bytes that autograd keeps of one token in one block of the Llama family, for the backward pass.
+
+    hidden: two norms, each an fp32 input, its normalized value and the scaled result. intermediate: gate, up,
+    activation and product. Queries with the attention's output, keys and values: each once; a norm of their
+    own adds an fp32 input and a normalized value. Measured with saved-tensor hooks; other families differ.
+    """
+    queries, keys = size.heads * size.head_width, size.key_value_heads * size.head_width
+    normed = 4 + width if size.normalizes_heads else 0
+    return (
+        size.hidden * 2 * (4 + 2 * width)
+        + size.intermediate * 4 * width
+        + queries * (2 * width + normed)
+        + keys * (2 * width + normed)
+    )
+
+
+def _activations(size: ModelSize, width: int, microbatch: MicrobatchConfig) -> Part:
+    tokens, layer = microbatch.microbatch_tokens, layer_activation_bytes(size, width)
+    if not microbatch.gradient_checkpointing:
+        return Part(
+            "trainer",
+            "activations",
+            tokens * size.layers * layer,
+            f"{tokens:,} tokens x {size.layers} layers x {layer:,}",
+        )
+    kept = size.hidden * width
+    return Part(
+        "trainer",
+        "activations",
+        tokens * (size.layers * kept + layer),
+        f"{tokens:,} tokens x ({size.layers} layers x {kept:,} + one layer x {layer:,})",
+    )
+
+
+def _logits(size: ModelSize, width: int) -> Part:
+    """Logits and their gradient in the weights' precision, and two fp32 copies while the softmax is computed
+    (on a GPU for all rows together; a CPU takes some rows at a time)."""
+    per_logit = 2 * width + 8
+    return Part(
+        "trainer",
+        "logits",
+        HEAD_CHUNK_TOKENS * size.vocabulary * per_logit,
+        f"{HEAD_CHUNK_TOKENS} tokens x {count(size.vocabulary)} x {per_logit}",
+    )
+
+
+ASSUMED_TOKENS = 1024
+"""Tokens of a sequence in flight where the configuration sets no `engine.max_context`."""
+
+
+def model_size(config: RunConfig) -> ModelSize:
+    """The sizes of a configuration's policy.
+
+    Raises InputError when the policy is the tiny one, or its config.json is not on this machine.
+    """
+    traits = policy_traits(config.policy)
+    if traits.model is None:
+        raise InputError(
+            f"policy.type: {config.policy.type} has no config.json; it needs almost no memory besides that "
+            "of the program"
+        )
+    if traits.lora is None:
+        return read_model_size(traits.model)
+    return read_model_size(traits.model, traits.lora.rank, traits.lora.target_modules)
+
+
+def training_processes(config: RunConfig) -> int | None:
+    """Over how many processes the trainer spreads weights, gradients and state; None where it does not."""
+    count: int | None = plugins("trainers")[config.trainer.type].value.processes(config.trainer)
+    return count
+
+
+def estimate_memory(config: RunConfig, size: ModelSize, sequence_tokens: int | None = None) -> list[Part]:
+    """Memory of training and sampling with these settings, for a policy of these sizes.
+
+    The program and its libraries, what a GPU's driver takes, and what an engine keeps for its own computation
+    are left out.
+
+    Args:
+        sequence_tokens: tokens of a sequence in flight; default: `engine.max_context`, else 1,024.
+    """
+    traits = policy_traits(config.policy)
+    dtype = traits.dtype
+    planned = plan_run(config, unread_sources(config), iterations=1).nodes
+    distils = any(isinstance(node.settings, FineTuneSettings) for node in planned)
+    processes = training_processes(config)
+    # Both updates hold the same weights and state; the one with more tokens at a time decides.
+    passes = [config.update, *([config.fine_tune] if distils else [])]
+    estimates = [
+        training_memory(
+            size,
+            dtype,
+            config.optimizer,
+            each,
+            # With an adapter the reference is the model without it.
+            reference=config.objective.needs_reference
+            and not size.adapter_parameters
+            and each is config.update,
+            uses=len(passes),
+            processes=processes,
+        )
+        for each in passes
+    ]
+    warm_start = traits.warm_start
+    if warm_start is not None:  # it trains all weights, also where an adapter is trained afterwards
+        whole = replace(size, adapter_parameters=0)
+        estimates.append(
+            training_memory(whole, dtype, config.optimizer, warm_start, reference=False, processes=processes)
+        )
+    training = max(estimates, key=lambda parts: sum(part.bytes for part in parts))
+    rollouts = config.rollouts
+    capacity = plugins("engines")[config.engine.type].value.capacity(
+        config.engine, rollouts.tasks_per_shard * rollouts.group_size
+    )
+    tokens = sequence_tokens or capacity.max_tokens or ASSUMED_TOKENS
+    width = BYTES[capacity.dtype or dtype]
+    return training + sampling_memory(size, width, capacity.sequences, tokens, capacity.weight_copies)

@@ -1,1 +1,0 @@
-"""How much memory a configuration needs, by arithmetic on the model's sizes alone."""

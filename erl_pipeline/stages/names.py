@@ -1,0 +1,32 @@
+"""Names by which stages give artifacts to each other: inputs of a stage, keys of a run's state, files.
+
+It imports no stage and no engine, so that whoever wants a name does not depend on what makes the bytes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage.artifacts.artifact import Artifact
+from storage.artifacts.store import ArtifactStore
+
+TASKS = "tasks"
+"""The input of a stage that plays: task sets, or tasks drawn from them."""
+
+MEMORY = "memory"
+"""The input of a stage that searches or changes a memory; also the memory's key in a run's state."""
+
+ROLLOUTS = "rollouts"
+"""The input of a stage that reads the episodes of an iteration."""
+
+TRAINING, HELD_OUT, WEIGHTS = "training.jsonl", "held_out.jsonl", "weights.json"
+"""Files of a task set. A drawn set has the first alone."""
+
+TRAJECTORIES = "trajectories.parquet"
+"""The file of a shard of rollouts."""
+
+
+def trajectory_files(rollouts: Artifact, store: ArtifactStore) -> list[Path]:
+    """The Parquet files of an iteration's rollouts, in the order of their shards; each verified."""
+    inputs = rollouts.manifest.inputs
+    return [store.open(inputs[name]).path(TRAJECTORIES) for name in sorted(inputs)]

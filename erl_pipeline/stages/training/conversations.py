@@ -1,0 +1,72 @@
+"""Reading files of conversations, on which a warm start trains."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from erl_pipeline.environments.messages import Message
+from storage.errors import InputError
+from storage.texts import StorableTexts
+
+_ROLES = ("system", "user", "assistant", "tool")
+
+
+def read_conversations(path: Path, texts: StorableTexts) -> list[list[Message]]:
+    """The `messages` of each row of a `.jsonl` or `.parquet` file; `texts` counts those in which something is
+    replaced.
+
+    Raises InputError for a file that cannot be read or has no rows, and for the first row that has no turn
+    of the assistant after another message.
+    """
+    found = []
+    for number, row in enumerate(_rows(path), start=1):
+        where = f"{path}, row {number}"
+        try:
+            messages = _messages(texts.value(row).get("messages"), where)
+        except ValueError as error:
+            raise InputError(f"{where}: {error}") from error
+        if "assistant" not in [each["role"] for each in messages[1:]] or messages[0]["role"] == "assistant":
+            raise InputError(f"{where}: messages: a user's message and an assistant's after it are needed")
+        found.append(messages)
+    if not found:
+        raise InputError(f"{path}: it holds no rows")
+    return found
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    if path.suffix == ".parquet":
+        try:
+            yield from pl.read_parquet(path).iter_rows(named=True)
+        except (pl.exceptions.PolarsError, OSError) as error:
+            raise InputError(f"{path} cannot be read as Parquet: {error}") from error
+        return
+    if path.suffix != ".jsonl":
+        raise InputError(f"{path}: allowed are files that end in .parquet or .jsonl")
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"{path}, row {number}: is not JSON: {error}") from error
+            if not isinstance(row, dict):
+                raise InputError(f"{path}, row {number}: must be an object, column -> value")
+            yield row
+
+
+def _messages(value: Any, where: str) -> list[Message]:
+    if not isinstance(value, list) or not value:
+        raise InputError(f"{where}: messages: allowed are messages with `role` and `content`")
+    messages: list[Message] = []
+    for each in value:
+        role, content = (each.get("role"), each.get("content")) if isinstance(each, dict) else (None, None)
+        if role not in _ROLES or not isinstance(content, str):
+            raise InputError(f"{where}: messages: allowed are messages with `role` and `content` as text")
+        messages.append({"role": role, "content": content})
+    return messages
