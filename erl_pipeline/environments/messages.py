@@ -66,6 +66,11 @@ def user_message(content: str) -> Message:
     return {"role": "user", "content": content}
 
 
+def assistant_message(content: str) -> Message:
+    """A turn of the policy without tool calls."""
+    return {"role": "assistant", "content": content}
+
+
 def tool_message(call: ToolCall, content: str) -> Message:
     """The answer to a tool call; also for one that could not be done."""
     return {"role": "tool", "content": content, "tool_call_id": call.call_id, "name": call.name}

@@ -135,13 +135,13 @@ def test_what_is_neither_is_told() -> None:
 def test_a_person_who_plays_well_gets_what_a_policy_would_get(
     monkeypatch: pytest.MonkeyPatch, prose: Path
 ) -> None:
-    from erl_pipeline.environments.frozen_lake.gold import gold_answer
+    from erl_pipeline.environments.frozen_lake.inspection import gold_answer
     from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
-    from erl_pipeline.environments.frozen_lake.tasks import held_out_tasks
+    from erl_pipeline.environments.frozen_lake.tasks import TASKS
 
     environment = load_config(prose).environment
     assert isinstance(environment, FrozenLakeConfig)
-    task = held_out_tasks(environment, 0, 4)[2]
+    task = TASKS.held_out_tasks(environment, 0, 4)[2]
     turns = gold_answer(environment, task)
     assert turns is not None
     result = played(monkeypatch, "".join(f"{turn}\n" for turn in turns), prose, "--task", task.task_id)

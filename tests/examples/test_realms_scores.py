@@ -10,7 +10,7 @@ from realms.scores import StreamMemory, StreamScore, score_encounter, stream_met
 from realms.tasks import StreamConfig, StreamedTask, lesson, other_realm, stream_tasks
 
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig, RealmConfig
-from erl_pipeline.environments.frozen_lake.tasks import held_out_tasks, training_tasks
+from erl_pipeline.environments.frozen_lake.tasks import TASKS
 from erl_pipeline.environments.interface import Task
 from storage.errors import InputError
 from storage.tables.trajectories import Trajectory
@@ -161,8 +161,8 @@ def test_streams_are_on_held_out_boards_none_of_which_is_trained_on() -> None:
     ]
     boards = [tuple(task.payload["board"]) for task in tasks]
     assert len(set(boards)) == 2 * 3 * 6
-    assert boards == [tuple(task.payload["board"]) for task in held_out_tasks(REALMS, 0, 36)]
-    assert not set(boards) & {tuple(task.payload["board"]) for task in training_tasks(REALMS, 0)}
+    assert boards == [tuple(task.payload["board"]) for task in TASKS.held_out_tasks(REALMS, 0, 36)]
+    assert not set(boards) & {tuple(task.payload["board"]) for task in TASKS.training_tasks(REALMS, 0)}
 
 
 def test_the_lesson_of_a_realm_is_its_permutation() -> None:

@@ -1,137 +1,251 @@
-"""One attempt at a FrozenLake board: its rules and its record, without the conversation."""
+"""The rules of FrozenLake, as in `gymnasium.envs.toy_text.frozen_lake` without slipping, and the texts about
+attempts. No rule and no meaning of a symbol is explained."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from functools import cached_property
+from typing import Any
 
-from erl_pipeline.environments.frozen_lake.board import Board
-from erl_pipeline.environments.frozen_lake.compact import CompactRendering
-from erl_pipeline.environments.frozen_lake.prose import ProseRendering
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
-from erl_pipeline.environments.frozen_lake.short import ShortRendering
-from erl_pipeline.environments.frozen_lake.steps import Action, Ending, Step
-from erl_pipeline.environments.frozen_lake.world import Symbols, World
+from erl_pipeline.environments.grid_games.boards import DIRECTIONS, Direction, GridBoard, require_letters
+from erl_pipeline.environments.grid_games.game import (
+    PADDING,
+    CompactRendering,
+    GridEnvironment,
+    GridGame,
+    ProseRendering,
+    Rendering,
+    Step,
+    cell_word,
+)
+from erl_pipeline.environments.grid_games.hidden_words import World, stored_world
 from erl_pipeline.environments.interface import Task
 
+LETTERS = {"S": "start", "F": "frozen", "H": "hole", "G": "goal"}
 
-class Rendering(Protocol):
-    """All texts about an attempt, and the reading of the policy's text."""
 
-    @property
-    def instructions(self) -> str: ...
-    def first_observation(self) -> str: ...
-    def read_actions(self, text: str) -> list[Action]: ...
-    def observation(self, steps: Sequence[Step]) -> str: ...
-    def trace(self, steps: Sequence[Step]) -> str: ...
-    def feedback(self, steps: Sequence[Step], ending: Ending) -> str: ...
+class FrozenLakeBoard(GridBoard[int]):
+    """Rows of the letters S, F, H, G. The state is the player's cell."""
+
+    @cached_property
+    def start(self) -> int:
+        return self.letters.index("S")
+
+    @cached_property
+    def goal(self) -> int:
+        return self.letters.index("G")
+
+    def neighbour(self, cell: int, direction: Direction) -> int:
+        """The cell that a move leads to; the same cell at the edge."""
+        beside = self.beside(cell, direction)
+        return cell if beside is None else beside
+
+    def move(self, cell: int, direction: Direction) -> tuple[str, int]:
+        """The direction, or `bump` (edge of the board), `fell` (into a hole) or `goal`; and the cell."""
+        reached = self.neighbour(cell, direction)
+        if reached == cell:
+            return "bump", cell
+        return {"H": "fell", "G": "goal"}.get(self.letters[reached], direction), reached
+
+    def is_over(self, cell: int) -> bool:
+        return self.letters[cell] in "GH"
+
+    @cached_property
+    def moves_to_goal(self) -> tuple[int | None, ...]:
+        """For each cell the fewest moves from it to the goal without a hole; None where there is no way."""
+        moves: list[int | None] = [None] * len(self.letters)
+        moves[self.goal] = 0
+        queue = deque([self.goal])
+        while queue:
+            cell = queue.popleft()
+            for direction in DIRECTIONS:
+                neighbour = self.neighbour(cell, direction)
+                if moves[neighbour] is None and self.letters[neighbour] != "H":
+                    moves[neighbour] = (moves[cell] or 0) + 1
+                    queue.append(neighbour)
+        return tuple(moves)
+
+    def best_directions(self, cell: int) -> list[Direction]:
+        """The directions that shorten the way to the goal; empty where there is no way."""
+        here = self.moves_to_goal[cell]
+        if here is None:
+            return []
+        return [d for d in DIRECTIONS if self.moves_to_goal[self.neighbour(cell, d)] == here - 1]
+
+
+def parse_board(rows: Sequence[str]) -> FrozenLakeBoard:
+    """The board of these rows; raises `ValueError` saying what is wrong with them."""
+    require_letters(rows, LETTERS, "S, F, H and G")
+    letters = "".join(rows)
+    for letter in "SG":
+        if letters.count(letter) != 1:
+            raise ValueError(
+                f"the board has {letters.count(letter)} cells {letter} ({LETTERS[letter]}), not one"
+            )
+    board = FrozenLakeBoard(tuple(rows))
+    if board.moves_to_goal[board.start] is None:
+        raise ValueError("the goal cannot be reached from the start")
+    return board
 
 
 @dataclass(frozen=True)
-class Moved:
-    """What one turn led to. `valid` is False where the text held no action that could be done."""
+class FrozenLakeSymbols:
+    """The characters a board is shown with."""
 
-    observation: str
-    reward: float
-    done: bool
-    valid: bool
+    player: str
+    frozen: str
+    hole: str
+    goal: str
+
+    def of_cell(self, board: FrozenLakeBoard, player: int, cell: int) -> str:
+        """What is shown at a cell of a board."""
+        if cell == player:
+            return self.player
+        return {"H": self.hole, "G": self.goal}.get(board.letters[cell], self.frozen)
 
 
-class FrozenLake:
-    """State of one attempt. An answer without a valid action moves nothing and costs a step."""
+FrozenLakeWorld = World[FrozenLakeSymbols]
 
-    def __init__(
-        self,
-        board: Board,
-        world: World,
-        max_steps: int,
-        action_mode: Literal["step", "plan"],
-        rendering: Rendering,
-    ) -> None:
-        self._board = board
-        self._world = world
-        self._max_steps = max_steps
-        self._action_mode = action_mode
-        self._rendering = rendering
-        self._steps: list[Step] = []
-        self._ending: Ending | None = None
 
-    @property
-    def instructions(self) -> str:
-        return self._rendering.instructions
+class FrozenLakeProse(ProseRendering[FrozenLakeBoard, FrozenLakeSymbols, int]):
+    """FrozenLake in sentences, for language models."""
 
-    @property
-    def steps(self) -> Sequence[Step]:
-        """What was done so far."""
-        return self._steps
+    effects: Mapping[str, str] = {
+        "bump": "the action was valid but had no effect",
+        "bad": "the answer held no valid action, so nothing was done",
+        "fell": "the attempt ended here without success",
+        "goal": "the attempt ended here with success",
+    }
 
-    def reset(self) -> str:
-        """Begin an attempt; returns the first observation."""
-        self._steps = []
-        self._ending = None
-        return self._rendering.first_observation()
+    def feedback(self, steps: Sequence[Step[int]], ending: str) -> str:
+        outcome = {
+            "goal": "The attempt succeeded: the player reached the goal.",
+            "fell": "The attempt failed: the player fell into a hole.",
+            "steps_used": f"The attempt failed: all {self._max_steps} steps were used up before the goal.",
+            "plan_ended": "The attempt failed: the plan ended before the goal was reached.",
+        }[ending]
+        bumps = sum(step.outcome == "bump" for step in steps)
+        invalid = sum(step.outcome == "bad" for step in steps)
+        counts = f"Steps used: {len(steps)}. Actions without effect: {bumps}. Invalid answers: {invalid}."
+        return f"{outcome} {counts}"
 
-    def step(self, text: str) -> Moved:
-        """One turn: an action in mode `step`, the whole plan in mode `plan`."""
-        if self._ending is not None:
-            raise RuntimeError("the attempt is over; reset() begins another")
-        actions = self._rendering.read_actions(text)
-        if self._action_mode == "step" and len(actions) > 1:
-            actions = []
-        tried: Sequence[Action | None] = actions or [None]
-        for action in tried:
-            self._steps.append(self._move(action))
-            self._ending = self._ending_after(self._steps[-1])
-            if self._ending is not None:
-                break
-        if self._action_mode == "plan" and self._ending is None:
-            self._ending = "plan_ended"
-        return Moved(
-            observation=self._rendering.observation(self._steps),
-            reward=1.0 if self._ending == "goal" else 0.0,
-            done=self._ending is not None,
-            valid=bool(actions),
-        )
 
-    def feedback(self) -> str:
-        """Outcome and counts of the finished attempt."""
-        if self._ending is None:
-            raise RuntimeError("the attempt is not over; there is no feedback yet")
-        return self._rendering.feedback(self._steps, self._ending)
+class ShortRendering(Rendering[FrozenLakeBoard, FrozenLakeSymbols, int]):
+    """FrozenLake in few tokens, for language models that a warm start has taught the format.
 
-    def trace(self) -> str:
-        """What was done so far, and what came of it."""
-        return self._rendering.trace(self._steps)
+    The user message is the grid alone. An answer names the places of player and goal, then the directions of
+    a way between them, then the action word for each: `P21 G12: up right [ river apple ]`. Only the words in
+    the brackets are carried out; what comes before them is a short thought.
+    """
 
-    def _move(self, action: Action | None) -> Step:
-        cell = self._steps[-1].cell if self._steps else self._board.start
-        if action is None:
-            return Step(None, "bad", cell)
-        direction = self._world.actions[action.word]
-        reached = self._board.neighbour(cell, direction)
-        if reached == cell:
-            return Step(action, "bump", cell)
-        letter = self._board.letters[reached]
-        return Step(action, "fell" if letter == "H" else "goal" if letter == "G" else direction, reached)
+    def first_observation(self) -> str:
+        """The grid, below the realm where there is one."""
+        return "\n".join([*self._realm, self._grid(self._board.start)])
 
-    def _ending_after(self, step: Step) -> Ending | None:
-        if step.outcome == "goal" or step.outcome == "fell":
-            return step.outcome
-        return "steps_used" if len(self._steps) == self._max_steps else None
+    def observation(self, steps: Sequence[Step[int]]) -> str:
+        """What the last step did, and the grid."""
+        return f"{self._said(steps[-1])}\n{self._grid(steps[-1].state)}"
+
+    def trace(self, steps: Sequence[Step[int]]) -> str:
+        """A line for each step: the word and the direction that it moved in."""
+        return "\n".join([*self._realm, *map(self._said, steps)])
+
+    def feedback(self, steps: Sequence[Step[int]], ending: str) -> str:
+        """How the attempt ended, in the symbols of the grid."""
+        symbols = self._world.symbols
+        return {
+            "goal": f"Success: ended on {symbols.goal}.",
+            "fell": f"Failed: ended on {symbols.hole}.",
+            "steps_used": "Failed: no steps left.",
+            "plan_ended": f"Failed: the plan ended before {symbols.goal}.",
+        }[ending]
+
+    def _said(self, step: Step[int]) -> str:
+        if step.action is None:
+            return "no valid action"
+        word, symbols = step.action.word, self._world.symbols
+        if step.outcome == "bump":
+            return f"{word}: no effect"
+        into = {"fell": f" into {symbols.hole}", "goal": f" into {symbols.goal}"}.get(step.outcome, "")
+        return f"{word}: {self._world.actions[word]}{into}"
+
+
+def short_answer(
+    board: FrozenLakeBoard,
+    symbols: FrozenLakeSymbols,
+    way: Sequence[Direction],
+    words: Mapping[Direction, str],
+) -> str:
+    """A whole plan. `way`: the directions that are aimed for; `words`: the word believed to move in each.
+
+    A place is its row and column, from 1.
+    """
+    player, goal = _place(board, board.start), _place(board, board.goal)
+    said = " ".join(words[direction] for direction in way)
+    return f"{symbols.player}{player} {symbols.goal}{goal}: {' '.join(way)} [ {said} ]"
+
+
+def _place(board: FrozenLakeBoard, cell: int) -> str:
+    row, column = divmod(cell, board.width)
+    return f"{row + 1}{column + 1}"
+
+
+class FrozenLakeCompact(CompactRendering[FrozenLakeBoard, FrozenLakeSymbols, int]):
+    """FrozenLake in words of one token each; cells outside a board are padding."""
+
+    def first_observation(self) -> str:
+        """The realm, if any, and the symbols of all places, row by row, the player's on the start."""
+        height, width = self._frame
+        shown = [PADDING] * (height * width)
+        for cell in range(len(self._board.letters)):
+            symbol = self._world.symbols.of_cell(self._board, self._board.start, cell)
+            shown[self._place(cell)] = symbol
+        return " ".join([self._world.realm, *shown] if self._world.realm else shown)
+
+    def feedback(self, steps: Sequence[Step[int]], ending: str) -> str:
+        """How the attempt ended, in one word; the counts are in the trace."""
+        return ending if ending in ("goal", "fell") else "lost"
+
+    def places(self, state: int) -> list[str]:
+        return [cell_word(self._place(state))]
+
+    def _place(self, cell: int) -> int:
+        """The place of a board's cell in the frame."""
+        row, column = divmod(cell, self._board.width)
+        return row * self._frame[1] + column
+
+
+class FrozenLake(GridGame[FrozenLakeBoard, int]):
+    """An attempt, which ends at the goal, in a hole, or after the last step."""
+
+    success = "goal"
+
+    def _ending_of(self, step: Step[int]) -> str | None:
+        return step.outcome if step.outcome in ("goal", "fell") else None
+
+
+def make_game(
+    config: FrozenLakeConfig, board: FrozenLakeBoard, world: FrozenLakeWorld, max_steps: int
+) -> FrozenLake:
+    """A game in the format of these settings."""
+    rendering: Rendering[FrozenLakeBoard, Any, int]
+    if config.format == "compact":
+        rendering = FrozenLakeCompact(board, world, config.max_steps, config.frame)
+    else:
+        kind = ShortRendering if config.format == "short" else FrozenLakeProse
+        rendering = kind(board, world, max_steps, config.action_mode, config.instructions)
+    return FrozenLake(board, world, max_steps, rendering, config.action_mode)
 
 
 def game_of(config: FrozenLakeConfig, task: Task) -> FrozenLake:
-    """The game of a task made by `tasks.training_tasks` or `tasks.held_out_tasks`."""
-    payload = task.payload
-    board = Board(tuple(payload["board"]))
-    world = World(payload["actions"], Symbols(**payload["symbols"]), payload.get("realm", ""))
-    max_steps: int = payload["max_steps"]
-    rendering: Rendering
-    if config.format == "compact":
-        rendering = CompactRendering(board, world, config.max_steps, config.frame)
-    elif config.format == "short":
-        rendering = ShortRendering(board, world, config.instructions)
-    else:
-        rendering = ProseRendering(board, world, max_steps, config.action_mode, config.instructions)
-    return FrozenLake(board, world, max_steps, config.action_mode, rendering)
+    """The game of a task that these settings gave."""
+    board = FrozenLakeBoard(tuple(task.payload["board"]))
+    return make_game(config, board, stored_world(task.payload, FrozenLakeSymbols), task.payload["max_steps"])
+
+
+def open_frozen_lake(config: FrozenLakeConfig, task: Task) -> GridEnvironment:
+    """The environment of a task that these settings gave."""
+    return GridEnvironment(game_of(config, task))

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from erl_pipeline.environments.dependencies import Dependencies
 from erl_pipeline.environments.gold_answers import GoldAnswers
-from erl_pipeline.environments.hidden_words.prompts import CompactPrompts
+from erl_pipeline.environments.grid_games.hidden_words import CompactPrompts
+from erl_pipeline.environments.grid_games.tasks import board_key, settings_files, shape_key
 from erl_pipeline.environments.interface import EnvironmentPlugin
 from erl_pipeline.environments.pictures import AttemptDrawing
 from erl_pipeline.environments.prompt_format import PromptFormat
-from erl_pipeline.environments.sokoban import environment, tasks
-from erl_pipeline.environments.sokoban.gold import gold_answer
-from erl_pipeline.environments.sokoban.picture import attempt_picture
+from erl_pipeline.environments.sokoban.game import open_sokoban
+from erl_pipeline.environments.sokoban.inspection import attempt_picture, gold_answer
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
-from erl_pipeline.environments.sokoban.tiny.parts import tiny_parts
+from erl_pipeline.environments.sokoban.tasks import TASKS
+from erl_pipeline.environments.sokoban.tiny import TINY
 from erl_pipeline.environments.splits import Splits
 from erl_pipeline.environments.tiny_parts import TinyPlayer
 
 
 def _prompts(settings: SokobanConfig) -> PromptFormat | None:
     return CompactPrompts(settings.action_words) if settings.format == "compact" else None
-
-
-def _files(settings: SokobanConfig) -> dict[str, Path]:
-    named = {"task_file": settings.task_file, "held_out_file": settings.held_out_file}
-    return {name: Path(file) for name, file in named.items() if file is not None}
 
 
 def _quick_to_list(settings: SokobanConfig) -> bool:
@@ -35,26 +29,25 @@ def _quick_to_list(settings: SokobanConfig) -> bool:
 
 ENVIRONMENT = EnvironmentPlugin(
     settings=SokobanConfig,
-    training_tasks=tasks.training_tasks,
-    held_out_tasks=tasks.held_out_tasks,
-    open=environment.open_sokoban,
+    training_tasks=TASKS.training_tasks,
+    held_out_tasks=TASKS.held_out_tasks,
+    open=open_sokoban,
     prompts=_prompts,
     splits=Splits(
-        test_tasks=tasks.test_tasks,
+        test_tasks=TASKS.test_tasks,
         test_needs="test_boards: 256",
-        task_key=tasks.board_key,
-        kept_split=tasks.kept_split,
-        twin_key=tasks.shape_key,
-        from_file=tasks.tasks_from_file,
-        left_out=tasks.left_out,
+        task_key=board_key,
+        kept_split=TASKS.kept_split,
+        twin_key=shape_key,
+        from_file=TASKS.tasks_from_file,
+        left_out=TASKS.left_out,
         quick_to_list=_quick_to_list,
     ),
-    dependencies=Dependencies(
-        files=_files,
-        packages=("erl_pipeline.environments.hidden_words", "erl_pipeline.environments.board_twins"),
+    dependencies=Dependencies[SokobanConfig](
+        files=settings_files, packages=("erl_pipeline.environments.grid_games",)
     ),
     tiny=TinyPlayer(
-        parts=tiny_parts,
+        parts=TINY.parts,
         needs="format: compact",
         # Each demonstration draws its own world and a generated board, so these settings do not change it.
         exclude=frozenset({"world_seed", "task_file", "instructions"}),

@@ -1,155 +1,207 @@
-"""One attempt at a Sokoban board: its record and its end, without the conversation."""
+"""Sokoban's attempts: the texts about them, and how they end."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal
 
+from erl_pipeline.environments.grid_games.game import (
+    CompactRendering,
+    GridEnvironment,
+    GridGame,
+    ProseRendering,
+    Rendering,
+    Step,
+    TurnResult,
+    cell_word,
+)
+from erl_pipeline.environments.grid_games.hidden_words import World, stored_world
 from erl_pipeline.environments.interface import Task
-from erl_pipeline.environments.sokoban.board import Board, State
-from erl_pipeline.environments.sokoban.compact import CompactRendering, frame_of
-from erl_pipeline.environments.sokoban.deadlocks import deadlocks
-from erl_pipeline.environments.sokoban.moves import move
-from erl_pipeline.environments.sokoban.prose import ProseRendering
+from erl_pipeline.environments.sokoban.board import Deadlock, SokobanBoard, State, deadlocks
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
-from erl_pipeline.environments.sokoban.steps import Action, Ending, Step
-from erl_pipeline.environments.sokoban.world import Symbols, World
 
-
-class Rendering(Protocol):
-    """All texts about an attempt, and the reading of the policy's text."""
-
-    @property
-    def instructions(self) -> str: ...
-    def first_observation(self) -> str: ...
-    def read_actions(self, text: str) -> list[Action]: ...
-    def observation(self, steps: Sequence[Step]) -> str: ...
-    def trace(self, steps: Sequence[Step]) -> str: ...
-    def feedback(self, steps: Sequence[Step], ending: Ending) -> str: ...
+START = "start"
+SOLVED, STUCK, LOST = ENDINGS = ("solved", "stuck", "lost")
+_WITHOUT_EFFECT = {
+    "wall": "against a wall",
+    "box_wall": "pushes of a box against a wall",
+    "box_box": "pushes of a box against another box",
+}
+_DEADLOCKS: dict[Deadlock, str] = {
+    "corner": "a box stands in a corner that is no goal, and can never leave it",
+    "wall": "boxes stand along a wall that they can never leave, and there are too few goals along it",
+    "square": "boxes block each other, so that none of them can ever be moved, and one of them is on no goal",
+}
 
 
 @dataclass(frozen=True)
-class TurnResult:
-    """What one turn led to, and the moves in it.
+class SokobanSymbols:
+    """The characters a board is shown with."""
 
-    `valid` is False where the text held no action that could be done.
+    player: str
+    player_on_goal: str
+    box: str
+    box_on_goal: str
+    goal: str
+    floor: str
+    wall: str
+
+    def of_cell(self, board: SokobanBoard, state: State, cell: int) -> str:
+        """What is shown at a cell of a board."""
+        on_goal = cell in board.goals
+        if cell == state.player:
+            return self.player_on_goal if on_goal else self.player
+        if cell in state.boxes:
+            return self.box_on_goal if on_goal else self.box
+        if on_goal:
+            return self.goal
+        return self.wall if board.letters[cell] == "#" else self.floor
+
+
+SokobanWorld = World[SokobanSymbols]
+
+
+def is_push(step: Step[State]) -> bool:
+    """Whether a box was moved."""
+    return step.before.boxes != step.state.boxes
+
+
+class SokobanProse(ProseRendering[SokobanBoard, SokobanSymbols, State]):
+    """Sokoban in sentences, for language models."""
+
+    effects: Mapping[str, str] = {
+        "bad": "the answer held no valid action, so nothing was done",
+        "wall": "no effect: a wall is in the way",
+        "box_wall": "no effect: the box in the way has a wall behind it",
+        "box_box": "no effect: the box in the way has another box behind it",
+    }
+
+    def feedback(self, steps: Sequence[Step[State]], ending: str) -> str:
+        boxes = steps[-1].state.boxes
+        outcome = {
+            "solved": "The attempt succeeded: all boxes are on goals.",
+            "deadlock": "The attempt failed: it ended at a deadlock.",
+            "steps_used": f"The attempt failed: all {self._max_steps} steps were used up.",
+            "plan_ended": "The attempt failed: the plan ended before all boxes were on goals.",
+        }[ending]
+        sentences = [
+            outcome,
+            f"Boxes on goals: {self._board.boxes_on_goals(boxes)} of {len(boxes)}.",
+            f"Steps used: {len(steps)}.",
+            f"Pushes: {sum(map(is_push, steps))}.",
+            f"Moves without effect: {_without_effect(steps)}.",
+            f"Invalid answers: {sum(step.outcome == 'bad' for step in steps)}.",
+            *(f"Deadlock: {_DEADLOCKS[name]}." for name in deadlocks(self._board, boxes)),
+        ]
+        return " ".join(sentences)
+
+    def _effect(self, step: Step[State]) -> str | None:
+        if not is_push(step):
+            return super()._effect(step)
+        goals = self._board.boxes_on_goals(step.state.boxes) - self._board.boxes_on_goals(step.before.boxes)
+        return {1: "a box was pushed onto a goal", 0: "a box was pushed", -1: "a box was pushed off a goal"}[
+            goals
+        ]
+
+
+def _without_effect(steps: Sequence[Step[State]]) -> str:
+    """How many moves had no effect, and what was in the way: `3 (against a wall: 2; ...)`."""
+    counts = {said: sum(step.outcome == name for step in steps) for name, said in _WITHOUT_EFFECT.items()}
+    kinds = "; ".join(f"{said}: {count}" for said, count in counts.items() if count)
+    return f"{sum(counts.values())} ({kinds})" if kinds else "0"
+
+
+class SokobanCompact(CompactRendering[SokobanBoard, SokobanSymbols, State]):
+    """Sokoban in words of one token each.
+
+    The frame is the cells within the border of the largest board; a smaller board has walls beside it.
     """
 
-    observation: str
-    reward: float
-    done: bool
-    valid: bool
-    steps: Sequence[Step]
+    def first_observation(self) -> str:
+        """The symbols of all cells of the frame, row by row, then where player and boxes are."""
+        symbols = [
+            self._symbol(row, column)
+            for row in range(1, self._frame[0] + 1)
+            for column in range(1, self._frame[1] + 1)
+        ]
+        return " ".join([*symbols, START, *self.places(self._board.start)])
+
+    def feedback(self, steps: Sequence[Step[State]], ending: str) -> str:
+        """How the attempt ended, in one word; the counts are in the trace."""
+        if ending == "solved":
+            return SOLVED
+        return STUCK if deadlocks(self._board, steps[-1].state.boxes) else LOST
+
+    def places(self, state: State) -> list[str]:
+        cells = (divmod(cell, self._board.width) for cell in (state.player, *state.boxes))
+        return [cell_word((row - 1) * self._frame[1] + column - 1) for row, column in cells]
+
+    def _symbol(self, row: int, column: int) -> str:
+        if row >= self._board.height or column >= self._board.width:
+            return self._world.symbols.wall
+        cell = row * self._board.width + column
+        return self._world.symbols.of_cell(self._board, self._board.start, cell)
 
 
-class Sokoban:
-    """State of one attempt. An answer without a valid action moves nothing and costs a step."""
+class Sokoban(GridGame[SokobanBoard, State]):
+    """An attempt, which ends when all boxes are on goals, after the last step, or at a deadlock."""
+
+    success = "solved"
 
     def __init__(
         self,
-        board: Board,
-        world: World,
+        board: SokobanBoard,
+        world: SokobanWorld,
         max_steps: int,
-        rendering: Rendering,
-        *,
+        rendering: Rendering[SokobanBoard, SokobanSymbols, State],
         action_mode: Literal["step", "plan"] = "step",
         at_deadlock: Literal["continue", "end"] = "continue",
     ) -> None:
-        self.board = board
-        self._world = world
-        self._max_steps = max_steps
-        self._rendering = rendering
-        self._action_mode = action_mode
+        super().__init__(board, world, max_steps, rendering, action_mode)
         self._at_deadlock = at_deadlock
-        self._steps: list[Step] = []
-        self._ending: Ending | None = None
 
-    @property
-    def instructions(self) -> str:
-        return self._rendering.instructions
+    def metrics(self, result: TurnResult[State]) -> dict[str, float]:
+        """Numbers whose sums over an attempt are: boxes on goals at its end, whether it ended in a deadlock
+        (0 or 1), and counts of pushes, of moves without effect and of turns without a valid action."""
+        steps, first = result.steps, len(result.steps) == len(self.steps)
+        earlier = (0, False) if first else self._progress(steps[0].before)
+        on_goals, deadlock = self._progress(steps[-1].state)
+        return {
+            "boxes_on_goals": float(on_goals - earlier[0]),
+            "deadlock": float(deadlock - earlier[1]),
+            "pushes": float(sum(map(is_push, steps))),
+            "moves_without_effect": float(sum(step.without_effect for step in steps)),
+            **super().metrics(result),
+        }
 
-    @property
-    def steps(self) -> Sequence[Step]:
-        """What was done so far."""
-        return self._steps
+    def _progress(self, state: State) -> tuple[int, bool]:
+        """Boxes on goals, and whether there is a deadlock."""
+        return self.board.boxes_on_goals(state.boxes), bool(deadlocks(self.board, state.boxes))
 
-    @property
-    def state(self) -> State:
-        """Where player and boxes are."""
-        return self._steps[-1].state if self._steps else self.board.start
-
-    def reset(self) -> str:
-        """Begin an attempt; returns the first observation."""
-        self._steps = []
-        self._ending = None
-        return self._rendering.first_observation()
-
-    def step(self, text: str) -> TurnResult:
-        """One turn: an action in mode `step`, the whole plan in mode `plan`."""
-        if self._ending is not None:
-            raise RuntimeError("the attempt is over; reset() begins another")
-        actions = self._rendering.read_actions(text)
-        if self._action_mode == "step" and len(actions) > 1:
-            actions = []
-        before = len(self._steps)
-        tried: Sequence[Action | None] = actions or [None]
-        for action in tried:
-            self._steps.append(self._move(action))
-            self._ending = self._ending_after(self._steps[-1])
-            if self._ending is not None:
-                break
-        if self._action_mode == "plan" and self._ending is None:
-            self._ending = "plan_ended"
-        return TurnResult(
-            observation=self._rendering.observation(self._steps),
-            reward=1.0 if self._ending == "solved" else 0.0,
-            done=self._ending is not None,
-            valid=bool(actions),
-            steps=self._steps[before:],
-        )
-
-    def feedback(self) -> str:
-        """Outcome and counts of the finished attempt."""
-        if self._ending is None:
-            raise RuntimeError("the attempt is not over; there is no feedback yet")
-        return self._rendering.feedback(self._steps, self._ending)
-
-    def trace(self) -> str:
-        """What was done so far, and what came of it."""
-        return self._rendering.trace(self._steps)
-
-    def _move(self, action: Action | None) -> Step:
-        if action is None:
-            return Step(None, "bad", self.state)
-        outcome, state, pushed = move(self.board, self.state, self._world.actions[action.word])
-        return Step(action, outcome, state, pushed)
-
-    def _ending_after(self, step: Step) -> Ending | None:
+    def _ending_of(self, step: Step[State]) -> str | None:
         if self.board.is_solved(step.state.boxes):
             return "solved"
-        if self._at_deadlock == "end" and step.pushed and deadlocks(self.board, step.state.boxes):
-            return "deadlock"
-        return "steps_used" if len(self._steps) == self._max_steps else None
+        stuck = self._at_deadlock == "end" and is_push(step) and deadlocks(self.board, step.state.boxes)
+        return "deadlock" if stuck else None
 
 
-def compact_game(config: SokobanConfig, board: Board, world: World, max_steps: int) -> Sokoban:
-    """A game in the compact form of these settings."""
-    rendering = CompactRendering(board, world, config.max_steps, frame_of(config))
-    return Sokoban(
-        board, world, max_steps, rendering, action_mode=config.action_mode, at_deadlock=config.at_deadlock
-    )
+def make_game(config: SokobanConfig, board: SokobanBoard, world: SokobanWorld, max_steps: int) -> Sokoban:
+    """A game in the format of these settings."""
+    rendering: Rendering[SokobanBoard, Any, State]
+    if config.format == "compact":
+        rendering = SokobanCompact(board, world, config.max_steps, config.frame)
+    else:
+        rendering = SokobanProse(board, world, max_steps, config.action_mode, config.instructions)
+    return Sokoban(board, world, max_steps, rendering, config.action_mode, config.at_deadlock)
 
 
 def game_of(config: SokobanConfig, task: Task) -> Sokoban:
-    """The game of a task made by `tasks.training_tasks` or `tasks.held_out_tasks`."""
-    payload = task.payload
-    board = Board(tuple(payload["board"]))
-    world = World(payload["actions"], Symbols(**payload["symbols"]))
-    max_steps: int = payload["max_steps"]
-    if config.format == "compact":
-        return compact_game(config, board, world, max_steps)
-    rendering = ProseRendering(board, world, max_steps, config.action_mode, config.instructions)
-    return Sokoban(
-        board, world, max_steps, rendering, action_mode=config.action_mode, at_deadlock=config.at_deadlock
-    )
+    """The game of a task that these settings gave."""
+    board = SokobanBoard(tuple(task.payload["board"]))
+    return make_game(config, board, stored_world(task.payload, SokobanSymbols), task.payload["max_steps"])
+
+
+def open_sokoban(config: SokobanConfig, task: Task) -> GridEnvironment:
+    """The environment of a task that these settings gave."""
+    return GridEnvironment(game_of(config, task))

@@ -1,195 +1,120 @@
-"""The training, held-out and test tasks of a run."""
+"""Sokoban's boards: how they are drawn, and files of levels in the format of Boxoban."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from erl_pipeline.environments.board_twins import is_generated_size, named, shape_of, without_twins
-from erl_pipeline.environments.interface import Task
-from erl_pipeline.environments.sokoban.board import Board
-from erl_pipeline.environments.sokoban.generation import Split, generate_boards, kept_apart, split_of
+from erl_pipeline.environments.grid_games.tasks import BoardTask, Entry, GridTasks, numbered_lines
+from erl_pipeline.environments.sokoban.board import (
+    NeedsMoreMoves,
+    SokobanBoard,
+    deadlocks,
+    parse_board,
+    require_solvable,
+    solution_length,
+)
+from erl_pipeline.environments.sokoban.game import SokobanSymbols
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
-from erl_pipeline.environments.sokoban.task_file import BoardTask, TaskFile, read_task_file
-from erl_pipeline.environments.sokoban.world import world_of_task
-from erl_pipeline.environments.splits import FindSplit, KeptSplit
 from storage.errors import InputError
 
 
-def training_tasks(config: SokobanConfig, seed: int) -> list[Task]:
-    """The boards of `task_file`, or generated ones. `seed` is the run's seed and chooses the hidden world."""
-    if config.task_file is None:
-        return _generated(config, seed, "training", training_boards(config))
-    path = Path(config.task_file)
-    kept, twins = without_twins(_checked(config, path), _twins_of(config))
-    if not kept:
-        raise InputError(f"task file {path} holds no training board: {_are_twins(config, twins)}")
-    return [_task(config, seed, task) for task in kept]
+@dataclass(frozen=True)
+class _Level:
+    """A level as it is in a file; `line` is the line of its name."""
+
+    name: str
+    line: int
+    rows: list[str]
 
 
-def training_boards(config: SokobanConfig) -> list[Board]:
-    """Generated training boards, which demonstrations show too; none is of `held_out_file`."""
-    return generate_boards(config, "training", config.training_boards, _boards(config, config.held_out_file))
+class SokobanTasks(GridTasks[SokobanConfig, SokobanBoard]):
+    """The tasks of Sokoban. A file whose name ends in `.txt` holds levels."""
 
+    name = "sokoban"
+    board = SokobanBoard
+    symbols = SokobanSymbols
+    letters = "# @ + $ * . and space"
+    tries = 20_000
+    looser = "boxes, inner walls or solution lengths"
 
-def left_out(config: SokobanConfig) -> list[str]:
-    """Which boards of the files are no tasks, and why."""
-    files = {name: _file(config, name) for name in (config.task_file, config.held_out_file) if name}
-    said = [
-        f"{len(file.too_long):,} of {len(file.too_long) + len(file.tasks):,} levels of task file {name} are "
-        f"left out: they need more than environment.max_steps: {config.max_steps} moves "
-        f"({named(file.too_long)})"
-        for name, file in files.items()
-        if file.too_long
-    ]
-    if config.task_file is not None:
-        tasks = files[config.task_file].tasks
-        _, twins = without_twins(tasks, _twins_of(config))
-        if twins:
-            said.append(
-                f"{len(twins):,} of {len(tasks):,} boards of task file {config.task_file} are left out: "
-                f"{_are_twins(config, twins)}"
+    def parse(self, rows: Sequence[str], max_steps: int) -> SokobanBoard:
+        board = parse_board(rows)
+        require_solvable(board, max_steps)
+        return board
+
+    def draw(self, stream: random.Random, config: SokobanConfig) -> SokobanBoard:
+        """A border, and within it walls, boxes, goals and the player, each on a cell of its own."""
+        height = stream.randint(*config.rows)
+        width = height if config.columns is None else stream.randint(*config.columns)
+        boxes = stream.randint(*config.boxes)
+        walls = stream.randint(*config.inner_walls)
+        inside = [row * width + column for row in range(1, height - 1) for column in range(1, width - 1)]
+        letters = ["#"] * (height * width)
+        for cell in inside:
+            letters[cell] = " "
+        things = "@" + "$" * boxes + "." * boxes + "#" * walls
+        for cell, letter in zip(stream.sample(inside, len(things)), things, strict=True):
+            letters[cell] = letter
+        return SokobanBoard(tuple("".join(letters[row * width : (row + 1) * width]) for row in range(height)))
+
+    def is_wanted(self, board: SokobanBoard, config: SokobanConfig) -> bool:
+        """Whether the length of the shortest solution is one that `solution_length` allows."""
+        if deadlocks(board, board.start.boxes):
+            return False
+        shortest, longest = config.solution_length
+        moves = solution_length(board, longest)
+        return moves is not None and moves >= shortest
+
+    def check_compact(self, board: SokobanBoard, config: SokobanConfig) -> None:
+        if not board.has_border:
+            raise ValueError("format: compact needs a board with walls all around")
+        if len(board.start.boxes) != config.boxes[0]:
+            raise ValueError(
+                f"the board has {len(board.start.boxes)} boxes, but format: compact with "
+                f"environment.boxes: {list(config.boxes)} shows {config.boxes[0]}"
             )
-    return said
+
+    def entries(self, path: Path, max_steps: int) -> Iterator[Entry[SokobanBoard]]:
+        """JSON lines, or levels: a line `; NAME`, the rows, a blank line. A level has no limit of its own, so
+        it is no task where it needs more than `max_steps` moves."""
+        if path.suffix != ".txt":
+            yield from super().entries(path, max_steps)
+            return
+        for level in _levels(path):
+            task_id = f"{path.stem}-{level.name}"
+            try:
+                if not level.name:
+                    raise ValueError("the level has no name; needed: a line such as '; 0'")
+                task = BoardTask(task_id, self.parse(level.rows, max_steps), max_steps)
+                yield level.line, task_id, task
+            except NeedsMoreMoves:
+                yield level.line, task_id, None
+            except ValueError as error:
+                raise InputError(
+                    f"task file {path}, line {level.line}, level {level.name!r}: {error}"
+                ) from error
 
 
-def held_out_tasks(config: SokobanConfig, seed: int, count: int) -> list[Task]:
-    """The first boards of `held_out_file`, or generated boards that are no training boards of this
-    configuration. Raises `InputError` where the file has too few."""
-    if config.held_out_file is None:
-        return _generated(config, seed, "held_out", _apart(config, "held_out", count))
-    path = Path(config.held_out_file)
-    tasks = tasks_from_file(config, seed, path)
-    if len(tasks) < count:
-        raise InputError(
-            f"evaluation.tasks: held-out file {path} holds {len(tasks)} tasks, and {count} are asked for"
-        )
-    return tasks[:count]
+TASKS = SokobanTasks()
 
 
-def test_tasks(config: SokobanConfig, seed: int) -> list[Task]:
-    """Generated boards that are neither training nor held-out boards; none without `test_boards`."""
-    boards = [] if config.test_boards is None else _apart(config, "test", config.test_boards)
-    return _generated(config, seed, "test", boards)
-
-
-def tasks_from_file(config: SokobanConfig, seed: int, path: Path) -> list[Task]:
-    """The tasks of a file. Raises `InputError` where a line is wrong or `format: compact` cannot show it."""
-    return [_task(config, seed, task) for task in _checked(config, path)]
-
-
-def board_key(payload: Mapping[str, Any]) -> str:
-    """The board alone: with other words or symbols, or one more step, it is the same problem."""
-    return json.dumps(payload.get("board"))
-
-
-def kept_split(config: SokobanConfig, seed: int) -> FindSplit:
-    """Tells whether a board is kept from training: one of `held_out_file` or, where twins are kept apart, a
-    twin of one; or one that generation would hold out or set aside, unless `task_file` trains on it. The
-    run's seed changes nothing."""
-    trained = set(_boards(config, config.task_file))
-    held_out = {kept_apart(board, config) for board in _boards(config, config.held_out_file)}
-
-    def find(payload: Mapping[str, Any]) -> KeptSplit | None:
-        rows = payload.get("board")
-        if not isinstance(rows, list) or len({len(row) if isinstance(row, str) else -1 for row in rows}) != 1:
-            return None
-        board = Board(tuple(map(str, rows)))
-        if kept_apart(board, config) in held_out:
-            return "held-out"
-        if board in trained or not is_generated_size(board.rows, config.rows, config.columns, config.twins):
-            return None
-        split = split_of(board, config)
-        if split == "held_out":
-            return "held-out" if config.held_out_file is None else None
-        return "test" if split == "test" else None
-
-    return find
-
-
-def shape_key(payload: Mapping[str, Any]) -> str:
-    """The board, turned or mirrored as it may be."""
-    return json.dumps(shape_of(payload["board"]))
-
-
-def _checked(config: SokobanConfig, path: Path) -> list[BoardTask]:
-    tasks = read_task_file(path, config.max_steps).tasks
-    if config.format == "compact":
-        for task in tasks:
-            _check_compact(config, path, task)
-    return tasks
-
-
-def _check_compact(config: SokobanConfig, path: Path, task: BoardTask) -> None:
-    board, named = task.board, f"task file {path}, task {task.task_id}"
-    rows, columns = config.rows[1], config.column_range[1]
-    if board.height > rows or board.width > columns:
-        raise InputError(
-            f"{named}: the board is {board.size_name}, but format: compact with environment.rows: "
-            f"{list(config.rows)} shows boards of at most {rows}x{columns}"
-        )
-    if not board.has_border:
-        raise InputError(f"{named}: format: compact needs a board with walls all around")
-    if len(board.start.boxes) != config.boxes[0]:
-        raise InputError(
-            f"{named}: the board has {len(board.start.boxes)} boxes, but format: compact with "
-            f"environment.boxes: {list(config.boxes)} shows {config.boxes[0]}"
-        )
-    if task.max_steps > config.max_steps:
-        raise InputError(
-            f"{named}: max_steps is {task.max_steps}, but format: compact allows no more than "
-            f"environment.max_steps: {config.max_steps}"
-        )
-
-
-def _apart(config: SokobanConfig, split: Split, count: int) -> list[Board]:
-    """Generated boards of a split that no file of the settings holds."""
-    files = [*_boards(config, config.task_file), *_boards(config, config.held_out_file)]
-    return generate_boards(config, split, count, files)
-
-
-def _file(config: SokobanConfig, file: str) -> TaskFile:
-    return read_task_file(Path(file), config.max_steps)
-
-
-def _boards(config: SokobanConfig, file: str | None) -> list[Board]:
-    return [] if file is None else [task.board for task in _file(config, file).tasks]
-
-
-def _twins_of(config: SokobanConfig) -> list[Board]:
-    """The boards whose twins must not be trained on."""
-    return _boards(config, config.held_out_file) if config.twins == "one_split" else []
-
-
-def _are_twins(config: SokobanConfig, twins: Sequence[BoardTask]) -> str:
-    ids = named([task.task_id for task in twins])
-    return (
-        f"each is a board of {config.held_out_file} turned or mirrored ({ids}); environment.twins: any_split "
-        "would keep them"
-    )
-
-
-def _generated(config: SokobanConfig, seed: int, split: Split, boards: Iterable[Board]) -> list[Task]:
-    return [
-        _task(
-            config,
-            seed,
-            BoardTask(f"sokoban-{split}-{config.board_seed}-{number:05d}", board, config.max_steps),
-        )
-        for number, board in enumerate(boards)
-    ]
-
-
-def _task(config: SokobanConfig, seed: int, task: BoardTask) -> Task:
-    """A board with its world."""
-    world = world_of_task(config, seed, task.task_id)
-    payload = {
-        "board": list(task.board.rows),
-        "max_steps": task.max_steps,
-        "actions": dict(world.actions),
-        "symbols": asdict(world.symbols),
-    }
-    return Task(task.task_id, f"sokoban-{task.board.size_name}", "sokoban", payload)
+def _levels(path: Path) -> Iterator[_Level]:
+    level: _Level | None = None
+    for number, line in [*numbered_lines(path), (0, "")]:
+        if line.startswith(";"):
+            if level is not None:
+                yield level
+            level = _Level(line[1:].strip(), number, [])
+        elif line.strip():
+            if level is None:
+                raise InputError(
+                    f"task file {path}, line {number}: a row before the first level; each begins with a line "
+                    "such as '; 0'"
+                )
+            level.rows.append(line.rstrip("\r"))
+        elif level is not None and (level.rows or number == 0):
+            yield level
+            level = None

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.environments.frozen_lake.realms import held_out_realms, realm_word
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
-from erl_pipeline.environments.frozen_lake.task_file import BoardTask
-from erl_pipeline.environments.frozen_lake.tasks import board_task, held_out_boards
-from erl_pipeline.environments.hidden_words.hearsay import slots_text
+from erl_pipeline.environments.frozen_lake.tasks import TASKS, held_out_realms, realm_task, realm_word
+from erl_pipeline.environments.grid_games.hidden_words import slots_text
+from erl_pipeline.environments.grid_games.tasks import BoardTask
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.stages.tasks.prepare_tasks import storable_tasks
 from storage.errors import InputError
@@ -70,11 +69,11 @@ def stream_tasks(
             "fewer, or train with environment.actions: realms and more of environment.realms.held_out"
         )
     count = shape.streams * shape.encounters
-    boards = held_out_boards(environment, shape.realms * count)
+    boards = TASKS.held_out_boards(environment, shape.realms * count)
     tasks = [
         storable_tasks(
             [
-                board_task(
+                realm_task(
                     environment,
                     seed,
                     BoardTask(_task_id(environment, realm, at), board, environment.max_steps),

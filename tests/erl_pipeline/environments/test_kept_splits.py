@@ -11,7 +11,7 @@ import pytest
 
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.environments.board_twins import is_generated_size
+from erl_pipeline.environments.grid_games.boards import is_generated_size
 from erl_pipeline.environments.interface import EnvironmentPlugin
 from erl_pipeline.runs.enough_tasks import refuse_held_out_conversations
 from storage.errors import InputError

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.pictures import Picture
+from erl_pipeline.environments.sokoban.game import SokobanSymbols
 
 WORDS = {"a": "up", "b": "left", "c": "down", "d": "right"}
 
@@ -39,18 +42,10 @@ def test_bumps_and_answers_without_an_action_stay_where_they_were() -> None:
 def test_sokoban_shows_the_push_and_where_the_box_ended() -> None:
     plugin = plugins("environments")["sokoban"].value
     settings = plugin.settings()
-    symbols = dict(zip(_symbol_names(settings), settings.symbols, strict=True))
+    symbols = asdict(SokobanSymbols(*settings.symbols))
     payload = {"actions": WORDS, "board": ["#####", "#@$.#", "#####"], "max_steps": 4, "symbols": symbols}
     picture = plugin.drawing.picture(settings, Task("t", "sokoban-3x5", "sokoban", payload), ["right d"])
     assert picture.cells[1] == ["wall", "start", "box", "goal", "wall"]
     assert picture.path == [(1, 1), (1, 2)]
     assert picture.boxes == [(1, 3)]
     assert picture.notes[0] == "1 push"
-
-
-def _symbol_names(settings: object) -> list[str]:
-    from dataclasses import fields
-
-    from erl_pipeline.environments.sokoban.world import Symbols
-
-    return [field.name for field in fields(Symbols)]

@@ -29,16 +29,16 @@ def copied(package: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("group", "type_", "file", "old", "new", "changes"),
     [
-        ("environments", "frozen_lake", "picture.py", "fell into a hole", "fell in", False),
+        ("environments", "frozen_lake", "inspection.py", "fell into a hole", "fell in", False),
         (
             "environments",
             "frozen_lake",
-            "gold.py",
+            "inspection.py",
             "best_directions(cell)[0]",
             "best_directions(cell)[-1]",
             False,
         ),
-        ("environments", "frozen_lake", "board.py", '"""Boards and', '"""The boards and', False),
+        ("environments", "frozen_lake", "game.py", '"""The rules of', '"""Rules of', False),
         ("environments", "frozen_lake", "__init__.py", "test_boards: 256", "test_boards: 99", False),
         (
             "environments",
@@ -51,14 +51,14 @@ def copied(package: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (
             "environments",
             "frozen_lake",
-            "environment.py",
-            "reward=moved.reward",
-            "reward=-moved.reward",
+            "game.py",
+            "return GridEnvironment(",
+            "return 1 and GridEnvironment(",
             True,
         ),
-        ("environments", "frozen_lake", "prose.py", "without success", "badly", True),
-        ("environments", "frozen_lake", "generation.py", "_random_board(", "_any_board(", True),
-        ("environments", "frozen_lake", "tiny/player.py", "class ScriptedPlayer:", "class Player:", True),
+        ("environments", "frozen_lake", "game.py", "without success", "badly", True),
+        ("environments", "frozen_lake", "tasks.py", "stream.shuffle(cells)", "cells.reverse()", True),
+        ("environments", "frozen_lake", "tiny.py", "directions(state)", "directions(state)[:1]", True),
         ("methods", "erl", "columns.py", '"2nd"', '"second"', False),
         ("methods", "erl", "plan.py", "remember and settings.memory", "settings.memory", False),
         ("methods", "erl", "episode.py", '"""Play one episode.', '"""Play an episode.', False),
@@ -89,13 +89,28 @@ def test_only_edits_of_what_gives_bytes_change_a_fingerprint(
     assert changed == ([plugin.packages[0]] if changes else [])
 
 
+def test_what_games_share_counts_for_each_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = "erl_pipeline.environments.grid_games"
+    games = [plugins("environments")[name] for name in ("frozen_lake", "sokoban")]
+    before = [plugin_fingerprints([game]) for game in games]
+    copy = copied(package, tmp_path, monkeypatch)
+    shown = copy / "inspection.py"
+    shown.write_text(shown.read_text(encoding="utf-8").replace("game.reset()", "game.reset(), 1"))
+    assert [plugin_fingerprints([game]) for game in games] == before
+    rules = copy / "game.py"
+    rules.write_text(rules.read_text(encoding="utf-8").replace("reward=result.reward", "reward=1.0"))
+    for game, earlier in zip(games, before, strict=True):
+        after = plugin_fingerprints([game])
+        assert {name for name in earlier if after[name] != earlier[name]} == {package}
+
+
 def test_a_new_data_file_counts_and_an_examination_counts_gold_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = plugins("environments")["frozen_lake"]
     before, examined = plugin_fingerprints([lake]), plugin_fingerprints([lake], whole=True)
     copy = copied(LAKE, tmp_path, monkeypatch)
-    path = copy / "gold.py"
+    path = copy / "inspection.py"
     path.write_text(
         path.read_text(encoding="utf-8").replace("is longer", "is much longer").replace("[0]", "[-1]")
     )

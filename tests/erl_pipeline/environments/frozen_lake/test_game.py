@@ -1,16 +1,80 @@
+"""The short format, on a board whose texts are worked out by hand."""
+
 from __future__ import annotations
 
+import asyncio
 import random
 import re
 
 import gymnasium
 import pytest
 
-from erl_pipeline.environments.frozen_lake.game import FrozenLake, game_of
-from erl_pipeline.environments.frozen_lake.generation import generate_boards
+from erl_pipeline.environments.frozen_lake import ENVIRONMENT
+from erl_pipeline.environments.frozen_lake.game import (
+    FrozenLake,
+    FrozenLakeBoard,
+    FrozenLakeSymbols,
+    game_of,
+    parse_board,
+    short_answer,
+)
+from erl_pipeline.environments.frozen_lake.inspection import gold_answer
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
-from erl_pipeline.environments.hidden_words.directions import DIRECTIONS
+from erl_pipeline.environments.frozen_lake.tasks import TASKS
+from erl_pipeline.environments.frozen_lake.warm_start import aimed_way, short_reflection
+from erl_pipeline.environments.grid_games.boards import DIRECTIONS, Direction
 from erl_pipeline.environments.interface import Task
+from erl_pipeline.environments.messages import AssistantTurn
+from erl_pipeline.environments.prompt_format import AttemptReport
+
+# S F H
+# F F G    cells 0 1 2 / 3 4 5
+BOARD = FrozenLakeBoard(("SFH", "FFG"))
+
+
+def test_cells_are_counted_row_by_row() -> None:
+    assert (BOARD.height, BOARD.width, BOARD.start, BOARD.goal, BOARD.size_name) == (2, 3, 0, 5, "2x3")
+
+
+def test_moves_stop_at_the_edge() -> None:
+    assert BOARD.neighbour(0, "up") == 0
+    assert BOARD.neighbour(0, "left") == 0
+    assert BOARD.neighbour(0, "right") == 1
+    assert BOARD.neighbour(1, "down") == 4
+    assert BOARD.neighbour(5, "right") == 5
+
+
+def test_moves_to_goal_go_around_holes() -> None:
+    assert BOARD.moves_to_goal == (3, 2, None, 2, 1, 0)
+
+
+def test_best_directions_shorten_the_way() -> None:
+    assert BOARD.best_directions(0) == ["right", "down"]
+    assert BOARD.best_directions(4) == ["right"]
+
+
+def test_a_good_board_is_parsed() -> None:
+    assert parse_board(["SFH", "FFG"]) == BOARD
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([], "the board is empty"),
+        ([""], "the board is empty"),
+        (["SFF", "FG"], "row 2 has 2 cells, row 1 has 3"),
+        (["SF", "XG"], "row 2, column 1: unknown letter 'X'"),
+        (["FF", "FG"], r"0 cells S \(start\)"),
+        (["SF", "FF"], r"0 cells G \(goal\)"),
+        (["SS", "FG"], r"2 cells S \(start\)"),
+        (["SG", "FG"], r"2 cells G \(goal\)"),
+        (["SH", "HG"], "the goal cannot be reached"),
+    ],
+)
+def test_a_bad_board_says_what_is_wrong(rows: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_board(rows)
+
 
 ROWS = ("SFH", "FFG")
 ACTIONS = {"a": "up", "b": "right", "c": "down", "d": "left"}
@@ -163,7 +227,7 @@ def test_random_walks_agree_with_gymnasium(seed: int) -> None:
     )  # fmt: skip
     stream = random.Random(seed)
     words = {direction: word for word, direction in ACTIONS.items()}
-    for board in generate_boards(settings, "training", 20):
+    for board in TASKS.generate(settings, "training", 20):
         theirs = gymnasium.make(
             "FrozenLake-v1", desc=list(board.rows), is_slippery=False, max_episode_steps=10_000
         ).unwrapped
@@ -181,3 +245,125 @@ def test_random_walks_agree_with_gymnasium(seed: int) -> None:
             assert transition.done == (terminated or number == 30)
             if transition.done:
                 break
+
+
+SHORT = FrozenLakeConfig(
+    format="short",
+    action_mode="plan",
+    action_words=("river", "stone", "cloud", "apple"),
+    symbols=("P", ".", "X", "G"),
+    rows=(3, 3),
+    holes=(1, 2),
+    path_length=(2, 4),
+)
+SHORT_ROWS = ("FGF", "SHF", "FFF")
+SHORT_ACTIONS = {"river": "up", "apple": "right", "cloud": "down", "stone": "left"}
+TASK = Task(
+    "task",
+    "frozen_lake-3x3",
+    "frozen_lake",
+    {
+        "board": list(SHORT_ROWS),
+        "max_steps": 6,
+        "actions": SHORT_ACTIONS,
+        "symbols": {"player": "P", "frozen": ".", "hole": "X", "goal": "G"},
+    },
+)
+
+
+def played(answer: str) -> tuple[FrozenLake, float]:
+    """An attempt of one answer, and its reward."""
+    game = game_of(SHORT, TASK)
+    game.reset()
+    return game, game.step(answer).reward
+
+
+def test_a_first_attempt_is_told_the_words_and_the_grid() -> None:
+    game = game_of(SHORT, TASK)
+    prompts = ENVIRONMENT.prompts(SHORT)
+    assert prompts is not None
+    assert prompts.attempt(game.instructions, game.reset(), []) == [
+        {"role": "system", "content": "Actions: apple cloud river stone"},
+        {"role": "user", "content": ". G .\nP X .\n. . ."},
+    ]
+
+
+def test_a_second_attempt_is_told_the_notes_too() -> None:
+    prompts = ENVIRONMENT.prompts(SHORT)
+    assert prompts is not None
+    system, user = prompts.attempt("Actions: a b", ". G", ["up: river, left: stone"])
+    assert system["content"] == "Actions: a b\nNotes: up: river, left: stone"
+    assert user["content"] == ". G"
+
+
+def test_an_answer_is_places_directions_and_words_of_which_the_words_are_done() -> None:
+    """The player is in row 2, column 1, and the goal in row 1, column 2."""
+    symbols = FrozenLakeSymbols("P", ".", "X", "G")
+    words: dict[Direction, str] = {"up": "river", "right": "apple"}
+    answer = short_answer(FrozenLakeBoard(SHORT_ROWS), symbols, ["up", "right"], words)
+    assert answer == "P21 G12: up right [ river apple ]"
+    assert gold_answer(SHORT, TASK) == [answer]
+    assert played(answer)[1] == 1.0
+    assert played("P21 G12: down down [ river apple ]")[1] == 1.0
+    assert played("P21 G12: up right [ river stones ]")[0].trace() == "no valid action"
+
+
+def test_a_trace_says_where_each_word_moved() -> None:
+    game, reward = played("[stone cloud river apple]")
+    assert game.trace() == "stone: no effect\ncloud: down\nriver: up\napple: right into X"
+    assert (game.feedback(), reward) == ("Failed: ended on X.", 0.0)
+
+
+def test_feedback_says_how_the_attempt_ended() -> None:
+    assert played("[river apple]")[0].feedback() == "Success: ended on G."
+    assert played("[river]")[0].feedback() == "Failed: the plan ended before G."
+    assert played("[cloud river cloud river cloud river]")[0].feedback() == "Failed: no steps left."
+
+
+def test_a_reflection_is_asked_for_with_the_trace_and_what_is_remembered() -> None:
+    prompts = ENVIRONMENT.prompts(SHORT)
+    assert prompts is not None
+    report = AttemptReport(". G", "stone: no effect\nriver: up", "Failed: the plan ended before G.", 0.0)
+    assert prompts.reflection("Actions: a b", report, ["left: stone"]) == [
+        {"role": "system", "content": "Which word moves where?"},
+        {"role": "user", "content": "Actions: a b\nNotes: left: stone\nstone: no effect\nriver: up"},
+    ]
+
+
+def test_a_reflection_names_the_words_in_the_order_of_the_directions() -> None:
+    assert short_reflection({"left": "stone", "up": "river"}) == "up: river, left: stone"
+
+
+def test_the_way_that_an_answer_aims_for_is_read_before_its_brackets() -> None:
+    assert aimed_way("P21 G12: up right [ river apple ]") == ["up", "right"]
+    assert aimed_way("P21 G12: up north [ river apple ]") == []
+    assert aimed_way("river apple") == []
+
+
+PAYLOAD = {
+    "board": ["SGF", "FFF"],
+    "max_steps": 3,
+    "actions": {"a": "up", "b": "right", "c": "down", "d": "left"},
+    "symbols": {"player": "@", "frozen": "#", "hole": "$", "goal": "&"},
+}
+
+
+async def play() -> None:
+    settings = FrozenLakeConfig(rows=(2, 2), columns=(3, 3), path_length=(1, 3), max_steps=3)
+    environment = ENVIRONMENT.open(settings, Task("task", "frozen_lake-2x3", "frozen_lake", PAYLOAD))
+    assert (environment.instructions, environment.tools) == ("", ())
+    assert await environment.reset() == "@ & # # # #"
+
+    invalid = await environment.step(AssistantTurn("jump"))
+    assert invalid.messages == [{"role": "user", "content": "bad c0"}]
+    assert (invalid.reward, invalid.done, invalid.metrics) == (0.0, False, {"invalid_turns": 1.0})
+
+    end = await environment.step(AssistantTurn("right b"))
+    assert (end.reward, end.done, end.metrics) == (1.0, True, {"invalid_turns": 0.0})
+    assert await environment.feedback() == "goal"
+    assert environment.trace() == ". . bad c0 right b goal c1 . . . ."
+    await environment.close()
+
+
+def test_the_game_in_messages() -> None:
+    asyncio.run(play())

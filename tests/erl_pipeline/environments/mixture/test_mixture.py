@@ -132,9 +132,8 @@ def test_files_of_parts_are_known_by_their_content(tmp_path: Path) -> None:
     assert set(sources.code["environment"]) == {
         "erl_pipeline.environments.mixture",
         "erl_pipeline.environments.frozen_lake",
-        "erl_pipeline.environments.hidden_words",
+        "erl_pipeline.environments.grid_games",
         "erl_pipeline.environments.chat_prompts",
-        "erl_pipeline.environments.board_twins",
     }
     identity: Any = environment_identity(with_file)
     assert identity.parts["small"].environment.task_file is None

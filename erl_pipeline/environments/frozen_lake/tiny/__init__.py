@@ -1,1 +1,0 @@
-"""FrozenLake for the tiny policy: vocabulary, prompts of fixed width, scripted demonstrations."""

@@ -1,1 +1,0 @@
-"""FrozenLake's demonstrations for the warm start of a language model, in the short format."""

@@ -1,1 +1,0 @@
-"""Sokoban for the tiny policy: vocabulary, prompts of fixed width, scripted demonstrations."""
