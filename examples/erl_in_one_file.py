@@ -1,8 +1,8 @@
 """One iteration of experiential reinforcement learning (ERL, arXiv 2602.13949), from top to bottom.
 
-`python examples/erl_in_one_file.py` needs torch and nothing else, and takes less than a minute on a CPU. Task,
-prompts, network and numbers are those of the pipeline's tiny policy on FrozenLake (smaller boards, no memory),
-and a test holds both against each other. The method is `play_episodes` and `learn`.
+`python examples/erl_in_one_file.py` needs torch and nothing else, and takes less than a minute on a CPU.
+Task, prompts, network and numbers are those of the pipeline's tiny policy on FrozenLake (smaller boards, no
+memory), and a test holds both against each other. The method is `play_episodes` and `learn`.
 
 A policy moves over boards with four words (a, b, c, d), and is not told which word moves where. It
 1. makes a first attempt at each task, several times (`play_episodes`);
@@ -39,9 +39,9 @@ OFFSETS = {"up": (-1, 0), "right": (0, 1), "down": (1, 0), "left": (0, -1)}
 DIRECTIONS, ACTIONS = tuple(OFFSETS), ("a", "b", "c", "d")
 SYMBOLS = {"S": "@", "F": "#", "H": "$", "G": "&"}  # start (the player), frozen, hole, goal
 SPECIAL = ("<pad>", "<bos>", "<end>", "<user>", "<assistant>")
-FORMAT = tuple(". ? notes trace memory reflect up right down left bump bad goal fell lost".split())
+OTHERS = (".", "?", "notes", "trace", "memory", "reflect", *DIRECTIONS, "bump", "bad", "goal", "fell", "lost")
 CELLS = tuple(f"c{cell}" for cell in range(SIZE * SIZE))
-WORDS = (*SPECIAL, *FORMAT, *CELLS, *SYMBOLS.values(), *ACTIONS)
+WORDS = (*SPECIAL, *OTHERS, *CELLS, *SYMBOLS.values(), *ACTIONS)
 ID = {word: number for number, word in enumerate(WORDS)}
 END = ID["<end>"]
 POSITIONS = SIZE * SIZE + 8 + 13 * MAX_STEPS  # tokens of the longest sequence
@@ -142,8 +142,8 @@ def new_weights(seed: int) -> Weights:
     for name, weight in weights.items():
         weight *= 0.5 if name.startswith("transformer.w") else 0.02  # words and positions begin apart
     weights |= {f"{name}.weight": torch.ones(WIDTH) for name in norms}
-    weights |= {f"{name}.bias": torch.zeros(WIDTH) for name in norms}
-    weights |= {f"{name}.bias": torch.zeros(shapes[name][1]) for name in shapes if ".h." in name}
+    biases = dict.fromkeys(norms, WIDTH) | {name: shape[1] for name, shape in shapes.items() if ".h." in name}
+    weights |= {f"{name}.bias": torch.zeros(size) for name, size in biases.items()}
     return {name: weight.requires_grad_() for name, weight in weights.items()}
 
 
@@ -189,9 +189,7 @@ def sample(weights: Weights, seed: int, contexts: Contexts, names: Names) -> lis
     streams = [random.Random(f"{seed}/{name}") for name in names]
     turns: list[Turn] = [([], []) for _ in contexts]
     running = list(range(len(contexts)))
-    for _ in range(MAX_NEW_TOKENS):
-        if not running:
-            break
+    while running and len(turns[running[0]][0]) < MAX_NEW_TOKENS:
         rows = [[*contexts[i], *turns[i][0]] for i in running]
         last = torch.tensor([len(row) - 1 for row in rows])
         logprobs = logits(weights, padded(rows))[torch.arange(len(rows)), last].log_softmax(-1)
@@ -227,8 +225,7 @@ class Trajectory:
 
     def add_answer(self, text: str) -> None:
         """Append what the game said."""
-        end = "" if self.response[-1] == END else "<end> "
-        answer = ids(f"{end}<user> {text} <assistant>")
+        answer = ids(f"{'' if self.response[-1] == END else '<end>'} <user> {text} <assistant>")
         self.response, self.logprobs = self.response + answer, self.logprobs + [0.0] * len(answer)
         self.mask = self.mask + [0] * len(answer)
 
@@ -355,17 +352,17 @@ def cold_start(seed: int, steps: int = 200) -> Weights:
     weights, stream = new_weights(seed), random.Random(f"{seed}/cold start")
     matrices = {name: weight for name, weight in weights.items() if ".h." in name and weight.ndim == 2}
     others = [weight for name, weight in weights.items() if name not in matrices]
-    muon = torch.optim.Muon(matrices.values(), lr=0.02, weight_decay=0.0)
-    adamw = torch.optim.AdamW(others, lr=0.01, betas=BETAS, weight_decay=0.0)
+    muon = torch.optim.Muon(matrices.values(), weight_decay=0.0)
+    adamw = torch.optim.AdamW(others, betas=BETAS, weight_decay=0.0)
     speak = partial(demonstrate, stream)
     for step in range(steps):
         orders = [stream.sample(ACTIONS, 4) for _ in range(24)]  # words that move up, right, down, left
         tasks = [make_task(stream, dict(zip(order, DIRECTIONS, strict=True))) for order in orders]
         informed = [Trajectory(i, 0, "informed", attempt_prompt(tasks[i], orders[i])) for i in range(8, 24)]
         attempt(speak, tasks, informed)
-        for optimizer, rate in ((muon, 0.02), (adamw, 0.01)):
-            optimizer.zero_grad()
-            optimizer.param_groups[0]["lr"] = rate * min(1.0, 2.5 * (1 - step / steps))
+        rate = min(0.01, 0.025 * (1 - step / steps))
+        adamw.param_groups[0]["lr"], muon.param_groups[0]["lr"] = rate, 2 * rate
+        muon.zero_grad()
         take_step(weights, adamw, supervised_loss(weights, informed + play_episodes(speak, tasks[:8], 1)))
         muon.step()
     return weights
@@ -389,7 +386,7 @@ def main(seed: int = 0) -> None:
         mine = [(row.reward, a) for row, a in zip(rows, advantages(rows), strict=True) if row.role == role]
         rate, live = mean(reward for reward, _ in mine), sum(a != 0.0 for _, a in mine)
         print(f"{role:14} {len(mine):4} rows, mean reward {rate:.3f}, {live} with an advantage")
-    print("(second attempts are at the harder tasks: those of the others succeeded at once)\n")
+    print("(second attempts are at the harder tasks: the others succeeded at once)\n")
     good = distilled(rows)
     before = supervised_loss(weights, good).item()
     loss, _ = learn(weights, new_optimizer(weights), rows)

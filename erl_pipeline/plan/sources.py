@@ -19,8 +19,9 @@ from storage.errors import InputError
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
 
-CodeOwner = Literal["environment", "method", "trainer"]
-"""Whose code is part of recipes: the plug-ins whose code people write and edit."""
+CodeOwner = Literal["environment", "method", "trainer", "objective"]
+"""Whose code is part of recipes: the plug-ins whose code people write and edit. `objective` has the functions
+that give advantages and the loss."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,17 @@ def code_packages(config: RunConfig) -> Mapping[CodeOwner, Sequence[str]]:
     return {
         "environment": environment_packages(config),
         "method": method.packages,
-        # The project's own trainer is guarded by the versions of the stages that train.
+        # The project's own trainer and objectives are guarded by the versions of the stages that train.
         "trainer": [each for each in trainer.packages if not trainer.is_own],
+        "objective": [
+            package
+            for function in (
+                plugins("advantages")[config.objective.advantage_normalization],
+                plugins("surrogates")[config.objective.surrogate],
+            )
+            if not function.is_own
+            for package in function.packages
+        ],
     }
 
 
@@ -113,7 +123,7 @@ def unread_sources(config: RunConfig) -> Sources:
     """Sources for which nothing was read, for plans whose artifacts are known from a ledger."""
     paths = [*_environment_files(config).values(), *_conversation_files(config).values()]
     return Sources(
-        code={"environment": {}, "method": {}, "trainer": {}},
+        code={"environment": {}, "method": {}, "trainer": {}, "objective": {}},
         files={str(path): "" for path in paths},
         weights="" if isinstance(config.policy, PretrainedPolicyConfig) else None,
         models=dict.fromkeys(_method_models(config), ""),

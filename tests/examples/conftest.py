@@ -11,7 +11,7 @@ import pytest
 from tests.examples.installed import NAMES, ROOT, Answer, Site, config_of, install, small
 
 # For the unit tests of their code, which need no installation.
-sys.path[:0] = [str(ROOT / "examples" / name) for name in NAMES]
+sys.path[:0] = [str(ROOT / "examples"), *(str(ROOT / "examples" / name) for name in NAMES)]
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""Installed plug-ins: environments, methods, trainers, runners and scorers, found by entry points.
+"""Installed plug-ins: environments, methods, trainers, runners and functions, found by entry points.
 
 Any package can add one: it names an object with a `settings` model in one of the entry-point groups below.
-Configurations choose it by the `type` of these settings. A scorer is a function, which configurations choose
-by the name of its entry point. The project's own plug-ins are found in the same way.
+Configurations choose it by the `type` of these settings. Scorers, advantages and surrogates are functions,
+which configurations choose by the names of their entry points. The project's own plug-ins are found in the same way.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from erl_pipeline.config.base import PluginSettings
 from storage.errors import ConfigError
 
 SettingsModel = type[PluginSettings]
-Group = Literal["environments", "methods", "trainers", "runners", "scorers"]
+Group = Literal["environments", "methods", "trainers", "runners", "scorers", "advantages", "surrogates"]
 
 _OWN = "erl-pipeline"
+_FUNCTION = ("__call__",)
 
 PARTS: Mapping[Group, tuple[str, ...]] = {
     "environments": (
@@ -82,7 +83,9 @@ PARTS: Mapping[Group, tuple[str, ...]] = {
     ),
     "trainers": ("settings", "open", "require_here"),
     "runners": ("settings", "run"),
-    "scorers": ("__call__",),
+    "scorers": _FUNCTION,
+    "advantages": _FUNCTION,
+    "surrogates": _FUNCTION,
 }
 """The attributes that an object of each group must have."""
 
@@ -223,7 +226,7 @@ def _load(group: Group, point: importlib.metadata.EntryPoint) -> tuple[Plugin | 
     missing = [part for part in PARTS[group] if not hasattr(value, part)]
     if missing:
         return None, f"{point.value} lacks {', '.join(missing)}"
-    problem = "" if group == "scorers" else _settings_problem(value, point)
+    problem = "" if PARTS[group] == _FUNCTION else _settings_problem(value, point)
     if problem:
         return None, problem
     absent = [name for name in getattr(value, "packages", ()) if not _is_installed(name)]

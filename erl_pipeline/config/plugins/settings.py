@@ -6,7 +6,7 @@ import functools
 import operator
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.config.plugins.installed import Group, plugins
@@ -24,6 +24,19 @@ def settings_of(group: Group) -> Any:
     union = functools.reduce(operator.or_, found)
     by_type = Annotated[union, Field(discriminator="type")] if len(found) > 1 else union
     return Annotated[by_type, BeforeValidator(_named)]
+
+
+def function_of(group: Group) -> AfterValidator:
+    """What a setting that names a function of a group is checked by: there must be one of this name."""
+
+    def known(name: str) -> str:
+        try:
+            plugins(group)[name]
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        return name
+
+    return AfterValidator(known)
 
 
 def _named(value: Any) -> Any:

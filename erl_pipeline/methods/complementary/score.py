@@ -246,6 +246,6 @@ SCORE_EXPERIENCE = Stage(
     settings=ScoreSettings,
     compute=_compute,
     slice=_slice,
-    code=("trainer", "method"),
+    code=("trainer", "method", "objective"),
     needs="device",
 )

@@ -87,6 +87,6 @@ WEIGHTED_UPDATE = Stage(
     settings=UpdateSettings,
     compute=_compute,
     slice=UPDATE_POLICY.slice,
-    code=("trainer", "method"),
+    code=("trainer", "method", "objective"),
     needs="device",
 )

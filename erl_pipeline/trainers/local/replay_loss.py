@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from erl_pipeline.config.replay import ReplayLoss
-from erl_pipeline.objectives.shaping import replay_surrogate
+from erl_pipeline.objectives.policy_gradient import replay_surrogate
 from erl_pipeline.trainers.local.statistics import Statistics
 from erl_pipeline.trainers.local.token_columns import RoleColumns, TokenColumns
 from erl_pipeline.trainers.metrics import ReplayMetrics
