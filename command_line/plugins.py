@@ -1,5 +1,4 @@
-"""`erl-pipeline plugins`: lists the installed environments, methods, trainers, runners and scorers, and their
-packages."""
+"""`erl-pipeline plugins`: lists what is installed in each group of plug-ins, and its package."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def plugins(json: Json = False) -> None:
-    """List the installed plug-ins (environments, methods, trainers, runners, scorers), and those that cannot
-    be used."""
+    """List the installed plug-ins (environments, methods, trainers, runners, scorers, advantages and
+    surrogates), and those that cannot be used."""
     from typing import get_args
 
     from erl_pipeline.config.plugins.installed import Group

@@ -46,6 +46,7 @@ ELSEWHERE: Mapping[str, str] = {
     "examples/README.md": "examples/index.md",
     "examples/best_of_n/README.md": "examples/best_of_n.md",
     "examples/guess_number/README.md": "examples/guess_number.md",
+    "examples/own_objective/README.md": "examples/own_objective.md",
     "infra/README.md": "containers.md",
 }
 """Files outside `docs` that are part of the site -> their paths on the site."""

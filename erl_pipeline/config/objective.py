@@ -95,10 +95,10 @@ class ObjectiveConfig(Settings):
     is compared only with others that also saw a memory, or also saw none. A row without a subgroup is
     compared with the other rows of its group that have none. `group`: those of the whole group."""
     surrogate: Annotated[str, function_of("surrogates")] = "ppo"
-    """The loss of each token: `ppo`, `cispo` or a function of an installed package (`erl-pipeline plugins` lists
-    them). `ppo` gives no gradient to a token whose ratio is outside the clip range (arXiv 1707.06347, eq. 7).
-    With `cispo` the clipped ratio, without gradient, weights the token's log-probability, so that every token
-    gives a gradient (MiniMax-M1, arXiv 2506.13585, eq. 4); `dual_clip` then has no meaning."""
+    """The loss of each token: `ppo`, `cispo` or a function of an installed package (`erl-pipeline plugins`
+    lists them). `ppo` gives no gradient to a token whose ratio is outside the clip range (arXiv 1707.06347,
+    eq. 7). With `cispo` the clipped ratio, without gradient, weights the token's log-probability, so that
+    every token gives a gradient (MiniMax-M1, arXiv 2506.13585, eq. 4); `dual_clip` then has no meaning."""
     clip_low: float = Field(default=0.2, gt=0.0, lt=1.0)
     """The lower end of the clip range is `1 - clip_low`; it limits the ratio if the advantage is negative
     (PPO, arXiv 1707.06347, eq. 7)."""

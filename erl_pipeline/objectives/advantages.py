@@ -69,8 +69,8 @@ def group_advantages(
         found = [float(each) for each in function([rows[i] for i in group])]
         if len(found) != len(group) or not all(map(math.isfinite, found)):
             raise InputError(
-                f"objective.advantage_normalization: {function_name} gave {found} for a group of {len(group)} "
-                f"trajectories ({rows[group[0]].group_id}); it must give one finite number for each"
+                f"objective.advantage_normalization: {function_name} gave {found} for the {len(group)} "
+                f"trajectories of {rows[group[0]].group_id}; it must give one finite number for each"
             )
         for i, advantage in zip(group, found, strict=True):
             advantages[i] = advantage

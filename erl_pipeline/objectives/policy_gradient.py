@@ -1,8 +1,8 @@
 """The parts of the policy loss, token by token: surrogates, importance weights, losses of replayed tokens and
 the KL divergence; and the weights with which tokens make up the loss of an optimizer batch.
 
-Surrogates are found by name, in the group `erl_pipeline.surrogates`. A process that only plans looks the names up
-too, so torch is not imported here.
+Surrogates are found by name, in the group `erl_pipeline.surrogates`. A process that only plans looks the
+names up too, so torch is not imported here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Both examples installed, and a small run of each, once for all tests."""
+"""The examples installed, and a small run of each, once for all tests."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("guess_number", "best_of_n")
+NAMES = ("guess_number", "best_of_n", "own_objective")
 SMALL = (
     "iterations=2",
     "metrics=[]",
@@ -74,7 +74,7 @@ def small() -> list[str]:
 
 
 def install(folder: Path, sources: Path) -> Site:
-    """Install both examples into a folder, without a network. A build leaves files next to its sources, so
+    """Install the examples into a folder, without a network. A build leaves files next to its sources, so
     they are copied first."""
     for name in NAMES:
         shutil.copytree(

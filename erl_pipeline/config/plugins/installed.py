@@ -2,7 +2,8 @@
 
 Any package can add one: it names an object with a `settings` model in one of the entry-point groups below.
 Configurations choose it by the `type` of these settings. Scorers, advantages and surrogates are functions,
-which configurations choose by the names of their entry points. The project's own plug-ins are found in the same way.
+which configurations choose by the names of their entry points. The project's own plug-ins are found in the
+same way.
 """
 
 from __future__ import annotations
