@@ -177,13 +177,13 @@ def padded(sequences: Sequence[Sequence[int]]) -> torch.Tensor:
     return torch.tensor([[*sequence, *[0] * (longest - len(sequence))] for sequence in sequences])
 
 
-Contexts, Names = Sequence[Sequence[int]], Sequence[str]  # what was said so far, and what its next turn is
+Contexts = Sequence[Sequence[int]]  # what was said so far in each of some conversations
 Turn = tuple[list[int], list[float]]  # sampled tokens, and the log-probability of each in nats
-Speak = Callable[[Contexts, Names], list[Turn]]
+Speak = Callable[[Contexts, Sequence[str]], list[Turn]]  # a turn for each context; the texts name the turns
 
 
 @torch.no_grad()
-def sample(weights: Weights, seed: int, contexts: Contexts, names: Names) -> list[Turn]:
+def sample(weights: Weights, seed: int, contexts: Contexts, names: Sequence[str]) -> list[Turn]:
     """Draw turns at temperature 1. Each has a stream of its own, so that what is said depends on the seed and
     the turn's name, and not on who else speaks at the same time."""
     streams = [random.Random(f"{seed}/{name}") for name in names]
@@ -326,7 +326,7 @@ def learn(weights: Weights, optimizer: Optimizer, rows: Sequence[Trajectory]) ->
     return reinforced, take_step(weights, optimizer, supervised_loss(weights, good)) if good else 0.0
 
 
-def demonstrate(stream: random.Random, contexts: Contexts, _: Names) -> list[Turn]:
+def demonstrate(stream: random.Random, contexts: Contexts, _: Sequence[str]) -> list[Turn]:
     """What a scripted player says, who sees what the policy sees: it aims along a shortest way, guesses the
     words that its notes leave open, and reflects on what its moves have shown."""
     turns: list[Turn] = []

@@ -156,7 +156,7 @@ def policy_stages(config: RunConfig) -> tuple[Stage[Any], Stage[Any]]:
 
     Only what the method does with rollouts is planned, and no environment is asked for anything.
     """
-    sources = Sources(code={"environment": {}, "method": {}, "trainer": {}}, read=False)
+    sources = Sources(code={"environment": {}, "method": {}, "trainer": {}, "objective": {}}, read=False)
     planner = Planner(config, sources, external=frozenset({_TASKS, _FIRST, _ROLLOUTS}))
     policy = config.policy
     adapted = isinstance(policy, PretrainedPolicyConfig) and policy.lora is not None

@@ -20,7 +20,8 @@ SMALL: Mapping[str, Any] = {
     "evaluation": {"every": 2},
 }
 SOURCES = Sources(
-    code={"environment": {"lake": "1"}, "method": {"erl": "1"}, "trainer": {}}, weights="w" * 64
+    code={"environment": {"lake": "1"}, "method": {"erl": "1"}, "trainer": {}, "objective": {}},
+    weights="w" * 64,
 )
 DECOUPLED = "objective.correction={type: decoupled}"
 
