@@ -47,6 +47,7 @@ ELSEWHERE: Mapping[str, str] = {
     "examples/backwards/README.md": "examples/backwards.md",
     "examples/best_of_n/README.md": "examples/best_of_n.md",
     "examples/guess_number/README.md": "examples/guess_number.md",
+    "examples/own_objective/README.md": "examples/own_objective.md",
     "infra/README.md": "containers.md",
 }
 """Files outside `docs` that are part of the site -> their paths on the site."""

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from erl_pipeline.config.base import Settings
+from erl_pipeline.config.plugins.installed import function_of
 from storage.errors import ConfigError
 
 
@@ -84,18 +85,20 @@ class ObjectiveConfig(Settings):
     the loss is proportional to its tokens (or sequences) in the batch, times its weight.
     """
 
-    advantage_normalization: Literal["std", "mean"] = "std"
-    """`std`: rewards of a group minus their mean, divided by their standard deviation (GRPO, arXiv
-    2402.03300). `mean`: only minus their mean (Dr. GRPO, arXiv 2503.20783)."""
+    advantage_normalization: Annotated[str, function_of("advantages")] = "std"
+    """How the rewards of a group become advantages. `std`: minus their mean, divided by their standard
+    deviation (GRPO, arXiv 2402.03300). `mean`: only minus their mean (Dr. GRPO, arXiv 2503.20783). Or a
+    function of an installed package; `erl-pipeline plugins` lists them."""
     advantages_per: Literal["group", "subgroup"] = "subgroup"
     """Which rewards are compared. `subgroup`: those of rows with the same group and subgroup, if a method
     splits its groups, as ERL does by `memory.withhold` (Complementary RL, arXiv 2603.17621). So a row
     is compared only with others that also saw a memory, or also saw none. A row without a subgroup is
     compared with the other rows of its group that have none. `group`: those of the whole group."""
-    surrogate: Literal["ppo", "cispo"] = "ppo"
-    """What happens to ratios outside the clip range. `ppo`: the token gives no gradient (arXiv 1707.06347,
-    eq. 7). `cispo`: the clipped ratio, without gradient, weights the token's log-probability, so that every
-    token gives a gradient (MiniMax-M1, arXiv 2506.13585, eq. 4); `dual_clip` then has no meaning."""
+    surrogate: Annotated[str, function_of("surrogates")] = "ppo"
+    """The loss of each token: `ppo`, `cispo` or a function of an installed package (`erl-pipeline plugins`
+    lists them). `ppo` gives no gradient to a token whose ratio is outside the clip range (arXiv 1707.06347,
+    eq. 7). With `cispo` the clipped ratio, without gradient, weights the token's log-probability, so that
+    every token gives a gradient (MiniMax-M1, arXiv 2506.13585, eq. 4); `dual_clip` then has no meaning."""
     clip_low: float = Field(default=0.2, gt=0.0, lt=1.0)
     """The lower end of the clip range is `1 - clip_low`; it limits the ratio if the advantage is negative
     (PPO, arXiv 1707.06347, eq. 7)."""

@@ -1,55 +1,77 @@
-"""Advantages: how much better a trajectory was than the others of its group."""
+"""Advantages: how much better a trajectory was than the others of its group.
+
+They are found by name, in the group `erl_pipeline.advantages`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Protocol
+
+from erl_pipeline.config.plugins.installed import plugins
+from storage.errors import InputError
+
+if TYPE_CHECKING:
+    from storage.tables.trajectories import Trajectory
 
 EPSILON = 1e-6
 """Added to the standard deviation, so that nearly equal rewards do not blow up."""
 
 
+class AdvantageFunction(Protocol):
+    """Advantages from rewards. Any package can add one: a function that an entry point of
+    `erl_pipeline.advantages` names."""
+
+    def __call__(self, group: Sequence[Trajectory]) -> Sequence[float]:
+        """The advantage of each trajectory of one group: of one task and one role, at least one.
+
+        A trajectory with advantage 0 has no policy loss. Rewards are in `reward`; the other columns tell what
+        else may count, such as the number of tokens.
+        """
+        ...
+
+
+def std(group: Sequence[Trajectory]) -> list[float]:
+    """`(r - mean) / (std + EPSILON)` with the unbiased standard deviation (GRPO, arXiv 2402.03300, section
+    4.1.2); 0 for a group of one, or of equal rewards, which tells nothing."""
+    centred = mean(group)
+    if not any(centred):
+        return centred
+    variance = math.fsum(difference**2 for difference in centred) / (len(group) - 1)
+    return [difference / (math.sqrt(variance) + EPSILON) for difference in centred]
+
+
+def mean(group: Sequence[Trajectory]) -> list[float]:
+    """`r - mean` (Dr. GRPO, arXiv 2503.20783); 0 for a group of one, or of equal rewards."""
+    rewards = [row.reward for row in group]
+    if len(set(rewards)) == 1:  # The mean of equal numbers may differ from them in the last bit.
+        return [0.0] * len(rewards)
+    middle = math.fsum(rewards) / len(rewards)
+    return [reward - middle for reward in rewards]
+
+
 def group_advantages(
-    rewards: Sequence[float], group_keys: Sequence[Hashable], normalization: Literal["std", "mean"]
+    rows: Sequence[Trajectory], group_keys: Sequence[Hashable], function_name: str
 ) -> list[float]:
-    """Advantage of each trajectory within its group.
+    """The advantage of each row within the rows that have the same key.
 
-    `std`: `(r - mean) / (std + EPSILON)` with the unbiased standard deviation (GRPO, arXiv 2402.03300,
-    section 4.1.2). `mean`: `r - mean` (Dr. GRPO, arXiv 2503.20783). A group of one, or of equal rewards,
-    tells nothing: its advantages are exactly 0.
+    Raises ConfigError for a function that is unknown or cannot be used, and InputError where it does not give
+    one finite number for each row.
     """
-    advantages = [0.0] * len(rewards)
-    for members in _groups(rewards, group_keys):
-        mean = math.fsum(rewards[i] for i in members) / len(members)
-        scale = 1.0
-        if normalization == "std":
-            variance = math.fsum((rewards[i] - mean) ** 2 for i in members) / (len(members) - 1)
-            scale = math.sqrt(variance) + EPSILON
-        for i in members:
-            advantages[i] = (rewards[i] - mean) / scale
-    return advantages
-
-
-@dataclass(frozen=True)
-class GroupCount:
-    """How many groups there are, and how many of them tell nothing: those of one, or of equal rewards."""
-
-    groups: int
-    without_advantage: int
-
-
-def count_groups(rewards: Sequence[float], group_keys: Sequence[Hashable]) -> GroupCount:
-    """Count the groups that `group_advantages` compares."""
-    groups = len(set(group_keys))
-    return GroupCount(groups, groups - len(_groups(rewards, group_keys)))
-
-
-def _groups(rewards: Sequence[float], group_keys: Sequence[Hashable]) -> list[list[int]]:
-    """The members of each group in which rewards differ."""
+    function: AdvantageFunction = plugins("advantages")[function_name].value
     members: defaultdict[Hashable, list[int]] = defaultdict(list)
-    for index, (_, key) in enumerate(zip(rewards, group_keys, strict=True)):
+    for index, (_, key) in enumerate(zip(rows, group_keys, strict=True)):
         members[key].append(index)
-    return [group for group in members.values() if len({rewards[i] for i in group}) > 1]
+    advantages = [0.0] * len(rows)
+    for group in members.values():
+        found = [float(each) for each in function([rows[i] for i in group])]
+        if len(found) != len(group) or not all(map(math.isfinite, found)):
+            raise InputError(
+                f"objective.advantage_normalization: {function_name} gave {found} for the {len(group)} "
+                f"trajectories of {rows[group[0]].group_id}; it must give one finite number for each"
+            )
+        for i, advantage in zip(group, found, strict=True):
+            advantages[i] = advantage
+    return advantages

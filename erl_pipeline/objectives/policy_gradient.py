@@ -1,17 +1,30 @@
-"""The parts of the policy loss: the clipped surrogate of PPO and the KL divergence, token by token, and the
-weights with which tokens make up the loss of an optimizer batch."""
+"""The parts of the policy loss, token by token: surrogates, importance weights, losses of replayed tokens and
+the KL divergence; and the weights with which tokens make up the loss of an optimizer batch.
+
+Surrogates are found by name, in the group `erl_pipeline.surrogates`. A process that only plans looks the
+names up too, so torch is not imported here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
-import torch
+from erl_pipeline.config.plugins.installed import plugins
+from storage.errors import InputError
 
-from erl_pipeline.objectives.importance import bounded
+if TYPE_CHECKING:
+    import torch
 
 LossNormalization = Literal["token_mean", "sequence_mean", "sequence_sum"]
+LOG_RATIO_BOUND = 20.0
+"""Log-ratios are clamped to this many nats on both sides, so that their exponentials stay finite."""
+
+
+def bounded(log_ratio: torch.Tensor) -> torch.Tensor:
+    """Log-ratios clamped to `LOG_RATIO_BOUND`. Same shape."""
+    return log_ratio.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
 
 
 @dataclass(frozen=True)
@@ -22,6 +35,69 @@ class Surrogate:
     loss: torch.Tensor
     ratio: torch.Tensor
     clipped: torch.Tensor
+
+
+class SurrogateFunction(Protocol):
+    """The loss of each token, before importance weight and normalisation. Any package can add one: a function
+    that an entry point of `erl_pipeline.surrogates` names."""
+
+    def __call__(
+        self,
+        logprobs: torch.Tensor,
+        old_logprobs: torch.Tensor,
+        advantages: torch.Tensor,
+        *,
+        lowest_ratio: torch.Tensor,
+        highest_ratio: torch.Tensor,
+        dual_clip: torch.Tensor | None = None,
+    ) -> Surrogate:
+        """The losses of some tokens of a batch, each by itself: which tokens come together says nothing.
+
+        Args:
+            logprobs: `[tokens]`, nats, of the policy that is trained; gradients flow into them alone.
+            old_logprobs: `[tokens]`, nats, of the policy that the ratio is taken against.
+            advantages: `[tokens]`, each that of its trajectory.
+            lowest_ratio, highest_ratio: `[tokens]`, the clip range of the token's role.
+            dual_clip: `[tokens]`, infinite where a role has none; None where no role has one.
+        """
+        ...
+
+
+def surrogate_named(name: str) -> SurrogateFunction:
+    """The surrogate of an entry point; it raises InputError where its function gives other shapes than
+    `[tokens]`.
+
+    Raises ConfigError for a name that is unknown or cannot be used.
+    """
+    function: SurrogateFunction = plugins("surrogates")[name].value
+
+    def checked(
+        logprobs: torch.Tensor,
+        old_logprobs: torch.Tensor,
+        advantages: torch.Tensor,
+        *,
+        lowest_ratio: torch.Tensor,
+        highest_ratio: torch.Tensor,
+        dual_clip: torch.Tensor | None = None,
+    ) -> Surrogate:
+        found = function(
+            logprobs,
+            old_logprobs,
+            advantages,
+            lowest_ratio=lowest_ratio,
+            highest_ratio=highest_ratio,
+            dual_clip=dual_clip,
+        )
+        for part in ("loss", "ratio", "clipped"):
+            shape = tuple(getattr(found, part).shape)
+            if shape != tuple(logprobs.shape):
+                raise InputError(
+                    f"objective.surrogate: {name} gave a {part} of shape {list(shape)} for {len(logprobs)} "
+                    "tokens; it must give one number for each"
+                )
+        return found
+
+    return checked
 
 
 def clipped_surrogate(
@@ -43,12 +119,12 @@ def clipped_surrogate(
     ratio = bounded(logprobs - old_logprobs).exp()
     unclipped = ratio * advantages
     within_range = ratio.clamp(lowest_ratio, highest_ratio) * advantages
-    surrogate = torch.minimum(unclipped, within_range)
+    surrogate = unclipped.minimum(within_range)
     clipped = within_range < unclipped
     if dual_clip is not None:
         bound = dual_clip * advantages
         beyond = (advantages < 0) & (surrogate < bound)
-        surrogate = torch.where(beyond, bound, surrogate)
+        surrogate = bound.where(beyond, surrogate)
         clipped = clipped | beyond
     return Surrogate(loss=-surrogate, ratio=ratio.detach(), clipped=clipped)
 
@@ -60,17 +136,100 @@ def cispo_surrogate(
     *,
     lowest_ratio: torch.Tensor,
     highest_ratio: torch.Tensor,
+    dual_clip: torch.Tensor | None = None,
 ) -> Surrogate:
     """`-sg(clip(r, lowest, highest)) A log p` with `r = exp(logprobs - old_logprobs)`.
 
     CISPO (arXiv 2506.13585, eq. 4); Complementary RL trains its extractor with it (arXiv 2603.17621, eq. 3).
 
-    The gradient of a token is `clip(r) A grad log p`, not zero where the ratio is clipped. All tensors:
-    `[tokens]`; gradients flow into `logprobs` alone.
+    The gradient of a token is `clip(r) A grad log p`, not zero where the ratio is clipped; `dual_clip`
+    has no meaning. All tensors: `[tokens]`; gradients flow into `logprobs` alone.
     """
     ratio = bounded(logprobs.detach() - old_logprobs).exp()
     weight = ratio.clamp(lowest_ratio, highest_ratio)
     return Surrogate(loss=-weight * advantages * logprobs, ratio=ratio, clipped=weight != ratio)
+
+
+@dataclass(frozen=True)
+class ImportanceWeights:
+    """`weights`: `[tokens]`, after truncation or masking. `capped`: `[tokens]`, true where the raw weight
+    exceeded the cap."""
+
+    weights: torch.Tensor
+    capped: torch.Tensor
+
+
+def importance_weights(
+    old_logprobs: torch.Tensor,
+    behaviour_logprobs: torch.Tensor,
+    sequence: torch.Tensor,
+    *,
+    level: Literal["token", "sequence"],
+    mode: Literal["truncate", "mask"],
+    cap: float,
+) -> ImportanceWeights:
+    """Weights `exp(old - behaviour)` of the trainer's policy over the sampler's.
+
+    At `level` "sequence" the log-ratios of a sequence's tokens are summed and all its tokens get the
+    product. Above `cap`, `mode` "truncate" sets the weight to the cap (truncated importance sampling,
+    Ionides 2008; for the mismatch of engines Yao et al. 2025, "Your efficient RL framework secretly
+    brings you off-policy training") and "mask" sets it to 0.
+
+    Args:
+        old_logprobs, behaviour_logprobs: `[tokens]`, nats.
+        sequence: `[tokens]`, the number of the sequence that a token belongs to, from 0.
+    """
+    log_ratio = old_logprobs - behaviour_logprobs
+    if level == "sequence":
+        totals = log_ratio.new_zeros(int(sequence.max()) + 1 if len(sequence) else 0)
+        log_ratio = totals.index_add(0, sequence, log_ratio)[sequence]
+    raw = bounded(log_ratio).exp()
+    capped = raw > cap
+    weights = raw.clamp(max=cap) if mode == "truncate" else raw.masked_fill(capped, 0.0)
+    return ImportanceWeights(weights, capped)
+
+
+@dataclass(frozen=True)
+class ReplayedTokens:
+    """All `[tokens]`: `loss`, to be minimised; `ratio` w, and `weight` g(w) that replaces it, both without
+    gradient."""
+
+    loss: torch.Tensor
+    ratio: torch.Tensor
+    weight: torch.Tensor
+
+
+def replay_surrogate(
+    logprobs: torch.Tensor,
+    stored_logprobs: torch.Tensor,
+    advantages: torch.Tensor,
+    *,
+    shaping_beta: float | None = None,
+    weight_cap: float | None = None,
+) -> ReplayedTokens:
+    """`-A g(w)` with `w = exp(logprobs - stored_logprobs)`.
+
+    - `shaping_beta`: g(w) = w / (w + beta), the policy shaping of ExGRPO (arXiv 2510.02245, eq. 4). Its
+      gradient weighs `grad log p` by beta w / (w + beta)^2: most where the policy has come to find a token
+      unlikely, and little near w = 1.
+    - `weight_cap`: g(w) is min(w, cap), and weighs `grad log p` by just that, above the cap too (truncated
+      importance sampling, Ionides 2008).
+    - neither: g(w) = w.
+
+    All tensors: `[tokens]`, nats; gradients flow into `logprobs` alone. Not both may be given.
+    """
+    if shaping_beta is not None and weight_cap is not None:
+        raise ValueError("shaping_beta and weight_cap exclude each other")
+    ratio = bounded(logprobs - stored_logprobs).exp()
+    if shaping_beta is not None:
+        weight = ratio / (ratio + shaping_beta)
+        return ReplayedTokens(-advantages * weight, ratio.detach(), weight.detach())
+    if weight_cap is None:
+        return ReplayedTokens(-advantages * ratio, ratio.detach(), ratio.detach())
+    weight = ratio.detach().clamp(max=weight_cap)
+    # 1 in value; its gradient is that of the log-probability.
+    carrier = 1.0 + logprobs - logprobs.detach()
+    return ReplayedTokens(-advantages * weight * carrier, ratio.detach(), weight)
 
 
 def kl_estimate(
@@ -89,7 +248,7 @@ def kl_estimate(
         return difference
     if estimator == "k2":
         return difference.square() / 2
-    return torch.expm1(-difference) + difference
+    return (-difference).expm1() + difference
 
 
 def token_weights(token_counts: Sequence[int], normalization: LossNormalization) -> list[float]:

@@ -9,8 +9,7 @@ import pyarrow as pa
 import torch
 
 from erl_pipeline.config.objective import DecoupledCorrection
-from erl_pipeline.objectives.importance import bounded, importance_weights
-from erl_pipeline.objectives.policy_gradient import kl_estimate
+from erl_pipeline.objectives.policy_gradient import bounded, importance_weights, kl_estimate
 from storage.tables.parquet import TableFormat
 from storage.tables.trajectories import Trajectory
 

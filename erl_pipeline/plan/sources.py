@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.interface import MixturePart
 
-CodeOwner = Literal["environment", "examination", "method", "policy", "engine", "trainer"]
+CodeOwner = Literal["environment", "examination", "method", "policy", "engine", "trainer", "objective"]
 """Whose code is part of recipes: the plug-ins whose code people write and edit. `examination` is all that an
-environment offers, also what gives no bytes of a run, such as gold answers."""
+environment offers, also what gives no bytes of a run, such as gold answers. `objective` has the functions
+that give advantages and the loss."""
 
 NO_CODE: Mapping[CodeOwner, Mapping[str, str]] = {owner: {} for owner in get_args(CodeOwner)}
 
@@ -160,15 +161,21 @@ def _parts(config: RunConfig) -> list[MixturePart]:
 
 
 def _packages_of_others(config: RunConfig) -> dict[CodeOwner, list[str]]:
-    """Packages of the kind of policy, the engine and the trainer; none of the project's own, whose code the
-    versions of the stages guard."""
-    chosen: dict[CodeOwner, Plugin] = {
-        "policy": plugins("policies")[config.policy.type],
-        "engine": plugins("engines")[config.engine.type],
-        "trainer": plugins("trainers")[config.trainer.type],
+    """Packages of the kind of policy, the engine, the trainer and the objective; none of the project's own,
+    whose code the versions of the stages guard."""
+    objective = config.objective
+    chosen: dict[CodeOwner, list[Plugin]] = {
+        "policy": [plugins("policies")[config.policy.type]],
+        "engine": [plugins("engines")[config.engine.type]],
+        "trainer": [plugins("trainers")[config.trainer.type]],
+        "objective": [
+            plugins("advantages")[objective.advantage_normalization],
+            plugins("surrogates")[objective.surrogate],
+        ],
     }
     return {
-        owner: [each for each in plugin.packages if not plugin.is_own] for owner, plugin in chosen.items()
+        owner: [package for plugin in found if not plugin.is_own for package in plugin.packages]
+        for owner, found in chosen.items()
     }
 
 

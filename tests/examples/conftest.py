@@ -11,7 +11,7 @@ import pytest
 from tests.examples.installed import NAMES, PACKAGES, ROOT, Answer, Site, config_of, install, small
 
 # For the unit tests of their code, which need no installation.
-sys.path[:0] = [str(ROOT / "examples" / name) for name in (*PACKAGES, "realms")]
+sys.path[:0] = [str(ROOT / "examples"), *(str(ROOT / "examples" / name) for name in (*PACKAGES, "realms"))]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("guess_number", "best_of_n")
+NAMES = ("guess_number", "best_of_n", "own_objective")
 """The examples that the tiny policy plays."""
 PACKAGES = (*NAMES, "backwards")
 SMALL = (

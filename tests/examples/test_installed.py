@@ -18,7 +18,10 @@ def test_all_are_listed_with_package_and_version(site: Site) -> None:
     environment, method = found["environments", "guess_number"], found["methods", "best_of_n"]
     assert (environment["distribution"], environment["version"]) == ("erl-pipeline-guess-number", "0.1.0")
     assert (method["distribution"], method["version"]) == ("erl-pipeline-best-of-n", "0.1.0")
+    for group, name in (("advantages", "leave_one_out"), ("surrogates", "sapo")):
+        assert found[group, name]["distribution"] == "erl-pipeline-own-objective"
     assert found["environments", "frozen_lake"]["distribution"] == "erl-pipeline"
+    assert found["surrogates", "ppo"]["distribution"] == "erl-pipeline"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -60,11 +63,30 @@ def test_no_file_of_the_project_names_an_example() -> None:
     assert naming == []
 
 
-def plan(site: Site, trained: Trained) -> Answer:
-    """The plan of the environment's finished run, by its configuration."""
-    name = "guess_number"
+def plan(site: Site, trained: Trained, name: str = "guess_number") -> Answer:
+    """The plan of an example's finished run, by its configuration."""
     where = ("--store", trained.store, "--json", "--set", f"name={name}", *small())
     return site.erl_pipeline("plan", config_of(name), *where)
+
+
+def test_an_edited_objective_changes_the_update_and_not_the_rollouts_before_it(
+    site: Site, trained: Trained, tmp_path: Path
+) -> None:
+    edited = site.copy(tmp_path / "site")
+    source = edited.folder / "own_objective" / "__init__.py"
+    before = plan(site, trained, "own_objective").json
+    assert before["computed"] == 0
+
+    source.write_text(
+        source.read_text().replace("POSITIVE, NEGATIVE = 1.0, 1.05", "POSITIVE, NEGATIVE = 1.0, 1.5")
+    )
+    after = plan(edited, trained, "own_objective").json
+    reused = {(each["stage"], each["iteration"]) for each in after["artifacts"]} - {
+        (each["stage"], each["iteration"]) for each in after["artifacts"] if each["why"]
+    }
+    assert {("bootstrap", None), ("generate_rollouts", 1)} <= reused
+    why = {(each["stage"], each["iteration"]): each["why"] for each in after["artifacts"]}
+    assert "the code of own_objective has changed" in why["update_policy", 1]
 
 
 def test_an_edited_reward_is_another_plan_and_an_edited_comment_is_not(

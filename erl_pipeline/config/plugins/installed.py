@@ -1,9 +1,10 @@
-"""Installed plug-ins: environments, methods, kinds of policies, engines, trainers, runners and scorers, found
-by entry points.
+"""Installed plug-ins: environments, methods, kinds of policies, engines, trainers, runners and functions,
+found by entry points.
 
 Any package can add one: it names an object with a `settings` model in one of the entry-point groups below.
-Configurations choose it by the `type` of these settings. A scorer is a function, which configurations choose
-by the name of its entry point. The project's own plug-ins are found in the same way.
+Configurations choose it by the `type` of these settings. Scorers, advantages and surrogates are functions,
+which configurations choose by the names of their entry points. The project's own plug-ins are found in the
+same way.
 """
 
 from __future__ import annotations
@@ -19,13 +20,23 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from erl_pipeline.config.base import PluginSettings
 from storage.errors import ConfigError
 
 SettingsModel = type[PluginSettings]
-Group = Literal["environments", "methods", "policies", "engines", "trainers", "runners", "scorers"]
+Group = Literal[
+    "environments",
+    "methods",
+    "policies",
+    "engines",
+    "trainers",
+    "runners",
+    "scorers",
+    "advantages",
+    "surrogates",
+]
 
 _OWN = "erl-pipeline"
 
@@ -37,8 +48,8 @@ _INTERFACES: Mapping[Group, str] = {
     "trainers": "erl_pipeline.trainers.interface:TrainerPlugin",
     "runners": "erl_pipeline.plan.runner:RunnerPlugin",
 }
-"""Group -> the type of its objects; a scorer is any function. They are imported when plug-ins are looked up:
-each of them imports this package."""
+"""Group -> the type of its objects; the other groups have functions. They are imported when plug-ins are looked
+up: each of them imports this package."""
 
 NO_BYTES: Mapping[str, bool] = {"makes_bytes": False}
 """Metadata of a field of a plug-in's record whose code gives no byte of an artifact: it draws, explains,
@@ -196,7 +207,7 @@ def _load(group: Group, point: importlib.metadata.EntryPoint) -> tuple[Plugin | 
 
 def _type_problem(group: Group, value: Any, point: importlib.metadata.EntryPoint) -> str:
     """Why an object is no plug-in of a group; empty if it is one."""
-    if group == "scorers":
+    if group not in _INTERFACES:
         return "" if callable(value) else f"{point.value} is no function"
     interface = pkgutil.resolve_name(_INTERFACES[group])
     if not isinstance(value, interface):
@@ -233,3 +244,16 @@ def settings_of(group: Group) -> Any:
 
 def _named(value: Any) -> Any:
     return {"type": value} if isinstance(value, str) else value
+
+
+def function_of(group: Group) -> AfterValidator:
+    """What a setting that names a function of a group is checked by: there must be one of this name."""
+
+    def known(name: str) -> str:
+        try:
+            plugins(group)[name]
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        return name
+
+    return AfterValidator(known)

@@ -250,7 +250,7 @@ SCORE_EXPERIENCE = Stage(
     settings=ScoreSettings,
     compute=_compute,
     slice=_slice,
-    code=("trainer", "method"),
+    code=("trainer", "method", "objective"),
     needs="device",
 )
 
@@ -315,6 +315,6 @@ WEIGHTED_UPDATE = Stage(
     settings=UpdateSettings,
     compute=_update,
     slice=UPDATE_POLICY.slice,
-    code=("trainer", "method"),
+    code=("trainer", "method", "objective"),
     needs="device",
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from erl_pipeline.config.objective import ObjectiveConfig, ReplayLoss
 from erl_pipeline.config.optimizer import UpdateConfig
 from erl_pipeline.episodes.roles import NEVER_TRAINED, is_trainable, trainable
-from erl_pipeline.objectives.advantages import count_groups, group_advantages
+from erl_pipeline.objectives.advantages import group_advantages
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import (
@@ -181,11 +181,7 @@ def training_sequences(
     and role, or their subgroups where the objective compares those. Roles that are never trained and
     trajectories that were not scored are in no group and give no sequence."""
     trained = trainable(trajectories)
-    advantages = group_advantages(
-        [row.reward for row in trained],
-        [_group(row, objective) for row in trained],
-        objective.advantage_normalization,
-    )
+    advantages = _advantages(trained, objective)
     return [trajectory_sequence(row, advantage) for row, advantage in zip(trained, advantages, strict=True)]
 
 
@@ -197,13 +193,20 @@ def groups_by_role(trajectories: Sequence[Trajectory], objective: ObjectiveConfi
     roles: dict[str, str] = {}
     for row in trained:
         roles.setdefault(row.group_id, row.role)
+    groups: dict[tuple[str, str | None], list[float]] = {}
+    for row, advantage in zip(trained, _advantages(trained, objective), strict=True):
+        groups.setdefault(_group(row, objective), []).append(advantage)
     counters: dict[str, int] = {}
     for role in dict.fromkeys(roles.values()):
-        rows = [row for row in trained if roles[row.group_id] == role]
-        found = count_groups([row.reward for row in rows], [_group(row, objective) for row in rows])
-        counters[f"{GROUPS}_{role}"] = found.groups
-        counters[f"{ZERO_ADVANTAGE_GROUPS}_{role}"] = found.without_advantage
+        found = [any(advantages) for (group, _), advantages in groups.items() if roles[group] == role]
+        counters[f"{GROUPS}_{role}"] = len(found)
+        counters[f"{ZERO_ADVANTAGE_GROUPS}_{role}"] = found.count(False)
     return counters
+
+
+def _advantages(trained: Sequence[Trajectory], objective: ObjectiveConfig) -> list[float]:
+    keys = [_group(row, objective) for row in trained]
+    return group_advantages(trained, keys, objective.advantage_normalization)
 
 
 def _group(row: Trajectory, objective: ObjectiveConfig) -> tuple[str, str | None]:
@@ -228,6 +231,6 @@ UPDATE_POLICY = Stage(
     settings=UpdateSettings,
     compute=_compute,
     slice=_slice,
-    code=("trainer",),
+    code=("trainer", "objective"),
     needs="device",
 )

@@ -7,9 +7,13 @@ from dataclasses import replace
 import torch
 
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, ReplayLoss
-from erl_pipeline.objectives.importance import ImportanceWeights, importance_weights
-from erl_pipeline.objectives.policy_gradient import cispo_surrogate, clipped_surrogate, kl_estimate
-from erl_pipeline.objectives.shaping import replay_surrogate
+from erl_pipeline.objectives.policy_gradient import (
+    ImportanceWeights,
+    importance_weights,
+    kl_estimate,
+    replay_surrogate,
+    surrogate_named,
+)
 from erl_pipeline.trainers.local.observations import BatchLog, Statistics
 from erl_pipeline.trainers.local.packing import Microbatch
 from erl_pipeline.trainers.local.tokens import RoleColumns, TokenColumns, TokenLoss
@@ -121,6 +125,7 @@ class PolicyLoss:
         replayed: ReplayedPart | None = None,
     ) -> None:
         self._objective = objective
+        self._surrogate_of = surrogate_named(objective.surrogate)
         self._columns = columns
         self._roles = roles
         self._old_logprobs = old_logprobs
@@ -167,27 +172,21 @@ class PolicyLoss:
         return total
 
     def _surrogate(self, logprobs: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Clipped surrogate of each token of a chunk, times its importance weight under `decoupled`."""
+        """The surrogate of each token of a chunk, times its importance weight under `decoupled`."""
         roles, behaviour = self._roles, self._columns.behaviour_logprobs[tokens]
         olds, importance = behaviour, None
         if isinstance(self._objective.correction, DecoupledCorrection):
             olds = logprobs.detach() if self._old_logprobs is None else self._old_logprobs[tokens]
             importance = self._importance(olds, tokens)
         advantages = self._columns.advantages[tokens]
-        lowest, highest = roles.lowest_ratio[tokens], roles.highest_ratio[tokens]
-        if self._objective.surrogate == "cispo":
-            surrogate = cispo_surrogate(
-                logprobs, olds, advantages, lowest_ratio=lowest, highest_ratio=highest
-            )
-        else:
-            surrogate = clipped_surrogate(
-                logprobs,
-                olds,
-                advantages,
-                lowest_ratio=lowest,
-                highest_ratio=highest,
-                dual_clip=None if roles.dual_clip is None else roles.dual_clip[tokens],
-            )
+        surrogate = self._surrogate_of(
+            logprobs,
+            olds,
+            advantages,
+            lowest_ratio=roles.lowest_ratio[tokens],
+            highest_ratio=roles.highest_ratio[tokens],
+            dual_clip=None if roles.dual_clip is None else roles.dual_clip[tokens],
+        )
         self._observe_fresh("ratio", surrogate.ratio, tokens)
         self._log.add("ratio", surrogate.ratio, tokens)
         # The loss of a replayed token knows no clip range.

@@ -1,3 +1,5 @@
+"""Losses of single tokens, importance weights and weights of tokens, worked out by hand."""
+
 from __future__ import annotations
 
 import math
@@ -5,7 +7,18 @@ import math
 import pytest
 import torch
 
-from erl_pipeline.objectives.policy_gradient import Surrogate, cispo_surrogate, clipped_surrogate
+from erl_pipeline.objectives.policy_gradient import (
+    LossNormalization,
+    Surrogate,
+    cispo_surrogate,
+    clipped_surrogate,
+    importance_weights,
+    kl_estimate,
+    replay_surrogate,
+    surrogate_named,
+    token_weights,
+)
+from storage.errors import ConfigError
 
 
 def surrogate(ratio: float, advantage: float, dual_clip: float | None = None) -> tuple[Surrogate, float]:
@@ -87,3 +100,132 @@ def test_cispo_weighs_log_probabilities_by_the_clipped_ratio(
     assert -float(gradient) == pytest.approx(coefficient)
     assert float(result.ratio) == pytest.approx(ratio)
     assert bool(result.clipped) is clipped
+
+
+# Ratios 2, 3, 1/2 in the first sequence and 1/4 in the second.
+OLD = torch.tensor([2.0, 3.0, 0.5, 0.25]).log()
+BEHAVIOUR = torch.zeros(4)
+SEQUENCE = torch.tensor([0, 0, 0, 1])
+
+
+def test_token_weights_above_the_cap_are_truncated() -> None:
+    result = importance_weights(OLD, BEHAVIOUR, SEQUENCE, level="token", mode="truncate", cap=2.5)
+    assert result.weights.tolist() == pytest.approx([2.0, 2.5, 0.5, 0.25])
+    assert result.capped.tolist() == [False, True, False, False]
+
+
+def test_masked_weights_above_the_cap_become_zero() -> None:
+    result = importance_weights(OLD, BEHAVIOUR, SEQUENCE, level="token", mode="mask", cap=2.5)
+    assert result.weights.tolist() == pytest.approx([2.0, 0.0, 0.5, 0.25])
+
+
+def test_sequence_weights_are_products_over_the_sequence() -> None:
+    result = importance_weights(OLD, BEHAVIOUR, SEQUENCE, level="sequence", mode="truncate", cap=10.0)
+    assert result.weights.tolist() == pytest.approx([3.0, 3.0, 3.0, 0.25])
+    masked = importance_weights(OLD, BEHAVIOUR, SEQUENCE, level="sequence", mode="mask", cap=2.5)
+    assert masked.weights.tolist() == pytest.approx([0.0, 0.0, 0.0, 0.25])
+    assert masked.capped.tolist() == [True, True, True, False]
+
+
+def test_log_ratios_are_bounded() -> None:
+    result = importance_weights(
+        torch.tensor([0.0]),
+        torch.tensor([-90.0]),
+        torch.tensor([0]),
+        level="token",
+        mode="truncate",
+        cap=1e12,
+    )
+    assert result.weights.item() == pytest.approx(math.exp(20))
+
+
+def weight_and_slope(ratio: float, **settings: float | None) -> tuple[float, float]:
+    """The shaped weight that replaces w in the loss, and the factor of the log-probability's gradient."""
+    stored = torch.tensor([math.log(0.02)])
+    logprobs = (stored + math.log(ratio)).requires_grad_()
+    surrogate = replay_surrogate(logprobs, stored, torch.tensor([-1.0]), **settings)
+    surrogate.loss.sum().backward()
+    assert logprobs.grad is not None
+    assert float(surrogate.ratio) == pytest.approx(ratio)
+    assert float(surrogate.loss.detach()) == pytest.approx(float(surrogate.weight))
+    return float(surrogate.weight), float(logprobs.grad)
+
+
+@pytest.mark.parametrize(("ratio", "weight", "slope"), [(1.0, 0.9091, 0.0826), (0.1, 0.5, 0.25)])
+def test_shaping_weighs_a_token_by_how_unlikely_it_has_become(
+    ratio: float, weight: float, slope: float
+) -> None:
+    found = weight_and_slope(ratio, shaping_beta=0.1)
+    assert found == pytest.approx((weight, slope), abs=5e-5)
+
+
+def test_without_shaping_the_weight_is_the_ratio() -> None:
+    assert weight_and_slope(3.0) == pytest.approx((3.0, 3.0))
+
+
+def test_a_capped_weight_keeps_its_gradient() -> None:
+    assert weight_and_slope(3.0, weight_cap=5.0) == pytest.approx((3.0, 3.0))
+    assert weight_and_slope(20.0, weight_cap=5.0) == pytest.approx((5.0, 5.0))
+
+
+def test_a_weight_is_shaped_or_capped() -> None:
+    with pytest.raises(ValueError, match="exclude each other"):
+        weight_and_slope(1.0, shaping_beta=0.1, weight_cap=5.0)
+
+
+def test_estimators_at_a_ratio_of_two() -> None:
+    # d = log 2: k3 = 1/2 - 1 + log 2.
+    policy, reference = torch.tensor([math.log(0.5)]), torch.tensor([math.log(0.25)])
+    assert kl_estimate(policy, reference, "k1").item() == pytest.approx(0.6931472)
+    assert kl_estimate(policy, reference, "k2").item() == pytest.approx(0.2402265)
+    assert kl_estimate(policy, reference, "k3").item() == pytest.approx(0.1931472)
+
+
+def test_k1_and_k3_have_the_divergence_as_their_mean() -> None:
+    policy, reference = torch.tensor([0.7, 0.2, 0.1]), torch.tensor([0.3, 0.3, 0.4])
+    exact = 0.7 * math.log(7 / 3) + 0.2 * math.log(2 / 3) + 0.1 * math.log(1 / 4)
+    for estimator in ("k1", "k3"):
+        estimates = kl_estimate(policy.log(), reference.log(), estimator)
+        assert float((policy * estimates).sum()) == pytest.approx(exact, abs=1e-6)
+    assert bool((kl_estimate(policy.log(), reference.log(), "k3") >= 0).all())
+
+
+def test_k2_has_the_gradient_of_the_divergence() -> None:
+    logits, reference = torch.tensor([0.3, -0.2, 0.5], requires_grad=True), torch.tensor([0.3, 0.3, 0.4])
+    exact = torch.softmax(logits, 0) @ (torch.log_softmax(logits, 0) - reference.log())
+    (expected,) = torch.autograd.grad(exact, logits)
+    logprobs = torch.log_softmax(logits, 0)
+    mean = logprobs.exp().detach() @ kl_estimate(logprobs, reference.log(), "k2")
+    (actual,) = torch.autograd.grad(mean, logits)
+    assert actual.tolist() == pytest.approx(expected.tolist(), abs=1e-6)
+
+
+# Two sequences: one token with loss 6, three tokens with loss 2 each.
+COUNTS = [1, 3]
+
+
+def aggregated(normalization: LossNormalization) -> float:
+    first, second = token_weights(COUNTS, normalization)
+    return first * 6 + second * (2 + 2 + 2)
+
+
+def test_token_mean_counts_every_token_alike() -> None:
+    assert aggregated("token_mean") == pytest.approx((6 + 2 + 2 + 2) / 4)
+
+
+def test_sequence_mean_counts_every_sequence_alike() -> None:
+    assert aggregated("sequence_mean") == pytest.approx((6 + 2) / 2)
+
+
+def test_sequence_sum_lets_long_sequences_weigh_more() -> None:
+    assert aggregated("sequence_sum") == pytest.approx((6 + 6) / 2)
+
+
+def test_surrogates_are_found_by_name_with_the_same_arguments() -> None:
+    one, low, high, dual = torch.ones(1), torch.tensor([0.9]), torch.tensor([1.1]), torch.tensor([2.0])
+    given = (math.log(1.5) * one, torch.zeros(1), one)
+    for name, loss in (("ppo", -1.1), ("cispo", -1.1 * math.log(1.5))):
+        found = surrogate_named(name)(*given, lowest_ratio=low, highest_ratio=high, dual_clip=dual)
+        assert found.loss.tolist() == pytest.approx([loss], abs=1e-6)
+    with pytest.raises(ConfigError, match="clip: no such type of surrogates; there are cispo, ppo"):
+        surrogate_named("clip")
