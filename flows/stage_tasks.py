@@ -15,7 +15,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, wait
 from contextvars import copy_context
 from pathlib import Path
@@ -24,7 +24,8 @@ from types import TracebackType
 from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.plan.job import StageJob, StageOutcome
 from erl_pipeline.plan.runner import RunnerCall
-from flows.submissions import StagePool, Submissions, TaskOptions
+from flows.stage_pools import StagePool
+from flows.submissions import Submissions, TaskOptions
 from storage.artifacts.manifest import Manifest
 
 _LOOK_SECONDS = 0.2
@@ -33,7 +34,7 @@ _PATIENCE_SECONDS = 3.0
 
 
 class StageTasks:
-    """A `Runner` whose computed stages are tasks of one flow run.
+    """A `Runner` whose computed stages are tasks of one flow run, which Prefect runs again.
 
     Args:
         options: by the names of stages.
@@ -41,6 +42,8 @@ class StageTasks:
 
     Raises ConfigError for options of a stage that the run's plan does not have.
     """
+
+    retries = True
 
     def __init__(
         self,
@@ -55,7 +58,6 @@ class StageTasks:
         self._log_file = log_file
         self._url = ""
         self._lost = False
-        self._without_prefect = False
         self._flow: Future[None] | None = None
 
     def __enter__(self) -> StageTasks:
@@ -83,11 +85,6 @@ class StageTasks:
     def workers(self) -> int:
         """How many stages can be computed at the same time."""
         return self._pool.workers
-
-    @property
-    def retries(self) -> bool:
-        """Whether failed stages are run again here, by Prefect."""
-        return not self._without_prefect
 
     def prepare(self) -> None:
         """Wait until the flow run has begun.
@@ -153,7 +150,7 @@ class StageTasks:
         # Else Prefect's handlers print a traceback for each line that a lost server does not take.
         logging.raiseExceptions = False
         from flows.local_server import WentAway, log_to_file, prefect_api
-        from flows.training_flow import run_training
+        from flows.training_flow import compute_submitted, run_training
 
         try:
             with log_to_file(self._log_file), prefect_api(self._log_file) as self._url:
@@ -162,22 +159,5 @@ class StageTasks:
             if not self._lost:
                 self._call.listener.warn(f"{error}. The run continues without it")
             self._lost = True
-            self._compute_without_prefect()
-
-    def _compute_without_prefect(self) -> None:
-        """Compute what is still submitted; nothing, if the run has ended."""
-        self._without_prefect = True
-        self._submissions.ready.set()
-        while self._submissions.error is None and (submission := self._submissions.take()):
-            computing = self._pool.submit(submission.job, self._call.listener, self._call.stop)
-            computing.add_done_callback(_hand_over(submission.result))
-
-
-def _hand_over(result: Future[Manifest]) -> Callable[[Future[Manifest]], None]:
-    def hand_over(ended: Future[Manifest]) -> None:
-        if error := ended.exception():
-            result.set_exception(error)
-        else:
-            result.set_result(ended.result())
-
-    return hand_over
+            self._submissions.ready.set()
+            compute_submitted(self._submissions)

@@ -30,7 +30,7 @@ def run_with_ray(settings: RayConfig, call: RunnerCall, body: Callable[[Runner],
         from flows.ray.pool import RayPool  # here, since it imports Ray
 
         with (
-            RayPool(call, settings) as pool,
+            RayPool(call, settings, folder) as pool,
             StageTasks(call, pool, settings.stages, folder / "prefect.log") as tasks,
         ):
             body(tasks)

@@ -112,10 +112,7 @@ def test_order_outcomes_and_bytes_are_those_of_in_process(
     }
     second = next(run for run in task_runs if run["name"] == "write 1 of iteration 1")
     first = next(run for run in task_runs if run["name"] == "write 0 of iteration 1")
-    assert second["task_inputs"] == {
-        "artifact_id": [],
-        "wait_for": [{"input_type": "task_run", "id": first["id"]}],
-    }
+    assert second["task_inputs"]["inputs"] == [{"input_type": "task_run", "id": first["id"]}]
     assert first["start_time"] <= first["end_time"] <= second["start_time"]
     assert second["state"]["message"] == f"Committed artifact {stages[1].artifact_id}"
     artifacts = ask(api, "artifacts", flow_runs={"id": {"any_": [flow_run["id"]]}})
@@ -153,14 +150,13 @@ def test_a_worker_that_is_killed_is_replaced_and_its_stage_computed_again(api: s
     (outcome,) = walk(PREFECT, TWO_PROCESSES, store, [stage], listener=listener)
     assert outcome.counters["names"] == 1
     ((_, warning),) = [each for each in listener.told if each[0] == "warn"]
-    assert str(warning).startswith("die_once survivor of iteration 1: worker process ")
-    assert "ended by SIGKILL" in str(warning)
+    assert str(warning).startswith(
+        "die_once survivor of iteration 1: the worker process ended abruptly; see "
+    )
     (names,) = file_hashes(store, [stage.artifact_id])
     assert list(names) == ["names.txt"]
     states = [run["state_type"] for run in task_runs_of(api, flow_run_of(api, store))]
-    assert states == ["COMPLETED"]
-    (run,) = task_runs_of(api, flow_run_of(api, store))
-    assert run["run_count"] == 2
+    assert states == ["CRASHED", "COMPLETED"]
 
 
 def test_workers_that_compute_stop_when_they_are_asked_to(api: str, store: Path, tmp_path: Path) -> None:
