@@ -16,7 +16,7 @@ from prefect.states import Crashed
 from prefect.tasks import Task
 
 from erl_pipeline.plan.resources import WorkerSettings
-from flows.dead_drivers import add_tag, end_left_behind
+from flows.orphans import add_tag, end_left_behind
 from flows.submissions import Work
 from storage.runs.identity import run_identity
 

@@ -35,8 +35,8 @@ from prefect.tasks import MaterializingTask
 from erl_pipeline.engines.interface import Interrupted
 from erl_pipeline.plan.job import StageJob
 from erl_pipeline.plan.runner import MOST_DEATHS, WorkerDied
-from flows.dead_drivers import FLOW
 from flows.local_server import OrchestratorError, WentAway
+from flows.orphans import FLOW
 from flows.page import RunPage
 from flows.stage_pools import Place
 from flows.stage_worker import STOPPED, compute_stage, may_pass
@@ -48,6 +48,8 @@ _LOOK_SECONDS = 0.1
 _STATE_SECONDS = 2.0
 _TABLE_SECONDS = 10.0
 _REQUEST_SECONDS = 10.0
+_TRIES_FOR_SLOTS = 5
+"""How often the engine asks again for a slot of a limit when the server says that its database is busy."""
 _RECONNECTIONS = 0  # The next event tries again, and sends those before it that were not confirmed.
 
 
@@ -124,13 +126,15 @@ def run_stages(run: str, store: str) -> State[None]:
 
 
 # Prefect sends the flow to worker processes; they find its function by this module's name for it.
-_TRAINING = flow(name=FLOW, flow_run_name="{run}", persist_result=False)(run_stages)
+TRAINING = flow(name=FLOW, flow_run_name="{run}", persist_result=False)(run_stages)
+"""The flow of a training that no schedule has begun. A user's hooks are added as to any flow of Prefect, such
+as by `@TRAINING.on_failure`."""
 
 
 def _begin_flow(submissions: Submissions) -> None:
     token = _BEGUN.set(submissions)
     try:
-        _TRAINING(submissions.call.worker.run, submissions.call.worker.store_uri, return_state=True)
+        TRAINING(submissions.call.worker.run, submissions.call.worker.store_uri, return_state=True)
     finally:
         _BEGUN.reset(token)
 
@@ -246,7 +250,8 @@ class _StageTaskRuns:
         }
         # The walk has waited for these already.
         before: set[RunInput] = {TaskRunResult(id=self._made[each]) for each in inputs if each in self._made}
-        future = place.submit(task, parameters=parameters, dependencies={"inputs": before})
+        with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: _TRIES_FOR_SLOTS}):
+            future = place.submit(task, parameters=parameters, dependencies={"inputs": before})
         done = threading.Event()
         future.add_done_callback(lambda _: done.set())
         while not done.wait(_LOOK_SECONDS):

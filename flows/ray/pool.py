@@ -20,7 +20,7 @@ from erl_pipeline.plan.runner import RunnerCall
 from flows.nodes.check import differences, require_fit
 from flows.nodes.survey import survey_of, uri_for_all
 from flows.places import Loss, Places
-from flows.ray.deaths import DEATHS
+from flows.ray.actor_work import DEATHS
 from flows.ray.kept_nodes import KeptNodes
 from flows.ray.nodes import ClusterNode, living_nodes
 from flows.ray.remote_worker import RemoteWorker

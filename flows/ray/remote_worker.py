@@ -18,8 +18,7 @@ from erl_pipeline.plan.job import StageJob
 from erl_pipeline.plan.runner import RunnerCall, WorkerDied
 from flows.places import NoWorkerLeft
 from flows.ray.actor import LINE
-from flows.ray.actor_work import ActorWork
-from flows.ray.deaths import DEATHS
+from flows.ray.actor_work import DEATHS, ActorWork
 from flows.ray.kept_nodes import KeptNodes, Loan, NodeLost
 from flows.ray.nodes import ClusterNode
 from flows.stage_reports import CallsPassedOn, Reports

@@ -25,7 +25,7 @@ from flows import stage_tasks
 from flows.local_server import answers
 from flows.runner import PREFECT, PrefectConfig
 from flows.submissions import TaskOptions
-from flows.training_flow import StageTimedOut
+from flows.training_flow import TRAINING, StageTimedOut
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError
 from storage.runs.run import RunStore
@@ -295,6 +295,20 @@ def test_an_artifact_is_an_asset_with_those_that_it_was_made_from(api: str, stor
     assert made_from == [[], [keys[0]]]
 
 
+def test_a_state_hook_of_the_user_is_called(api: str, store: Path) -> None:
+    seen: list[tuple[str, str]] = []
+
+    @TRAINING.on_completion
+    def note(_flow: Any, flow_run: Any, state: Any) -> None:
+        seen.append((flow_run.name, state.type.value))
+
+    try:
+        walk(PREFECT, THREADS, store, chain(1))
+    finally:
+        TRAINING.on_completion_hooks.remove(note)
+    assert seen == [("small", "COMPLETED")]
+
+
 def test_options_of_an_unknown_stage_are_refused(store: Path) -> None:
     settings = PrefectConfig(stages={"wrote": TaskOptions(timeout_seconds=1)})
     with pytest.raises(ConfigError, match=r"runner\.stages: wrote: no such stage; the run has write"):
@@ -426,7 +440,7 @@ import sys
 from pathlib import Path
 from flows.runner import PREFECT, PrefectConfig
 from flows.submissions import TaskOptions
-from flows.training_flow import StageTimedOut
+from flows.training_flow import TRAINING, StageTimedOut
 from tests.flows.small_plans import WAIT_TO_STOP, planned, walk
 store = Path(sys.argv[1])
 stages = [planned(WAIT_TO_STOP, "one", folder=store)]
