@@ -19,6 +19,8 @@ from flows.deployments import (
     deploy,
     every,
     find,
+    in_words,
+    is_skip,
     of_run,
     pause,
     remove,
