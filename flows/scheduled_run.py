@@ -1,4 +1,4 @@
-"""What every scheduled flow does around its work: the run's lock, a device's slot, signals, the final state."""
+"""What every scheduled flow does around its work: the run's lock, a device, signals, the final state."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -138,6 +139,8 @@ class ProcessWork:
             with self._log.open("ab") as log:
                 for descriptor in (1, 2):
                     os.dup2(log.fileno(), descriptor)
+        # Prefect would end the task by SystemExit, for which the driver would wait for ever.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         # Each time, since Prefect gives each task the driver's variables.
         os.environ.update(self._environment)
         return reports_to(self._reports)
