@@ -33,6 +33,25 @@ _PATIENCE_SECONDS = 3.0
 """How many seconds an ended run waits for an API that does not answer."""
 
 
+PREFECT_VARIABLES = {
+    # Prefect's client reports usage to its makers unless this is set before the import.
+    "DO_NOT_TRACK": "1",
+    # Else Prefect would start a server of its own where one of its threads does not know the API's URL.
+    "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
+    # Else Prefect prints each event that a lost server does not take; the run says that once, at its end.
+    "PREFECT_INTERNAL_LOGGING_LEVEL": "CRITICAL",
+}
+"""Environment variables of processes that import Prefect, where the user has not set them."""
+
+
+def prepare_for_prefect() -> None:
+    """Set what Prefect reads when it is imported; to be called before that."""
+    for name, value in PREFECT_VARIABLES.items():
+        os.environ.setdefault(name, value)
+    # Else Prefect's handlers print a traceback for each line that a lost server does not take.
+    logging.raiseExceptions = False
+
+
 class StageTasks:
     """A `Runner` whose computed stages are tasks of one flow run, which Prefect runs again.
 
@@ -141,14 +160,7 @@ class StageTasks:
             ended.set_result(None)
 
     def _run_flow(self) -> None:
-        # Prefect's client reports usage to its makers unless this is set before the import.
-        os.environ.setdefault("DO_NOT_TRACK", "1")
-        # Else Prefect would start a server of its own where one of its threads does not know the API's URL.
-        os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_ENABLED", "false")
-        # Else Prefect prints each event that a lost server does not take; the run says that once, at its end.
-        os.environ.setdefault("PREFECT_INTERNAL_LOGGING_LEVEL", "CRITICAL")
-        # Else Prefect's handlers print a traceback for each line that a lost server does not take.
-        logging.raiseExceptions = False
+        prepare_for_prefect()
         from flows.local_server import WentAway, log_to_file, prefect_api
         from flows.training_flow import compute_submitted, run_training
 

@@ -299,7 +299,7 @@ def test_a_state_hook_of_the_user_is_called(api: str, store: Path) -> None:
     seen: list[tuple[str, str]] = []
 
     @TRAINING.on_completion
-    def note(_flow: Any, flow_run: Any, state: Any) -> None:
+    def note(flow: Any, flow_run: Any, state: Any) -> None:
         seen.append((flow_run.name, state.type.value))
 
     try:
