@@ -199,8 +199,8 @@ class _StageTaskRuns:
         self._submissions = submissions
         self._call = submissions.call
         self._page = page
-        self._made: dict[str, UUID] = {}
-        """Artifacts, and the task runs that have made them."""
+        self._made: dict[str, tuple[UUID, str]] = {}
+        """Artifacts, and the task runs that have made them with their titles."""
 
     def compute(self, submission: Submission) -> None:
         """Compute a stage, again where its worker dies, and give the result to the thread of the run."""
@@ -230,7 +230,8 @@ class _StageTaskRuns:
         task: MaterializingTask[Any, Any] = MaterializingTask(
             compute_stage,
             assets=[self._asset(planned.artifact_id, planned.title)],
-            asset_deps=[self._asset(each) for each in inputs],
+            # Prefect finds some of these by itself; it takes equal ones for one.
+            asset_deps=[self._asset(each, self._made.get(each, (None, None))[1]) for each in inputs],
             materialized_by="erl-pipeline",
             name=planned.stage.name,
             task_run_name="{title}",
@@ -249,7 +250,9 @@ class _StageTaskRuns:
             "retries": len(delays),
         }
         # The walk has waited for these already.
-        before: set[RunInput] = {TaskRunResult(id=self._made[each]) for each in inputs if each in self._made}
+        before: set[RunInput] = {
+            TaskRunResult(id=self._made[each][0]) for each in inputs if each in self._made
+        }
         with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: _TRIES_FOR_SLOTS}):
             future = place.submit(task, parameters=parameters, dependencies={"inputs": before})
         done = threading.Event()
@@ -278,7 +281,7 @@ class _StageTaskRuns:
             raise found
         if not isinstance(found, Manifest):
             raise OrchestratorError(f"Prefect did not run {planned.title}: {state.name}: {state.message}")
-        self._made[found.artifact_id] = future.task_run_id
+        self._made[found.artifact_id] = (future.task_run_id, planned.title)
         return found
 
     def _asset(self, artifact_id: str, title: str | None = None) -> Asset:
