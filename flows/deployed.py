@@ -19,8 +19,7 @@ from prefect.client.schemas.objects import ConcurrencyLimitStrategy, StateType
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.sorting import FlowRunSort
 
-from flows.deployments import FLOWS, TAG, FlowName
-from flows.schedule_words import CANCELLED, in_words, is_skip, schedule_in_words
+from flows.deployments import CANCELLED, FLOWS, TAG, FlowName, in_words, is_skip, schedule_in_words
 from flows.scheduled_run import SKIPPED, Overlap
 
 _PAGE = 200

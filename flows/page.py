@@ -10,15 +10,19 @@ from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.objects import TERMINAL_STATES
+from prefect.client.schemas.objects import TERMINAL_STATES, State
+from prefect.exceptions import ObjectNotFound
+from prefect.states import Crashed
+from prefect.tasks import Task
 
 from erl_pipeline.plan.resources import WorkerSettings
-from flows.dead_drivers import add_tag, end_left_behind
+from flows.orphans import add_tag, end_left_behind
 from flows.submissions import Work
 from storage.runs.identity import run_identity
 
 _LOOK_SECONDS = 0.05
 _RECORDING_SECONDS = 60.0
+_KNOWN_SECONDS = 2.0
 
 
 class RunPage:
@@ -61,6 +65,23 @@ class RunPage:
         """Whether somebody has cancelled the flow run, such as on Prefect's page."""
         state = client.read_flow_run(UUID(self.flow_run_id)).state
         return state is not None and (state.is_cancelling() or state.is_cancelled())
+
+    def crashed(self, task: Task[Any, Any], task_run_id: UUID, title: str, message: str) -> None:
+        """Show the task run of a worker that has died, of which the server may not have heard before."""
+        state: State[None] = Crashed(message=message)
+        deadline = time.monotonic() + _KNOWN_SECONDS
+        try:
+            with get_client(sync_client=True) as client:
+                while time.monotonic() < deadline:
+                    try:
+                        client.set_task_run_state(task_run_id, state, force=True)
+                        return
+                    except ObjectNotFound:
+                        time.sleep(_LOOK_SECONDS)
+                flow_run, key = UUID(self.flow_run_id), str(task_run_id)
+                client.create_task_run(task, flow_run, key, id=task_run_id, name=title, state=state)
+        except httpx.HTTPError:
+            return  # The end of the flow run says that the API is gone.
 
     def await_records(self) -> int:
         """Wait until the server has written what it received, since a local server is about to stop; returns

@@ -54,7 +54,7 @@ def run_with_prefect(settings: PrefectConfig, call: RunnerCall, body: Callable[[
     if settings.task_runner == "threads":
         pool = ThreadPool(call)
     else:
-        pool = ProcessPool(call, settings.workers, folder / "workers.log")
+        pool = ProcessPool(call, settings.workers, folder)
     with pool, StageTasks(call, pool, settings.stages, folder / "prefect.log") as tasks:
         body(tasks)
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import os
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
+from uuid import UUID
 
-from prefect.client.schemas.objects import State
+import httpx
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.objects import ConcurrencyLeaseHolder, State
+from prefect.exceptions import PrefectHTTPStatusError
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
@@ -28,7 +34,7 @@ from flows.worker_link import (
     WorkerLink,
     link_to_worker,
 )
-from storage.errors import InputError, PipelineError, RunBusy
+from storage.errors import ConfigError, InputError, PipelineError, RunBusy
 from storage.runs.run import Run, RunStore
 
 if TYPE_CHECKING:
@@ -41,6 +47,11 @@ Overlap = Literal["skip", "wait"]
 SKIPPED = "Skipped"
 
 _BUSY_SECONDS = 2.0
+LEASE_SECONDS = 60.0
+"""How many seconds the slot of a killed process stays taken: the shortest lease that Prefect gives."""
+
+_LOOK_SECONDS = 2.0
+_RENEW_SECONDS = 15.0
 
 Logger = logging.Logger | logging.LoggerAdapter[Any]
 
@@ -76,7 +87,6 @@ def work_on_run(request: ScheduledRun, work: Callable[[OpenRun], str]) -> State[
 
     def attempt(stop: threading.Event, logger: Logger, link: WorkerLink) -> State[None]:
         from erl_pipeline.runs.driver import open_run
-        from flows.device_slot import device_slot
 
         run = find_or_begin(request)
         config = run_config(run)
@@ -169,3 +179,94 @@ def listener_for(run: Run, config: RunConfig, logger: Logger, link: WorkerLink) 
             logger.warning("%s", message)
 
     return Reporter()
+
+
+@contextmanager
+def device_slot(
+    limit: str | None, flow_run_id: str, stop: threading.Event, tell: Callable[[str], None]
+) -> Iterator[None]:
+    """Wait for a slot of the limit and hold it inside this context.
+
+    Args:
+        limit: name of a global concurrency limit of Prefect; None to hold no slot.
+        stop: ends the waiting. It is also set when the slot is lost, because then another run may get the
+            device.
+        tell: called with a line of text when waiting begins and ends, and when the slot is lost.
+
+    Raises:
+        ConfigError: Prefect has no limit of that name.
+        Interrupted: `stop` was set while waiting.
+    """
+    if limit is None:
+        yield
+        return
+    with get_client(sync_client=True) as client:
+        lease = _acquire(client, limit, flow_run_id, stop, tell)
+        done = threading.Event()
+        # Prefect keeps its settings, such as the API's URL, in context variables: the thread needs a copy.
+        renew = partial(contextvars.copy_context().run, _renew, lease, limit, done, stop, tell)
+        renewing = threading.Thread(target=renew, daemon=True)
+        renewing.start()
+        try:
+            yield
+        finally:
+            done.set()
+            renewing.join()
+            try:
+                client.release_concurrency_slots_with_lease(lease)
+            except httpx.HTTPError as error:
+                tell(f"The slot of {limit!r} could not be released; it is free in a minute ({error})")
+
+
+def _acquire(
+    client: SyncPrefectClient,
+    limit: str,
+    flow_run_id: str,
+    stop: threading.Event,
+    tell: Callable[[str], None],
+) -> UUID:
+
+    holder = ConcurrencyLeaseHolder(type="flow_run", id=UUID(flow_run_id))
+    told = False
+    while True:
+        try:
+            response = client.increment_concurrency_slots_with_lease(
+                [limit], 1, "concurrency", LEASE_SECONDS, holder
+            )
+        except PrefectHTTPStatusError as error:
+            # Prefect's server answers with these while its SQLite database is locked by another writer.
+            if error.response.status_code not in (httpx.codes.LOCKED, httpx.codes.SERVICE_UNAVAILABLE):
+                raise
+        else:
+            answer = response.json()
+            if not answer["limits"]:
+                raise ConfigError(
+                    f"Prefect has no concurrency limit {limit!r}; `erl-pipeline serve` creates `gpu`. "
+                    f"Create this one with: prefect gcl create {limit} --limit 1"
+                )
+            if told:
+                tell(f"Got a slot of {limit!r}")
+            return UUID(answer["lease_id"])
+        if not told:
+            tell(f"Waiting for a slot of the concurrency limit {limit!r}: all are taken")
+            told = True
+        if stop.wait(_LOOK_SECONDS):
+            raise Interrupted
+
+
+def _renew(
+    lease: UUID, limit: str, done: threading.Event, stop: threading.Event, tell: Callable[[str], None]
+) -> None:
+    """Renew the lease until `done`; set `stop` when renewals have failed for almost as long as it lasts."""
+    failures = 0
+    with get_client(sync_client=True) as client:
+        while not done.wait(_RENEW_SECONDS):
+            try:
+                client.renew_concurrency_lease(lease, LEASE_SECONDS)
+                failures = 0
+            except httpx.HTTPError as error:
+                failures += 1
+                if failures * _RENEW_SECONDS >= LEASE_SECONDS - _RENEW_SECONDS:
+                    tell(f"Stopping: the slot of {limit!r} could not be renewed; others may get it: {error}")
+                    stop.set()
+                    return

@@ -1,195 +1,257 @@
-"""Where stages are computed: a thread of this process, or worker processes."""
+"""Where Prefect's task runners compute stages on this machine: a thread, or worker processes."""
 
 from __future__ import annotations
 
-import json
 import os
+import pickle
 import signal
-import socket
-import subprocess
-import sys
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from contextvars import copy_context
-from multiprocessing.connection import Connection
+from concurrent.futures import BrokenExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
 
-from erl_pipeline.plan.job import StageJob, compute
-from erl_pipeline.plan.listener import Listener, StageProgress
-from erl_pipeline.plan.resources import Resources, WorkerSettings
+from erl_pipeline.plan.job import StageJob
+from erl_pipeline.plan.resources import Resources
 from erl_pipeline.plan.runner import RunnerCall, WorkerDied
-from erl_pipeline.plan.stage import Needs
-from flows.driver_line import DriverLine, LineBroken
-from storage.artifacts.manifest import Manifest
+from flows.places import Loss, Places
+from flows.stage_reports import Reports
 
-_END_SECONDS = 60.0
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
-_PROGRAM = """
-import json, sys
-sys.path[:] = json.loads(sys.argv[2])
-from flows.stage_process import main
-main()
-"""
+    from prefect.futures import PrefectFuture
+    from prefect.task_runners import TaskRunner
+    from prefect.tasks import Task
 
+    from flows.stage_worker import StageWork
 
-class _Pool(ABC):
-    """Threads that compute stages, or wait for processes that do."""
-
-    def __init__(self, call: RunnerCall, workers: int) -> None:
-        self.workers = workers
-        self._call = call
-        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="stage")
-
-    def submit(self, job: StageJob, listener: Listener, stop: threading.Event) -> Future[Manifest]:
-        """Begin a stage, which reports to this listener and ends early when `stop` is set."""
-        return self._threads.submit(copy_context().run, self._compute, job, listener, stop)
-
-    @abstractmethod
-    def _compute(self, job: StageJob, listener: Listener, stop: threading.Event) -> Manifest:
-        """Compute a stage, in a thread of the pool."""
-
-    @abstractmethod
-    def _close(self) -> None:
-        """End what was started; called when no stage is at work any more."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._threads.shutdown()
-        self._close()
+_LOOK_SECONDS = 0.1
+_NO_LOSS = Loss("a worker process", "all have ended", "Run the command again")
 
 
-class ThreadPool(_Pool):
+class Place(Protocol):
+    """Where one stage is computed at a time."""
+
+    def work(self, job: StageJob) -> StageWork:
+        """The computation of a stage, which its task is given."""
+        ...
+
+    def submit(self, task: Task[Any, Any], **options: Any) -> PrefectFuture[Any]:
+        """Have a task runner of Prefect run the task; the options are those of its `submit`."""
+        ...
+
+    def look(self) -> None:
+        """Pass on what the stage has reported; called again and again while it is computed, and at its end.
+
+        Raises WorkerDied."""
+        ...
+
+    def final_state(self, future: PrefectFuture[Any]) -> Any:
+        """The state of a future that is done. Raises WorkerDied if the process has ended."""
+        ...
+
+
+class StagePool(Protocol):
+    """Places at which stages are computed."""
+
+    @property
+    def workers(self) -> int:
+        """How many stages can be computed at the same time."""
+        ...
+
+    def taken(self, job: StageJob) -> AbstractContextManager[Place]:
+        """A free place for a stage, inside this context, which ends with WorkerDied if the place is lost.
+
+        Raises Interrupted when the run was asked to stop, and NoWorkerLeft.
+        """
+        ...
+
+
+class ThreadPool:
     """One thread of this process, so that the driver can continue meanwhile."""
 
+    workers = 1
+
     def __init__(self, call: RunnerCall) -> None:
-        super().__init__(call, workers=1)
+        self._call = call
         self._resources = Resources(call.worker, call.stop)
+        self._runner: TaskRunner[Any] | None = None
+        self._free = threading.Lock()
 
     def __enter__(self) -> ThreadPool:
         return self
 
-    def _compute(self, job: StageJob, listener: Listener, stop: threading.Event) -> Manifest:
-        return compute(job, self._resources, StageProgress(job.planned.title, listener, stop))
-
-    def _close(self) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._runner is not None:
+            self._runner.__exit__(kind, error, traceback)
         self._resources.close()
 
+    @contextmanager
+    def taken(self, job: StageJob) -> Iterator[ThreadPool]:
+        """The one place."""
+        with self._free:
+            yield self
 
-class ProcessPool(_Pool):
+    def work(self, job: StageJob) -> StageWork:
+        """The computation of a stage in the thread."""
+        from flows.stage_worker import ThreadWork
+
+        return ThreadWork(job, self._resources, self._call)
+
+    def submit(self, task: Task[Any, Any], **options: Any) -> PrefectFuture[Any]:
+        """Have Prefect run the task in the thread."""
+        if self._runner is None:
+            from prefect.task_runners import ThreadPoolTaskRunner
+
+            self._runner = ThreadPoolTaskRunner(max_workers=1).__enter__()
+        future: PrefectFuture[Any] = self._runner.submit(task, **options)
+        return future
+
+    def look(self) -> None:
+        """The stage reports to the listener directly."""
+
+    def final_state(self, future: PrefectFuture[Any]) -> Any:
+        """The state of a future that is done."""
+        return _waited(future)
+
+
+class ProcessPool:
     """Worker processes, each started when it first gets a stage.
 
-    Each process keeps its models and servers to its end. So stages that need a device go only to the first
-    `resources.devices` processes, and the others are kept for stages that need none.
+    Each process keeps its models and servers to its end. So each has a task runner of Prefect of its own, and
+    stages that need a device go only to the first `resources.devices` of them. The task runner of a process
+    that has died computes nothing more: another one takes its place.
 
     Args:
-        log_file: gets the output of the processes.
+        folder: for the files over which processes report, and for their log.
     """
 
-    def __init__(self, call: RunnerCall, workers: int, log_file: Path) -> None:
-        super().__init__(call, workers)
-        self._devices = min(call.devices, workers)
-        self._log_file = log_file
-        self._processes: dict[int, WorkerProcess] = {}
-        self._free = list(range(workers))
-        self._freed = threading.Condition()
+    def __init__(self, call: RunnerCall, workers: int, folder: Path) -> None:
+        self.workers = workers
+        self._call = call
+        self._folder = folder
+        self._places: Places[_ProcessPlace] = Places(call, workers, _NO_LOSS, lambda _: False, self._start)
+        self.taken = self._places.taken
+        self._threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(call.worker.threads))
+        self._open = ExitStack()
+        self._before: dict[str, str | None] = {}
 
     def __enter__(self) -> ProcessPool:
+        # Processes inherit these; numeric libraries read them when they are imported.
+        self._before = {name: os.environ.get(name) for name in self._threads}
+        os.environ.update(self._threads)
+        for place in range(self.workers):
+            self._start(place)
+        self._open.enter_context(stop_file(self._folder, self._call.stop))
         return self
 
-    def _compute(self, job: StageJob, listener: Listener, stop: threading.Event) -> Manifest:
-        with self._place(job.planned.stage.needs) as place:
-            if place not in self._processes:
-                visible = _device(place, self._call.devices) if place < self._devices else None
-                self._processes[place] = WorkerProcess(self._call.worker, visible, self._log_file)
-            try:
-                return self._processes[place].compute(job, listener, stop)
-            except WorkerDied:
-                del self._processes[place]
-                raise
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for place in self._places.workers:
+            place.close()
+        for name, value in self._before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value
+        self._open.close()
 
-    @contextmanager
-    def _place(self, needs: Needs) -> Iterator[int]:
-        """Take an idle worker; the last suitable one, since the first are for stages that need a device."""
-        allowed = self._devices if needs == "device" else self.workers
-        with self._freed:
-            self._freed.wait_for(lambda: any(each < allowed for each in self._free))
-            place = max(each for each in self._free if each < allowed)
-            self._free.remove(place)
+    def _start(self, place: int) -> None:
+        environment = dict(self._threads)
+        device = _device(place, self._call.devices) if place < self._places.devices else None
+        if device is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = device
+        self._places.enter(place, _ProcessPlace(place, environment, self._folder, self._call))
+
+
+class _ProcessPlace:
+    """One worker process, and the task runner that starts it."""
+
+    def __init__(self, place: int, environment: dict[str, str], folder: Path, call: RunnerCall) -> None:
+        self._environment = environment
+        self._folder = folder
+        self._call = call
+        self._told = folder / f"reports-{place}.jsonl"
+        self._runner: TaskRunner[Any] | None = None
+
+    def work(self, job: StageJob) -> StageWork:
+        """The computation of a stage in the process."""
+        from flows.stage_worker import ProcessWork
+
+        if self._runner is None:
+            self._begin()
+        self._reports = Reports(self._told)
+        stop, log = self._folder / "stop", self._folder / "workers.log"
+        return ProcessWork(pickle.dumps(job), self._environment, self._told, stop, log)
+
+    def _begin(self) -> None:
+        from prefect.task_runners import ProcessPoolTaskRunner
+
+        self._runner = ProcessPoolTaskRunner(max_workers=1).__enter__()
+
+    def submit(self, task: Task[Any, Any], **options: Any) -> PrefectFuture[Any]:
+        """Have Prefect run the task in the process."""
+        assert self._runner is not None
+        # The process inherits this: Ctrl-C must reach only the driver, which asks its workers to stop.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
-            yield place
+            future: PrefectFuture[Any] = self._runner.submit(task, **options)
         finally:
-            with self._freed:
-                self._free.append(place)
-                self._freed.notify_all()
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return future
 
-    def _close(self) -> None:
-        for process in self._processes.values():
-            process.ask_to_close()
-        for process in self._processes.values():
-            process.wait()
+    def look(self) -> None:
+        """Pass on what the stage has reported."""
+        self._reports.relay(self._call.listener)
 
-
-class WorkerProcess:
-    """A process of `flows.stage_process`, and the driver's end of the connection to it.
-
-    The connection is a pair of sockets that only these two hold, so each sees immediately when the other is
-    gone.
-
-    Args:
-        visible_device: the device that CUDA may see; None for all.
-    """
-
-    def __init__(self, settings: WorkerSettings, visible_device: str | None, log_file: Path) -> None:
-        ours, theirs = socket.socketpair()
-        self._log_file = log_file
-        threads = str(settings.threads)
-        environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-        if visible_device is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = visible_device
-        with theirs, log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), json.dumps(sys.path)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[theirs.fileno()],
-                env=environment,
-                start_new_session=True,  # Ctrl-C must only reach the driver, which asks its workers to stop
-            )
-        self._line = DriverLine(Connection(ours.detach()))
-
-    def compute(self, job: StageJob, listener: Listener, stop: threading.Event) -> Manifest:
-        """Have a stage computed. Raises what the stage raised, and WorkerDied when the process ended."""
+    def final_state(self, future: PrefectFuture[Any]) -> Any:
+        """The state of a future that is done."""
+        self._reports.close()
         try:
-            return self._line.compute(job, listener, stop)
-        except LineBroken as error:
-            raise self._died() from error
+            return _waited(future)
+        except BrokenExecutor as error:
+            self.close()
+            log = self._folder / "workers.log"
+            raise WorkerDied(f"the worker process ended abruptly; see {log}") from error
 
-    def ask_to_close(self) -> None:
-        """Ask it to end its models and servers, and then itself."""
-        self._line.ask_to_close()
+    def close(self) -> None:
+        """End the process, once it has closed its models and servers."""
+        if self._runner is not None:
+            self._runner.__exit__(None, None, None)
+            self._runner = None
 
-    def wait(self) -> None:
-        """Wait for its end, then end the processes that it has left behind."""
-        try:
-            self._process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._line.close()
 
-    def _died(self) -> WorkerDied:
-        self.wait()
-        status = self._process.returncode
-        how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
-        return WorkerDied(f"worker process {self._process.pid} ended {how}; see {self._log_file}")
+@contextmanager
+def stop_file(folder: Path, stop: threading.Event) -> Iterator[None]:
+    """Inside this context there is a file `stop` in the folder as soon as the event is set: a worker process
+    looks for it."""
+    ended, file = threading.Event(), folder / "stop"
+    file.unlink(missing_ok=True)  # of an earlier process
+
+    def look() -> None:
+        while not ended.wait(_LOOK_SECONDS):
+            if stop.is_set():
+                file.touch()
+                return
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        looking.join()
+        file.unlink(missing_ok=True)
+
+
+def _waited(future: PrefectFuture[Any]) -> Any:
+    future.wait()
+    return future.state
 
 
 def _device(place: int, devices: int) -> str | None:

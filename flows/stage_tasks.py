@@ -15,7 +15,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, wait
 from contextvars import copy_context
 from pathlib import Path
@@ -23,7 +23,8 @@ from types import TracebackType
 
 from erl_pipeline.plan.job import StageJob, StageOutcome
 from erl_pipeline.plan.runner import RunnerCall
-from flows.submissions import StagePool, Submissions, TaskOptions
+from flows.stage_pools import StagePool
+from flows.submissions import Submissions, TaskOptions
 from storage.artifacts.manifest import Manifest
 from storage.errors import Interrupted
 
@@ -32,8 +33,27 @@ _PATIENCE_SECONDS = 3.0
 """How many seconds an ended run waits for an API that does not answer."""
 
 
+PREFECT_VARIABLES = {
+    # Prefect's client reports usage to its makers unless this is set before the import.
+    "DO_NOT_TRACK": "1",
+    # Else Prefect would start a server of its own where one of its threads does not know the API's URL.
+    "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
+    # Else Prefect prints each event that a lost server does not take; the run says that once, at its end.
+    "PREFECT_INTERNAL_LOGGING_LEVEL": "CRITICAL",
+}
+"""Environment variables of processes that import Prefect, where the user has not set them."""
+
+
+def prepare_for_prefect() -> None:
+    """Set what Prefect reads when it is imported; to be called before that."""
+    for name, value in PREFECT_VARIABLES.items():
+        os.environ.setdefault(name, value)
+    # Else Prefect's handlers print a traceback for each line that a lost server does not take.
+    logging.raiseExceptions = False
+
+
 class StageTasks:
-    """A `Runner` whose computed stages are tasks of one flow run.
+    """A `Runner` whose computed stages are tasks of one flow run, which Prefect runs again.
 
     Args:
         options: by the names of stages.
@@ -41,6 +61,8 @@ class StageTasks:
 
     Raises ConfigError for options of a stage that the run's plan does not have.
     """
+
+    retries = True
 
     def __init__(
         self,
@@ -55,7 +77,6 @@ class StageTasks:
         self._log_file = log_file
         self._url = ""
         self._lost = False
-        self._without_prefect = False
         self._flow: Future[None] | None = None
 
     def __enter__(self) -> StageTasks:
@@ -83,11 +104,6 @@ class StageTasks:
     def workers(self) -> int:
         """How many stages can be computed at the same time."""
         return self._pool.workers
-
-    @property
-    def retries(self) -> bool:
-        """Whether failed stages are run again here, by Prefect."""
-        return not self._without_prefect
 
     def prepare(self) -> None:
         """Wait until the flow run has begun.
@@ -144,16 +160,9 @@ class StageTasks:
             ended.set_result(None)
 
     def _run_flow(self) -> None:
-        # Prefect's client reports usage to its makers unless this is set before the import.
-        os.environ.setdefault("DO_NOT_TRACK", "1")
-        # Else Prefect would start a server of its own where one of its threads does not know the API's URL.
-        os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_ENABLED", "false")
-        # Else Prefect prints each event that a lost server does not take; the run says that once, at its end.
-        os.environ.setdefault("PREFECT_INTERNAL_LOGGING_LEVEL", "CRITICAL")
-        # Else Prefect's handlers print a traceback for each line that a lost server does not take.
-        logging.raiseExceptions = False
+        prepare_for_prefect()
         from flows.local_server import WentAway, log_to_file, prefect_api
-        from flows.training_flow import run_training
+        from flows.training_flow import compute_submitted, run_training
 
         try:
             with log_to_file(self._log_file), prefect_api(self._log_file) as self._url:
@@ -162,22 +171,5 @@ class StageTasks:
             if not self._lost:
                 self._call.listener.warn(f"{error}. The run continues without it")
             self._lost = True
-            self._compute_without_prefect()
-
-    def _compute_without_prefect(self) -> None:
-        """Compute what is still submitted; nothing, if the run has ended."""
-        self._without_prefect = True
-        self._submissions.ready.set()
-        while self._submissions.error is None and (submission := self._submissions.take()):
-            computing = self._pool.submit(submission.job, self._call.listener, self._call.stop)
-            computing.add_done_callback(_hand_over(submission.result))
-
-
-def _hand_over(result: Future[Manifest]) -> Callable[[Future[Manifest]], None]:
-    def hand_over(ended: Future[Manifest]) -> None:
-        if error := ended.exception():
-            result.set_exception(error)
-        else:
-            result.set_result(ended.result())
-
-    return hand_over
+            self._submissions.ready.set()
+            compute_submitted(self._submissions)

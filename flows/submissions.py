@@ -9,14 +9,13 @@ from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from pydantic import Field
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.plan.job import StageJob, StageOutcome
-from erl_pipeline.plan.listener import Listener
 from erl_pipeline.plan.runner import RunnerCall
+from flows.stage_pools import StagePool
 from storage.artifacts.manifest import Manifest
 from storage.errors import ConfigError
 
@@ -32,19 +31,6 @@ class TaskOptions(Settings):
     tags: tuple[str, ...] = ()
     """Tags of the task. Prefect's limits apply to tags, such as `prefect concurrency-limit create gpu 1`,
     on a server that keeps running (`PREFECT_API_URL`)."""
-
-
-class StagePool(Protocol):
-    """Computes stages in threads or processes."""
-
-    @property
-    def workers(self) -> int:
-        """How many stages can be computed at the same time."""
-        ...
-
-    def submit(self, job: StageJob, listener: Listener, stop: threading.Event) -> Future[Manifest]:
-        """Begin a stage, which reports to this listener and ends early when `stop` is set."""
-        ...
 
 
 @dataclass(frozen=True)

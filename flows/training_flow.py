@@ -5,22 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from typing import Any
 from urllib.parse import quote
+from uuid import UUID
 
 import httpx
-from prefect import flow, get_run_logger
+from prefect import flow
 from prefect.assets import Asset, AssetProperties
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import State
+from prefect.client.schemas.objects import RunInput, State, TaskRunResult
 from prefect.context import FlowRunContext
 from prefect.events.clients import PrefectEventsClient
 from prefect.events.worker import EventsWorker, emit_events_to_cloud
-from prefect.futures import PrefectFuture
 from prefect.logging.handlers import APILogHandler
 from prefect.settings import (
     PREFECT_API_REQUEST_TIMEOUT,
@@ -30,24 +30,26 @@ from prefect.settings import (
     temporary_settings,
 )
 from prefect.states import Cancelled, Completed, Failed
-from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from prefect.tasks import MaterializingTask
 
-from erl_pipeline.plan.listener import Listener, NullListener
-from erl_pipeline.plan.runner import MOST_DEATHS, WorkerDied, can_pass
-from flows.dead_drivers import FLOW
+from erl_pipeline.plan.job import StageJob
+from erl_pipeline.plan.runner import MOST_DEATHS, WorkerDied
 from flows.local_server import OrchestratorError, WentAway
+from flows.orphans import FLOW
 from flows.page import RunPage
+from flows.stage_pools import Place
+from flows.stage_worker import STOPPED, compute_stage, may_pass
 from flows.submissions import Submission, Submissions, TaskOptions
 from storage.artifacts.manifest import Manifest
 from storage.errors import Interrupted, PipelineError
 
-_LOOK_SECONDS = 0.2
+_LOOK_SECONDS = 0.1
 _STATE_SECONDS = 2.0
 _TABLE_SECONDS = 10.0
 _REQUEST_SECONDS = 10.0
+_TRIES_FOR_SLOTS = 5
+"""How often the engine asks again for a slot of a limit when the server says that its database is busy."""
 _RECONNECTIONS = 0  # The next event tries again, and sends those before it that were not confirmed.
-_KEPT = "Asked to stop; what was committed is kept"
 
 
 class StageTimedOut(PipelineError):
@@ -74,7 +76,7 @@ def run_training(submissions: Submissions, url: str) -> None:
         try:
             within = FlowRunContext.get()
             if within is not None and within.flow_run is not None:
-                _Training(submissions, str(within.flow_run.id)).work()
+                _work(submissions, str(within.flow_run.id))
             else:
                 _begin_flow(submissions)
         except httpx.HTTPError as error:
@@ -96,220 +98,195 @@ def _events_that_do_not_wait(url: str) -> Iterator[None]:
         EventsWorker.set_client_override(None)
 
 
-def _begin_flow(submissions: Submissions) -> None:
-    ended: list[RunPage] = []
+_BEGUN: ContextVar[Submissions] = ContextVar("the submissions of the flow run that begins")
+"""Beside the parameters of the flow, which Prefect stores and sends to worker processes."""
 
-    def training(run: str, store: str) -> State[None]:
-        context = FlowRunContext.get()
-        assert context is not None
-        assert context.flow_run is not None
-        work = _Training(submissions, str(context.flow_run.id))
-        ended.append(work.page)
-        work.work()
-        if submissions.error is None:
-            return Completed()
-        if isinstance(submissions.error, Interrupted):
-            return Cancelled(message=_KEPT)
-        return Failed(message=f"{type(submissions.error).__name__}: {submissions.error}")
 
-    worker = submissions.call.worker
-    # The walk submits no more stages than there are workers; others wait for a limit of Prefect in a thread.
-    threads: TaskRunner[Any] = ThreadPoolTaskRunner(max_workers=2 * submissions.pool.workers + 8)
-    of_flow = flow(name=FLOW, flow_run_name=worker.run, task_runner=threads, persist_result=False)
-    of_flow(training)(worker.run, worker.store_uri, return_state=True)
-    (page,) = ended
+def run_stages(run: str, store: str) -> State[None]:
+    """Compute the stages of a run as tasks.
+
+    Args:
+        run: its name.
+        store: where its artifacts are.
+    """
+    context, submissions = FlowRunContext.get(), _BEGUN.get()
+    assert context is not None
+    assert context.flow_run is not None
+    page = _work(submissions, str(context.flow_run.id))
     # A local server is about to stop.
     APILogHandler().flush()
     if missing := page.await_records():
         submissions.call.listener.warn(f"Prefect's server has not written {missing} task runs")
+    if submissions.error is None:
+        return Completed()
+    if isinstance(submissions.error, Interrupted):
+        return Cancelled(message=STOPPED)
+    return Failed(message=f"{type(submissions.error).__name__}: {submissions.error}")
 
 
-class _Training:
-    """The work of one flow run."""
+# Prefect sends the flow to worker processes; they find its function by this module's name for it.
+TRAINING = flow(name=FLOW, flow_run_name="{run}", persist_result=False)(run_stages)
+"""The flow of a training that no schedule has begun. A user's hooks are added as to any flow of Prefect, such
+as by `@TRAINING.on_failure`."""
 
-    def __init__(self, submissions: Submissions, flow_run_id: str) -> None:
+
+def _begin_flow(submissions: Submissions) -> None:
+    token = _BEGUN.set(submissions)
+    try:
+        TRAINING(submissions.call.worker.run, submissions.call.worker.store_uri, return_state=True)
+    finally:
+        _BEGUN.reset(token)
+
+
+def _work(submissions: Submissions, flow_run_id: str) -> RunPage:
+    """Run the tasks of what is submitted, to the end of the run; what the page shows beside them is sent."""
+    page = RunPage(submissions.call.worker, flow_run_id)
+    with get_client(sync_client=True) as client:
+        if refused := page.end_left_behind(client):
+            submissions.call.listener.warn(refused)
+    ended = threading.Event()
+    watching = threading.Thread(
+        target=copy_context().run, args=(_watch, submissions, page, ended), name="prefect-page"
+    )
+    watching.start()
+    submissions.ready.set()
+    try:
+        compute_submitted(submissions, page)
+    finally:
+        ended.set()
+        watching.join()
+    with get_client(sync_client=True) as client:
+        page.show_table(client)
+        page.show_summary(client, submissions.work())
+    return page
+
+
+def _watch(submissions: Submissions, page: RunPage, ended: threading.Event) -> None:
+    """Show the table of iterations from time to time, and stop the run that was cancelled on Prefect's
+    page."""
+    shown, due = 0.0, time.monotonic() + _TABLE_SECONDS
+    with get_client(sync_client=True) as client:
+        while not ended.wait(_STATE_SECONDS):
+            try:
+                if page.is_cancelled(client):
+                    submissions.call.stop.set()
+                if submissions.changed > shown and time.monotonic() > due:
+                    begun = shown = time.monotonic()
+                    page.show_table(client)
+                    # Making the table of a long run in a bucket takes long; limit it to a twentieth.
+                    due = time.monotonic() + max(_TABLE_SECONDS, 20 * (time.monotonic() - begun))
+            except httpx.HTTPError:
+                continue  # The end of the flow run says that the API is gone.
+
+
+def compute_submitted(submissions: Submissions, page: RunPage | None = None) -> None:
+    """Have Prefect's engine compute what is submitted, to the end of the run.
+
+    Args:
+        page: of the flow run; None if Prefect's API went away before there was one.
+    """
+    tasks = _StageTaskRuns(submissions, page)
+    with ThreadPoolExecutor(submissions.pool.workers + 1, thread_name_prefix="task") as threads:
+        while submissions.error is None and (submission := submissions.take()):
+            threads.submit(copy_context().run, tasks.compute, submission)
+
+
+class _StageTaskRuns:
+    """The task runs of one flow run."""
+
+    def __init__(self, submissions: Submissions, page: RunPage | None) -> None:
         self._submissions = submissions
-        self._futures: dict[str, PrefectFuture[Any]] = {}
-        self._made: set[str] = set()
-        """Artifacts whose task runs have completed."""
-        self._ended = threading.Event()
-        self.page = RunPage(submissions.call.worker, flow_run_id)
+        self._call = submissions.call
+        self._page = page
+        self._made: dict[str, tuple[UUID, str]] = {}
+        """Artifacts, and the task runs that have made them with their titles."""
 
-    def work(self) -> None:
-        """Run the tasks of what is submitted, to the end of the run."""
-        with get_client(sync_client=True) as client:
-            if refused := self.page.end_left_behind(client):
-                self._submissions.call.listener.warn(refused)
-        watching = threading.Thread(target=copy_context().run, args=(self._watch,), name="prefect-page")
-        watching.start()
-        self._submissions.ready.set()
-        try:
-            while submission := self._submissions.take():
-                self._submit(submission)
-            for each in self._futures.values():
-                each.wait()
-        finally:
-            self._ended.set()
-            watching.join()
-        with get_client(sync_client=True) as client:
-            self.page.show_table(client)
-            self.page.show_summary(client, self._submissions.work())
+    def compute(self, submission: Submission) -> None:
+        """Compute a stage, again where its worker dies, and give the result to the thread of the run."""
+        title, deaths = submission.job.planned.title, 0
+        while True:
+            try:
+                with self._submissions.pool.taken(submission.job) as place:
+                    manifest = self._compute(submission.job, place)
+            except WorkerDied as error:
+                deaths += 1
+                if deaths <= MOST_DEATHS and not self._call.stop.is_set():
+                    self._call.listener.warn(f"{title}: {error}. It is computed again.")
+                    continue
+                submission.result.set_exception(error)
+            except BaseException as error:  # The future hands it to the thread of the run.
+                submission.result.set_exception(error)
+            else:
+                submission.result.set_result(manifest)
+            return
 
-    def _watch(self) -> None:
-        """Show the table of iterations from time to time, and stop the run that was cancelled on Prefect's
-        page."""
-        shown, due = 0.0, time.monotonic() + _TABLE_SECONDS
-        with get_client(sync_client=True) as client:
-            while not self._ended.wait(_STATE_SECONDS):
-                try:
-                    if self.page.is_cancelled(client):
-                        self._submissions.call.stop.set()
-                    if self._submissions.changed > shown and time.monotonic() > due:
-                        begun = shown = time.monotonic()
-                        self.page.show_table(client)
-                        # Making the table of a long run in a bucket takes long; limit it to a twentieth.
-                        due = time.monotonic() + max(_TABLE_SECONDS, 20 * (time.monotonic() - begun))
-                except httpx.HTTPError:
-                    continue  # The end of the flow run says that the API is gone.
-
-    def _submit(self, submission: Submission) -> None:
-        planned = submission.job.planned
+    def _compute(self, job: StageJob, place: Place) -> Manifest:
+        planned = job.planned
         options = self._submissions.options.get(planned.stage.name, TaskOptions())
-        attempt = _Attempts(self._submissions, submission, options, self._made)
-        inputs = planned.recipe.inputs.values()
-        task: MaterializingTask[[str], Any] = MaterializingTask(
-            attempt.run,
+        given = options.retry_delay_seconds
+        delays = list(planned.stage.retry_seconds if given is None else given)
+        inputs = tuple(planned.recipe.inputs.values())
+        task: MaterializingTask[Any, Any] = MaterializingTask(
+            compute_stage,
             assets=[self._asset(planned.artifact_id, planned.title)],
-            # Prefect finds those of the tasks that this one waits for.
-            asset_deps=[self._asset(each) for each in inputs if each not in self._made],
+            # Prefect finds some of these by itself; it takes equal ones for one.
+            asset_deps=[self._asset(each, self._made.get(each, (None, None))[1]) for each in inputs],
             materialized_by="erl-pipeline",
             name=planned.stage.name,
-            task_run_name=lambda: planned.title,
+            task_run_name="{title}",
             tags=options.tags,
-            retries=len(attempt.delays),
-            retry_delay_seconds=attempt.delays,
-            retry_condition_fn=lambda *_: attempt.is_to_run_again(),
+            retries=len(delays),
+            retry_delay_seconds=delays,
+            retry_condition_fn=may_pass,
             cache_policy=NO_CACHE,
             persist_result=False,
         )
-        # An input whose task run failed was made by somebody else since.
-        before = [self._futures[each] for each in inputs if each in self._made]
-        future = task.submit(planned.artifact_id, wait_for=before, return_state=False)
-        self._futures[planned.artifact_id] = future
-        self.page.tasks += 1
-        future.add_done_callback(attempt.hand_over)
+        parameters = {
+            "title": planned.title,
+            "inputs": inputs,
+            "work": place.work(job),
+            "seconds": options.timeout_seconds,
+            "retries": len(delays),
+        }
+        # The walk has waited for these already.
+        before: set[RunInput] = {
+            TaskRunResult(id=self._made[each][0]) for each in inputs if each in self._made
+        }
+        with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: _TRIES_FOR_SLOTS}):
+            future = place.submit(task, parameters=parameters, dependencies={"inputs": before})
+        done = threading.Event()
+        future.add_done_callback(lambda _: done.set())
+        while not done.wait(_LOOK_SECONDS):
+            place.look()
+        place.look()
+        try:
+            state = place.final_state(future)
+        except WorkerDied as error:
+            if self._page is not None:
+                self._page.crashed(task, future.task_run_id, planned.title, str(error))
+            raise
+        if self._page is not None:
+            self._page.tasks += 1
+        if state.is_cancelled():
+            raise Interrupted
+        if state.name == "TimedOut":
+            name = planned.stage.name
+            raise StageTimedOut(
+                f"{planned.title} took longer than runner.stages.{name}.timeout_seconds "
+                f"({options.timeout_seconds:g} s); what was committed before it is kept"
+            )
+        found = state.result(raise_on_failure=False)
+        if isinstance(found, BaseException):
+            raise found
+        if not isinstance(found, Manifest):
+            raise OrchestratorError(f"Prefect did not run {planned.title}: {state.name}: {state.message}")
+        self._made[found.artifact_id] = (future.task_run_id, planned.title)
+        return found
 
     def _asset(self, artifact_id: str, title: str | None = None) -> Asset:
         """An artifact as Prefect names it: by its address in the store."""
-        uri = self._submissions.call.worker.store_uri
+        uri = self._call.worker.store_uri
         scheme, path = uri.split("://", 1) if "://" in uri else ("file", uri)
         # A key holds no percent sign.
         key = f"{scheme}://{quote(path, safe='/:').replace('%', '_')}/artifacts/{artifact_id}"
         return Asset(key=key, properties=AssetProperties(name=title) if title else None)
-
-
-class _Attempts:
-    """The computation of one stage, which Prefect may run several times."""
-
-    def __init__(
-        self, submissions: Submissions, submission: Submission, options: TaskOptions, made: set[str]
-    ) -> None:
-        self._submissions = submissions
-        self._made = made
-        self._submission = submission
-        self._planned = submission.job.planned
-        self._options = options
-        given = options.retry_delay_seconds
-        self._passing = tuple(self._planned.stage.retry_seconds if given is None else given)
-        self.delays = [*self._passing, *[0.0] * MOST_DEATHS]
-        """Seconds before each time that Prefect may run the stage again."""
-        self._deaths = self._failures = 0
-        self._manifest: Manifest | None = None
-        self._error: BaseException | None = None
-
-    def run(self, artifact_id: str) -> State[None]:
-        """Compute the stage once, as a task."""
-        call, logger = self._submissions.call, get_run_logger()
-        self._error = None
-        logger.info("Computing artifact %s", artifact_id)
-        begun, stop = time.monotonic(), threading.Event()
-        listener = _TaskListener(call.listener, logger)
-        computing = self._submissions.pool.submit(self._submission.job, listener, stop)
-        try:
-            while not wait([computing], _LOOK_SECONDS).done:
-                if call.stop.is_set():
-                    stop.set()
-                limit = self._options.timeout_seconds
-                if limit is not None and time.monotonic() - begun > limit:
-                    raise TimeoutError  # which Prefect shows as the state TimedOut
-            self._manifest = computing.result()
-        except BaseException as error:
-            # The stage ends cleanly first: it commits, or notices that it is to stop.
-            stop.set()
-            wait([computing])
-            self._error = error
-            if isinstance(error, Interrupted):
-                return Cancelled(message=_KEPT)
-            if isinstance(error, TimeoutError):
-                name = self._planned.stage.name
-                self._error = StageTimedOut(
-                    f"{self._planned.title} took longer than runner.stages.{name}.timeout_seconds "
-                    f"({self._options.timeout_seconds:g} s); what was committed before it is kept"
-                )
-            raise
-        counters = ", ".join(f"{name} {value:g}" for name, value in self._manifest.counters.items())
-        logger.info("Committed in %.1f s: %s", time.monotonic() - begun, counters or "no counters")
-        return Completed(message=f"Committed artifact {self._manifest.artifact_id}")
-
-    def is_to_run_again(self) -> bool:
-        """Whether the stage failed for a reason that can pass, and not too often; says so to the user."""
-        error, title = self._error, self._planned.title
-        if self._submissions.call.stop.is_set():
-            return False
-        if isinstance(error, WorkerDied) and self._deaths < MOST_DEATHS:
-            self._deaths += 1
-            self._submissions.call.listener.warn(f"{title}: {error}. It is computed again.")
-            return True
-        if error is not None and can_pass(error) and self._failures < len(self._passing):
-            self._failures += 1
-            self._submissions.call.listener.warn(f"{title} failed and is tried again: {error}")
-            return True
-        return False
-
-    def hand_over(self, ended: PrefectFuture[Any]) -> None:
-        """Give the result to the thread of the run."""
-        result = self._submission.result
-        if self._error is not None:
-            result.set_exception(self._error)
-        elif self._manifest is not None:
-            self._made.add(self._manifest.artifact_id)
-            result.set_result(self._manifest)
-        else:
-            message = f"Prefect did not run {self._planned.title}: {ended.state.name}: {ended.state.message}"
-            result.set_exception(OrchestratorError(message))
-
-
-class _TaskListener(NullListener):
-    """Passes on what a stage reports, and writes its warnings into the log of its task run."""
-
-    def __init__(self, listener: Listener, logger: Any) -> None:
-        self._listener = listener
-        self._logger = logger
-
-    def counting(self, title: str, total: int, unit: str) -> None:
-        """The stage will count `total` units."""
-        self._logger.info("%d %s to do", total, unit)
-        self._listener.counting(title, total, unit)
-
-    def advanced(self, title: str, amount: int, numbers: dict[str, float]) -> None:
-        """`amount` more units are done."""
-        self._listener.advanced(title, amount, numbers)
-
-    def waiting(self, title: str, what: str, seconds: float, detail: str) -> None:
-        """The stage has waited this long."""
-        self._listener.waiting(title, what, seconds, detail)
-
-    def warn(self, message: str) -> None:
-        """Something that a user should know."""
-        self._logger.warning("%s", message)
-        self._listener.warn(message)

@@ -58,8 +58,8 @@ def work(
         redirect_stdout(log),
         redirect_stderr(log),
         log_to_file(log_file),
-        listen_to_flow_runs(handle) as lines,
-        _in_environment(LINK_VARIABLE, lines.address),
+        listen_to_flow_runs(handle) as (lines, address),
+        _in_environment(LINK_VARIABLE, address),
         temporary_settings(settings),
     ):
         asyncio.run(_work(name, limit, lines, stop))

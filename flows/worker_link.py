@@ -1,30 +1,28 @@
 """The connection between a worker and the processes of its flow runs.
 
 Over it a flow run reports what it does, for the worker's metrics, and the worker asks it to stop. When the
-worker ends, however it ends, the connection closes and the flow run's process ends too. What the flow run had
-committed is kept.
+worker ends, however it ends, the connection closes and the flow run's process ends too (Prefect leaves the
+process of a flow run running whose worker was killed). What the flow run had committed is kept. The socket is
+a file in a folder that only this user can enter.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import secrets
 import signal
-import socket
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
-from erl_pipeline.network import listen
 from erl_pipeline.plan.job import StageOutcome
-from flows.keyed_connection import Refused, accept, accept_each, dial
 
 LINK_VARIABLE = "ERL_PIPELINE_WORKER_LINK"
-"""Environment variable of a flow run's process: address and key of the connection to its worker."""
+"""Environment variable of a flow run's process: the file of its worker's socket."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +81,9 @@ def link_to_worker(address: str | None) -> Iterator[WorkerLink]:
     if address is None:
         yield WorkerLink(None)
         return
-    place, _, key = address.rpartition(":")
     try:
-        connection = dial(place, bytes.fromhex(key))
-    except (OSError, Refused):
+        connection = Client(address)
+    except OSError:
         os._exit(1)  # The worker ended while this process was starting.
     threading.Thread(target=_end_with_worker, args=(connection,), daemon=True).start()
     yield WorkerLink(connection)
@@ -104,12 +101,10 @@ def _end_with_worker(connection: Connection[Any, Any]) -> None:
 
 
 class FlowRunLines:
-    """The worker's ends of the connections. `address` is the value for `LINK_VARIABLE`."""
+    """The worker's ends of the connections."""
 
-    def __init__(self, listening: socket.socket, handle: Callable[[Message], None]) -> None:
-        self._key = secrets.token_bytes(32)
-        host, port = listening.getsockname()
-        self.address = f"{host}:{port}:{self._key.hex()}"
+    def __init__(self, handle: Callable[[Message], None]) -> None:
+        self.ended = threading.Event()
         self._handle = handle
         self._lock = threading.Lock()
         self._open: set[Connection[Any, Any]] = set()
@@ -122,13 +117,14 @@ class FlowRunLines:
             for connection in self._open:
                 _send_stop(connection)
 
-    def greet(self, accepted: socket.socket) -> None:
-        """Begin to hear a flow run that has connected; whoever has not the key is sent away."""
-        try:
-            connection = accept(accepted, self._key)
-        except Refused:
-            return  # An unknown process, or a flow run that was killed while it connected.
-        threading.Thread(target=self._receive, args=(connection,), daemon=True).start()
+    def hear(self, listener: Listener) -> None:
+        """Hear each flow run that connects, in a thread of its own, until the end."""
+        while True:
+            connection = listener.accept()
+            if self.ended.is_set():
+                connection.close()
+                return
+            threading.Thread(target=self._receive, args=(connection,), daemon=True).start()
 
     def _receive(self, connection: Connection[Any, Any]) -> None:
         with self._lock:
@@ -153,22 +149,26 @@ class FlowRunLines:
 
 
 @contextmanager
-def listen_to_flow_runs(handle: Callable[[Message], None]) -> Iterator[FlowRunLines]:
-    """Listen for connections of flow runs, on loopback.
+def listen_to_flow_runs(handle: Callable[[Message], None]) -> Iterator[tuple[FlowRunLines, str]]:
+    """Listen for connections of flow runs; gives their ends here, and the value for `LINK_VARIABLE`.
 
     Args:
         handle: called with every message, in a separate thread for each flow run. A flow run whose process
             ended without a report is reported as `killed`.
     """
-    with listen("127.0.0.1", 0) as listening:
-        lines = FlowRunLines(listening, handle)
-        accepting = threading.Thread(target=accept_each, args=(listening, lines.greet), daemon=True)
-        accepting.start()
+    with (
+        tempfile.TemporaryDirectory(prefix="erl-pipeline-") as folder,
+        Listener(f"{folder}/worker") as listener,
+    ):
+        lines, address = FlowRunLines(handle), str(listener.address)
+        hearing = threading.Thread(target=lines.hear, args=(listener,), daemon=True)
+        hearing.start()
         try:
-            yield lines
+            yield lines, address
         finally:
-            listening.shutdown(socket.SHUT_RDWR)  # wakes the thread
-            accepting.join()
+            lines.ended.set()
+            Client(address).close()  # wakes the thread
+            hearing.join()
 
 
 def _send_stop(connection: Connection[Any, Any]) -> None:

@@ -59,8 +59,8 @@ def _findings(
     from erl_pipeline.config.loading.explain import explain
     from erl_pipeline.config.loading.load import load_config
     from erl_pipeline.plan.sources import code_packages
-    from flows.ray.examination import examine
     from flows.ray.settings import RayConfig
+    from flows.ray.survey import examine
     from storage.errors import InputError
 
     if config is None:

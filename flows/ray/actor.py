@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from erl_pipeline.plan.job import StageJob
     from erl_pipeline.plan.resources import Resources
     from flows.nodes.report import NodeReport
-    from flows.ray.invitation import Invitation, InvitedNodes
-    from flows.stage_answers import FromWorker
+    from flows.ray.invitation import InvitedNodes
 
 LINE = "line"
 """The concurrency group of `stop` and `lend`: its own thread is free while a stage is computed."""
@@ -52,28 +51,40 @@ class StageActor:
         """Seconds since the epoch by this node's clock."""
         return time.time()
 
-    def compute(self, job: StageJob) -> Iterator[FromWorker | Invitation]:
-        """Compute a stage in a thread, and yield its messages: progress, invitations of other nodes, then the
-        manifest or the error."""
+    def compute(self, job: StageJob) -> Iterator[Any]:
+        """Compute a stage in a thread, and yield what it reports: calls of a listener, as lists, invitations
+        of other nodes, and at last the manifest of its artifact. Raises what the stage raises."""
+        from erl_pipeline.plan.job import compute
+        from erl_pipeline.plan.listener import StageProgress
         from erl_pipeline.plan.resources import Resources
         from flows.ray.invitation import InvitedNodes
-        from flows.stage_answers import Computed, Failed, answer
+        from flows.stage_reports import CallsPassedOn, sent_whole
+        from storage.artifacts.manifest import Manifest
 
-        said: queue.SimpleQueue[FromWorker | Invitation] = queue.SimpleQueue()
+        said: queue.SimpleQueue[Any] = queue.SimpleQueue()
         if self._resources is None or self._nodes is None:
             self._nodes = InvitedNodes(said.put)
             self._resources = Resources(job.worker, self._stop, other_nodes=self._nodes)
         self._nodes.send = said.put
         resources = self._resources
-        computing = threading.Thread(
-            target=lambda: said.put(answer(job, resources, said.put, self._stop)), name="stage"
-        )
+        listener = CallsPassedOn(lambda what, arguments: said.put([what, *arguments]))
+
+        def computed() -> None:
+            try:
+                with sent_whole():
+                    progress = StageProgress(job.planned.title, listener, self._stop)
+                    said.put(compute(job, resources, progress))
+            except Exception as error:  # It is raised below.
+                said.put(error)
+
+        computing = threading.Thread(target=computed, name="stage")
         computing.start()
-        while True:
+        message = None
+        while not isinstance(message, Manifest):
             message = said.get()
+            if isinstance(message, Exception):
+                raise message
             yield message
-            if isinstance(message, Computed | Failed):
-                break
         computing.join()
 
     def lend(self) -> None:

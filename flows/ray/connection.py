@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 import socket
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from erl_pipeline.config.plugins.extras import missing_of_extra
 from erl_pipeline.network import Address
 from flows.nodes.variables import computing_variables
+from flows.stage_tasks import PREFECT_VARIABLES
 from storage.errors import ConfigError
 
 _ENVIRONMENT = {
@@ -38,6 +40,9 @@ def connected(address: str, variables: Mapping[str, str]) -> Iterator[None]:
     try:
         import ray
         from ray.exceptions import RaySystemError, RpcError
+
+        if importlib.util.find_spec("prefect_ray") is None:
+            raise ModuleNotFoundError("prefect_ray")
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"runner.type: ray needs {', '.join(missing) or 'ray'}: pip install 'erl-pipeline[ray]'"
@@ -67,6 +72,7 @@ def connected(address: str, variables: Mapping[str, str]) -> Iterator[None]:
 def worker_variables(threads: int) -> dict[str, str]:
     """Environment variables of workers."""
     return {
+        **PREFECT_VARIABLES,
         # Ray would set the number of threads to the number of cores of the worker.
         **computing_variables(threads),
         # Else a worker without a GPU would see all GPUs of its node.
@@ -75,18 +81,19 @@ def worker_variables(threads: int) -> dict[str, str]:
 
 
 def _head(address: str) -> str:
-    """HOST:PORT of a head that answers. Checked here, since Ray itself would try for most of a minute."""
-    from ray._private.services import canonicalize_bootstrap_address_or_die
+    """HOST:PORT of a head that answers, or `auto` where Ray has to look for a cluster on this machine.
 
-    try:
-        found: str = canonicalize_bootstrap_address_or_die(address)
-    except (ConnectionError, ValueError) as error:
-        raise ConfigError(f"runner.address: {address}: {error}") from error
-    except socket.gaierror as error:
-        raise ConfigError(f"runner.address: {address}: the host is not known ({error})") from error
+    Checked here, since Ray itself would try for most of a minute."""
+    found = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
+    if found == "auto":
+        return found
     try:
         head = Address.parse(found)
         _require_grpc(head.host, head.port)
+    except ValueError as error:
+        raise ConfigError(f"runner.address: {address}: RAY_ADDRESS is {error}") from error
+    except socket.gaierror as error:
+        raise ConfigError(f"runner.address: {address}: the host is not known ({error})") from error
     except OSError as error:
         raise ConfigError(
             f"runner.address: {address}: no Ray cluster answers at {found} ({error}). Start one there with "

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 import ray
 
-from flows.stage_answers import FromWorker
-
 _LOOK_SECONDS = 0.1
 
 
@@ -23,11 +21,11 @@ class Invitation:
 class InvitedNodes:
     """`erl_pipeline.trainers.interface.OtherNodes` on a worker.
 
-    `send` sends messages of the stage at work to the driver. `lent` is set when the driver has lent the
+    `send` sends an invitation of the stage at work to the driver. `lent` is set when the driver has lent the
     nodes.
     """
 
-    def __init__(self, send: Callable[[FromWorker | Invitation], None]) -> None:
+    def __init__(self, send: Callable[[Invitation], None]) -> None:
         self.send = send
         self.lent = threading.Event()
 

@@ -13,7 +13,7 @@ from ray.exceptions import RayTaskError
 
 from erl_pipeline.plan.listener import Listener
 from flows.places import Loss
-from flows.ray.deaths import DEATHS, reason
+from flows.ray.actor_work import DEATHS, reason
 from flows.ray.invitation import Invitation
 from flows.ray.nodes import ClusterNode
 from storage.errors import Interrupted

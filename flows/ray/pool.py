@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import ray
+from prefect_ray.task_runners import RayTaskRunner
 from ray.exceptions import NodeDiedError
 from ray.util.placement_group import remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from erl_pipeline.plan.job import StageJob
 from erl_pipeline.plan.runner import RunnerCall
 from flows.nodes.check import differences, require_fit
-from flows.places import Loss
-from flows.ray.deaths import DEATHS
+from flows.nodes.survey import survey_of, uri_for_all
+from flows.places import Loss, Places
+from flows.ray.actor_work import DEATHS
 from flows.ray.kept_nodes import KeptNodes
 from flows.ray.nodes import ClusterNode, living_nodes
 from flows.ray.remote_worker import RemoteWorker
 from flows.ray.room import set_aside
 from flows.ray.settings import RayConfig
 from flows.ray.survey import ask, start_actor
-from flows.remote_pool import RemotePool
+from flows.stage_pools import stop_file
 from storage.errors import StoreError
 
 _LOOK_SECONDS = 0.2
@@ -29,7 +36,7 @@ _LOSS = Loss("a node of the cluster", "all nodes with room for it are gone", "St
 _LOSS_OF_KEPT = Loss("the other nodes of the trainer", "some are gone, and no node has room", "Start nodes")
 
 
-class RayPool(RemotePool[RemoteWorker]):
+class RayPool:
     """Workers on the nodes of a cluster. All start, and all nodes are checked, before the first stage.
 
     GPUs are reserved for the first `resources.devices` workers. A lost worker is replaced on any node with
@@ -37,22 +44,33 @@ class RayPool(RemotePool[RemoteWorker]):
     that are kept for trainings.
     """
 
-    def __init__(self, call: RunnerCall, settings: RayConfig) -> None:
-        super().__init__(call, settings.workers, _LOSS)
+    def __init__(self, call: RunnerCall, settings: RayConfig, folder: Path) -> None:
+        self._call = call
+        self._store_uri = uri_for_all(call.worker.store_uri)
         self._settings = settings
+        self._folder = folder
         self._known_nodes: set[str] = set()
+        self._closing = threading.Event()
+        self._replacing: list[threading.Thread] = []
+        self._runner: RayTaskRunner[Any] = RayTaskRunner()
+        self._places: Places[RemoteWorker] = Places(
+            call, settings.workers, _LOSS, self._is_gone, self._begin_to_replace
+        )
         count = 0 if call.nodes is None else call.nodes.count
         self._kept = KeptNodes(count, _LOSS_OF_KEPT, self._begin_to_replace)
+        self._open = ExitStack()
 
     def __enter__(self) -> RayPool:
-        self._room = set_aside(self._settings, self._call.devices, self._worker.threads, self._call.nodes)
+        self._open.enter_context(stop_file(self._folder, self._call.stop))
+        self._open.enter_context(self._runner)
+        threads = self._call.worker.threads
+        self._room = set_aside(self._settings, self._call.devices, threads, self._call.nodes)
         self._start_workers()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._threads.shutdown()
         self._closing.set()
         closing = [(worker, worker.ask_to_close()) for worker in self._places.workers]
         for worker, answer in closing:
@@ -61,16 +79,34 @@ class RayPool(RemotePool[RemoteWorker]):
             thread.join()
         self._kept.kill()
         remove_placement_group(self._room)
+        self._open.close()
+
+    @property
+    def workers(self) -> int:
+        """How many stages can be computed at the same time by the current workers; 1 without any worker: that
+        stage then waits for one."""
+        return max(1, len(self._places.workers))
+
+    @contextmanager
+    def taken(self, job: StageJob) -> Iterator[RemoteWorker]:
+        """An idle worker for a stage, inside this context."""
+        with self._places.taken(job) as worker, worker.borrowing(job):
+            yield worker
 
     def _is_gone(self, worker: RemoteWorker) -> bool:
         return worker.node.id not in {node.id for node in living_nodes()}
+
+    def _begin_to_replace(self, place: int) -> None:
+        thread = threading.Thread(target=self._replace, args=(place,), name="replacing")
+        self._replacing.append(thread)
+        thread.start()
 
     def _start_workers(self) -> None:
         actors = {place: self._start(place) for place in range(self._room.bundle_count)}
         nodes = living_nodes()
         placed = ray.util.placement_group_table(self._room)["bundles_to_node_id"]
         at_node = {str(node_id): actors[place] for place, node_id in placed.items()}
-        with self._survey() as survey:
+        with survey_of(self._store_uri, self._call.packages) as survey:
             findings = ask(survey, nodes, at_node)
         require_fit(findings, "runner.address: the cluster cannot compute this run:")
         for warning in differences(findings):
@@ -82,7 +118,10 @@ class RayPool(RemotePool[RemoteWorker]):
 
     def _enter(self, place: int, actor: Any, node: ClusterNode) -> None:
         if place < self._settings.workers:
-            self._places.enter(place, RemoteWorker(actor, node, self._kept))
+            reports, stop = self._folder / f"reports-{place}.jsonl", self._folder / "stop"
+            self._places.enter(
+                place, RemoteWorker(actor, node, self._kept, self._runner, self._call, reports, stop)
+            )
         else:
             self._kept.enter(place, actor, node)
 
@@ -131,7 +170,7 @@ class RayPool(RemotePool[RemoteWorker]):
         """The problems of a node that was not examined before; none for a node that was."""
         if node.id in self._known_nodes:
             return ()
-        with self._survey() as survey:
+        with survey_of(self._store_uri, self._call.packages) as survey:
             (finding,) = ask(survey, [node], {node.id: actor})
         if not finding.problems:
             self._known_nodes.add(node.id)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from erl_pipeline.plan.runner import Runner, RunnerCall, RunnerPlugin
 from flows.ray.connection import connected, worker_variables
 from flows.ray.settings import RayConfig
-from flows.stage_tasks import StageTasks
+from flows.stage_tasks import StageTasks, prepare_for_prefect
 from storage.filesystem import open_root
 
 
@@ -27,10 +27,11 @@ def run_with_ray(settings: RayConfig, call: RunnerCall, body: Callable[[Runner],
     folder = open_root(call.worker.store_uri).scratch / "runs" / call.worker.run
     folder.mkdir(parents=True, exist_ok=True)
     with connected(settings.address, worker_variables(call.worker.threads)):
-        from flows.ray.pool import RayPool  # here, since it imports Ray
+        prepare_for_prefect()
+        from flows.ray.pool import RayPool  # here, since it imports Ray and Prefect
 
         with (
-            RayPool(call, settings) as pool,
+            RayPool(call, settings, folder) as pool,
             StageTasks(call, pool, settings.stages, folder / "prefect.log") as tasks,
         ):
             body(tasks)

@@ -1,19 +1,22 @@
-"""The survey of the nodes of a cluster: an actor on each node answers."""
+"""The survey of the nodes of a cluster, before a run or on request: an actor on each node answers."""
 
 from __future__ import annotations
 
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from erl_pipeline.config.pipeline import NodesToFind
 from flows.nodes.check import NodeFinding
 from flows.nodes.report import NodeReport
-from flows.nodes.survey import ANSWER_SECONDS, Survey, clock_offset
+from flows.nodes.survey import ANSWER_SECONDS, Survey, clock_offset, survey_of, uri_for_all
 from flows.ray.actor import LINE, StageActor
-from flows.ray.nodes import ClusterNode
+from flows.ray.connection import connected, worker_variables
+from flows.ray.nodes import ClusterNode, living_nodes
+from flows.ray.settings import RayConfig
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -87,3 +90,32 @@ def _finding(survey: Survey, node: ClusterNode, actor: ActorHandle, answer: Any)
         lines = str(error).strip().splitlines()
         return NodeFinding(node, None, 0.0, (f"no process can be started there: {lines[-1]}",))
     return survey.finding(node, report, offset)
+
+
+def examine(
+    settings: RayConfig,
+    store_uri: str,
+    packages: Sequence[str] = (),
+    devices: int = 0,
+    threads: int = 1,
+    to_find: NodesToFind | None = None,
+) -> list[NodeFinding[ClusterNode]]:
+    """What each node of the cluster at `settings.address` has, and what is wrong with it.
+
+    Args:
+        packages: those of the plug-ins that the run uses.
+        devices: `resources.devices` of the run; 0 to reserve nothing.
+        threads: `resources.threads` of the run.
+        to_find: the other nodes of the run's trainer.
+
+    Raises ConfigError when there is no cluster, or when it could not reserve what the workers need.
+    """
+    with connected(settings.address, worker_variables(threads)):
+        from ray.util.placement_group import remove_placement_group
+
+        from flows.ray.room import set_aside
+
+        if devices:
+            remove_placement_group(set_aside(settings, devices, threads, to_find))
+        with survey_of(uri_for_all(store_uri), packages) as survey:
+            return ask(survey, living_nodes(), {})

@@ -14,8 +14,8 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.states import Completed, Running
 
 from erl_pipeline.plan.resources import WorkerSettings
-from flows.dead_drivers import FLOW
 from flows.deployments import connected
+from flows.orphans import FLOW
 from flows.page import RunPage
 from flows.scheduled import train
 from storage.runs.run import RunStore

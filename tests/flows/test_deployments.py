@@ -19,6 +19,8 @@ from flows.deployments import (
     deploy,
     every,
     find,
+    in_words,
+    is_skip,
     of_run,
     pause,
     remove,
@@ -132,3 +134,30 @@ def test_prefect_deploys_what_infra_names(client: SyncPrefectClient, api: str, t
         "maintain": ("cron 0 5 * * * UTC", "skip", True),
     }
     assert {row.store for row in rows.values()} == {"s3://erl-pipeline/store"}
+
+
+@pytest.mark.parametrize(
+    ("state", "message", "skip", "words"),
+    [
+        (None, None, False, ""),
+        ("Completed", "Committed through iteration 3", False, "completed: Committed through iteration 3"),
+        ("Running", None, False, "running"),
+        (
+            "Cancelled",
+            "Deployment concurrency limit reached.",
+            True,
+            "skipped: the one before it was still at work",
+        ),
+        ("Cancelled", "Asked to stop", False, "cancelled: Asked to stop"),
+        (
+            "Skipped",
+            "Skipped: run one is being worked on by process 3 on host.",
+            True,
+            "skipped: run one is being worked on by process 3 on host.",
+        ),
+    ],
+)
+def test_how_a_flow_run_ended_is_said_in_words(
+    state: str | None, message: str | None, skip: bool, words: str
+) -> None:
+    assert (is_skip(state, message), in_words(state, message)) == (skip, words)

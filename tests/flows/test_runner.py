@@ -24,7 +24,7 @@ from flows import stage_tasks
 from flows.local_server import answers
 from flows.runner import PREFECT, PrefectConfig
 from flows.submissions import TaskOptions
-from flows.training_flow import StageTimedOut
+from flows.training_flow import TRAINING, StageTimedOut
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, Interrupted
 from storage.runs.run import RunStore
@@ -111,10 +111,7 @@ def test_order_outcomes_and_bytes_are_those_of_in_process(
     }
     second = next(run for run in task_runs if run["name"] == "write 1 of iteration 1")
     first = next(run for run in task_runs if run["name"] == "write 0 of iteration 1")
-    assert second["task_inputs"] == {
-        "artifact_id": [],
-        "wait_for": [{"input_type": "task_run", "id": first["id"]}],
-    }
+    assert second["task_inputs"]["inputs"] == [{"input_type": "task_run", "id": first["id"]}]
     assert first["start_time"] <= first["end_time"] <= second["start_time"]
     assert second["state"]["message"] == f"Committed artifact {stages[1].artifact_id}"
     artifacts = ask(api, "artifacts", flow_runs={"id": {"any_": [flow_run["id"]]}})
@@ -152,14 +149,13 @@ def test_a_worker_that_is_killed_is_replaced_and_its_stage_computed_again(api: s
     (outcome,) = walk(PREFECT, TWO_PROCESSES, store, [stage], listener=listener)
     assert outcome.counters["names"] == 1
     ((_, warning),) = [each for each in listener.told if each[0] == "warn"]
-    assert str(warning).startswith("die_once survivor of iteration 1: worker process ")
-    assert "ended by SIGKILL" in str(warning)
+    assert str(warning).startswith(
+        "die_once survivor of iteration 1: the worker process ended abruptly; see "
+    )
     (names,) = file_hashes(store, [stage.artifact_id])
     assert list(names) == ["names.txt"]
     states = [run["state_type"] for run in task_runs_of(api, flow_run_of(api, store))]
-    assert states == ["COMPLETED"]
-    (run,) = task_runs_of(api, flow_run_of(api, store))
-    assert run["run_count"] == 2
+    assert states == ["CRASHED", "COMPLETED"]
 
 
 def test_workers_that_compute_stop_when_they_are_asked_to(api: str, store: Path, tmp_path: Path) -> None:
@@ -180,7 +176,7 @@ def test_stages_that_need_a_device_stay_with_the_worker_that_has_it(store: Path)
     on_device = chain(3, SAY_WHERE_ON_DEVICE)
     beside = planned(SAY_WHERE, "beside", {"before": on_device[0]})
     walk(PREFECT, TWO_PROCESSES, store, [*on_device, beside], listener=listener)
-    said = dict(str(message).split(" in ") for _, message in listener.told)
+    said = dict(str(message).split(" in ") for _, message in listener.told if " in " in str(message))
     assert len({said[each.key] for each in on_device}) == 1
     assert said["beside"] != said["0"]
 
@@ -296,6 +292,20 @@ def test_an_artifact_is_an_asset_with_those_that_it_was_made_from(api: str, stor
         for each in (first, second)
     ]
     assert made_from == [[], [keys[0]]]
+
+
+def test_a_state_hook_of_the_user_is_called(api: str, store: Path) -> None:
+    seen: list[tuple[str, str]] = []
+
+    @TRAINING.on_completion
+    def note(flow: Any, flow_run: Any, state: Any) -> None:
+        seen.append((flow_run.name, state.type.value))
+
+    try:
+        walk(PREFECT, THREADS, store, chain(1))
+    finally:
+        TRAINING.on_completion_hooks.remove(note)
+    assert seen == [("small", "COMPLETED")]
 
 
 def test_options_of_an_unknown_stage_are_refused(store: Path) -> None:
@@ -429,7 +439,7 @@ import sys
 from pathlib import Path
 from flows.runner import PREFECT, PrefectConfig
 from flows.submissions import TaskOptions
-from flows.training_flow import StageTimedOut
+from flows.training_flow import TRAINING, StageTimedOut
 from tests.flows.small_plans import WAIT_TO_STOP, planned, walk
 store = Path(sys.argv[1])
 stages = [planned(WAIT_TO_STOP, "one", folder=store)]

@@ -15,5 +15,5 @@ from flows.worker_link import listen_to_flow_runs
 def test_a_worker_that_is_stopped_before_it_has_begun_just_ends() -> None:
     stop = threading.Event()
     stop.set()
-    with listen_to_flow_runs(lambda _message: None) as lines:
+    with listen_to_flow_runs(lambda _message: None) as (lines, _):
         asyncio.run(worker._work("early", 1, lines, stop))
