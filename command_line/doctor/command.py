@@ -54,7 +54,8 @@ def doctor(
     With --config, also estimate how much memory a configuration needs, and for what; no weights are loaded.
     """
     from command_line.doctor.checks import can_run
-    from command_line.doctor.diagnose import diagnose, memory_needed, print_memory
+    from command_line.doctor.diagnose import diagnose
+    from command_line.doctor.memory_needed import memory_needed, print_memory
     from storage.errors import InputError
 
     if config is None and (settings or sequence_tokens is not None):

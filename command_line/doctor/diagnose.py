@@ -1,94 +1,23 @@
-"""`erl-pipeline doctor`: all checks, and the memory that a configuration needs."""
+"""All checks of a machine, in the order in which a person would make them."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 from command_line.doctor.checks import (
     Finding,
     check_optional,
     check_python,
     check_required_packages,
+    check_store,
     check_torch_companions,
     check_vllm,
     own_versions,
     versions_of,
 )
-from command_line.output import print_line, print_table
-from erl_pipeline.config.loading.load import load_config
-from erl_pipeline.policies.model_size import ModelSize
-from erl_pipeline.sizing import Part, estimate_memory, model_size, training_processes
 from storage.errors import ConfigError
-
-
-@dataclass(frozen=True)
-class MemoryNeeded:
-    """The parts of an estimate, and their sum in each place that has memory of its own, in bytes."""
-
-    config: Path
-    model: ModelSize
-    parts: Sequence[Part]
-    processes: int
-    """Number of training processes; the parts under `trainer` are those of each process."""
-
-    @property
-    def totals(self) -> dict[str, int]:
-        places = dict.fromkeys(part.place for part in self.parts)
-        return {place: sum(part.bytes for part in self.parts if part.place == place) for place in places}
-
-    def as_json(self) -> dict[str, Any]:
-        """The estimate as JSON values."""
-        parts = [asdict(part) for part in self.parts]
-        return {
-            "model": asdict(self.model),
-            "processes": self.processes,
-            "parts": parts,
-            "totals": self.totals,
-        }
-
-
-def memory_needed(config: Path, settings: Sequence[str], sequence_tokens: int | None) -> MemoryNeeded:
-    """Estimate what training and sampling with a configuration need; no weights are loaded.
-
-    Args:
-        sequence_tokens: tokens of a sequence that is being sampled, prompt and answer together.
-
-    Raises ConfigError for an invalid configuration, InputError for a model that is not on this machine.
-    """
-    resolved = load_config(config, settings)
-    size = model_size(resolved)
-    parts = estimate_memory(resolved, size, sequence_tokens)
-    return MemoryNeeded(config, size, parts, training_processes(resolved) or 1)
-
-
-def print_memory(needed: MemoryNeeded) -> None:
-    """Print a table with a row for each part, and one for the sum of each place."""
-    print_line(f"Memory that {needed.config} needs:")
-    rows = []
-    for place, total in needed.totals.items():
-        for part in needed.parts:
-            if part.place == place:
-                rows.append({"where": place, "what": part.name, "GB": _gb(part.bytes), "bytes": part.reason})
-        rows.append({"where": place, "what": "all", "GB": _gb(total), "bytes": ""})
-    print_table(rows, left=("where", "what", "bytes"))
-    if needed.processes > 1:
-        print_line(
-            f"trainer: each of the {needed.processes} processes, on a GPU of its own or all in the memory of "
-            "one machine."
-        )
-    print_line(
-        "An estimate by arithmetic, without the program, its libraries and an engine's working memory."
-    )
-
-
-def _gb(count: int) -> str:
-    return f"{count / 1e9:.2f}"
-
 
 _DISTRIBUTION = "erl-pipeline"
 _PROBE = "The agent fell into a hole."
@@ -201,6 +130,5 @@ def _vllm(own: dict[str, str], executable: str | None) -> Iterator[Finding]:
 
 
 def _store(uri: str) -> Iterator[Finding]:
-    from command_line.doctor.checks import check_store
 
     yield from check_store(uri)

@@ -14,7 +14,7 @@ from storage.errors import ConfigError
 from storage.runs.run import RunStore
 from tests.erl_pipeline.runs.small_runs import small
 
-CONFIGS = Path(__file__).parents[4] / "configs"
+CONFIGS = Path(__file__).parents[3] / "configs"
 HERE = ClusterConfig.model_validate({"nodes": {"here": {"workers": 1, "overhead_seconds": 0.0}}})
 
 
