@@ -34,7 +34,7 @@ from flows.worker_link import (
     WorkerLink,
     link_to_worker,
 )
-from storage.errors import ConfigError, InputError, PipelineError, RunBusy
+from storage.errors import ConfigError, InputError, Interrupted, PipelineError, RunBusy
 from storage.runs.run import Run, RunStore
 
 if TYPE_CHECKING:

@@ -48,8 +48,8 @@ _INTERFACES: Mapping[Group, str] = {
     "trainers": "erl_pipeline.trainers.interface:TrainerPlugin",
     "runners": "erl_pipeline.plan.runner:RunnerPlugin",
 }
-"""Group -> the type of its objects; the other groups have functions. They are imported when plug-ins are looked
-up: each of them imports this package."""
+"""Group -> the type of its objects; the other groups have functions. The types are imported when plug-ins are
+looked up: each of them imports this package."""
 
 NO_BYTES: Mapping[str, bool] = {"makes_bytes": False}
 """Metadata of a field of a plug-in's record whose code gives no byte of an artifact: it draws, explains,
