@@ -74,7 +74,9 @@ def test_only_what_is_reached_changes_digests(
 def test_what_an_import_does_counts_with_every_import(tmp_path: Path) -> None:
     sources = {
         "house/__init__.py": "",
-        "house/stage.py": "from house.rules import RULES\nimport house.more\ndef compute():\n    return RULES\n",
+        "house/stage.py": (
+            "from house.rules import RULES\nimport house.more\ndef compute():\n    return RULES\n"
+        ),
         "house/rules.py": "RULES = {}\ndef rule(function):\n    RULES[function.__name__] = function\n",
         "house/more.py": (
             "from house.rules import rule\n"
@@ -93,7 +95,9 @@ def test_what_an_import_does_counts_with_every_import(tmp_path: Path) -> None:
 def test_code_that_finds_modules_by_itself_makes_all_of_them_count(tmp_path: Path) -> None:
     sources = {
         "house/__init__.py": "",
-        "house/stage.py": "from importlib import import_module\ndef compute(name):\n    import_module(name)\n",
+        "house/stage.py": (
+            "from importlib import import_module\ndef compute(name):\n    import_module(name)\n"
+        ),
         "house/more.py": "def right():\n    return 1\n",
     }
     assert ("house.more", "right") in _tree(tmp_path, sources).reach([COMPUTE])
