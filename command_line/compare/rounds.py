@@ -32,7 +32,7 @@ _IMPORTED = [
     "erl_pipeline.policies.embedding",
     "erl_pipeline.policies.tiny.cold_start",
     "erl_pipeline.trainers.local.trainer",
-    "storage.memory.reflection_memory",
+    "storage.memory.view",
 ]
 """Modules that are imported once, in the process that workers are forked from, since importing takes seconds.
 """

@@ -33,7 +33,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Earlier:
+class PreviousArtifact:
     """An artifact that is already at the place of a planned stage, in the run that is compared with.
 
     `differences` are those between its recipe and the planned one, in the terms of the configuration where
@@ -53,7 +53,7 @@ class Lookups(Protocol):
         """The run that made the artifact of a stage; None if it is not committed."""
         ...
 
-    def earlier(self, node: PlannedStage) -> Earlier | None:
+    def earlier(self, node: PlannedStage) -> PreviousArtifact | None:
         """The artifact that was at the place of a stage before; None if there was none."""
         ...
 
@@ -228,7 +228,7 @@ _SPANS = 4
 
 
 def _reasons(
-    plan: Plan, node: PlannedStage, earlier: Earlier | None, computed: Mapping[str, PlannedStage]
+    plan: Plan, node: PlannedStage, earlier: PreviousArtifact | None, computed: Mapping[str, PlannedStage]
 ) -> tuple[Reason, ...]:
     if earlier is None:
         return (Reason(NEW),)

@@ -221,8 +221,9 @@ class _Walk:
         for group in uses.groups:
             self._waiting += self._tree.plugged_in.get(group, ())
         for text in uses.texts:
-            if self._tree.path(text.partition(":")[0]) is not None:
-                self._waiting.append((text.partition(":")[0], _ALL))
+            module, _, name = text.partition(":")
+            if self._tree.path(module) is not None:
+                self._waiting.append((module, name.partition(".")[0] or _ALL))
         self._reads_docstrings = self._reads_docstrings or not uses.words.isdisjoint(_READS_DOCSTRINGS)
         if self._tree.cautious and not uses.words.isdisjoint(_FINDS_CODE_BY_ITSELF):
             for root in self._tree.roots:

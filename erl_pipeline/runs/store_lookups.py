@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from erl_pipeline.config.shown import settings_differences
-from erl_pipeline.plan.forecast import Cost, Earlier, own_differences
+from erl_pipeline.plan.forecast import Cost, PreviousArtifact, own_differences
 from erl_pipeline.plan.plan import Place, PlannedStage
 from erl_pipeline.runs.disk_sizes import ArtifactSize
 from erl_pipeline.runs.planning import recorded_ids
@@ -102,7 +102,7 @@ class StoreLookups:
         manifest = self.manifest(node.artifact_id, stage)
         return manifest.run if manifest is not None else None
 
-    def earlier(self, node: PlannedStage) -> Earlier | None:
+    def earlier(self, node: PlannedStage) -> PreviousArtifact | None:
         """The artifact at the place of a stage in the run with which the configuration is compared.
 
         After the first 64 artifacts of a stage, the differences of the last compared one are used for all
@@ -113,14 +113,14 @@ class StoreLookups:
         if run is None or artifact_id is None:
             return None
         if self._compared[run, node.stage.name] >= _COMPARED:
-            return Earlier(run, artifact_id, self._newest.get((run, node.stage.name), ()))
+            return PreviousArtifact(run, artifact_id, self._newest.get((run, node.stage.name), ()))
         self._compared[run, node.stage.name] += 1
         manifest = self.manifest(artifact_id, node.stage.name)
         if manifest is None:
-            return Earlier(run, artifact_id)
+            return PreviousArtifact(run, artifact_id)
         differences = own_differences(manifest.recipe, node.recipe, self._changed(run))
         self._newest[run, node.stage.name] = differences
-        return Earlier(run, artifact_id, differences, manifest.inputs)
+        return PreviousArtifact(run, artifact_id, differences, manifest.inputs)
 
     def cost(self, stage: str) -> Cost:
         """The median cost of the artifacts of a stage that `measured` gives."""

@@ -35,7 +35,7 @@ _MODULES = [
     "erl_pipeline.policies.embedding",
     "erl_pipeline.policies.tiny.cold_start",
     "erl_pipeline.trainers.local.trainer",
-    "storage.memory.reflection_memory",
+    "storage.memory.view",
 ]
 """Modules that a stage imports when it begins."""
 

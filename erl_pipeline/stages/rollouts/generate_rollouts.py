@@ -54,7 +54,7 @@ def plan_shards(
     Args:
         memory: the memory version to retrieve from; None for no memory.
         samples: the artifact that says which tasks are played and how often
-            (`erl_pipeline.stages.rollouts.sample_counts`); None for `group_size` episodes of each task that
+            (`erl_pipeline.stages.tasks.draw_tasks`); None for `group_size` episodes of each task that
             is drawn as `rollouts.selection` says.
     """
     inputs = {**state.model_inputs(model), TASKS: state.tasks}

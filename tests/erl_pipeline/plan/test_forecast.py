@@ -11,8 +11,8 @@ import pytest
 from erl_pipeline.config.base import Settings
 from erl_pipeline.plan.forecast import (
     Cost,
-    Earlier,
     Forecast,
+    PreviousArtifact,
     forecast,
     iterations_text,
     own_differences,
@@ -77,11 +77,11 @@ class Known:
     def made_by(self, node: PlannedStage) -> str | None:
         return self.made.get(node.artifact_id)
 
-    def earlier(self, node: PlannedStage) -> Earlier | None:
+    def earlier(self, node: PlannedStage) -> PreviousArtifact | None:
         found = None if self.old is None else self.old.by_place.get(node.place)
         if found is None:
             return None
-        return Earlier(
+        return PreviousArtifact(
             "old", found.artifact_id, own_differences(found.recipe, node.recipe), found.recipe.inputs
         )
 

@@ -59,11 +59,11 @@ def copied(package: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("environments", "frozen_lake", "game.py", "without success", "badly", True),
         ("environments", "frozen_lake", "tasks.py", "stream.shuffle(cells)", "cells.reverse()", True),
         ("environments", "frozen_lake", "tiny.py", "directions(state)", "directions(state)[:1]", True),
-        ("methods", "erl", "columns.py", '"2nd"', '"second"', False),
+        ("methods", "erl", "plan.py", '"2nd"', '"second"', False),
         ("methods", "erl", "plan.py", "remember and settings.memory", "settings.memory", False),
         ("methods", "erl", "episode.py", '"""Play one episode.', '"""Play an episode.', False),
         ("methods", "erl", "episode.py", "max_revisions + 1", "max_revisions + 2", True),
-        ("methods", "erl", "prompts.py", "def judge_prompt(", "def judge_prompt(more, ", True),
+        ("methods", "erl", "episode.py", "def judge_prompt(", "def judge_prompt(more, ", True),
         ("methods", "erl", "__init__.py", "own.temperature or", "2 * own.temperature or", True),
     ],
 )

@@ -74,8 +74,9 @@ def test_only_what_is_reached_changes_digests(
 def test_what_an_import_does_counts_with_every_import(tmp_path: Path) -> None:
     sources = {
         "house/__init__.py": "",
-        "house/stage.py": "from house.rules import RULES\nimport house.more\n"
-        "def compute():\n    return RULES\n",
+        "house/stage.py": (
+            "from house.rules import RULES\nimport house.more\ndef compute():\n    return RULES\n"
+        ),
         "house/rules.py": "RULES = {}\ndef rule(function):\n    RULES[function.__name__] = function\n",
         "house/more.py": (
             "from house.rules import rule\n"
@@ -94,8 +95,9 @@ def test_what_an_import_does_counts_with_every_import(tmp_path: Path) -> None:
 def test_code_that_finds_modules_by_itself_makes_all_of_them_count(tmp_path: Path) -> None:
     sources = {
         "house/__init__.py": "",
-        "house/stage.py": "from importlib import import_module\n"
-        "def compute(name):\n    import_module(name)\n",
+        "house/stage.py": (
+            "from importlib import import_module\ndef compute(name):\n    import_module(name)\n"
+        ),
         "house/more.py": "def right():\n    return 1\n",
     }
     assert ("house.more", "right") in _tree(tmp_path, sources).reach([COMPUTE])
@@ -103,13 +105,17 @@ def test_code_that_finds_modules_by_itself_makes_all_of_them_count(tmp_path: Pat
     assert ("house.more", "right") not in trusted.reach([COMPUTE])
 
 
-def test_a_module_whose_name_is_a_text_counts_whole(tmp_path: Path) -> None:
+def test_a_text_that_names_a_module_or_a_definition_reaches_it(tmp_path: Path) -> None:
     sources = {
         "house/__init__.py": "",
         "house/stage.py": 'def compute():\n    return run(["-m", "house.child"])\n',
         "house/child.py": "def main():\n    return 1\n",
     }
-    assert ("house.child", "main") in _tree(tmp_path, sources).reach([COMPUTE])
+    assert ("house.child", "main") in _tree(tmp_path / "whole", sources).reach([COMPUTE])
+    sources["house/child.py"] += "def other():\n    return 2\n"
+    sources["house/stage.py"] = sources["house/stage.py"].replace("house.child", "house.child:other")
+    reached = _tree(tmp_path / "named", sources).reach([COMPUTE])
+    assert reached.keys() == {COMPUTE, ("house.child", "other")}
 
 
 def test_docstrings_count_where_code_reads_docstrings(tmp_path: Path) -> None:
