@@ -109,20 +109,12 @@ def test_a_function_that_gives_other_numbers_than_one_a_row_or_token_is_named(
 ) -> None:
     site = install(NONSENSE)
     for name, setting, told in (
-        (
-            "advantage_normalization=short",
-            "advantage_normalization: short gave [1.0] for the 4 trajectories of",
-        ),
-        (
-            "endless",
-            "advantage_normalization=endless",
-            "endless gave [inf, inf, inf, inf] for the 4 trajectories of",
-        ),
+        ("short", "advantage_normalization=short", "short gave [1.0] for the 4 trajectories of"),
+        ("endless", "advantage_normalization=endless", "gave [inf, inf, inf, inf] for the 4 trajectories of"),
         ("summed", "surrogate=summed", "objective.surrogate: summed gave a loss of shape []"),
     ):
-        status, printed = run(
-            site, "objective.advantage_normalization=constant", f"objective.{setting}", f"name={name}"
-        )
+        constant = "objective.advantage_normalization=constant"  # so that there is something to train
+        status, printed = run(site, constant, f"objective.{setting}", f"name={name}")
         assert status != 0
         assert told in printed
 
