@@ -63,8 +63,8 @@ class Iteration:
         return folder
 
     def weights(self, stage: str) -> one_file.Weights:
-        loaded: one_file.Weights = load_file(self.folder(stage) / "model/model.safetensors")
-        return loaded
+        weights: one_file.Weights = load_file(self.folder(stage) / "model/model.safetensors")
+        return weights
 
     def metrics(self, stage: str) -> dict[str, float]:
         metrics: dict[str, float] = json.loads((self.folder(stage) / "manifest.json").read_text())["metrics"]

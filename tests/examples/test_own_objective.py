@@ -55,7 +55,7 @@ def test_the_gate_fades_a_gradient_instead_of_cutting_it_off(
 
 @pytest.fixture
 def install(tmp_path: Path) -> Callable[[str], Site]:
-    """Installs a module of functions `short` and `endless` (advantages) and `summed` (a surrogate)."""
+    """Installs a module with the functions of `NONSENSE`."""
 
     def installed(source: str) -> Site:
         (tmp_path / "nonsense.py").write_text(source)
@@ -64,6 +64,7 @@ def install(tmp_path: Path) -> Callable[[str], Site]:
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: nonsense\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text(
             "[erl_pipeline.advantages]\nshort = nonsense:short\nendless = nonsense:endless\n"
+            "constant = nonsense:constant\n"
             "[erl_pipeline.surrogates]\nsummed = nonsense:summed\n"
         )
         return Site(tmp_path)
@@ -77,6 +78,8 @@ def short(group):
     return [1.0]
 def endless(group):
     return [float("inf")] * len(group)
+def constant(group):
+    return [1.0] * len(group)
 def summed(logprobs, old_logprobs, advantages, **ranges):
     return Surrogate(-(logprobs * advantages).sum(), logprobs.detach(), logprobs < 0)
 """
@@ -105,15 +108,13 @@ def test_a_function_that_gives_other_numbers_than_one_a_row_or_token_is_named(
     install: Callable[[str], Site],
 ) -> None:
     site = install(NONSENSE)
-    for setting, told in (
-        (
-            "advantage_normalization=short",
-            "advantage_normalization: short gave [1.0] for the 4 trajectories of",
-        ),
-        ("advantage_normalization=endless", "endless gave [inf, inf, inf, inf] for the 4 trajectories of"),
-        ("surrogate=summed", "objective.surrogate: summed gave a loss of shape []"),
+    for name, setting, told in (
+        ("short", "advantage_normalization=short", "short gave [1.0] for the 4 trajectories of"),
+        ("endless", "advantage_normalization=endless", "gave [inf, inf, inf, inf] for the 4 trajectories of"),
+        ("summed", "surrogate=summed", "objective.surrogate: summed gave a loss of shape []"),
     ):
-        status, printed = run(site, f"objective.{setting}", f"name={setting.partition('=')[2]}")
+        constant = "objective.advantage_normalization=constant"  # so that there is something to train
+        status, printed = run(site, constant, f"objective.{setting}", f"name={name}")
         assert status != 0
         assert told in printed
 
