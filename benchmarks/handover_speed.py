@@ -26,9 +26,8 @@ from requests_to_server import generate_one
 from erl_pipeline.engines.interface import POLICY
 from erl_pipeline.engines.serving import served_checkpoint
 from erl_pipeline.engines.vllm.engine import VllmEngine
-from erl_pipeline.engines.vllm.model_servers import server_arguments
+from erl_pipeline.engines.vllm.model_servers import server_arguments, write_serving_copy
 from erl_pipeline.engines.vllm.server import ManagedServer
-from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
 from erl_pipeline.engines.vllm.settings import VllmEngineConfig
 from erl_pipeline.policies.pretrained import LoadedPolicy, load_policy, save_policy
 

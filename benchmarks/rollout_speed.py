@@ -110,9 +110,8 @@ def start(path: str, overrides: list[str], folder: Path, open_: ExitStack) -> tu
     from workloads.planned import planned_run
 
     from erl_pipeline.config.loading.load import load_config
-    from erl_pipeline.engines.vllm.model_servers import server_arguments
+    from erl_pipeline.engines.vllm.model_servers import server_arguments, write_serving_copy
     from erl_pipeline.engines.vllm.server import ManagedServer
-    from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
     from erl_pipeline.engines.vllm.settings import VllmEngineConfig
     from erl_pipeline.policies.checkpoints import MODEL
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,21 +14,97 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from command_line.compare.worker import Done, Failed, FromWorker, Stopped, Warned, serve
 from erl_pipeline.comparison.design import ComparedRun, Design
 from erl_pipeline.comparison.measures import Budgets, find_budgets, iterations_to_spend
 from erl_pipeline.comparison.result import Failure, Result, make_result
 from erl_pipeline.comparison.training import TrainingFigures
-from erl_pipeline.comparison.work import Task, is_done, read_curve, read_training
+from erl_pipeline.comparison.work import Task, is_done, read_curve, read_training, run_task
 from erl_pipeline.evaluation.history import CurvePoint
+from erl_pipeline.plan.listener import NullListener
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.runs.run_plans import plan_run
-from storage.errors import InputError, Interrupted
+from storage.errors import InputError, Interrupted, PipelineError
 from storage.texts import counted
+
+
+@dataclass(frozen=True)
+class Warned:
+    """A warning for the user; the run continues."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class Done:
+    """The task is done."""
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """The task was stopped, as asked."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The task failed, and why."""
+
+    message: str
+
+
+FromWorker = Warned | Done | Stopped | Failed
+
+
+class _Line(NullListener):
+    """A listener that passes warnings on to the driver."""
+
+    def __init__(self, connection: Connection[Any, Any]) -> None:
+        self.connection = connection
+        self.stop = threading.Event()
+        threading.Thread(target=self._receive, daemon=True).start()
+
+    def warn(self, message: str) -> None:
+        """Send a warning for the user."""
+        self.send(Warned(message))
+
+    def send(self, message: FromWorker) -> None:
+        """Send a message to the driver; if the driver is gone, end this process."""
+        try:
+            self.connection.send(message)
+        except ConnectionError:
+            os._exit(1)
+
+    def _receive(self) -> None:
+        """Wait for the driver's only message, which asks to stop."""
+        try:
+            self.connection.recv()
+        except (EOFError, OSError):
+            os._exit(1)
+        self.stop.set()
+
+
+def serve(task: Task, connection: Connection[Any, Any]) -> None:
+    """Do a task, and tell the driver how it ended."""
+    # Ctrl-C reaches all processes of a terminal; the driver handles it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    line = _Line(connection)
+    line.send(_end(task, line))
+
+
+def _end(task: Task, line: _Line) -> FromWorker:
+    try:
+        run_task(task, line, line.stop)
+    except Interrupted:
+        return Stopped()
+    except PipelineError as error:
+        return Failed(str(error))
+    except Exception:  # Any exception is reported as this run's failure; the other runs continue.
+        return Failed(traceback.format_exc())
+    return Done()
+
 
 _LOOK_SECONDS = 0.2
 _IMPORTED = [
-    "command_line.compare.worker",
+    "command_line.compare.rounds",
     "erl_pipeline.episodes.play",
     "erl_pipeline.engines.embedded_models",
     "erl_pipeline.policies.embedding",

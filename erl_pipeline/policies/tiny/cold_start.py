@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import erl_pipeline.policies.lean_imports  # noqa: F401
-
-# isort: split
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,14 +11,100 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 
+import erl_pipeline.policies.lean_imports  # noqa: F401
 from erl_pipeline.config.policy import ColdStartConfig, TinyPolicyConfig
-from erl_pipeline.environments.tiny_parts import Demonstration, TinyParts
+from erl_pipeline.environments.tiny_parts import Demonstration, Question, TinyParts
 from erl_pipeline.policies.tiny.architecture import build_model
-from erl_pipeline.policies.tiny.conversations import Batch, to_batches
-from erl_pipeline.policies.tiny.examination import examiner
-from erl_pipeline.policies.tiny.schedule import Schedule
+from erl_pipeline.policies.tiny.conversations import Batch, to_batch, to_batches, to_words
 from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
 from storage.errors import TrainingDiverged
+
+# isort: split
+
+
+_BATCH = 128
+
+
+@dataclass(frozen=True)
+class Examiner:
+    """Questions as tokens.
+
+    `token_ids` is `[questions, time]`, `asked` the mask of the tokens that must be right.
+    """
+
+    token_ids: torch.Tensor
+    asked: torch.Tensor
+
+    @torch.inference_mode()
+    def share_right(self, model: GPT2LMHeadModel) -> float:
+        """The share of asked tokens that are the most probable after the tokens before them."""
+        right = 0
+        for token_ids, asked in zip(
+            self.token_ids.split(_BATCH), self.asked[:, 1:].split(_BATCH), strict=True
+        ):
+            hidden = model.transformer(input_ids=token_ids[:, :-1]).last_hidden_state
+            said = model.lm_head(hidden[asked]).argmax(-1)
+            right += int((said == token_ids[:, 1:][asked]).sum())
+        return right / int(self.asked.sum())
+
+
+def examiner(questions: Sequence[Question], tokenizer: PreTrainedTokenizerFast) -> Examiner:
+    """The questions, ready to be asked often. Raises `ValueError` where they ask for no word."""
+    token_ids = to_batch([question.demonstration for question in questions], tokenizer).token_ids
+    asked = torch.zeros_like(token_ids, dtype=torch.bool)
+    for row, question in enumerate(questions):
+        words, _ = to_words(question.demonstration)
+        answer = len(words) - len(question.demonstration[-1]["content"].split()) - 1  # before <end>
+        asked[row, [answer + place for place in question.places]] = True
+    if not asked.any():
+        raise ValueError("an examination needs a word that is asked for")
+    return Examiner(token_ids, asked)
+
+
+_FALLS_AFTER = 0.6  # share of the steps after which the learning rates fall
+_LAST_RATE = 0.05  # what they fall to, as a share of their peak
+_EXAMINED_EVERY = 50  # steps
+
+
+class Schedule:
+    """Steps at full learning rates, then steps in which they fall.
+
+    With a gate the first part continues until all examinations are passed, or the most steps are reached: a
+    skill that has not emerged at full rates does not emerge when they fall.
+    """
+
+    def __init__(self, settings: ColdStartConfig, *, gated: bool) -> None:
+        self._settings = settings
+        self._gated = gated
+        self._falls_from = round(_FALLS_AFTER * settings.steps)
+        self._falling = settings.steps - self._falls_from
+
+    @property
+    def steps(self) -> int:
+        """The total number of steps expected so far."""
+        return self._falls_from + self._falling
+
+    def examination_due(self, done: int) -> bool:
+        """Whether the policy has to be examined after `done` steps."""
+        return self._gated and done == self._falls_from
+
+    def examined(self, done: int, share_right: float) -> None:
+        """Continue at full rates where too little was right, in the worst examination, and steps are left."""
+        more = min(_EXAMINED_EVERY, self._settings.limit - self.steps)
+        if share_right < self._settings.gate and more > 0:
+            self._falls_from = done + more
+        else:
+            self._gated = False
+
+    def rate(self, done: int) -> float:
+        """The learning rates as a share of their peaks, after `done` steps."""
+        if done < self._falls_from:
+            return 1.0
+        return 1.0 - (1.0 - _LAST_RATE) * (done - self._falls_from) / self._falling
+
+
+# isort: split
+
 
 _BETAS = (0.9, 0.95)
 

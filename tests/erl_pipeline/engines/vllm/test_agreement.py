@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from erl_pipeline.engines.interface import Probe
-from erl_pipeline.engines.vllm.agreement import LogprobDifference, compare, compare_hot, tolerance
+from erl_pipeline.engines.vllm.weight_sync import LogprobDifference, compare, compare_hot, tolerance
 
 NONE = np.zeros((0, 0))
 

@@ -14,10 +14,9 @@ from transformers import PreTrainedModel
 
 from erl_pipeline.engines.interface import POLICY, GenerationRequest
 from erl_pipeline.engines.serving import make_probe
-from erl_pipeline.engines.vllm.agreement import compare
 from erl_pipeline.engines.vllm.client import VllmClient
 from erl_pipeline.engines.vllm.engine import VllmEngine
-from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, WeightSync, sync_weights
+from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, WeightSync, compare, sync_weights
 from erl_pipeline.episodes.play import ConcurrentSampling, play_episodes
 from storage.errors import EngineError, Interrupted
 from storage.tables.trajectories import Trajectory

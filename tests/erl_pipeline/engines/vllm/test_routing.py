@@ -1,6 +1,6 @@
 """Routing of requests to replicas. Blocks have 16 tokens; a prompt of 48 tokens has three."""
 
-from erl_pipeline.engines.vllm.routing import PrefixRouter
+from erl_pipeline.engines.vllm.server_pool import PrefixRouter
 
 
 def prompt(first: int, tokens: int = 48) -> tuple[int, ...]:

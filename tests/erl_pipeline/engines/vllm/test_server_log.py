@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from erl_pipeline.engines.vllm.server_log import last_lines, reasons
+from erl_pipeline.engines.vllm.server import last_lines, reasons
 
 # The log of vLLM 0.32 when a worker gets no memory, much shortened.
 FAILED = """\

@@ -6,7 +6,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
+from erl_pipeline.engines.vllm.model_servers import write_serving_copy
 from storage.errors import EngineError
 from tests.erl_pipeline.engines.vllm.small_policies import save, tied_llama, untied_gpt2
 

@@ -13,12 +13,11 @@ from transformers import PreTrainedModel
 
 from erl_pipeline.engines.interface import POLICY, PROBE_TEMPERATURE, GenerationRequest
 from erl_pipeline.engines.serving import make_probe
-from erl_pipeline.engines.vllm.agreement import compare
 from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
 from erl_pipeline.engines.vllm.engine import VllmEngine
+from erl_pipeline.engines.vllm.model_servers import write_serving_copy
 from erl_pipeline.engines.vllm.server import ManagedServer
-from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
-from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, sync_weights
+from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, compare, sync_weights
 from storage.errors import ConfigError, EngineError
 from tests.erl_pipeline.engines.vllm.small_policies import (
     CONTEXT,

@@ -7,7 +7,7 @@ from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.environments.tiny_parts import Question
 from erl_pipeline.policies.tiny.architecture import build_model
-from erl_pipeline.policies.tiny.examination import examiner
+from erl_pipeline.policies.tiny.cold_start import examiner
 from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
 
 TOKENIZER = build_tokenizer(["x", "y", "?"], 16)

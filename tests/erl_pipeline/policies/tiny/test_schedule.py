@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from erl_pipeline.config.policy import ColdStartConfig
-from erl_pipeline.policies.tiny.schedule import Schedule
+from erl_pipeline.policies.tiny.cold_start import Schedule
 
 SETTINGS = ColdStartConfig(steps=100, most_steps=200, gate=0.9)
 
