@@ -131,11 +131,17 @@ class ProcessWork:
         self._stop = stop
         self._log = log
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Called when the process gets the stage: it must end with the driver, even if no task begins."""
+        self.__dict__.update(state)
+        if not _WATCHED:
+            _WATCHED.append(True)
+            threading.Thread(target=_end_with_driver, daemon=True).start()
+
     def begin(self) -> Listener:
-        """Make the process one that ends with the driver and writes to the log."""
+        """Make the process one that writes to the log."""
         if not _PROCESS:
             _PROCESS.append(self._log)
-            threading.Thread(target=_end_with_driver, daemon=True).start()
             with self._log.open("ab") as log:
                 for descriptor in (1, 2):
                     os.dup2(log.fileno(), descriptor)
@@ -158,6 +164,8 @@ class ProcessWork:
             return _compute(job, _kept_resources(job), listener, stop)
 
 
+_WATCHED: list[bool] = []
+"""Whether this worker process waits for the end of its driver."""
 _PROCESS: list[Path] = []
 """The log of this worker process, once it has begun."""
 _STOPPED = threading.Event()
