@@ -12,7 +12,6 @@ from erl_pipeline.runs.run_plans import policy_stages
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, DamagedArtifact
-from storage.memory.standalone import STANDALONE
 from storage.runs.ledger import LedgerEntry
 from storage.runs.origin import IMPORTED
 from storage.runs.run import Run
@@ -101,6 +100,8 @@ def summarize_run(store: ArtifactStore, run: Run) -> RunSummary:
     """How far a run is. It is not checked whether a process is working on it."""
     if IMPORTED in run.config:
         return RunSummary(run.name, None, "imported", None, None, None, None)
+    from storage.memory.standalone import STANDALONE  # Planning reads no tables.
+
     if run.config.get(STANDALONE):
         return RunSummary(run.name, None, "memory", None, None, None, None)
     method, score = _method(run.config), last_score(store, run)
