@@ -6,7 +6,7 @@
 Both contenders sample the same episodes of SmolLM2-135M: first attempt, reflection, second attempt, with 64
 sequences in flight. One round is not counted: it starts the servers and proves their weights. `hits` is the
 share of prompt tokens that the servers had in their prefix caches, by their own metrics. Requests with the
-same beginning go to the same server (`erl_pipeline/engines/vllm/server_pool.py`), so a second server should not
+same beginning go to the same server (`engines/vllm/server_pool.py`), so a second server should not
 make the share smaller.
 """
 
