@@ -25,8 +25,8 @@ def status(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = Fals
     from erl_pipeline.runs.state import begun_iterations, completed_iterations
     from erl_pipeline.views.report.tables import iteration_table
     from storage.artifacts.store import ArtifactStore
-    from storage.runs.origin import read_origin
     from storage.runs.ledger import latest_entries
+    from storage.runs.origin import read_origin
     from storage.runs.run import RunStore
     from storage.upkeep.unrecorded import find_unrecorded
 

@@ -155,7 +155,9 @@ class Ledger:
     def computed(self) -> set[str]:
         """Artifacts that lines say the run computed; nothing is checked, so that it is quick."""
         return {
-            found.decode() for part in self._file_paths() for found in _COMPUTED.findall(self._whole_lines(part))
+            found.decode()
+            for part in self._file_paths()
+            for found in _COMPUTED.findall(self._whole_lines(part))
         }
 
     def rewrite(self, entries: Sequence[LedgerEntry]) -> None:

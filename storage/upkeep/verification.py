@@ -187,8 +187,8 @@ def _line_problems(entries: Sequence[LedgerEntry], manifests: Sequence[Manifest]
         manifest = by_id.get(entry.artifact_id)
         if manifest is None:
             continue
-        same = (entry.stage, entry.kind) == (manifest.stage, manifest.kind)
-        if not same or not (entry.reused or entry.iteration == manifest.iteration):
+        same = entry.reused or entry.iteration == manifest.iteration
+        if entry.stage != manifest.stage or not same:
             problems.append(
                 f"the ledger names artifact {entry.artifact_id} as {entry.stage} of iteration "
                 f"{entry.iteration or 0}, and it is {manifest.stage} of iteration {manifest.iteration or 0}"

@@ -57,6 +57,9 @@ def test_an_older_ledger_is_found_by_readers_and_check_makes_it_again(
     assert 0 < len(listed) < len(entries) - len(through_first)
     assert set(listed) < {entry.artifact_id for entry in entries[len(through_first) :]}
 
+    refused = invoke("gc", "--store", store, "--min-age", "0", "--delete")
+    assert (refused.status, command in refused.errors) == (2, True)
+
     manifests = {path: path.stat().st_mtime_ns for path in store.glob("artifacts/*/*/manifest.json")}
     words = ("--name", "small", "--check", "--iterations", "2", "--no-prefect")
     mended = invoke("train", finished.config, "--store", store, *words)
