@@ -3,6 +3,7 @@ page."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -24,13 +25,17 @@ def status(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = Fals
     from erl_pipeline.runs.state import begun_iterations, completed_iterations
     from erl_pipeline.views.report.tables import iteration_table
     from storage.artifacts.store import ArtifactStore
+    from storage.runs.ledger import latest_entries
     from storage.runs.origin import read_origin
     from storage.runs.run import RunStore
+    from storage.upkeep.unrecorded import find_unrecorded
 
     opened = RunStore(store).open(run)
     config = readable_config(opened)
-    entries = opened.stages()
-    history = sorted(stored_records(ArtifactStore(store), entries), key=lambda record: record.iteration)
+    artifact_store, recorded = ArtifactStore(store), opened.recorded()
+    entries = latest_entries(recorded)
+    unrecorded = find_unrecorded(artifact_store, opened, recorded)
+    history = sorted(stored_records(artifact_store, entries), key=lambda record: record.iteration)
     shown_ids = {record.manifest.artifact_id for record in history}
     lost = [entry for entry in entries if entry.artifact_id not in shown_ids]
     columns = method_columns(config)
@@ -60,6 +65,7 @@ def status(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = Fals
                 "rows": [row.plain(columns) for row in rows],
                 "artifacts": artifacts,
                 "damaged": [entry.artifact_id for entry in lost],
+                "unrecorded": [each.artifact_id for each in unrecorded.artifacts] if unrecorded else [],
             }
         )
         return
@@ -70,6 +76,8 @@ def status(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = Fals
     )
     if origin:
         print_line(f"Begun {origin.describe()}")
+    if unrecorded:
+        print_line(f"Warning: {unrecorded.sentence}")
     for entry in lost[:_SHOWN]:
         where = f"iteration {entry.iteration or 0}, {entry.stage}"
         print_line(f"damaged or missing, and not in this table: artifact {entry.artifact_id} ({where})")
@@ -100,9 +108,12 @@ def report(
     from erl_pipeline.runs.report import write_run_report
     from storage.artifacts.store import ArtifactStore
     from storage.runs.run import RunStore
+    from storage.upkeep.unrecorded import find_unrecorded
 
-    opened = RunStore(store).open(run)
-    page = write_run_report(ArtifactStore(store), opened, output or run_folder(store, run) / "report.html")
+    opened, artifacts = RunStore(store).open(run), ArtifactStore(store)
+    page = write_run_report(artifacts, opened, output or run_folder(store, run) / "report.html")
+    if unrecorded := find_unrecorded(artifacts, opened, opened.recorded()):
+        print(f"Warning: {unrecorded.sentence}", file=sys.stderr)
     if json:
         print_json({"run": run, "report": str(page)})
     else:

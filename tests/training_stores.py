@@ -71,7 +71,7 @@ class TrainingStore:
     ) -> str:
         """Commit an artifact whose inputs are named, and put it into a run's ledger."""
         used = {key: self.ids[value] for key, value in (inputs or {}).items()}
-        recipe = Recipe(name.rstrip("-0123456789"), 1, {"name": name}, used, 0, kind=kind)
+        recipe = Recipe(_stage_of(name), 1, {"name": name}, used, 0, kind=kind)
         with self.store.create(recipe, run=run, iteration=iteration) as staging:
             write(staging.path)
             staging.commit(counters=counters)
@@ -82,7 +82,13 @@ class TrainingStore:
         self, name: str, artifact_id: str, kind: ArtifactKind, iteration: int | None, run: str
     ) -> None:
         self.ids[name] = artifact_id
-        self.run(run).record(iteration, name, artifact_id, kind=kind, reused=False, seconds=0.0)
+        self.run(run).record(
+            iteration, _stage_of(name), artifact_id, kind=kind, key=name, reused=False, seconds=0.0
+        )
+
+
+def _stage_of(name: str) -> str:
+    return name.rstrip("-0123456789")
 
 
 def trajectories(*rows: Mapping[str, Any]) -> Callable[[Path], object]:

@@ -114,6 +114,10 @@ class ArtifactStore:
         some = ", ".join(found[:5])
         raise InputError(f"{len(found)} artifacts begin with {prefix!r}: {some}. Give more of the id.")
 
+    def stages(self) -> Sequence[str]:
+        """Names of the stages that have artifacts, sorted."""
+        return self._layout.stages()
+
     def ids(self, stage: str) -> Sequence[str]:
         """Ids of a stage's artifacts, taken from the names of their folders: manifests are not read."""
         return self._layout.ids(stage)

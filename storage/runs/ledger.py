@@ -60,6 +60,7 @@ PART_LINES = 256
 """Most lines of one part of a ledger in an object store."""
 
 _TAIL_BYTES = 4096
+_COMPUTED = re.compile(rb'"artifact_id":"(\w+)","reused":false')
 _SEAL_BYTES = 64
 
 
@@ -151,6 +152,14 @@ class Ledger:
         found = [_written(line) for _, _, line in self._lines()]
         return [each.entry for each in found if each is not None and each.run == self._run]
 
+    def computed(self) -> set[str]:
+        """Artifacts that lines say the run computed; nothing is checked, so that it is quick."""
+        return {
+            found.decode()
+            for part in self._file_paths()
+            for found in _COMPUTED.findall(self._whole_lines(part))
+        }
+
     def rewrite(self, entries: Sequence[LedgerEntry]) -> None:
         """Replace the whole ledger by these entries. A kill leaves one that is damaged, or the new one."""
         lines: list[bytes] = []
@@ -169,7 +178,7 @@ class Ledger:
 
     def files(self) -> list[str]:
         """Paths of the ledger's files and its head, as far as they exist."""
-        paths = [*([self._path] if self._root.local else self._parts()), self._head_path]
+        paths = [*self._file_paths(), self._head_path]
         return [path for path in paths if self._root.fs.exists(path)]
 
     def _damage(self, what: str) -> DamagedRecord:
@@ -203,7 +212,7 @@ class Ledger:
         """The whole lines, each with its file and its number there."""
         return [
             (part, number, line)
-            for part in ([self._path] if self._root.local else self._parts())
+            for part in self._file_paths()
             for number, line in enumerate(self._whole_lines(part).splitlines(keepends=True), start=1)
         ]
 
@@ -232,6 +241,9 @@ class Ledger:
         else:
             self._root.fs.pipe_file(parts[-1], content + line)
         return line
+
+    def _file_paths(self) -> list[str]:
+        return [self._path] if self._root.local else self._parts()
 
     def _parts(self) -> list[str]:
         """The ledger's files in an object store, in order; the first is listed even if it does not exist."""

@@ -84,6 +84,10 @@ class Run:
         known: set[str] = set()
         return [entry for name in self._ledger_names() for entry in self._ledger(name).read(known)]
 
+    def computed(self) -> set[str]:
+        """Artifacts that the ledger says this run computed; nothing is checked."""
+        return {each for name in self._ledger_names() for each in self._ledger(name).computed()}
+
     def mend_ledger(self, missing: Callable[[Sequence[LedgerEntry]], Sequence[LedgerEntry]]) -> str:
         """Make a damaged ledger again from its whole lines; what was wrong, empty if nothing was. The damaged
         files are kept in `damaged-<digits>` beside it. The run has to be locked.
@@ -246,6 +250,11 @@ class RunStore:
         """Names of all runs, sorted."""
         names = list_names(self._root, self._root.join("runs"))
         return [name for name in names if self._root.fs.exists(self._path(name))]
+
+    def computed_by_others(self, name: str) -> set[str]:
+        """Artifacts that the ledgers of the other runs say they computed. Damaged records are read too."""
+        others = (Run(self._root, other, {}) for other in self.list() if other != name)
+        return {artifact_id for other in others for artifact_id in other.computed()}
 
     def holder(self, name: str) -> str | None:
         """The process or machine that works on a run, as text; None if there is none."""

@@ -37,6 +37,7 @@ from storage.upkeep.leftovers import (
     stray_files,
     without_manifest,
 )
+from storage.upkeep.unrecorded import find_unrecorded
 
 _KEPT: tuple[ArtifactKind, ...] = ("qualification",)
 
@@ -71,8 +72,8 @@ def plan_collection(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
 
     The age limit protects artifacts that are committed before a ledger names them.
 
-    Raises StoreError when a ledger, or the manifest of a reached artifact, cannot be read: then it is unknown
-    what else is reached.
+    Raises StoreError when a ledger, or the manifest of a reached artifact, cannot be read, or when a ledger
+    is older than the store: then it is unknown what else is reached.
     """
     root, store = open_root(store_uri), ArtifactStore(store_uri)
     before = datetime.now(UTC) - minimum_age
@@ -99,6 +100,7 @@ def plan_collection(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
             unreached[artifact_id] = manifest
         else:
             young += 1
+    _require_whole_ledgers(store, {manifest.run for manifest in unreached.values()} & set(runs))
     leftovers += set_aside(root, before)
     leftovers += local_leftovers(root, store, runs, {artifact_id for _, artifact_id in listed}, before)
     return CollectionPlan(
@@ -185,6 +187,14 @@ def _reached(store: ArtifactStore, roots: Iterable[str]) -> dict[str, Manifest]:
 
     # A missing artifact was set aside, and is made again from others that the same ledger names.
     return walk_inputs(find, sorted(roots)).manifests
+
+
+def _require_whole_ledgers(store: ArtifactStore, names: Iterable[str]) -> None:
+    """Raise StoreError if one of these runs, which made what is to be removed, lacks lines of its ledger."""
+    for name in sorted(names):
+        run = RunStore(store.uri).open(name)
+        if unrecorded := find_unrecorded(store, run, run.recorded()):
+            raise StoreError(f"Nothing is removed: {unrecorded.sentence}")
 
 
 def _manifest(store: ArtifactStore, artifact_id: str, stage: str) -> Manifest | None:

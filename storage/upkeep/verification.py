@@ -25,6 +25,7 @@ from storage.runs.ledger import LedgerEntry
 from storage.runs.origin import read_origin
 from storage.runs.run import Run, RunStore
 from storage.tables.training_record import scan_training_records
+from storage.upkeep.unrecorded import find_unrecorded
 
 
 def mend_run(store: ArtifactStore, name: str, config: Mapping[str, Any]) -> list[str]:
@@ -100,10 +101,14 @@ def verify_run(store: ArtifactStore, run: Run) -> VerificationReport:
     """
     read_origin(store.uri, run.name)
     manifests, problems = _reachable(store, run)
+    recorded = run.recorded()
+    unrecorded = find_unrecorded(store, run, recorded)
+    problems += [] if unrecorded is None else [unrecorded.sentence]
     problems += [
         f"request {entry.artifact_id} to forget an entry of the memory is in the store and not in the ledger"
-        for entry in lost_requests(store, run, run.recorded())
+        for entry in lost_requests(store, run, recorded)
     ]
+    problems += _line_problems(recorded, manifests)
     pruned = _pruned(store, manifests)
     for manifest in manifests:
         found = store.verify(manifest.artifact_id)
@@ -168,6 +173,27 @@ def _reachable(store: ArtifactStore, run: Run) -> tuple[list[Manifest], Problems
             named_by = f"artifact {visit.via}" if visit.depth else visit.via
             missing.append(f"artifact {artifact_id}, named by {named_by}, is not in the store")
     return list(ancestry.manifests.values()), [*damaged.values(), *missing]
+
+
+def _line_problems(entries: Sequence[LedgerEntry], manifests: Sequence[Manifest]) -> Problems:
+    """Lines of the ledger that say something else than the artifact's manifest.
+
+    The run is not compared: two runs may compute one artifact at the same time, and one run may make again
+    what another one had made.
+    """
+    by_id = {manifest.artifact_id: manifest for manifest in manifests}
+    problems = []
+    for entry in entries:
+        manifest = by_id.get(entry.artifact_id)
+        if manifest is None:
+            continue
+        same = entry.reused or entry.iteration == manifest.iteration
+        if entry.stage != manifest.stage or not same:
+            problems.append(
+                f"the ledger names artifact {entry.artifact_id} as {entry.stage} of iteration "
+                f"{entry.iteration or 0}, and it is {manifest.stage} of iteration {manifest.iteration or 0}"
+            )
+    return problems
 
 
 def _link_problems(store: ArtifactStore, rows: LineageRows, imported: list[str]) -> Problems:

@@ -22,7 +22,7 @@ NOW = timedelta(0)
 
 def commit(store: ArtifactStore, name: str, **inputs: str) -> str:
     recipe = Recipe("evaluate", 1, {"name": name}, inputs, 0)
-    with store.create(recipe, run="run", iteration=1) as staging:
+    with store.create(recipe, run="removed", iteration=1) as staging:
         (staging.path / "file").write_text(name)
         return staging.commit().manifest.artifact_id
 

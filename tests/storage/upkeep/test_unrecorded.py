@@ -1,0 +1,159 @@
+"""An older ledger, put back with its head, is found; what a kill leaves is not taken for one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from storage.artifacts.recipe import ArtifactKind, Recipe
+from storage.artifacts.store import ArtifactStore
+from storage.filesystem import open_root
+from storage.runs.ledger import Ledger, LedgerEntry
+from storage.runs.run import Run, RunStore
+from storage.upkeep.unrecorded import Unrecorded, find_unrecorded
+from storage.upkeep.verification import verify_run
+from tests.command_line.invoke import FinishedRun, invoke
+
+
+@pytest.fixture
+def store(finished: FinishedRun, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished.store, tmp_path / "store"))
+
+
+def put_back(store: Path, entries: Sequence[LedgerEntry], run: str = "small") -> None:
+    """Make these lines the whole ledger, with its head."""
+    Ledger(open_root(str(store)), str(store / "runs" / run / "ledger.jsonl"), run).rewrite(entries)
+
+
+def found(store: Path, name: str = "small") -> Unrecorded | None:
+    run = RunStore(str(store)).open(name)
+    return find_unrecorded(ArtifactStore(str(store)), run, run.recorded())
+
+
+def recorded(store: Path) -> list[LedgerEntry]:
+    return RunStore(str(store)).open("small").recorded()
+
+
+def test_an_older_ledger_is_found_by_readers_and_check_makes_it_again(
+    finished: FinishedRun, store: Path
+) -> None:
+    entries = recorded(store)
+    through_first = [entry for entry in entries if (entry.iteration or 0) <= 1]
+    assert 0 < len(through_first) < len(entries)
+    assert found(store) is None
+    put_back(store, through_first)
+    command = "`erl-pipeline train CONFIG --name small --check --iterations 2` makes the ledger again."
+    verified = invoke("lineage", "verify", "small", "--store", store)
+    assert (verified.status, verified.output.count(command)) == (1, 1)
+    shown = invoke("status", "small", "--store", store)
+    assert (shown.status, command in " ".join(shown.output.split())) == (0, True)
+    report = invoke("report", "small", "--store", store)
+    assert (report.status, report.errors.count(command)) == (0, 1)
+    listed = invoke("status", "small", "--store", store, "--json").json["unrecorded"]
+    assert 0 < len(listed) < len(entries) - len(through_first)
+    assert set(listed) < {entry.artifact_id for entry in entries[len(through_first) :]}
+
+    refused = invoke("gc", "--store", store, "--min-age", "0", "--delete")
+    assert (refused.status, command in refused.errors) == (2, True)
+
+    manifests = {path: path.stat().st_mtime_ns for path in store.glob("artifacts/*/*/manifest.json")}
+    words = ("--name", "small", "--check", "--iterations", "2", "--no-prefect")
+    mended = invoke("train", finished.config, "--store", store, *words)
+    assert mended.status == 0, mended.errors
+    assert {path: path.stat().st_mtime_ns for path in store.glob("artifacts/*/*/manifest.json")} == manifests
+    assert {entry.artifact_id for entry in recorded(store)} == {entry.artifact_id for entry in entries}
+    assert all(entry.reused for entry in recorded(store)[len(through_first) :])
+    assert invoke("lineage", "verify", "small", "--store", store).status == 0
+    assert "Warning" not in invoke("status", "small", "--store", store).output
+
+
+def test_what_a_kill_leaves_is_not_taken_for_an_older_ledger(store: Path) -> None:
+    """After each line of the run: a kill leaves, at most, all that could be made from what was recorded."""
+    entries, artifacts = recorded(store), ArtifactStore(str(store))
+    left = []
+    for count in range(len(entries), 0, -1):
+        lines = entries[:count]
+        put_back(store, lines)
+        known = {entry.artifact_id for entry in lines}
+        for manifest in list(artifacts.list()):
+            if manifest.artifact_id not in known and not set(manifest.inputs.values()) <= known:
+                artifacts.remove(manifest)
+        left.append(sum(1 for _ in artifacts.list()) - len(known))
+        assert found(store) is None, lines[-1]
+    assert max(left) >= 2  # such as two shards
+
+
+def commit(
+    store: Path, run: Run, stage: str, number: int, inputs: dict[str, str], kind: ArtifactKind = "checkpoint"
+) -> str:
+    recipe = Recipe(stage, 1, {"number": number}, inputs, 0, kind=kind)
+    with ArtifactStore(str(store)).create(recipe, run=run.name, iteration=number) as staging:
+        staging.commit()
+    return recipe.artifact_id
+
+
+def record(run: Run, stage: str, number: int, artifact_id: str, kind: ArtifactKind = "checkpoint") -> None:
+    run.record(number, stage, artifact_id, kind=kind, reused=False, seconds=0.0)
+
+
+def pair(store: Path, run: Run, number: int) -> tuple[str, str]:
+    """Two artifacts, the second made from the first, that no ledger names."""
+    first = commit(store, run, "first", number, {})
+    return first, commit(store, run, "second", number, {"first": first})
+
+
+def test_what_something_else_explains_is_not_reported(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    runs = RunStore(str(store))
+    run, other = runs.create("run", {"method": {}}), runs.create("other", {"method": {}})
+    pair(store, run, 1)
+    assert found(store, "run") is None  # an empty ledger is not judged
+    record(run, "zeroth", 0, commit(store, run, "zeroth", 0, {}))
+    assert found(store, "run") is None  # made before the first line, by an earlier run of this name
+
+    pair(store, run, 2)
+    lost = found(store, "run")
+    assert lost is not None
+    assert [(each.stage, each.iteration) for each in lost.artifacts] == [("second", 2)]
+    assert found(store, "other") is None
+    record(run, "second", 2, commit(store, run, "second", 2, {}))
+    assert found(store, "run") is None  # the place was made again later, as after an edit
+
+    for number, artifact_id in enumerate(pair(store, run, 3)):
+        record(other, f"of-{number}", 3, artifact_id)
+    assert found(store, "run") is None  # made again for another run
+
+    tasks = commit(store, run, "tasks_on_request", 4, {}, "tasks")
+    commit(store, run, "evaluate_on_request", 4, {"tasks": tasks}, "evaluation")
+    assert found(store, "run") is None  # nothing is trained from it
+
+
+def test_runs_that_are_not_trained_are_told_to_put_the_ledger_back(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    run = RunStore(str(store)).create("notes", {"standalone": True})
+    record(run, "zeroth", 0, commit(store, run, "zeroth", 0, {}))
+    pair(store, run, 1)
+    lost = found(store, "notes")
+    assert lost is not None
+    assert lost.sentence.endswith("Put the newest copy of the ledger and its head back.")
+
+
+def test_a_line_that_says_something_else_than_the_manifest_is_found(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    run = RunStore(str(store)).create("run", {"method": {}})
+    artifact_id = commit(store, run, "update", 1, {})
+    record(run, "update", 1, artifact_id)
+    (line,) = run.recorded()
+    for changes, problems in (
+        ({"iteration": 3}, ["update of iteration 3, and it is update of iteration 1"]),
+        ({"stage": "bootstrap"}, ["bootstrap of iteration 1, and it is update of iteration 1"]),
+        ({"iteration": 3, "reused": True}, []),
+        ({"recorded_at": line.recorded_at + timedelta(hours=1)}, []),
+    ):
+        put_back(store, [line.model_copy(update=changes)], "run")
+        told = verify_run(ArtifactStore(str(store)), run).problems
+        assert told == [f"the ledger names artifact {artifact_id} as {each}" for each in problems]
