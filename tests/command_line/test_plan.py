@@ -125,8 +125,9 @@ def test_plugins_are_listed_with_their_packages() -> None:
     found = {(each["group"], each["type"]): each for each in listed["plugins"]}
     assert found["methods", "erl"]["distribution"] == "erl-pipeline"
     fingerprints = found["environments", "frozen_lake"]["fingerprint"].split(", ")
-    # Its own code, the code that it shares with Sokoban, what compares texts, and the prompts of methods.
-    assert [len(each) for each in fingerprints] == [32, 32, 32, 32]
+    # Its own code, the code that it shares with Sokoban, and the prompts of methods; each with the scheme.
+    assert [each[:2] for each in fingerprints] == ["2-"] * 3
+    assert [len(each) for each in fingerprints] == [34] * 3
 
 
 def test_on_one_worker_a_simulated_run_takes_the_sum_of_its_stages(

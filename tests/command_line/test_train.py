@@ -143,15 +143,15 @@ def test_a_damaged_artifact_is_named_and_made_again(finished: FinishedRun, tmp_p
 
 @pytest.fixture
 def edited_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make FrozenLake look edited: its sources are found in a copy with another reward."""
+    """Make FrozenLake look edited: its sources are found in a copy with other feedback."""
     package = sys.modules["erl_pipeline.environments.frozen_lake"]
     assert package.__file__ is not None
     shutil.copytree(Path(package.__file__).parent, tmp_path / "edited")
     module = tmp_path / "edited" / "__init__.py"
-    rules = module.parent / "environment.py"
+    rules = module.parent / "game.py"
     source = rules.read_text(encoding="utf-8")
-    assert "reward=moved.reward" in source
-    rules.write_text(source.replace("reward=moved.reward", "reward=2 * moved.reward"), encoding="utf-8")
+    assert "without success" in source
+    rules.write_text(source.replace("without success", "badly"), encoding="utf-8")
     places = [str(module.parent)]
     spec = spec_from_file_location(package.__name__, module, submodule_search_locations=places)
     monkeypatch.setattr(package, "__spec__", spec)

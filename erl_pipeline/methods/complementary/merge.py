@@ -21,11 +21,11 @@ from erl_pipeline.stages.memory.opened import opened_memory
 from erl_pipeline.stages.names import MEMORY, TRAJECTORIES
 from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS
 from storage.artifacts.recipe import derive_seed
-from storage.memory.entries import MemoryEntry
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.plan.sources import Sources
+    from storage.memory.entries import MemoryEntry
     from storage.memory.view import MemoryView
     from storage.tables.trajectories import Trajectory
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.episodes.roles import trainable
-from erl_pipeline.methods.complementary.scorer import StoredTrajectories, drawn_by_weight, read_stored
 from erl_pipeline.methods.complementary.settings import (
     REPLAY,
     SCORER_FILE,
@@ -45,7 +44,7 @@ from storage.artifacts.recipe import derive_seed
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.methods.complementary.scorer import WeightScorer
+    from erl_pipeline.methods.complementary.scorer import StoredTrajectories, WeightScorer
     from erl_pipeline.plan.sources import Sources
     from erl_pipeline.trainers.interface import Trainer
     from storage.tables.trajectories import Trajectory
@@ -74,6 +73,7 @@ def _slice(config: RunConfig, _sources: Sources) -> ScoreSettings:
 def _compute(call: StageCall[ScoreSettings]) -> StageResult:
     """Label the newest stored trajectories under the policy, train the scorer on them, weigh the fresh ones
     with it, and draw stored ones by weight."""
+    from erl_pipeline.methods.complementary.scorer import read_stored
     from erl_pipeline.methods.complementary.tables import EXPERIENCE_SCORES
     from storage.tables.parquet import write_rows
     from storage.tables.trajectories import read_trajectories, write_trajectories
@@ -203,6 +203,8 @@ def _draw(
     call: StageCall[ScoreSettings], stored: StoredTrajectories, newest: Mapping[str, float]
 ) -> list[str]:
     """Ids of the stored trajectories that are trained on again."""
+    from erl_pipeline.methods.complementary.scorer import drawn_by_weight
+
     scoring = call.settings.scoring
     ids = stored.newest(scoring.capacity)
     weights = [newest.get(one, stored.weights.get(one, scoring.neutral)) for one in ids]

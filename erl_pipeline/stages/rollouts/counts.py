@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import polars as pl
-
 from erl_pipeline.environments.interface import part_name
 from erl_pipeline.episodes.roles import NEVER_TRAINED
 from storage.errors import EnvironmentFailed
@@ -15,6 +13,8 @@ from storage.tables.scored import AS_ZERO, NOT_SCORED, NotScored, is_scored, sco
 from storage.texts import REPLACED_TEXTS
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from erl_pipeline.episodes.play import PlayedEpisodes
     from storage.tables.trajectories import Trajectory
 
@@ -147,6 +147,8 @@ def graded_rewards(rollouts: pl.LazyFrame) -> dict[str, float]:
     Args:
         rollouts: trajectories of one iteration.
     """
+    import polars as pl
+
     means = (
         rollouts.select(_COLUMNS)
         .filter(pl.col("parent_trajectory_id").is_null(), ~pl.col("role").is_in(sorted(NEVER_TRAINED)))
@@ -172,6 +174,8 @@ def require_scored(counters: Mapping[str, int], rollouts: pl.LazyFrame) -> None:
         counters: the counters of all shards, added up.
         rollouts: the trajectories of the iteration.
     """
+    import polars as pl
+
     failed, episodes = counters.get(reason_counter(_REASON), 0), counters.get("episodes", 0)
     if failed <= ALLOWED_SHARE * episodes:
         return

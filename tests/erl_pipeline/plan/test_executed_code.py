@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 import threading
 from collections import defaultdict
@@ -79,6 +80,18 @@ def _noting(into: set[Name]) -> Any:
         path = Path(code.co_filename)
         if path.is_relative_to(FOLDER / "erl_pipeline") or path.is_relative_to(FOLDER / "storage"):
             module = ".".join(path.relative_to(FOLDER).with_suffix("").parts).removesuffix(".__init__")
-            into.add((module, code.co_qualname.partition(".")[0]))
+            name = code.co_qualname.partition(".")[0]
+            # A lambda of a module is part of what the module binds there.
+            into.add((module, _bound_at(path, code.co_firstlineno) if name == "<lambda>" else name))
 
     return note
+
+
+def _bound_at(path: Path, line: int) -> str:
+    """The name that the statement of a module in this line binds."""
+    for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+        if statement.lineno <= line <= (statement.end_lineno or line) and isinstance(statement, ast.Assign):
+            (target,) = statement.targets
+            assert isinstance(target, ast.Name)
+            return target.id
+    raise AssertionError(f"{path}:{line} binds no name")

@@ -97,7 +97,7 @@ def test_an_environment_that_cannot_tell_difficulty_is_refused(monkeypatch: pyte
     from erl_pipeline.config.plugins.installed import plugins
 
     plugin = plugins("environments")["frozen_lake"]
-    mute = replace(plugin, value=replace(plugin.value, difficulty=None))
+    mute = replace(plugin, value=replace(plugin.value, splits=replace(plugin.value.splits, difficulty=None)))
     monkeypatch.setitem(plugins("environments").found, "frozen_lake", mute)
     with pytest.raises(ConfigError, match=r"selection.by: environment; environment frozen_lake cannot say"):
         config("rollouts.selection=easy_to_hard")

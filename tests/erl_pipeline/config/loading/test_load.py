@@ -113,7 +113,7 @@ def test_an_unknown_key_without_a_near_one_gets_the_list(small: Path) -> None:
 
 def test_an_unknown_type_gets_the_types(small: Path) -> None:
     assert message(small, "policy.type=huge").endswith(
-        "--set: policy.type: 'huge'; allowed: tiny, pretrained"
+        "--set: policy.type: 'huge'; allowed: pretrained, tiny"
     )
 
 
