@@ -82,9 +82,9 @@ class TrainingStore:
         self, name: str, artifact_id: str, kind: ArtifactKind, iteration: int | None, run: str
     ) -> None:
         self.ids[name] = artifact_id
-        self.run(run).record(
-            iteration, _stage_of(name), artifact_id, kind=kind, key=name, reused=False, seconds=0.0
-        )
+        stage = _stage_of(name)
+        key = name.removeprefix(stage)
+        self.run(run).record(iteration, stage, artifact_id, kind=kind, key=key, reused=False, seconds=0.0)
 
 
 def _stage_of(name: str) -> str:
