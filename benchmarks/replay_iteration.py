@@ -25,7 +25,7 @@ from workloads.planned import PlannedRun, planned_run
 
 from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.plan import Place
+from erl_pipeline.plan.plan import StageKey
 
 CONFIG = "configs/exgrpo.yaml"
 REPLAYING, BASE = "exgrpo", "base"
@@ -106,9 +106,9 @@ def entropy_speed(run: PlannedRun) -> float:
 
     opened = run.opened
     recorded = opened.recorded
-    rollouts = opened.store.open(recorded[Place(ITERATIONS, "generate_rollouts", "")])
+    rollouts = opened.store.open(recorded[StageKey(ITERATIONS, "generate_rollouts", "")])
     rows = read_trajectories(trajectory_files(rollouts, opened.store))
-    checkpoint = recorded[Place(ITERATIONS, "update_policy", "")]
+    checkpoint = recorded[StageKey(ITERATIONS, "update_policy", "")]
     parts = stored_parts(opened.store, checkpoint)
     weights = weights_settings(opened.config)
     start = TrainingStart(

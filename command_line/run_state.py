@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from erl_pipeline.runs.state import RunSummary, Score, summarize_run
+from erl_pipeline.runs.state import HeldOutScore, RunSummary, summarize_run
 from storage.artifacts.store import ArtifactStore
 from storage.filesystem import open_root
 from storage.runs.run import RunStore
@@ -103,7 +103,7 @@ def describe_run(store: str, name: str, usage: RunUsage) -> DescribedRun:
     return DescribedRun(summary, usage, runs.holder(name))
 
 
-def score_text(score: Score | None) -> str:
+def score_text(score: HeldOutScore | None) -> str:
     """`0.375 (0.137 to 0.694)`: a success rate with its 95 % interval."""
     return "" if score is None else f"{score.success:.3f} ({score.low:.3f} to {score.high:.3f})"
 

@@ -22,7 +22,7 @@ computes, which may be the trainer's device too."""
 
 
 @dataclass(frozen=True)
-class Part:
+class MemoryPart:
     """Memory for one thing; `reason` is the product that gives `bytes`, with its numbers."""
 
     place: Place
@@ -44,7 +44,9 @@ def key_value_bytes(size: ModelSize, width: int) -> int:
     return 2 * size.layers * size.key_value_heads * size.head_width * width
 
 
-def sampling_memory(size: ModelSize, width: int, sequences: int, tokens: int, replicas: int) -> list[Part]:
+def sampling_memory(
+    size: ModelSize, width: int, sequences: int, tokens: int, replicas: int
+) -> list[MemoryPart]:
     """What sampling needs, over all replicas.
 
     Args:
@@ -58,11 +60,13 @@ def sampling_memory(size: ModelSize, width: int, sequences: int, tokens: int, re
     if replicas:
         copies = f"{replicas} x " if replicas > 1 else ""
         parts.append(
-            Part("sampler", "weights", replicas * weights * width, f"{copies}{count(weights)} x {width}")
+            MemoryPart(
+                "sampler", "weights", replicas * weights * width, f"{copies}{count(weights)} x {width}"
+            )
         )
     cached = key_value_bytes(size, width)
     parts.append(
-        Part(
+        MemoryPart(
             "sampler",
             "key-value cache",
             sequences * tokens * cached,
@@ -86,7 +90,7 @@ def training_memory(
     reference: bool,
     uses: int = 1,
     processes: int | None = None,
-) -> list[Part]:
+) -> list[MemoryPart]:
     """What one optimizer step needs besides the program itself.
 
     Args:
@@ -106,11 +110,11 @@ def training_memory(
     copies = dtype != "float32" or on_host
     state: Place = "trainer's host" if on_host else "trainer"
 
-    def spread(place: Place, name: str, numbers: int, bytes_each: int, sets: int = 1) -> Part:
+    def spread(place: Place, name: str, numbers: int, bytes_each: int, sets: int = 1) -> MemoryPart:
         shares = 1 if place == "trainer's host" else processes or 1
         times, over = f"{sets} x " if sets > 1 else "", f" / {shares}" if shares > 1 else ""
         reason = f"{times}{count(numbers)} x {bytes_each}{over}"
-        return Part(place, name, -(-sets * numbers * bytes_each // shares), reason)
+        return MemoryPart(place, name, -(-sets * numbers * bytes_each // shares), reason)
 
     parts = [spread("trainer", "weights", held, width)]
     if reference:
@@ -128,7 +132,7 @@ def training_memory(
     return parts
 
 
-def _gathered(size: ModelSize, width: int, trained: int, held: int, processes: int) -> list[Part]:
+def _gathered(size: ModelSize, width: int, trained: int, held: int, processes: int) -> list[MemoryPart]:
     """What a process holds unsharded for a while (`erl_pipeline.trainers.fsdp2.sharding.shard`).
 
     Throughout a pass these are the weights outside the blocks, those of the block at work and those of the
@@ -138,11 +142,11 @@ def _gathered(size: ModelSize, width: int, trained: int, held: int, processes: i
     """
     outside = size.parameters - size.layers * size.block_parameters
     weights = outside + 2 * size.block_parameters
-    parts = [Part("trainer", "gathered weights", weights * width, f"{count(weights)} x {width}")]
+    parts = [MemoryPart("trainer", "gathered weights", weights * width, f"{count(weights)} x {width}")]
     if trained == size.parameters:
         gradients = outside + size.block_parameters
         parts.append(
-            Part(
+            MemoryPart(
                 "trainer",
                 "gradients before they are added up",
                 gradients * (width + 4),
@@ -150,7 +154,7 @@ def _gathered(size: ModelSize, width: int, trained: int, held: int, processes: i
             )
         )
     parts.append(
-        Part(
+        MemoryPart(
             "trainer's host",
             "weights while they are loaded",
             processes * held * width,
@@ -177,17 +181,17 @@ def layer_activation_bytes(size: ModelSize, width: int) -> int:
     )
 
 
-def _activations(size: ModelSize, width: int, microbatch: MicrobatchConfig) -> Part:
+def _activations(size: ModelSize, width: int, microbatch: MicrobatchConfig) -> MemoryPart:
     tokens, layer = microbatch.microbatch_tokens, layer_activation_bytes(size, width)
     if not microbatch.gradient_checkpointing:
-        return Part(
+        return MemoryPart(
             "trainer",
             "activations",
             tokens * size.layers * layer,
             f"{tokens:,} tokens x {size.layers} layers x {layer:,}",
         )
     kept = size.hidden * width
-    return Part(
+    return MemoryPart(
         "trainer",
         "activations",
         tokens * (size.layers * kept + layer),
@@ -195,11 +199,11 @@ def _activations(size: ModelSize, width: int, microbatch: MicrobatchConfig) -> P
     )
 
 
-def _logits(size: ModelSize, width: int) -> Part:
+def _logits(size: ModelSize, width: int) -> MemoryPart:
     """Logits and their gradient in the weights' precision, and two fp32 copies while the softmax is computed
     (on a GPU for all rows together; a CPU takes some rows at a time)."""
     per_logit = 2 * width + 8
-    return Part(
+    return MemoryPart(
         "trainer",
         "logits",
         HEAD_CHUNK_TOKENS * size.vocabulary * per_logit,
@@ -233,7 +237,9 @@ def training_processes(config: RunConfig) -> int | None:
     return count
 
 
-def estimate_memory(config: RunConfig, size: ModelSize, sequence_tokens: int | None = None) -> list[Part]:
+def estimate_memory(
+    config: RunConfig, size: ModelSize, sequence_tokens: int | None = None
+) -> list[MemoryPart]:
     """Memory of training and sampling with these settings, for a policy of these sizes.
 
     The program and its libraries, what a GPU's driver takes, and what an engine keeps for its own computation

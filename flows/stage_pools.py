@@ -32,7 +32,7 @@ _LOOK_SECONDS = 0.1
 _NO_LOSS = Loss("a worker process", "all have ended", "Run the command again")
 
 
-class Place(Protocol):
+class StagePlace(Protocol):
     """Where one stage is computed at a time."""
 
     def work(self, job: StageJob) -> StageWork:
@@ -62,7 +62,7 @@ class StagePool(Protocol):
         """How many stages can be computed at the same time."""
         ...
 
-    def taken(self, job: StageJob) -> AbstractContextManager[Place]:
+    def taken(self, job: StageJob) -> AbstractContextManager[StagePlace]:
         """A free place for a stage, inside this context, which ends with WorkerDied if the place is lost.
 
         Raises Interrupted when the run was asked to stop, and NoWorkerLeft.

@@ -37,7 +37,7 @@ from erl_pipeline.plan.runner import MOST_DEATHS, WorkerDied
 from flows.local_server import OrchestratorError, WentAway
 from flows.orphans import FLOW
 from flows.page import RunPage
-from flows.stage_pools import Place
+from flows.stage_pools import StagePlace
 from flows.stage_worker import STOPPED, compute_stage, may_pass
 from flows.submissions import Submission, Submissions, TaskOptions
 from storage.artifacts.manifest import Manifest
@@ -220,7 +220,7 @@ class _StageTaskRuns:
                 submission.result.set_result(manifest)
             return
 
-    def _compute(self, job: StageJob, place: Place) -> Manifest:
+    def _compute(self, job: StageJob, place: StagePlace) -> Manifest:
         planned = job.planned
         options = self._submissions.options.get(planned.stage.name, TaskOptions())
         given = options.retry_delay_seconds

@@ -18,7 +18,7 @@ from erl_pipeline.comparison.design import ComparedRun, Design
 from erl_pipeline.comparison.measures import Budgets, find_budgets, iterations_to_spend
 from erl_pipeline.comparison.result import Failure, Result, make_result
 from erl_pipeline.comparison.training import TrainingFigures
-from erl_pipeline.comparison.work import Task, is_done, read_curve, read_training, run_task
+from erl_pipeline.comparison.work import TrainingTask, is_done, read_curve, read_training, run_task
 from erl_pipeline.evaluation.history import CurvePoint
 from erl_pipeline.plan.listener import NullListener
 from erl_pipeline.plan.plan import POLICY
@@ -82,7 +82,7 @@ class _Line(NullListener):
         self.stop.set()
 
 
-def serve(task: Task, connection: Connection[Any, Any]) -> None:
+def serve(task: TrainingTask, connection: Connection[Any, Any]) -> None:
     """Do a task, and tell the driver how it ended."""
     # Ctrl-C reaches all processes of a terminal; the driver handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -90,7 +90,7 @@ def serve(task: Task, connection: Connection[Any, Any]) -> None:
     line.send(_end(task, line))
 
 
-def _end(task: Task, line: _Line) -> FromWorker:
+def _end(task: TrainingTask, line: _Line) -> FromWorker:
     try:
         run_task(task, line, line.stop)
     except Interrupted:
@@ -117,10 +117,10 @@ _IMPORTED = [
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedTraining:
     """How a task ended: `failure` is empty if it is done, and None if it was stopped and can be continued."""
 
-    task: Task
+    task: TrainingTask
     failure: str | None
 
 
@@ -128,17 +128,17 @@ class Ended:
 class _Worker:
     """A process at work on a task."""
 
-    task: Task
+    task: TrainingTask
     process: BaseProcess
     line: Connection[Any, Any]
 
 
 def do_tasks(
-    tasks: Sequence[Task],
+    tasks: Sequence[TrainingTask],
     jobs: int,
     threads: int,
     stop: threading.Event,
-    ended: Callable[[Ended], None],
+    ended: Callable[[EndedTraining], None],
     warn: Callable[[str], None],
 ) -> None:
     """Do all tasks, each in a process of its own, `jobs` at a time and in their order.
@@ -175,10 +175,10 @@ def do_tasks(
             worker.process.join()
             worker.line.close()
             failure = message.message if isinstance(message, Failed) else None
-            ended(Ended(worker.task, "" if isinstance(message, Done) else failure))
+            ended(EndedTraining(worker.task, "" if isinstance(message, Done) else failure))
 
 
-def _begin(context: multiprocessing.context.ForkServerContext, task: Task) -> _Worker:
+def _begin(context: multiprocessing.context.ForkServerContext, task: TrainingTask) -> _Worker:
     ours, theirs = context.Pipe()
     process = context.Process(target=serve, args=(task, theirs), daemon=True)
     process.start()
@@ -253,7 +253,7 @@ class Rounds:
             failure = next(iter(self.failures.values()))
             raise InputError(f"the start that runs share cannot be made: {failure.message}")
 
-    def _complete(self, tasks: Sequence[Task], count: bool = False) -> None:
+    def _complete(self, tasks: Sequence[TrainingTask], count: bool = False) -> None:
         """Train runs to their numbers of iterations, and read their curves."""
         self._do(tasks, count)
         for run in (task.run for task in tasks):
@@ -262,16 +262,16 @@ class Rounds:
             else:
                 self.curves.setdefault(run.arm, {})[run.seed] = read_curve(run, self.store_uri)
 
-    def _task(self, run: ComparedRun, iterations: int) -> Task:
-        return Task(run, self.store_uri, iterations)
+    def _task(self, run: ComparedRun, iterations: int) -> TrainingTask:
+        return TrainingTask(run, self.store_uri, iterations)
 
-    def _do(self, tasks: Sequence[Task], count: bool = False) -> None:
+    def _do(self, tasks: Sequence[TrainingTask], count: bool = False) -> None:
         """Do what is left of some tasks. Only those that each run has once are counted, so that there is one
         count."""
         left = [task for task in tasks if not is_done(task)]
         number = len(tasks) - len(left)
 
-        def ended(end: Ended) -> None:
+        def ended(end: EndedTraining) -> None:
             nonlocal number
             number += 1
             run = end.task.run
@@ -287,9 +287,9 @@ class Rounds:
         if self.stop.is_set():
             raise Interrupted
 
-    def _too_short(self, budgets: Budgets) -> list[Task]:
+    def _too_short(self, budgets: Budgets) -> list[TrainingTask]:
         """Tasks for the runs that have generated too few tokens yet, with the iterations that they need."""
-        longer: list[Task] = []
+        longer: list[TrainingTask] = []
         for run in self.design.runs:
             curve = self.curves.get(run.arm, {}).get(run.seed)
             if curve is None or curve[-1].generated_tokens >= budgets.generated_tokens:

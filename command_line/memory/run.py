@@ -10,7 +10,7 @@ from functools import cached_property
 import polars as pl
 
 from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.evaluation.memory_effect import Arm, MemoryEffect
+from erl_pipeline.evaluation.memory_effect import MemoryArm, MemoryEffect
 from erl_pipeline.policies.embedding import SentenceEmbedder
 from erl_pipeline.runs.config import readable_config
 from erl_pipeline.statistics import MeanEstimate
@@ -166,7 +166,7 @@ def interval(estimate: MeanEstimate | None) -> str:
     return f"{estimate.value:+.3f} ({estimate.low:+.3f} to {estimate.high:+.3f})"
 
 
-def _arm_line(what: str, arm: Arm) -> str:
+def _arm_line(what: str, arm: MemoryArm) -> str:
     rate = arm.success
     successes = round(rate.value * rate.attempts)
     gain = "" if arm.gain is None else f"; over other first attempts at the same tasks {interval(arm.gain)}"

@@ -10,7 +10,7 @@ from command_line.replay.stored_run import StoredRun, planned_branch
 from erl_pipeline.config.loading.load import change_config, load_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.forecast import Forecast, forecast
-from erl_pipeline.plan.plan import Place, Plan
+from erl_pipeline.plan.plan import Plan, StageKey
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.runs.config import is_blank, refuse_other_settings, run_config
 from erl_pipeline.runs.disk_sizes import DiskForecast, forecast_disk
@@ -118,7 +118,7 @@ def _shown(
     store: str,
     plan: Plan,
     what: str,
-    again: frozenset[Place] = frozenset(),
+    again: frozenset[StageKey] = frozenset(),
 ) -> ShownPlan:
     lookups = StoreLookups(store, config.model_dump(mode="json"))
     found = forecast(plan, lookups, again)

@@ -14,7 +14,7 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.evaluation.history import CurvePoint, StageRecord, learning_curve, stored_records
 from erl_pipeline.evaluation.iterations import IterationRow, history_rows
 from erl_pipeline.plan.column import Column
-from erl_pipeline.plan.plan import Place
+from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.runs.config import method_columns, readable_config
 from erl_pipeline.runs.planning import recorded_ids
 from erl_pipeline.runs.state import begun_iterations, completed_iterations
@@ -86,7 +86,7 @@ class RunView:
         return iteration_table([row for row in self.rows if row.values], self.columns, titles=True)
 
     @cached_property
-    def places(self) -> Mapping[Place, str]:
+    def places(self) -> Mapping[StageKey, str]:
         """The artifact at each place of the plan that has one."""
         return recorded_ids(self.entries)
 

@@ -19,7 +19,7 @@ from erl_pipeline.config.loading.load import change_config, load_config
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.differences import recipe_differences
-from erl_pipeline.plan.plan import POLICY, Place
+from erl_pipeline.plan.plan import POLICY, StageKey
 from erl_pipeline.plan.sources import Sources, read_sources
 from erl_pipeline.runs.on_request import plan_on_test
 from erl_pipeline.runs.run_plans import plan_run
@@ -300,7 +300,7 @@ def _require_one_start(
     starts = {}
     for name, config in configs.items():
         plan = plan_run(config, sources[name], iterations=0)
-        test = plan_on_test(config, sources[name], plan).by_place[Place(0, TEST_TASKS.name, "")]
+        test = plan_on_test(config, sources[name], plan).by_place[StageKey(0, TEST_TASKS.name, "")]
         starts[name] = {
             "starts from another policy": plan.by_id[plan.states[0].models[POLICY]],
             "is evaluated on other test tasks": test,

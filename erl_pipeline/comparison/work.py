@@ -21,7 +21,7 @@ from storage.runs.run import RunStore
 
 
 @dataclass(frozen=True)
-class Task:
+class TrainingTask:
     """The task of a worker process: train a run to a number of iterations, and evaluate its checkpoints on
     the test tasks. With 0 iterations it makes what comes before the first one, which runs can share."""
 
@@ -30,7 +30,7 @@ class Task:
     iterations: int
 
 
-def run_task(task: Task, listener: Listener, stop: threading.Event) -> None:
+def run_task(task: TrainingTask, listener: Listener, stop: threading.Event) -> None:
     """Do what is left of a task; what is committed is reused.
 
     Raises whatever a stage raises, RunBusy if another process works on the run, and Interrupted when `stop`
@@ -45,7 +45,7 @@ def run_task(task: Task, listener: Listener, stop: threading.Event) -> None:
             evaluate_on_test(opened, _plan(task, opened.run.name))
 
 
-def is_done(task: Task) -> bool:
+def is_done(task: TrainingTask) -> bool:
     """Whether the run's ledger has all artifacts of the task.
 
     Raises ConfigError if the run exists with other settings.
@@ -80,6 +80,6 @@ def read_training(run: ComparedRun, store_uri: str, iterations: int) -> Training
     return training_figures(store, history, method_columns(run.config), iterations)
 
 
-def _plan(task: Task, name: str) -> Plan:
+def _plan(task: TrainingTask, name: str) -> Plan:
     stored = RunStore(task.store_uri).open(name)
     return plan_for(task.store_uri, stored, task.run.config, task.iterations, sources=task.run.sources)

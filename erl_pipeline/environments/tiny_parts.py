@@ -18,7 +18,7 @@ Demonstration = Sequence[Message]
 
 
 @dataclass(frozen=True)
-class Question:
+class ExamQuestion:
     """A demonstration that no training step shows, whose last turn has words that must be right.
 
     `places` are the positions of these words in that turn, from 0.
@@ -37,7 +37,7 @@ class Examination:
     """
 
     name: str
-    questions: Callable[[random.Random, ColdStartConfig], Sequence[Question]]
+    questions: Callable[[random.Random, ColdStartConfig], Sequence[ExamQuestion]]
     """They depend on the seeded generator alone."""
     otherwise: str
     """What to expect of a policy without the skill, in a few words for people."""

@@ -15,7 +15,7 @@ import polars as pl
 from erl_pipeline.evaluation.history import StageRecord, stage_order
 from erl_pipeline.evaluation.run_difference import common_order
 from erl_pipeline.plan.differences import recipe_differences
-from erl_pipeline.plan.plan import Place
+from erl_pipeline.plan.plan import StageKey
 from storage.artifacts.manifest import FileEntry, Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
@@ -207,7 +207,7 @@ class Parting:
     `recipe` says how the recipes differ: settings, code, inputs, seed.
     """
 
-    place: Place
+    place: StageKey
     a: str | None
     b: str | None
     recipe: tuple[str, ...] = ()
@@ -289,9 +289,9 @@ def _file_difference(
     return ContentDifference(name, "file", f"bytes of {name}")
 
 
-def _by_place(history: Sequence[StageRecord]) -> Mapping[Place, Manifest]:
+def _by_place(history: Sequence[StageRecord]) -> Mapping[StageKey, Manifest]:
     return {
-        Place(record.iteration, record.stage, record.key): record.manifest
+        StageKey(record.iteration, record.stage, record.key): record.manifest
         for record in history
         if not record.on_request
     }

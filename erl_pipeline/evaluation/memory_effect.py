@@ -14,7 +14,7 @@ from storage.tables.trajectories import FREE, GUIDED
 
 
 @dataclass(frozen=True)
-class Arm:
+class MemoryArm:
     """The trajectories of one side: with memory, or without. `gain` is their reward less that of other first
     attempts at the same task by the same policy, which removes the difficulty of the retried tasks."""
 
@@ -29,8 +29,8 @@ class MemoryEffect:
     If memory is withheld from none, `guided` are those that searched it, and there is no `effect`.
     """
 
-    guided: Arm | None
-    free: Arm | None
+    guided: MemoryArm | None
+    free: MemoryArm | None
     effect: MeanEstimate | None
     """Mean difference between the reward of a guided trajectory and that of the free ones of its group."""
 
@@ -68,7 +68,7 @@ def _shrunk(values: dict[str, list[float]]) -> MeanEstimate:
     return replace(mean, tasks=len(values), count=mean.count - PRIOR)
 
 
-def _arm(rows: pl.DataFrame) -> Arm | None:
+def _arm(rows: pl.DataFrame) -> MemoryArm | None:
     if not rows.height:
         return None
     outcomes: defaultdict[str, list[bool]] = defaultdict(list)
@@ -77,7 +77,7 @@ def _arm(rows: pl.DataFrame) -> Arm | None:
         outcomes[task_id].append(success)
         if base is not None:
             gains[task_id].append(reward - base)
-    return Arm(sampled_success_rate(outcomes), mean_over_tasks(gains) if gains else None)
+    return MemoryArm(sampled_success_rate(outcomes), mean_over_tasks(gains) if gains else None)
 
 
 def _mean(found: list[Observation]) -> MeanEstimate | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from erl_pipeline.plan.job import StageJob, StageOutcome, outcome_of
 from erl_pipeline.plan.listener import Listener
-from erl_pipeline.plan.plan import Place, Plan, PlannedStage
+from erl_pipeline.plan.plan import Plan, PlannedStage, StageKey
 from erl_pipeline.plan.resources import WorkerSettings
 from erl_pipeline.plan.runner import MOST_DEATHS, Runner, WorkerDied, can_pass
 from storage.artifacts.manifest import Manifest
@@ -53,7 +53,7 @@ class Execution:
     listener: Listener
     record: Callable[[PlannedStage, StageOutcome], None]
     stopped: Callable[[], bool]
-    trusted: Collection[Place] = frozenset()
+    trusted: Collection[StageKey] = frozenset()
     makers: Callable[[], Sequence[PlannedStage]] = tuple
     has_room: Callable[[PlannedStage], bool] | None = None
     wait_for_one: Callable[[Collection[Future[Manifest]]], Collection[Future[Manifest]]] = wait_for_one

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Literal, Protocol
 
 from erl_pipeline.plan.differences import recipe_differences
-from erl_pipeline.plan.plan import Place, Plan, PlannedStage
+from erl_pipeline.plan.plan import Plan, PlannedStage, StageKey
 from storage.artifacts.recipe import Recipe
 
 Verdict = Literal["reused", "computed"]
@@ -171,7 +171,7 @@ class Forecast:
         return [_row(members) for members in alike.values()]
 
 
-def forecast(plan: Plan, lookups: Lookups, again: Collection[Place] = frozenset()) -> Forecast:
+def forecast(plan: Plan, lookups: Lookups, again: Collection[StageKey] = frozenset()) -> Forecast:
     """What executing a plan would do.
 
     Files are not checked: a damaged artifact counts as present.

@@ -16,7 +16,7 @@ POLICY = "policy"
 """The name of the model that acts; a method may train other models too."""
 
 
-class Place(NamedTuple):
+class StageKey(NamedTuple):
     """Where an artifact belongs in a run: iteration (0: before the first), stage, and a key if a stage makes
     several."""
 
@@ -43,9 +43,9 @@ class PlannedStage:
     locations: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> StageKey:
         """Where it belongs in its run."""
-        return Place(self.iteration or 0, self.stage.name, self.key)
+        return StageKey(self.iteration or 0, self.stage.name, self.key)
 
     @property
     def title(self) -> str:
@@ -97,7 +97,7 @@ class Plan:
         return found
 
     @cached_property
-    def by_place(self) -> Mapping[Place, PlannedStage]:
+    def by_place(self) -> Mapping[StageKey, PlannedStage]:
         """Every stage by its place in the run."""
         return {node.place: node for node in self.nodes}
 

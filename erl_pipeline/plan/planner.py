@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.plan.plan import Place, PlannedStage
+from erl_pipeline.plan.plan import PlannedStage, StageKey
 from erl_pipeline.plan.sources import CodeOwner, Sources
 from erl_pipeline.plan.stage import Stage
 from storage.artifacts.recipe import Recipe, SharedJson
@@ -36,10 +36,10 @@ class Planner:
         sources: Sources,
         *,
         requests: Mapping[int, tuple[str, ...]] | None = None,
-        recorded: Mapping[Place, str] | None = None,
+        recorded: Mapping[StageKey, str] | None = None,
         partial: bool = False,
         external: frozenset[str] = frozenset(),
-        shared: Mapping[Place, PlannedStage] | None = None,
+        shared: Mapping[StageKey, PlannedStage] | None = None,
     ) -> None:
         self.config = config
         self.sources = sources
@@ -47,7 +47,7 @@ class Planner:
         self.nodes: list[PlannedStage] = []
         self.displaced: list[tuple[PlannedStage, Recipe]] = []
         """Each shared stage that was asked for, and the recipe that this configuration gives it."""
-        self._at: dict[Place, str] = {}
+        self._at: dict[StageKey, str] = {}
         self._recorded = recorded
         self._partial = partial
         self._shared = shared or {}
@@ -115,7 +115,7 @@ class Planner:
 
         A branch also finds what it shares with the run that it comes from.
         """
-        return self._at.get(Place(iteration, stage.name, ""))
+        return self._at.get(StageKey(iteration, stage.name, ""))
 
     def evaluation_due(self, stage: Stage[Any], iteration: int, *, last: bool, every: int | None) -> bool:
         """Whether an iteration ends with an evaluation; for a run planned as it was made, whether it did.
@@ -125,7 +125,7 @@ class Planner:
             every: iterations between evaluations; None: only before the first and after the last iteration.
         """
         if self._recorded is not None:
-            return Place(iteration, stage.name, "") in self._recorded
+            return StageKey(iteration, stage.name, "") in self._recorded
         return last or iteration == 0 or (every is not None and iteration % every == 0)
 
     def take(self, node: PlannedStage) -> str:
@@ -157,7 +157,7 @@ class Planner:
         )
         artifact_id = recipe.artifact_id
         if self._recorded is not None:
-            place = Place(iteration or 0, stage.name, key)
+            place = StageKey(iteration or 0, stage.name, key)
             if place in self._recorded:
                 artifact_id = self._recorded[place]
             elif not self._partial:

@@ -21,7 +21,7 @@ from storage.artifacts.manifest import Manifest
 
 
 @dataclass
-class Node:
+class SimulatedNode:
     """One node. `has` maps an artifact to the time at which it is, or will be, on the node."""
 
     name: str
@@ -78,10 +78,10 @@ class Traffic:
         return self.downloaded + self.uploaded + self.between
 
 
-def all_nodes(cluster: ClusterConfig) -> list[Node]:
+def all_nodes(cluster: ClusterConfig) -> list[SimulatedNode]:
     """The nodes of a cluster, without any artifact."""
     return [
-        Node(f"{name}-{number}", name, group, group.devices, group.slots)
+        SimulatedNode(f"{name}-{number}", name, group, group.devices, group.slots)
         for name, group in cluster.nodes.items()
         for number in range(group.count)
     ]
@@ -97,7 +97,7 @@ class Transfers:
         self._elsewhere: set[str] = set()
         self.traffic = Traffic()
 
-    def seconds(self, job: Job, node: Node, now: float) -> float:
+    def seconds(self, job: Job, node: SimulatedNode, now: float) -> float:
         """How long until the inputs of a job are on a node; its transfers run one after the other."""
         total, arriving = 0.0, now
         for artifact_id in job.inputs:
@@ -107,7 +107,7 @@ class Transfers:
                 total += self._fetching(artifact_id, node.group)
         return max(total, arriving - now)
 
-    def fetch(self, job: Job, node: Node, now: float) -> None:
+    def fetch(self, job: Job, node: SimulatedNode, now: float) -> None:
         """Begin the transfers of a job's inputs."""
         time = now
         for artifact_id in job.inputs:
@@ -126,7 +126,7 @@ class Transfers:
         rate = group.upload_bytes_per_second
         return 0.0 if rate is None else job.bytes / rate
 
-    def made(self, job: Job, node: Node, end: float) -> None:
+    def made(self, job: Job, node: SimulatedNode, end: float) -> None:
         """Note that a job's artifact is in the store, and on the node that made it."""
         node.has[job.artifact_id] = end
         self._elsewhere.add(job.artifact_id)
@@ -228,11 +228,11 @@ class SimulatedRunner:
         self._now = 0.0
         self._ended_now: list[str] = []
         """What ended at this time, in the order of the plan."""
-        self._found: list[Node] = []
+        self._found: list[SimulatedNode] = []
         self._full: set[tuple[Work, int]] = set()
         """Needs of jobs for which there is no place until another job ends."""
         self._ending: list[tuple[float, int, Future[Manifest]]] = []
-        self._at: dict[str, list[Node]] = {}
+        self._at: dict[str, list[SimulatedNode]] = {}
         self._ran: dict[str, Ran] = {}
 
     def prepare(self) -> None:
@@ -282,9 +282,9 @@ class SimulatedRunner:
         makespan = max((each.end for each in ran), default=0.0)
         return Simulation(ran, makespan, self._use(makespan), self._transfers.traffic, self._critical())
 
-    def _place(self, job: Job) -> list[Node] | None:
+    def _place(self, job: Job) -> list[SimulatedNode] | None:
         """The node where a job would end first; several nodes if it needs more devices than one has."""
-        best: tuple[float, list[Node]] | None = None
+        best: tuple[float, list[SimulatedNode]] | None = None
         able = [node for node in self._nodes if job.work in node.group.computes]
         for node in able:
             if job.devices <= node.free_devices and node.free_slots > 0:
@@ -299,7 +299,7 @@ class SimulatedRunner:
                 return together
         return None
 
-    def _together(self, job: Job, nodes: Sequence[Node]) -> list[Node] | None:
+    def _together(self, job: Job, nodes: Sequence[SimulatedNode]) -> list[SimulatedNode] | None:
         """Free nodes of a group that together have as many devices as the job needs."""
         per_node = nodes[0].group.devices
         if job.devices <= per_node or not per_node:
@@ -308,7 +308,7 @@ class SimulatedRunner:
         free = [node for node in nodes if node.free_devices == per_node and node.free_slots > 0]
         return free[:wanted] if len(free) >= wanted else None
 
-    def _seconds(self, job: Job, nodes: Sequence[Node]) -> Seconds:
+    def _seconds(self, job: Job, nodes: Sequence[SimulatedNode]) -> Seconds:
         group = nodes[0].group
         computing = job.seconds_on(group)
         assert computing is not None
@@ -317,7 +317,7 @@ class SimulatedRunner:
         overhead = self._overhead if group.overhead_seconds is None else group.overhead_seconds
         return Seconds(start + fetching, computing, self._transfers.uploading(job, group) + overhead)
 
-    def _begin(self, job: Job, nodes: list[Node]) -> None:
+    def _begin(self, job: Job, nodes: list[SimulatedNode]) -> None:
         seconds = self._seconds(job, nodes)
         left = job.devices
         for node in nodes:

@@ -9,7 +9,7 @@ from itertools import combinations, repeat
 from erl_pipeline.qualification.environment_process import EnvironmentProcess, ProcessLost
 from erl_pipeline.qualification.hostile_answers import HostileAnswer
 from erl_pipeline.qualification.leaks import Later
-from erl_pipeline.qualification.served_environment import Failure, Opening, Place, Split, TaskSign
+from erl_pipeline.qualification.served_environment import AttemptFailure, Opening, Place, Split, TaskSign
 
 MOST_TURNS = 64
 """The most turns of an attempt; it is then abandoned. In a rollout the policy's context would end it."""
@@ -66,7 +66,7 @@ class Attempts:
     def opening(self, place: Place) -> Opening | str:
         """Begin an attempt; returns its opening, or the problem if it cannot begin. Raises ProcessLost."""
         opening = self._examinee.open(place)
-        if isinstance(opening, Failure):
+        if isinstance(opening, AttemptFailure):
             return self._failed(place, "", opening)
         self._seen.called(opening.seconds)
         return opening
@@ -104,7 +104,7 @@ class Attempts:
                 raise ProcessLost(
                     f"task {self._names(place)}: answer {shown(text)}: {gone}", hung=gone.hung
                 ) from gone
-            if isinstance(stepped, Failure):
+            if isinstance(stepped, AttemptFailure):
                 return Played(0.0, False, number, self._failed(place, text, stepped))
             self._seen.called(stepped.seconds)
             reward += stepped.reward
@@ -118,7 +118,7 @@ class Attempts:
             except ProcessLost as gone:
                 text = f"task {self._names(place)}: after {shown(said[-1])}: {gone}"
                 raise ProcessLost(text, hung=gone.hung) from gone
-            if isinstance(finished, Failure):
+            if isinstance(finished, AttemptFailure):
                 return Played(0.0, False, number, self._failed(place, said[-1], finished))
             self._seen.called(finished.seconds)
             self._seen.finished += 1
@@ -131,7 +131,7 @@ class Attempts:
             self._seen.told.setdefault(place, []).append(Later("\n".join(told), "\n".join(said)))
         return Played(reward, over, number)
 
-    def _failed(self, place: Place, text: str, failure: Failure) -> str:
+    def _failed(self, place: Place, text: str, failure: AttemptFailure) -> str:
         after = f" after {shown(text)}" if text else ""
         problem = f"task {self._names(place)}{after}: {failure.text}"
         if failure.kind == "late" and self._seen.late_problem is None:

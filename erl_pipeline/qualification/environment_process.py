@@ -21,8 +21,8 @@ from typing import Any, Literal
 
 from erl_pipeline.qualification.learning import Learned
 from erl_pipeline.qualification.served_environment import (
+    AttemptFailure,
     EnvironmentSpec,
-    Failure,
     Finished,
     Opening,
     Place,
@@ -98,27 +98,27 @@ class EnvironmentProcess:
         solution: Solution = self._ask("solution", place, seconds=_PREPARE_SECONDS)
         return solution
 
-    def open(self, place: Place) -> Opening | Failure:
+    def open(self, place: Place) -> Opening | AttemptFailure:
         """Begin an attempt. Raises ProcessLost."""
-        opening: Opening | Failure = self._call(
+        opening: Opening | AttemptFailure = self._call(
             "open", place, seconds=None if self._warm else _PREPARE_SECONDS
         )
         self._warm = True
         return opening
 
-    def step(self, text: str) -> Stepped | Failure:
+    def step(self, text: str) -> Stepped | AttemptFailure:
         """Make one turn. Raises ProcessLost."""
-        stepped: Stepped | Failure = self._call("step", text)
+        stepped: Stepped | AttemptFailure = self._call("step", text)
         return stepped
 
-    def finish(self) -> Finished | Failure:
+    def finish(self) -> Finished | AttemptFailure:
         """Close an attempt that is over, and return what is said of it. Raises ProcessLost."""
-        finished: Finished | Failure = self._call("finish")
+        finished: Finished | AttemptFailure = self._call("finish")
         return finished
 
-    def learn(self, places: Sequence[Place], answers: Sequence[str]) -> Learned | Failure:
+    def learn(self, places: Sequence[Place], answers: Sequence[str]) -> Learned | AttemptFailure:
         """Store, remember and train on what comes of these answers. Raises ProcessLost."""
-        learned: Learned | Failure = self._call("learn", places, answers, seconds=_PREPARE_SECONDS)
+        learned: Learned | AttemptFailure = self._call("learn", places, answers, seconds=_PREPARE_SECONDS)
         return learned
 
     def end(self) -> None:
@@ -141,7 +141,7 @@ class EnvironmentProcess:
         try:
             return self._ask(name, *arguments, seconds=seconds)
         except (Raised, InputError) as error:
-            return Failure("raised", str(error))
+            return AttemptFailure("raised", str(error))
 
     def _ask(self, name: str, *arguments: Any, seconds: float | None = None) -> Any:
         allowed = self._seconds + _GRACE_SECONDS if seconds is None else seconds

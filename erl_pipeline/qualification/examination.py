@@ -29,8 +29,8 @@ from erl_pipeline.qualification.hostile_answers import hostile_answers
 from erl_pipeline.qualification.leaks import Told, find_leak
 from erl_pipeline.qualification.learning import MOST_ANSWERS
 from erl_pipeline.qualification.served_environment import (
+    AttemptFailure,
     EnvironmentSpec,
-    Failure,
     Opening,
     Place,
     Prepared,
@@ -250,7 +250,7 @@ class _Examination:
             learned = self._examinee().learn(self._places, texts)
         except ProcessLost as gone:
             return passed_or_failed(name, 0, "trajectories", self._ended_by(gone))
-        if isinstance(learned, Failure):
+        if isinstance(learned, AttemptFailure):
             return passed_or_failed(name, 0, "trajectories", learned.text)
         return passed_or_failed(name, learned.rows, "trajectories", None)
 

@@ -110,7 +110,7 @@ class Finished:
 
 
 @dataclass(frozen=True)
-class Failure:
+class AttemptFailure:
     """Why a call of the environment gave no result: it raised, was late, or gave a number that is not
     finite."""
 
@@ -158,7 +158,7 @@ class ServedEnvironment:
         secrets = secrets_of(task.task_id, task.payload, turns)
         return Solution(turns, secrets, tuple(map(str, task.payload)), tuple(wrong))
 
-    def open(self, place: Place) -> Opening | Failure:
+    def open(self, place: Place) -> Opening | AttemptFailure:
         """Begin an attempt in a fresh environment."""
         self.leave()
         task, self._noted, self._turn = self._task(place), None, 0
@@ -169,7 +169,7 @@ class ServedEnvironment:
             return environment.instructions(), observation, tuple(environment.tools())
 
         begun = self._timed(begin)
-        if isinstance(begun, Failure):
+        if isinstance(begun, AttemptFailure):
             return begun
         (instructions, observation, tools), seconds = begun
         self._has_tools = bool(tools)
@@ -178,19 +178,19 @@ class ServedEnvironment:
         messages = prompts.attempt(instructions, observation, [])
         return Opening("\n\n".join(each["content"] for each in messages), tools, seconds)
 
-    def step(self, text: str) -> Stepped | Failure:
+    def step(self, text: str) -> Stepped | AttemptFailure:
         """Make one turn of the policy."""
         assert self._opened is not None
         turn = read_turn(text, self._turn, self._opened.texts, has_tools=self._has_tools)
         self._turn += 1
         stepped = self._timed(partial(self._opened.step, turn))
-        if isinstance(stepped, Failure):
+        if isinstance(stepped, AttemptFailure):
             return stepped
         transition, seconds = stepped
         told = [each["content"] for each in transition.messages if each["role"] == "user"]
         return Stepped(transition.reward, transition.done, "\n".join(told), seconds)
 
-    def finish(self) -> Finished | Failure:
+    def finish(self) -> Finished | AttemptFailure:
         """Close the attempt, which is over; return what the environment says of it."""
         environment = self._opened
         assert environment is not None
@@ -200,7 +200,7 @@ class ServedEnvironment:
 
         ended = self._timed(end)
         self.leave()
-        if isinstance(ended, Failure):
+        if isinstance(ended, AttemptFailure):
             return ended
         (feedback, trace), seconds = ended
         # Search results may contain the answer, and a trace may repeat them.
@@ -247,16 +247,18 @@ class ServedEnvironment:
         content = asdict(replace(task, payload=dict(task.payload)))
         return TaskSign(task.task_id, _digest(key), _digest(json.dumps(content, sort_keys=True)))
 
-    def _timed(self, call: Callable[[], Coroutine[Any, Any, Result]]) -> tuple[Result, float] | Failure:
+    def _timed(
+        self, call: Callable[[], Coroutine[Any, Any, Result]]
+    ) -> tuple[Result, float] | AttemptFailure:
         begun = time.perf_counter()
         try:
             result = self._runner.run(call())
         except EnvironmentFailure as failure:
             if failure.kind == "environment_timeout":
-                return Failure("late", str(failure))
+                return AttemptFailure("late", str(failure))
             text = f"{failure}{f' ({failure.place})' if failure.place else ''}"
             finite = self._noted is None or self._noted.finite
-            return Failure("raised" if finite else "not finite", text)
+            return AttemptFailure("raised" if finite else "not finite", text)
         return result, time.perf_counter() - begun
 
 

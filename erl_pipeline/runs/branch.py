@@ -10,7 +10,7 @@ from erl_pipeline.config.objective import DecoupledCorrection
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.interface import Task
-from erl_pipeline.plan.plan import Place, PlannedStage
+from erl_pipeline.plan.plan import PlannedStage, StageKey
 from erl_pipeline.plan.sources import unread_sources
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.driver import OpenRun
@@ -39,7 +39,7 @@ def begin_branch(opened: OpenRun, origin: BranchOrigin) -> None:
     shared = shared_stages(plan, origin.iteration, origin.stage)
     places = {node.place for node in shared}
     taken_over = [
-        entry for entry in source.stages() if Place(entry.iteration or 0, entry.stage, entry.key) in places
+        entry for entry in source.stages() if StageKey(entry.iteration or 0, entry.stage, entry.key) in places
     ]
     opened.share([*requests_in_branch(source.stages(), shared, origin.iteration), *taken_over])
 
@@ -82,7 +82,7 @@ def begin_offline(opened: OpenRun, origin: OfflineOrigin) -> None:
         plan = plan_as_made(opened.store.uri, source, 0, sources=unread_sources(run_config(source)))
         beginning = {node.place for node in plan.nodes if node.stage.output != "evaluation"}
     for entry in source.stages():
-        if Place(entry.iteration or 0, entry.stage, entry.key) in beginning:
+        if StageKey(entry.iteration or 0, entry.stage, entry.key) in beginning:
             shared.append(entry)
         elif entry.kind in ("trajectories", "rollouts") and first <= (entry.iteration or 0) <= last:
             shared.append(entry.model_copy(update={"iteration": (entry.iteration or 0) - first + 1}))

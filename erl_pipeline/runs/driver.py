@@ -14,7 +14,7 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.execution import Execution, execute
 from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.listener import Listener
-from erl_pipeline.plan.plan import Place, Plan, PlannedStage
+from erl_pipeline.plan.plan import Plan, PlannedStage, StageKey
 from erl_pipeline.plan.resources import WorkerSettings
 from erl_pipeline.plan.runner import Runner, RunnerCall
 from erl_pipeline.plan.sources import code_packages
@@ -51,7 +51,7 @@ class OpenRun:
         self._recorded = {_place(entry): entry for entry in self._entries}
 
     @property
-    def recorded(self) -> dict[Place, str]:
+    def recorded(self) -> dict[StageKey, str]:
         """The artifact that the run has at each place."""
         return {place: entry.artifact_id for place, entry in self._recorded.items()}
 
@@ -99,7 +99,7 @@ class OpenRun:
     def _enter(
         self,
         iteration: int | None,
-        place: Place,
+        place: StageKey,
         kind: ArtifactKind,
         artifact_id: str,
         reused: bool,
@@ -117,13 +117,13 @@ class OpenRun:
         self._entries.append(entry)
         self._recorded[place] = entry
 
-    def _notify(self, place: Place) -> None:
+    def _notify(self, place: StageKey) -> None:
         for observer in self.observers:
             observer(self._recorded[place])
 
 
-def _place(entry: LedgerEntry) -> Place:
-    return Place(entry.iteration or 0, entry.stage, entry.key)
+def _place(entry: LedgerEntry) -> StageKey:
+    return StageKey(entry.iteration or 0, entry.stage, entry.key)
 
 
 @contextmanager
@@ -165,7 +165,7 @@ def _unless_refused(store_uri: str, run: Run, is_new: bool) -> Iterator[None]:
 def execute_run(
     opened: OpenRun,
     plan: Plan,
-    trusted: frozenset[Place],
+    trusted: frozenset[StageKey],
     on_outcome: Callable[[StageOutcome], None] = lambda _outcome: None,
     makers: Callable[[], Sequence[PlannedStage]] = tuple,
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.job import StageOutcome
-from erl_pipeline.plan.plan import POLICY, Place, Plan, RunState
+from erl_pipeline.plan.plan import POLICY, Plan, RunState, StageKey
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.sources import Sources, read_sources
 from erl_pipeline.runs.driver import OpenRun, execute_run
@@ -96,7 +96,7 @@ def plan_on_test(config: RunConfig, sources: Sources, trained: Plan) -> Plan:
     states = {
         iteration: state
         for iteration, state in enumerate(trained.states)
-        if Place(iteration, EVALUATE.name, "") in trained.by_place
+        if StageKey(iteration, EVALUATE.name, "") in trained.by_place
     }
     checkpoints = {state.models[POLICY] for state in states.values()}
     bases = {each for state in states.values() for each in state.bases.values()}

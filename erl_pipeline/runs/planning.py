@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.plan import Place, Plan, PlannedStage, RunState
+from erl_pipeline.plan.plan import Plan, PlannedStage, RunState, StageKey
 from erl_pipeline.plan.sources import Sources, read_sources, unread_sources
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.run_plans import plan_branch, plan_offline, plan_run, shared_stages
@@ -19,9 +19,9 @@ from storage.runs.run import Run, RunStore
 from storage.texts import counted
 
 
-def recorded_ids(entries: Iterable[LedgerEntry]) -> dict[Place, str]:
+def recorded_ids(entries: Iterable[LedgerEntry]) -> dict[StageKey, str]:
     """The last artifact of each place in a ledger."""
-    return {Place(entry.iteration or 0, entry.stage, entry.key): entry.artifact_id for entry in entries}
+    return {StageKey(entry.iteration or 0, entry.stage, entry.key): entry.artifact_id for entry in entries}
 
 
 def plan_for(
@@ -123,7 +123,7 @@ def plan_before_branch(
     return plan
 
 
-def whole_iterations(plan: Plan, recorded: Mapping[Place, str]) -> int:
+def whole_iterations(plan: Plan, recorded: Mapping[StageKey, str]) -> int:
     """The newest iteration up to whose end the ledger has all that the plan has.
 
     Evaluations do not count: nothing is made from them.

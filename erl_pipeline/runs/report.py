@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.plan.plan import Place, Plan, PlannedStage
+from erl_pipeline.plan.plan import Plan, PlannedStage, StageKey
 from erl_pipeline.runs.config import method_columns, readable_config
 from erl_pipeline.runs.qualification import state_of_qualification, tasks_of_run
 from erl_pipeline.runs.state import completed_iterations
@@ -16,7 +16,7 @@ from storage.filesystem import open_root
 from storage.runs.run import Run
 
 
-def lost_stages(store: ArtifactStore, plan: Plan, recorded: Mapping[Place, str]) -> list[PlannedStage]:
+def lost_stages(store: ArtifactStore, plan: Plan, recorded: Mapping[StageKey, str]) -> list[PlannedStage]:
     """The stages of a plan whose artifacts the ledger names, and which are gone or have no readable manifest.
 
     Folders are listed, so that a start takes no longer for a long run. Of a run that is short enough to get

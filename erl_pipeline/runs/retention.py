@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from erl_pipeline.plan.job import StageOutcome
-from erl_pipeline.plan.plan import Place, Plan
+from erl_pipeline.plan.plan import Plan, StageKey
 from erl_pipeline.plan.sources import Sources, read_sources
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.driver import OpenRun
@@ -31,12 +31,12 @@ def along_plan(plan: Plan, entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
     return [
         entry
         for entry in entries
-        if (node := plan.by_place.get(Place(entry.iteration or 0, entry.stage, entry.key))) is not None
+        if (node := plan.by_place.get(StageKey(entry.iteration or 0, entry.stage, entry.key))) is not None
         and node.artifact_id == entry.artifact_id
     ]
 
 
-def still_needed(plan: Plan, complete: Mapping[Place, str], is_whole: Callable[[str], bool]) -> set[str]:
+def still_needed(plan: Plan, complete: Mapping[StageKey, str], is_whole: Callable[[str], bool]) -> set[str]:
     """The artifacts that a plan still needs: inputs of its stages that are not complete.
 
     Of an input that is gone, or that has lost files, the inputs are needed too: it may have to be made again.
@@ -105,7 +105,7 @@ class DriverRetention:
         sources: those of the plan.
     """
 
-    def __init__(self, opened: OpenRun, plan: Plan, trusted: frozenset[Place], sources: Sources) -> None:
+    def __init__(self, opened: OpenRun, plan: Plan, trusted: frozenset[StageKey], sources: Sources) -> None:
         self._opened = opened
         self._rules = opened.config.retention.rules()
         if not self._rules:
@@ -123,7 +123,7 @@ class DriverRetention:
     def take(self, outcome: StageOutcome) -> None:
         """Take the outcome of an artifact that is now recorded."""
         if self._rules:
-            place = Place(outcome.iteration or 0, outcome.stage, outcome.key)
+            place = StageKey(outcome.iteration or 0, outcome.stage, outcome.key)
             self._complete[place] = outcome.artifact_id
             if not outcome.reused:
                 self._retention.came_back(outcome.artifact_id)

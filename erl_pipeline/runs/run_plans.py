@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.shown import changed_settings
 from erl_pipeline.plan.differences import recipe_differences
-from erl_pipeline.plan.plan import POLICY, Place, Plan, PlannedStage, RunState, stage_names
+from erl_pipeline.plan.plan import POLICY, Plan, PlannedStage, RunState, StageKey, stage_names
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.sources import NO_CODE, Sources
 from erl_pipeline.plan.stage import Stage
@@ -37,7 +37,7 @@ def plan_run(
     *,
     iterations: int | None = None,
     requests: Mapping[int, tuple[str, ...]] | None = None,
-    recorded: Mapping[Place, str] | None = None,
+    recorded: Mapping[StageKey, str] | None = None,
     partial: bool = False,
 ) -> Plan:
     """The plan of a run that does not begin from another.
@@ -64,7 +64,7 @@ def plan_branch(
     *,
     iterations: int,
     requests: Mapping[int, tuple[str, ...]] | None = None,
-    recorded: Mapping[Place, str] | None = None,
+    recorded: Mapping[StageKey, str] | None = None,
     partial: bool = False,
 ) -> Plan:
     """The plan of a branch: it shares another run's artifacts up to a stage of an iteration, and has its own
@@ -112,7 +112,7 @@ def plan_offline(
     beginning: RunState | None,
     *,
     iterations: int,
-    recorded: Mapping[Place, str] | None = None,
+    recorded: Mapping[StageKey, str] | None = None,
     partial: bool = False,
 ) -> Plan:
     """The plan of a run that generates no rollouts, but trains on stored ones, one iteration for each.

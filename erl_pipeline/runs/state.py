@@ -72,7 +72,7 @@ standalone memory. `unreadable`: this version does not know its settings, or a p
 
 
 @dataclass(frozen=True)
-class Score:
+class HeldOutScore:
     """Success rate of greedy first attempts on held-out tasks after an iteration, with its 95 % interval."""
 
     iteration: int
@@ -93,7 +93,7 @@ class RunSummary:
     done: int | None
     begun: int | None
     wanted: int | None
-    score: Score | None
+    score: HeldOutScore | None
 
 
 def summarize_run(store: ArtifactStore, run: Run) -> RunSummary:
@@ -116,7 +116,7 @@ def summarize_run(store: ArtifactStore, run: Run) -> RunSummary:
     return RunSummary(run.name, method, state, done, begun, config.iterations, score)
 
 
-def last_score(store: ArtifactStore, run: Run) -> Score | None:
+def last_score(store: ArtifactStore, run: Run) -> HeldOutScore | None:
     """The newest evaluation on the run's own held-out tasks; None if there is none, or it is damaged."""
     evaluations = [entry for entry in run.stages() if entry.stage == EVALUATE.name]
     newest = max(evaluations, key=lambda entry: entry.iteration or 0, default=None)
@@ -129,7 +129,7 @@ def last_score(store: ArtifactStore, run: Run) -> Score | None:
     if manifest is None:
         return None
     rate, low, high = (manifest.metrics[f"greedy_success{end}"] for end in ("", "_low", "_high"))
-    return Score(newest.iteration or 0, rate, low, high)
+    return HeldOutScore(newest.iteration or 0, rate, low, high)
 
 
 def _method(config: Mapping[str, Any]) -> str | None:

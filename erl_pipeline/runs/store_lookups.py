@@ -13,7 +13,7 @@ from typing import Any
 
 from erl_pipeline.config.shown import settings_differences
 from erl_pipeline.plan.forecast import Cost, PreviousArtifact, own_differences
-from erl_pipeline.plan.plan import Place, PlannedStage
+from erl_pipeline.plan.plan import PlannedStage, StageKey
 from erl_pipeline.runs.disk_sizes import ArtifactSize
 from erl_pipeline.runs.planning import recorded_ids
 from storage.artifacts.manifest import Manifest
@@ -244,15 +244,15 @@ class ReadLedger:
     changed: Sequence[str] | None = None
 
     @cached_property
-    def places(self) -> Mapping[Place, str]:
+    def places(self) -> Mapping[StageKey, str]:
         """The artifact at each place."""
         return recorded_ids(self.entries)
 
     @cached_property
-    def computed(self) -> Mapping[Place, LedgerEntry]:
+    def computed(self) -> Mapping[StageKey, LedgerEntry]:
         """The ledger entry at each place whose artifact the run has computed itself."""
         return {
-            Place(entry.iteration or 0, entry.stage, entry.key): entry
+            StageKey(entry.iteration or 0, entry.stage, entry.key): entry
             for entry in self.entries
             if not entry.reused
         }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.plan.job import StageOutcome
-from erl_pipeline.plan.plan import Place, Plan, RunState
+from erl_pipeline.plan.plan import Plan, RunState, StageKey
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.policies.kind import policy_traits
 from erl_pipeline.runs.disk_watch import DiskWatch
@@ -62,17 +62,17 @@ class IterationEnds:
     """
 
     def __init__(
-        self, plan: Plan, trusted: Collection[Place], calls: Sequence[Callable[[int], None]]
+        self, plan: Plan, trusted: Collection[StageKey], calls: Sequence[Callable[[int], None]]
     ) -> None:
         self._calls = calls
-        self._pending: defaultdict[int, set[Place]] = defaultdict(set)
+        self._pending: defaultdict[int, set[StageKey]] = defaultdict(set)
         for node in plan.nodes:
             if node.place not in trusted:
                 self._pending[node.place.iteration].add(node.place)
 
     def take(self, outcome: StageOutcome) -> None:
         """Take the outcome of an artifact that is now recorded."""
-        place = Place(outcome.iteration or 0, outcome.stage, outcome.key)
+        place = StageKey(outcome.iteration or 0, outcome.stage, outcome.key)
         pending = self._pending[place.iteration]
         if place not in pending:
             return
@@ -123,7 +123,7 @@ def train(
         opened.listener.warn(f"{sentence}.")
     if notify is not None:
         notify(plan)
-    trusted: frozenset[Place] = frozenset()
+    trusted: frozenset[StageKey] = frozenset()
     if not check:
         lost = lost_stages(opened.store, plan, opened.recorded)
         for node in lost:
@@ -153,7 +153,7 @@ def train(
     return TrainingSummary(opened.run.name, target, plan.states[-1])
 
 
-def trusted_places(plan: Plan, recorded: Mapping[Place, str]) -> frozenset[Place]:
+def trusted_places(plan: Plan, recorded: Mapping[StageKey, str]) -> frozenset[StageKey]:
     """The places where the ledger has what the plan has, except those of the newest whole iteration."""
     newest = whole_iterations(plan, recorded)
     return frozenset(

@@ -31,7 +31,7 @@ _STEPS = "optimizer_steps"
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundWarning:
     """Something to warn of: what was found, in a sentence, and the setting to look at."""
 
     kind: WarningKind
@@ -39,10 +39,10 @@ class Found:
     setting: str
 
 
-def settings_warnings(settings: WarningsConfig, group_size: int) -> Iterator[Found]:
+def settings_warnings(settings: WarningsConfig, group_size: int) -> Iterator[FoundWarning]:
     """Warnings from the settings, before anything runs."""
     if settings.no_advantage is not None and group_size == 1:
-        yield Found(
+        yield FoundWarning(
             "group_size",
             "Each group has one trajectory, so no trajectory has an advantage and reinforcement learning "
             "changes nothing.",
@@ -52,7 +52,7 @@ def settings_warnings(settings: WarningsConfig, group_size: int) -> Iterator[Fou
 
 def update_warnings(
     settings: WarningsConfig, iterations: Sequence[Sequence[StageNumbers]]
-) -> Iterator[Found]:
+) -> Iterator[FoundWarning]:
     """Warnings from the updates of the newest iterations.
 
     Args:
@@ -64,7 +64,7 @@ def update_warnings(
     for stage in newest:
         if wanted is not None and _without_advantage_in_a_row(stage.stage, iterations) >= wanted:
             row = "this iteration" if wanted == 1 else f"{wanted} iterations in a row"
-            yield Found(
+            yield FoundWarning(
                 "no_advantage",
                 f"In {row} no trajectory of {stage.stage} had an advantage: all rewards of each "
                 "group were equal, so nothing is learned by reinforcement. Tasks are too hard, too easy, or "
@@ -76,14 +76,14 @@ def update_warnings(
             continue
         entropy, mismatch = numbers["entropy"], numbers["mismatch_mean"]
         if settings.entropy is not None and entropy < settings.entropy:
-            yield Found(
+            yield FoundWarning(
                 "entropy",
                 f"The entropy of the policy has fallen to {entropy:.3g} nats a token in {stage.stage}: it "
                 "hardly explores any more.",
                 "sampling.temperature, objective.entropy_coefficient and optimizer.learning_rate",
             )
         if settings.mismatch is not None and mismatch > settings.mismatch:
-            yield Found(
+            yield FoundWarning(
                 "mismatch",
                 f"Sampler and trainer differ by {mismatch:.3g} nats a token on average in {stage.stage}: "
                 "what is trained is not quite the policy that sampled.",
@@ -91,13 +91,13 @@ def update_warnings(
             )
 
 
-def rollout_warnings(settings: WarningsConfig, rows: pl.DataFrame) -> Iterator[Found]:
+def rollout_warnings(settings: WarningsConfig, rows: pl.DataFrame) -> Iterator[FoundWarning]:
     """Warnings from an iteration's trajectories; `rows` has the columns `ROWS`."""
     attempted = rows.filter(~pl.col("role").is_in(sorted(NEVER_TRAINED)))
     trained = attempted.filter(was_scored())
     failed = attempted.height - trained.height
     if settings.not_scored is not None and failed and failed >= settings.not_scored * attempted.height:
-        yield Found(
+        yield FoundWarning(
             "not_scored",
             f"{_share_text(failed / attempted.height)} of {attempted.height:,} trajectories were not scored, "
             "because the environment or its scorer failed, so nothing is learned from them.",
@@ -109,7 +109,7 @@ def rollout_warnings(settings: WarningsConfig, rows: pl.DataFrame) -> Iterator[F
         shares = trained.group_by("role").agg(share=ill_formed.mean(), count=pl.len()).sort("role")
         for role, share, count in shares.rows():
             if share >= settings.ill_formed:
-                yield Found(
+                yield FoundWarning(
                     "ill_formed",
                     f"{_share_text(share)} of {count:,} texts of role {role} are ill-formed, so nothing in "
                     "them is used.",
@@ -118,7 +118,7 @@ def rollout_warnings(settings: WarningsConfig, rows: pl.DataFrame) -> Iterator[F
     if settings.cut_off is not None and len(trained):
         share = sum(trained["truncated"]) / len(trained)
         if share >= settings.cut_off:
-            yield Found(
+            yield FoundWarning(
                 "cut_off",
                 f"{_share_text(share)} of {len(trained):,} trajectories were cut off at the limit of tokens "
                 "before they ended.",
@@ -193,7 +193,7 @@ class WarningWatch:
         if rows is not None:
             self._say(iteration, rollout_warnings(self._settings, rows))
 
-    def _say(self, iteration: int, found: Iterable[Found]) -> None:
+    def _say(self, iteration: int, found: Iterable[FoundWarning]) -> None:
         new: list[RunWarning] = []
         for each in found:
             if each.kind in self._said:

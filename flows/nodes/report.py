@@ -14,7 +14,7 @@ from storage.filesystem import open_root, read_bytes, write_new
 
 
 @dataclass(frozen=True)
-class Question:
+class NodeQuestion:
     """What a node is asked.
 
     Args:
@@ -44,7 +44,7 @@ class NodeReport(Software):
     store: str
 
 
-def look(question: Question) -> NodeReport:
+def look(question: NodeQuestion) -> NodeReport:
     """Make a report on the node on which this is called."""
     return NodeReport(
         **vars(software_here()),
@@ -60,7 +60,7 @@ def _fingerprint(package: str) -> str:
         return ""
 
 
-def _store_problem(question: Question) -> str:
+def _store_problem(question: NodeQuestion) -> str:
     """The problem with the store, empty if there is none: it must be the driver's, and this node must be able
     to write and lock in it."""
     try:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from flows.nodes.check import NodeFinding, NodeT, problems_of
-from flows.nodes.report import NodeReport, Question, look
+from flows.nodes.report import NodeQuestion, NodeReport, look
 from storage.filesystem import StoreRoot, open_root, read_bytes, store_errors, write_new
 
 ANSWER_SECONDS = 90.0
@@ -30,9 +30,9 @@ class Survey:
     content: bytes
     here: NodeReport
 
-    def question(self, node_id: str) -> Question:
+    def question(self, node_id: str) -> NodeQuestion:
         """The question to one node."""
-        return Question(
+        return NodeQuestion(
             packages=self.packages,
             store_uri=self.store_uri,
             sign=f"{self.folder}/driver",
@@ -73,7 +73,7 @@ def survey_of(store_uri: str, packages: Sequence[str]) -> Iterator[Survey]:
     """
     content = secrets.token_hex(16).encode()
     folder = f".cluster-{secrets.token_hex(8)}"
-    question = Question(packages, "", "", content, "")
+    question = NodeQuestion(packages, "", "", content, "")
     root = open_root(store_uri) if store_uri else None
     if root is not None:
         write_new(root, root.join(f"{folder}/driver"), content)

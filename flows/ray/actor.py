@@ -43,9 +43,9 @@ class StageActor:
 
     def look(self, question: Mapping[str, Any]) -> NodeReport:
         """The answer to a `Question`, given as plain values. Raises ImportError without the project."""
-        from flows.nodes.report import Question, look
+        from flows.nodes.report import NodeQuestion, look
 
-        return look(Question(**question))
+        return look(NodeQuestion(**question))
 
     def clock(self) -> float:
         """Seconds since the epoch by this node's clock."""

@@ -148,7 +148,7 @@ class Problems:
             self.shown.append(problem)
 
 
-class RowLinks:
+class RowLinkChecks:
     """Collects the ids and links of rows, and reports contradictions and missing rows."""
 
     def __init__(self) -> None:

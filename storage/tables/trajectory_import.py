@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from storage.errors import InputError
 from storage.filesystem import store_errors
-from storage.tables.row_links import Problems, Row, RowLinks, row_problems, shown
+from storage.tables.row_links import Problems, Row, RowLinkChecks, row_problems, shown
 from storage.tables.trajectories import NO_METRICS, TRAJECTORY_SCHEMA, Trajectory
 from storage.texts import StorableTexts, counted
 
@@ -43,7 +43,7 @@ def check_trajectories(path: Path) -> int:
     Raises MalformedTrajectories for a file that cannot be read, has no rows or has a wrong row; its message
     gives row and field of at most `SHOWN_PROBLEMS` problems.
     """
-    problems, links = Problems(), RowLinks()
+    problems, links = Problems(), RowLinkChecks()
     rows = 0
     for number, row in _numbered_rows(path, problems):
         rows += 1

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 from command_line.memory.run import credit_line, effect_lines, interval
-from erl_pipeline.evaluation.memory_effect import Arm, MemoryEffect
+from erl_pipeline.evaluation.memory_effect import MemoryArm, MemoryEffect
 from erl_pipeline.statistics import Estimate, MeanEstimate
 
-GUIDED = Arm(Estimate(0.5, 0.4, 0.6, tasks=10, attempts=40), MeanEstimate(0.1, -0.05, 0.25, 10, 40))
-FREE = Arm(Estimate(0.25, 0.2, 0.3, tasks=10, attempts=40), None)
+GUIDED = MemoryArm(Estimate(0.5, 0.4, 0.6, tasks=10, attempts=40), MeanEstimate(0.1, -0.05, 0.25, 10, 40))
+FREE = MemoryArm(Estimate(0.25, 0.2, 0.3, tasks=10, attempts=40), None)
 EFFECT = MeanEstimate(0.25, 0.125, 0.375, tasks=9, count=36)
 
 

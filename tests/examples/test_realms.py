@@ -11,7 +11,7 @@ from realms.stage import SCORES, TRAJECTORIES, evaluate_streams
 from realms.tasks import StreamConfig
 
 from erl_pipeline.evaluation.history import read_history
-from erl_pipeline.plan.plan import Place
+from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.runs.driver import open_run
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError
@@ -59,7 +59,7 @@ def test_a_small_run_is_evaluated_in_streams(tmp_path: Path, capsys: pytest.Capt
     assert set(rows["temperature"]) == {0.0}
     assert {score.first_trajectory_id for score in scores} == set(first["trajectory_id"])
     assert after.manifest.counters["encounters"] == TASKS
-    assert after.manifest.policy_version == ids(tmp_path)[Place(1, "fine_tune", "")]
+    assert after.manifest.policy_version == ids(tmp_path)[StageKey(1, "fine_tune", "")]
     assert set(after.manifest.metrics) >= {"first_none", "first_own", "first_oracle", "first_other"}
     shown = capsys.readouterr().out
     assert "6 streams in 2 held-out realms" in shown
@@ -72,4 +72,4 @@ def test_a_small_run_is_evaluated_in_streams(tmp_path: Path, capsys: pytest.Capt
     assert [record.stage for record in read_history(store, run) if record.on_request] == [entry.stage]
     evaluate("small", checkpoint="iteration:0", store=str(tmp_path), realms=2, streams=3, encounters=2)
     before = store.open(run.stages()[-1].artifact_id)
-    assert before.manifest.policy_version == ids(tmp_path)[Place(0, "bootstrap", "")]
+    assert before.manifest.policy_version == ids(tmp_path)[StageKey(0, "bootstrap", "")]

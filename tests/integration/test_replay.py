@@ -14,7 +14,7 @@ import yaml
 
 from erl_pipeline.evaluation.samples import count_samples
 from erl_pipeline.plan.listener import NullListener
-from erl_pipeline.plan.plan import Place
+from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.runs.audit import audit
 from erl_pipeline.runs.branch import begin_branch
 from erl_pipeline.stages.training.replayed_rows import REPLAYED_FILE
@@ -49,7 +49,7 @@ def replayed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def replay_of(store: Path, run: str, iteration: int) -> str:
-    return ids(store, run)[Place(iteration, "select_replay", "")]
+    return ids(store, run)[StageKey(iteration, "select_replay", "")]
 
 
 def test_what_was_replayed_was_trained_in_the_group_of_fresh_attempts(replayed: Path) -> None:
@@ -57,10 +57,10 @@ def test_what_was_replayed_was_trained_in_the_group_of_fresh_attempts(replayed: 
     selection = store.open(replay_of(replayed, "small", 4))
     rows = read_trajectories([selection.path("replay/trajectories.parquet")])
     assert rows
-    update = store.open(ids(replayed)[Place(4, "update_policy", "")]).manifest
+    update = store.open(ids(replayed)[StageKey(4, "update_policy", "")]).manifest
     assert update.inputs["replay"] == selection.manifest.artifact_id
     assert update.counters["replayed_sequences"] <= len(rows)
-    generated = store.open(ids(replayed)[Place(4, "generate_rollouts", "")]).manifest
+    generated = store.open(ids(replayed)[StageKey(4, "generate_rollouts", "")]).manifest
     assert generated.counters["episodes"] == 4 * 8 - len(rows)
     entropies = pl.read_parquet(selection.path("replay/selection.parquet"))["entropy"]
     assert entropies.null_count() == 0
@@ -74,7 +74,7 @@ def test_the_run_is_whole_and_a_replayed_row_leads_to_its_source(replayed: Path)
     above = upstream(store, runs.open("small"), row.trajectory_id)
     assert row.parent_trajectory_id in [thing.id for thing in above.things if thing.kind == "trajectory"]
     below = downstream(store, runs.open("small"), row.trajectory_id)
-    assert below.trained == (ids(replayed)[Place(4, "update_policy", "")],)
+    assert below.trained == (ids(replayed)[StageKey(4, "update_policy", "")],)
 
 
 def test_every_stage_computes_the_same_bytes_again(replayed: Path, tmp_path: Path) -> None:
@@ -117,11 +117,11 @@ def test_an_update_leaves_out_what_is_too_old_and_every_sample_is_counted(
     assert notes.made == ["update_policy of iteration 4", "evaluate of iteration 4"]
 
     artifacts, made = ArtifactStore(str(store)), ids(store, "aged")
-    rows = read_trajectories([artifacts.open(made[Place(4, "select_replay", "")]).path(REPLAYED_FILE)])
-    policies = [made[Place(iteration, "update_policy", "")] for iteration in (2, 3)]
+    rows = read_trajectories([artifacts.open(made[StageKey(4, "select_replay", "")]).path(REPLAYED_FILE)])
+    policies = [made[StageKey(iteration, "update_policy", "")] for iteration in (2, 3)]
     old = {row.trajectory_id for row in rows if row.policy_version not in policies}
     assert old
-    update = artifacts.open(made[Place(4, "update_policy", "")])
+    update = artifacts.open(made[StageKey(4, "update_policy", "")])
     assert update.manifest.counters["dropped_too_old"] == len(old)
     record = pl.read_parquet(update.path(TRAINING_RECORD_FILE))
     assert set(record.filter(not_trained="too_old")["trajectory_id"]) == old

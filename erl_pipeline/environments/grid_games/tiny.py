@@ -35,7 +35,7 @@ from erl_pipeline.environments.grid_games.settings import ConfigT, GridSettings
 from erl_pipeline.environments.grid_games.tasks import GridTasks
 from erl_pipeline.environments.messages import Message, assistant_message, user_message
 from erl_pipeline.environments.prompt_format import AttemptReport
-from erl_pipeline.environments.tiny_parts import Demonstration, Examination, Question, TinyParts
+from erl_pipeline.environments.tiny_parts import Demonstration, Examination, ExamQuestion, TinyParts
 from storage.errors import ConfigError
 
 _BLANK_MEMORY = 0.5  # share of reflections that are demonstrated without a memory
@@ -139,10 +139,10 @@ class DemonstratedEpisode:
         return [self.attempt, *self.reflections, *([] if self.retry is None else [self.retry])]
 
     @property
-    def questions(self) -> list[Question]:
+    def questions(self) -> list[ExamQuestion]:
         """Whether a reflection says what its attempt has shown, whatever memory says."""
         places = tuple(place for place, direction in enumerate(DIRECTIONS) if direction in self.seen)
-        return [Question(reflection, places) for reflection in self.reflections if places]
+        return [ExamQuestion(reflection, places) for reflection in self.reflections if places]
 
 
 def seen_moves(steps: Sequence[Step[Any]]) -> dict[Direction, str]:
@@ -204,7 +204,7 @@ class TinyGrid(Generic[ConfigT, BoardT, StateT]):
             while True:
                 yield self.demonstrate(stream, config, cold_start, boards()).conversations
 
-        def questions(stream: random.Random, cold_start: ColdStartConfig) -> list[Question]:
+        def questions(stream: random.Random, cold_start: ColdStartConfig) -> list[ExamQuestion]:
             episodes = (
                 self.demonstrate(stream, config, cold_start, boards()) for _ in range(_EXAMINED_EPISODES)
             )

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.environments.mixture.settings import MixtureConfig
 from erl_pipeline.environments.mixture.tasks import parts_of
-from erl_pipeline.environments.tiny_parts import Demonstration, Examination, Question, TinyParts
+from erl_pipeline.environments.tiny_parts import Demonstration, Examination, ExamQuestion, TinyParts
 
 
 def tiny_parts(settings: MixtureConfig) -> TinyParts | None:
@@ -73,7 +73,7 @@ def _together(same: Mapping[str, Examination]) -> Examination:
     if not others:
         return first
 
-    def questions(generator: random.Random, config: ColdStartConfig) -> list[Question]:
+    def questions(generator: random.Random, config: ColdStartConfig) -> list[ExamQuestion]:
         return [
             question
             for each in same.values()

@@ -59,7 +59,7 @@ LIST = "qualified.toml"
 
 
 @dataclass(frozen=True)
-class Qualification:
+class QualifiedGenerators:
     """The list.
 
     `qualified`: names. `numeric`: those of them whose answers are all numbers. `refused`: name -> why.
@@ -71,11 +71,11 @@ class Qualification:
 
 
 @lru_cache(maxsize=1)
-def qualification() -> Qualification:
+def qualification() -> QualifiedGenerators:
     """The list of this version; read once."""
     text = files(__package__).joinpath(LIST).read_text(encoding="utf-8")
     record = tomllib.loads(text)
-    return Qualification(
+    return QualifiedGenerators(
         frozenset(record["qualified"]), frozenset(record["numeric"]), dict(record["refused"])
     )
 

@@ -23,7 +23,7 @@ from erl_pipeline.environments.sokoban.game import (
 )
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
 from erl_pipeline.environments.sokoban.tasks import TASKS
-from erl_pipeline.environments.tiny_parts import Examination, Question
+from erl_pipeline.environments.tiny_parts import Examination, ExamQuestion
 
 _EXAMINED_BOARDS = 256
 
@@ -90,7 +90,7 @@ class SokobanPlayer(ScriptedPlayer[SokobanBoard, State]):
 
 
 def _examinations(config: SokobanConfig) -> list[Examination]:
-    def plans(stream: random.Random, cold_start: ColdStartConfig) -> list[Question]:
+    def plans(stream: random.Random, cold_start: ColdStartConfig) -> list[ExamQuestion]:
         # Boards of another seed: hardly any of them is demonstrated.
         few = min(_EXAMINED_BOARDS, config.training_boards)
         others = config.model_copy(update={"board_seed": config.board_seed + 1, "training_boards": few})
@@ -111,7 +111,7 @@ TINY = TinyGrid(
 
 def planning_questions(
     stream: random.Random, config: SokobanConfig, boards: Sequence[SokobanBoard]
-) -> Iterator[Question]:
+) -> Iterator[ExamQuestion]:
     """For each board, the aims of a shortest solution in those of its states in which one move alone is best;
     the notes tell all words, and are true."""
     for board in boards:
@@ -125,12 +125,12 @@ def planning_questions(
             plan = " ".join(turn for turn, _ in solution)
             places = tuple(2 * place for place, (_, only) in enumerate(solution) if only)
             if places:
-                yield Question([*conversation, assistant_message(plan)], places)
+                yield ExamQuestion([*conversation, assistant_message(plan)], places)
             continue
         for turn, only in solution:
             conversation.append(assistant_message(turn))
             if only:
-                yield Question(list(conversation), (0,))
+                yield ExamQuestion(list(conversation), (0,))
             conversation.append(user_message(game.step(turn).observation))
 
 

@@ -13,7 +13,7 @@ from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 
 import erl_pipeline.policies.lean_imports  # noqa: F401
 from erl_pipeline.config.policy import ColdStartConfig, TinyPolicyConfig
-from erl_pipeline.environments.tiny_parts import Demonstration, Question, TinyParts
+from erl_pipeline.environments.tiny_parts import Demonstration, ExamQuestion, TinyParts
 from erl_pipeline.policies.tiny.architecture import build_model
 from erl_pipeline.policies.tiny.conversations import Batch, to_batch, to_batches, to_words
 from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
@@ -48,7 +48,7 @@ class Examiner:
         return right / int(self.asked.sum())
 
 
-def examiner(questions: Sequence[Question], tokenizer: PreTrainedTokenizerFast) -> Examiner:
+def examiner(questions: Sequence[ExamQuestion], tokenizer: PreTrainedTokenizerFast) -> Examiner:
     """The questions, ready to be asked often. Raises `ValueError` where they ask for no word."""
     token_ids = to_batch([question.demonstration for question in questions], tokenizer).token_ids
     asked = torch.zeros_like(token_ids, dtype=torch.bool)

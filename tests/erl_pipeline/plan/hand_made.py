@@ -13,7 +13,7 @@ from erl_pipeline.config.base import Settings
 from erl_pipeline.plan.execution import Execution, execute
 from erl_pipeline.plan.job import StageJob, StageOutcome, compute
 from erl_pipeline.plan.listener import NullListener, StageProgress
-from erl_pipeline.plan.plan import Place, Plan, PlannedStage
+from erl_pipeline.plan.plan import Plan, PlannedStage, StageKey
 from erl_pipeline.plan.resources import Resources, WorkerSettings
 from erl_pipeline.plan.runner import InProcessRunner, Runner
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
@@ -113,7 +113,7 @@ class Bench:
 
     folder: Path
     stop: Event = field(default_factory=Event)
-    ledger: list[tuple[Place, str, bool]] = field(default_factory=list)
+    ledger: list[tuple[StageKey, str, bool]] = field(default_factory=list)
     notes: Notes = field(default_factory=Notes)
 
     @property
@@ -123,7 +123,7 @@ class Bench:
     def execute(
         self,
         *nodes: PlannedStage,
-        trusted: frozenset[Place] = frozenset(),
+        trusted: frozenset[StageKey] = frozenset(),
         workers: int | None = None,
         devices: int = 1,
         runner: Callable[[Resources], Runner] | None = None,
@@ -159,7 +159,7 @@ class Bench:
         store = ArtifactStore(self.uri)
         return {store.open(manifest.artifact_id).manifest.artifact_id for manifest in store.list()}
 
-    def recorded(self) -> Mapping[Place, str]:
+    def recorded(self) -> Mapping[StageKey, str]:
         """The artifact that was recorded last at each place."""
         return {place: artifact_id for place, artifact_id, _ in self.ledger}
 

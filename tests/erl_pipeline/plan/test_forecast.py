@@ -17,7 +17,7 @@ from erl_pipeline.plan.forecast import (
     iterations_text,
     own_differences,
 )
-from erl_pipeline.plan.plan import Place, Plan, PlannedStage, RunState
+from erl_pipeline.plan.plan import Plan, PlannedStage, RunState, StageKey
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from storage.artifacts.recipe import Recipe
 
@@ -93,7 +93,7 @@ def kept(plan: Plan, run: str = "old") -> dict[str, str]:
     return {each.artifact_id: run for each in plan.nodes}
 
 
-def why(found: Forecast) -> dict[Place, list[str]]:
+def why(found: Forecast) -> dict[StageKey, list[str]]:
     return {each.node.place: each.why for each in found.computed}
 
 
@@ -116,9 +116,9 @@ def test_going_on_computes_what_is_new_only() -> None:
     two, three = plan_of(2), plan_of(3)
     found = forecast(three, Known(kept(two), two))
     assert why(found) == {
-        Place(3, "shard", "0000"): ["new"],
-        Place(3, "shard", "0001"): ["new"],
-        Place(3, "train", ""): ["new"],
+        StageKey(3, "shard", "0000"): ["new"],
+        StageKey(3, "shard", "0001"): ["new"],
+        StageKey(3, "train", ""): ["new"],
     }
 
 
@@ -128,13 +128,13 @@ def test_a_changed_setting_is_named_where_it_is_read_and_its_consequences_by_the
     changed = "rollouts.group_size: 8 -> 4"
     assert [each.node.stage.name for each in found.reused] == ["tasks", "begin"]
     assert why(found) == {
-        Place(1, "shard", "0000"): [changed],
-        Place(1, "shard", "0001"): [changed],
+        StageKey(1, "shard", "0000"): [changed],
+        StageKey(1, "shard", "0001"): [changed],
         # The same stage makes both shards; the first is shown for both.
-        Place(1, "train", ""): ["input a (shard of the same iteration) is computed again"],
-        Place(2, "shard", "0000"): [changed, "input checkpoint (train of iteration 1) is computed again"],
-        Place(2, "shard", "0001"): [changed, "input checkpoint (train of iteration 1) is computed again"],
-        Place(2, "train", ""): [
+        StageKey(1, "train", ""): ["input a (shard of the same iteration) is computed again"],
+        StageKey(2, "shard", "0000"): [changed, "input checkpoint (train of iteration 1) is computed again"],
+        StageKey(2, "shard", "0001"): [changed, "input checkpoint (train of iteration 1) is computed again"],
+        StageKey(2, "train", ""): [
             "inputs checkpoint (train of iteration 1) and a (shard of the same iteration) are computed again"
         ],
     }
@@ -142,15 +142,15 @@ def test_a_changed_setting_is_named_where_it_is_read_and_its_consequences_by_the
 
 def test_an_input_that_is_another_and_in_the_store_is_named() -> None:
     old, new = plan_of(1), plan_of(1, first=5)
-    begun = new.by_place[Place(0, "begin", "")]
+    begun = new.by_place[StageKey(0, "begin", "")]
     found = forecast(new, Known({**kept(old), begun.artifact_id: "other"}, old))
-    assert why(found)[Place(1, "shard", "0000")] == ["input checkpoint is a different one: begin"]
+    assert why(found)[StageKey(1, "shard", "0000")] == ["input checkpoint is a different one: begin"]
 
 
 def test_an_artifact_that_is_gone_is_computed_with_what_it_was_made_from() -> None:
     plan = plan_of(1)
     there = kept(plan)
-    gone = plan.by_place[Place(1, "shard", "0001")]
+    gone = plan.by_place[StageKey(1, "shard", "0001")]
     del there[gone.artifact_id]
     found = forecast(plan, Known(there, plan))
     assert why(found) == {gone.place: ["its artifact is no longer in the store"]}
@@ -161,7 +161,7 @@ def test_what_is_asked_for_again_is_computed_whatever_is_there() -> None:
     again = frozenset(each.place for each in plan.of_iteration(2))
     found = forecast(plan, Known(kept(plan), plan), again)
     assert {each.node.place for each in found.computed} == again
-    assert why(found)[Place(2, "train", "")] == ["computed again, as `replay` does"]
+    assert why(found)[StageKey(2, "train", "")] == ["computed again, as `replay` does"]
 
 
 def test_costs_are_added_and_what_is_unknown_is_said() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from erl_pipeline.config.loading.load import change_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.plan import Place, Plan, PlannedStage
+from erl_pipeline.plan.plan import Plan, PlannedStage, StageKey
 from erl_pipeline.plan.sources import NO_CODE, Sources
 from erl_pipeline.runs.run_plans import plan_run
 
@@ -32,12 +32,12 @@ def plan(*settings: str, **changes: Any) -> Plan:
     return plan_run(config(*settings, **changes), SOURCES)
 
 
-def ids(made: Plan) -> dict[Place, str]:
+def ids(made: Plan) -> dict[StageKey, str]:
     return {node.place: node.artifact_id for node in made.nodes}
 
 
 def at(made: Plan, iteration: int, stage: str, key: str = "") -> PlannedStage:
-    return made.by_place[Place(iteration, stage, key)]
+    return made.by_place[StageKey(iteration, stage, key)]
 
 
 def inputs(made: Plan, iteration: int, stage: str, key: str = "") -> dict[str, str]:

@@ -12,7 +12,7 @@ import pytest
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.listener import NullListener
-from erl_pipeline.plan.plan import Place
+from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.runs.driver import OpenRun, open_run
 from erl_pipeline.runs.train import train
 from storage.artifacts.store import ArtifactStore
@@ -94,10 +94,10 @@ def go(
     return notes
 
 
-def ids(store: Path, run: str = "small") -> dict[Place, str]:
+def ids(store: Path, run: str = "small") -> dict[StageKey, str]:
     """The newest artifact in a run's ledger at each place."""
     entries = RunStore(str(store)).open(run).stages()
-    return {Place(entry.iteration or 0, entry.stage, entry.key): entry.artifact_id for entry in entries}
+    return {StageKey(entry.iteration or 0, entry.stage, entry.key): entry.artifact_id for entry in entries}
 
 
 def hashes(store: Path, run: str = "small") -> dict[str, dict[str, str]]:
@@ -111,7 +111,7 @@ def hashes(store: Path, run: str = "small") -> dict[str, dict[str, str]]:
 
 def damage(store: Path, iteration: int, stage: str, key: str = "") -> Path:
     """Truncate an artifact's first file; returns the file."""
-    folder = store / "artifacts" / stage / ids(store)[Place(iteration, stage, key)]
+    folder = store / "artifacts" / stage / ids(store)[StageKey(iteration, stage, key)]
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json")
     files[0].write_bytes(files[0].read_bytes()[:-1])
     return files[0]

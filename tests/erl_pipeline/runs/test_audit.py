@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from erl_pipeline.plan.listener import NullListener
-from erl_pipeline.plan.plan import Place
+from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.runs.audit import AuditResult, audit
 from erl_pipeline.stages.training.build_distillation import BUILD_DISTILLATION
 from storage.artifacts.manifest import Determinism
@@ -60,7 +60,7 @@ def test_damaged_files_are_told(store: Path, tmp_path: Path) -> None:
     assert str(victim) in result.differences[0]
 
 
-def rewrite(store: Path, place: Place, determinism: Determinism) -> None:
+def rewrite(store: Path, place: StageKey, determinism: Determinism) -> None:
     """Replace an artifact's only table with the same rows in other bytes, with a manifest that fits them."""
     artifacts = ArtifactStore(str(store))
     old = artifacts.open(ids(store)[place])
@@ -73,7 +73,7 @@ def rewrite(store: Path, place: Place, determinism: Determinism) -> None:
 
 
 def test_other_bytes_are_different_where_equal_ones_are_promised(store: Path, tmp_path: Path) -> None:
-    place = Place(2, "evaluate", "")
+    place = StageKey(2, "evaluate", "")
     verdicts: dict[Determinism, str] = {"bytes": "different", "approximate": "not promised"}
     for determinism, verdict in verdicts.items():
         rewrite(store, place, determinism)

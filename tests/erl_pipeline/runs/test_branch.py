@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.evaluation.samples import count_samples
-from erl_pipeline.plan.plan import Place
+from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.runs.branch import begin_branch, begin_offline
 from erl_pipeline.runs.driver import OpenRun, open_run
 from erl_pipeline.runs.planning import plan_as_made
@@ -29,12 +29,14 @@ AS_BRANCH = partial(begin_branch, origin=BRANCH)
 AS_OFFLINE = partial(begin_offline, origin=OFFLINE)
 
 
-def begun(store: Path, begin: Callable[[OpenRun], None], **changes: object) -> list[tuple[Place, bool]]:
+def begun(store: Path, begin: Callable[[OpenRun], None], **changes: object) -> list[tuple[StageKey, bool]]:
     """The ledger of a run that was created and not trained."""
     notes = Notes()
     with open_run(small(**changes), str(store), notes, notes.stop) as opened:
         begin(opened)
-        return [(Place(each.iteration or 0, each.stage, each.key), each.reused) for each in opened.entries()]
+        return [
+            (StageKey(each.iteration or 0, each.stage, each.key), each.reused) for each in opened.entries()
+        ]
 
 
 def test_a_branch_begins_with_what_it_shares(store: Path) -> None:
@@ -80,7 +82,7 @@ def test_a_branch_of_a_branch_and_of_an_earlier_iteration(store: Path) -> None:
     third = {**OTHER, "name": "third", "fine_tune": {"steps": 2}}
     notes = go(small(**third), store, begin=partial(begin_branch, origin=origin))
     assert notes.made == [f"{stage} of iteration 2" for stage in ("fine_tune", "evaluate")]
-    update = Place(2, "update_policy", "")
+    update = StageKey(2, "update_policy", "")
     assert ids(store, "third")[update] == ids(store, "branch")[update] != ids(store)[update]
     run = RunStore(str(store)).open("third")
     assert {node.place for node in plan_as_made(str(store), run, 1).nodes} == {
@@ -140,11 +142,11 @@ def test_an_offline_run_begins_with_the_rollouts_it_trains_on(store: Path) -> No
     origin = OFFLINE.model_copy(update={"first_iteration": 2})
     shared = begun(store, partial(begin_offline, origin=origin), name="offline", **DECOUPLED)
     assert [place for place, _ in shared] == [
-        Place(0, "prepare_tasks", ""),
-        Place(0, "bootstrap", ""),
-        Place(1, "rollout_shard", "0000"),
-        Place(1, "rollout_shard", "0001"),
-        Place(1, "generate_rollouts", ""),
+        StageKey(0, "prepare_tasks", ""),
+        StageKey(0, "bootstrap", ""),
+        StageKey(1, "rollout_shard", "0000"),
+        StageKey(1, "rollout_shard", "0001"),
+        StageKey(1, "generate_rollouts", ""),
     ]
 
 
@@ -179,9 +181,9 @@ def test_offline_what_another_line_of_policies_sampled_is_too_old(store: Path) -
     aged = small(name="aged", **DECOUPLED, pipeline={"max_age": 1, "too_old": "drop"})
     go(aged, store, begin=AS_OFFLINE)
     artifacts, made = ArtifactStore(str(store)), ids(store, "aged")
-    updates = [artifacts.open(made[Place(number, "update_policy", "")]).manifest for number in (1, 2)]
+    updates = [artifacts.open(made[StageKey(number, "update_policy", "")]).manifest for number in (1, 2)]
     assert "dropped_too_old" not in updates[0].counters
-    stored = artifacts.open(made[Place(2, "generate_rollouts", "")]).manifest
+    stored = artifacts.open(made[StageKey(2, "generate_rollouts", "")]).manifest
     assert updates[1].counters["dropped_too_old"] == stored.counters["trajectories"] > 0
     assert (updates[1].counters["sequences"], updates[1].counters["optimizer_steps"]) == (0, 0)
     assert count_samples(artifacts, RunStore(str(store)).open("aged")).problems == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.plan.plan import Place
+from erl_pipeline.plan.plan import StageKey
 from storage.errors import StoreError
 from tests.erl_pipeline.runs.small_runs import Notes, go, ids, small
 
@@ -66,4 +66,4 @@ def test_a_disk_that_fills_up_stops_the_run_before_the_next_iteration(
     monkeypatch.setattr(Notes, "stage_finished", filled)
     with pytest.raises(StoreError, match="iteration 4 needs about"):
         go(small(), store, 5)
-    assert Place(3, "fine_tune", "") in ids(store)
+    assert StageKey(3, "fine_tune", "") in ids(store)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from erl_pipeline.plan.plan import Place
+from erl_pipeline.plan.plan import StageKey
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from tests.erl_pipeline.runs.small_runs import SMALL, Notes, go, ids, small
@@ -15,7 +15,7 @@ def trained(store: Path, gate: float) -> tuple[Manifest, Notes]:
     cold_start = {"steps": 4, "most_steps": 9, "demonstrations_per_step": 4, "gate": gate}
     config = small(policy={**SMALL["policy"], "cold_start": cold_start})
     notes = go(config, store, stop_after="bootstrap")
-    return ArtifactStore(str(store)).open(ids(store)[Place(0, "bootstrap", "")]).manifest, notes
+    return ArtifactStore(str(store)).open(ids(store)[StageKey(0, "bootstrap", "")]).manifest, notes
 
 
 def test_a_cold_start_that_misses_its_gate_says_so_and_what_to_do(tmp_path: Path) -> None:

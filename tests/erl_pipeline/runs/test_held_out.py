@@ -13,7 +13,7 @@ import pytest
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.interface import Task
-from erl_pipeline.plan.plan import Place
+from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.runs.branch import begin_offline
 from erl_pipeline.runs.driver import open_run
 from erl_pipeline.runs.import_trajectories import import_trajectories
@@ -28,7 +28,7 @@ from tests.erl_pipeline.runs.small_runs import DECOUPLED, SMALL, Notes, go, ids,
 
 def evaluated_rows(store: Path) -> pl.DataFrame:
     """Sampled first attempts of the run's last evaluation, in the form of rows to import."""
-    evaluation = ArtifactStore(str(store)).open(ids(store)[Place(2, "evaluate", "")])
+    evaluation = ArtifactStore(str(store)).open(ids(store)[StageKey(2, "evaluate", "")])
     return pl.read_parquet(evaluation.path(EVALUATION)).filter(pl.col("temperature") > 0)
 
 
@@ -105,8 +105,8 @@ def test_whole_episodes_are_played_without_memory_and_again_with_it(tmp_path: Pa
     evaluation = {"tasks": 4, "every": 1, "whole_episodes": True}
     go(small(evaluation=evaluation, iterations=1), tmp_path)
     artifacts, places = ArtifactStore(str(tmp_path)), ids(tmp_path)
-    memory = places[Place(1, "index_memory", "")]
-    before, after = (artifacts.open(places[Place(iteration, "evaluate", "")]) for iteration in (0, 1))
+    memory = places[StageKey(1, "index_memory", "")]
+    before, after = (artifacts.open(places[StageKey(iteration, "evaluate", "")]) for iteration in (0, 1))
     assert [file.path for file in before.files] == [EVALUATION]
     assert (before.manifest.memory_version, after.manifest.memory_version) == (None, memory)
 

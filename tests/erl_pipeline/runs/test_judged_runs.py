@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from erl_pipeline.evaluation.samples import count_samples
-from erl_pipeline.plan.plan import Place
+from erl_pipeline.plan.plan import StageKey
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
 from storage.upkeep.verification import verify_run
@@ -27,7 +27,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_base(tmp_path_factory.mktemp("base"))
 
 
-def judged(base: Path, store: Path, feedback: Mapping[str, Any]) -> tuple[ArtifactStore, dict[Place, str]]:
+def judged(base: Path, store: Path, feedback: Mapping[str, Any]) -> tuple[ArtifactStore, dict[StageKey, str]]:
     """The store and the artifacts of a run of one iteration."""
     method = {"type": "erl", "memory": False, "ill_formed": "base_prompt", "feedback": feedback}
     go(config(base, method=method, iterations=1), store)
@@ -37,7 +37,7 @@ def judged(base: Path, store: Path, feedback: Mapping[str, Any]) -> tuple[Artifa
     return artifacts, ids(store, "adapted")
 
 
-def rows_of(artifacts: ArtifactStore, places: Mapping[Place, str]) -> pl.DataFrame:
+def rows_of(artifacts: ArtifactStore, places: Mapping[StageKey, str]) -> pl.DataFrame:
     shards = [made for place, made in places.items() if place.stage == "rollout_shard"]
     return pl.concat(
         [pl.read_parquet(artifacts.open(shard).path("trajectories.parquet")) for shard in shards]
@@ -50,15 +50,15 @@ def test_the_policy_judges_itself_and_is_not_trained_on_that(base: Path, tmp_pat
     rows = rows_of(artifacts, places)
     said = rows.filter(role="judge")
     assert said.height == rows.filter(role="reflection").height > 0
-    assert set(said["policy_version"]) == {places[Place(0, "bootstrap", "")]}
+    assert set(said["policy_version"]) == {places[StageKey(0, "bootstrap", "")]}
     assert all(0 < tokens <= 3 for tokens in said["response_token_ids"].list.len())
-    update = artifacts.open(places[Place(1, "update_policy", "")]).manifest
+    update = artifacts.open(places[StageKey(1, "update_policy", "")]).manifest
     assert update.counters["dropped_never_trained"] == said.height
     samples = count_samples(artifacts, RunStore(str(tmp_path / "store")).open("adapted"))
     assert samples.problems == []
     of_judge = next(each for each in samples.counts if each.role == "judge")
     assert (of_judge.trained, of_judge.dropped) == (0, {"never_trained": said.height})
-    shard = artifacts.open(places[Place(1, "rollout_shard", "0000")]).manifest
+    shard = artifacts.open(places[StageKey(1, "rollout_shard", "0000")]).manifest
     assert shard.determinism == "bytes"
 
 

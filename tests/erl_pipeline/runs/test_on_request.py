@@ -11,7 +11,7 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.evaluation.history import held_out_evaluations, read_history
 from erl_pipeline.evaluation.history import test_evaluations as evaluations_on_test
 from erl_pipeline.plan.job import StageOutcome
-from erl_pipeline.plan.plan import Place
+from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.runs.driver import open_run
 from erl_pipeline.runs.on_request import evaluate_on_request, evaluate_on_test
 from erl_pipeline.runs.planning import plan_for
@@ -24,7 +24,7 @@ from tests.erl_pipeline.runs.small_runs import SMALL, Notes, go, ids, small
 def requested(store: Path, samples: int = 0, **asked: Any) -> StageOutcome:
     """Evaluate the last checkpoint of the run."""
     notes = Notes()
-    checkpoint = ids(store)[Place(2, "fine_tune", "")]
+    checkpoint = ids(store)[StageKey(2, "fine_tune", "")]
     with open_run(small(), str(store), notes, notes.stop) as opened:
         return evaluate_on_request(opened, 2, checkpoint, None, samples, **asked)
 
@@ -96,7 +96,7 @@ def test_the_same_is_not_evaluated_again_and_training_knows_nothing_of_it(split_
     assert go(SPLIT, split_store).made == []
     recorded = ids(split_store)
     artifacts = ArtifactStore(str(split_store))
-    tasks = recorded[Place(0, "test_tasks", "")]
+    tasks = recorded[StageKey(0, "test_tasks", "")]
     for place, artifact_id in recorded.items():
         uses = tasks in artifacts.open(artifact_id).manifest.inputs.values()
         assert uses == (place.stage == "evaluate_on_test")

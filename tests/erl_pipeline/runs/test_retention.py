@@ -12,7 +12,7 @@ import pytest
 
 from erl_pipeline.plan import sources
 from erl_pipeline.plan.listener import NullListener
-from erl_pipeline.plan.plan import Place, Plan
+from erl_pipeline.plan.plan import Plan, StageKey
 from erl_pipeline.plan.plugin_code import plugin_fingerprints
 from erl_pipeline.plan.sources import unread_sources
 from erl_pipeline.runs.audit import audit
@@ -128,7 +128,7 @@ def test_a_continuation_computes_again_what_retention_has_removed(store: Path, t
     it, which reads that of its update, and so on back to iteration 1: five artifacts are made again."""
     go(small(retention={"optimizer": "1"}), store, 3)
     whole = hashes(store)
-    lost = ids(store)[Place(3, "update_policy", "")]
+    lost = ids(store)[StageKey(3, "update_policy", "")]
     shutil.rmtree(store / "artifacts/update_policy" / lost)
     notes = go(small(), store, 3)
     made = [f"{stage} of iteration {n}" for n in (1, 2) for stage in ("update_policy", "fine_tune")]
@@ -183,7 +183,7 @@ def test_a_training_without_a_step_takes_no_disk_for_weights(trained: Path) -> N
 
 def test_an_evaluation_of_a_pruned_checkpoint_makes_it_again(store: Path) -> None:
     go(small(retention={"checkpoints": "1", "optimizer": "1"}), store, 3)
-    whole, checkpoint = hashes(store), ids(store)[Place(1, "fine_tune", "")]
+    whole, checkpoint = hashes(store), ids(store)[StageKey(1, "fine_tune", "")]
     before = len(RunStore(str(store)).open("small").recorded())
     notes = Notes()
     with open_run(small(), str(store), notes, notes.stop) as opened:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from pydantic import ValidationError
 
-from erl_pipeline.plan.plan import Place
+from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.plan.sources import CodeOwner
 from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.stages.evaluation.evaluate import EvaluationSettings
@@ -330,7 +330,7 @@ def test_a_run_as_it_was_made_has_the_recorded_ids() -> None:
 
 def test_a_run_as_it_was_made_is_evaluated_where_it_was() -> None:
     """When it was last evaluated, and how often, depends on where it was stopped."""
-    others = {place: made for place, made in RECORDED.items() if place != Place(2, "evaluate", "")}
+    others = {place: made for place, made in RECORDED.items() if place != StageKey(2, "evaluate", "")}
     made = plan_run(config("iterations=2"), SOURCES, recorded=others)
     assert made.iterations == 2
     assert "evaluate" not in stages(made, 2)

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.plan import Place
+from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.stages.rollouts.select_tasks import SELECTION_FILE
 from erl_pipeline.stages.rollouts.task_results import RESULTS_FILE
 from storage.artifacts.store import ArtifactStore
@@ -45,7 +45,7 @@ def config(selection: Any, **changes: Any) -> RunConfig:
 def drawn(store: Path, iteration: int) -> list[str]:
     """The tasks of the rollouts, in their order."""
     artifacts, places = ArtifactStore(str(store)), ids(store)
-    shards = [places[Place(iteration, "rollout_shard", key)] for key in ("0000", "0001")]
+    shards = [places[StageKey(iteration, "rollout_shard", key)] for key in ("0000", "0001")]
     rows = [pl.read_parquet(artifacts.open(each).path("trajectories.parquet")) for each in shards]
     return list(dict.fromkeys(pl.concat(rows)["task_id"]))
 
@@ -62,18 +62,18 @@ def test_each_iteration_holds_the_parts_by_their_weights(store: Path) -> None:
     for iteration in (1, 2):
         parts = Counter(task.partition("/")[0] for task in drawn(store, iteration))
         assert parts == {"large": 3, "small": 1}
-    manifest = ArtifactStore(str(store)).open(ids(store)[Place(1, "generate_rollouts", "")]).manifest
+    manifest = ArtifactStore(str(store)).open(ids(store)[StageKey(1, "generate_rollouts", "")]).manifest
     assert manifest.counters["part.large.episodes"] == 6
     assert manifest.counters["part.small.episodes"] == 2
     assert "part.small.success_first" in manifest.metrics
-    evaluated = ArtifactStore(str(store)).open(ids(store)[Place(2, "evaluate", "")]).manifest
+    evaluated = ArtifactStore(str(store)).open(ids(store)[StageKey(2, "evaluate", "")]).manifest
     assert {"part.large.greedy_success", "part.small.greedy_success"} < evaluated.metrics.keys()
     assert verify_run(ArtifactStore(str(store)), RunStore(str(store)).open("small")).problems == []
 
 
 def test_what_was_drawn_and_why_is_in_the_artifact(store: Path) -> None:
     artifacts, places = ArtifactStore(str(store)), ids(store)
-    first, second = (artifacts.open(places[Place(number, "select_tasks", "")]) for number in (1, 2))
+    first, second = (artifacts.open(places[StageKey(number, "select_tasks", "")]) for number in (1, 2))
     rows = pl.read_parquet(second.path(SELECTION_FILE))
     assert rows["task_id"].to_list() == drawn(store, 2)
     assert set(rows["reason"]) <= {"new", "expected_success"}
@@ -102,9 +102,9 @@ def test_the_other_ways(selection: Any, store: Path) -> None:
     go(config(selection, name=name), store)
     places = ids(store, name)
     if selection == "uniform":
-        assert Place(1, "select_tasks", "") not in places
+        assert StageKey(1, "select_tasks", "") not in places
         return
-    made = ArtifactStore(str(store)).open(places[Place(2, "select_tasks", "")])
+    made = ArtifactStore(str(store)).open(places[StageKey(2, "select_tasks", "")])
     rows = pl.read_parquet(made.path(SELECTION_FILE))
     assert set(rows["reason"]) == {"window"}
     assert rows["difficulty" if selection == "easy_to_hard" else "expected_success"].null_count() == 0

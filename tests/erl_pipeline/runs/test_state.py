@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from erl_pipeline.plan.plan import POLICY, Place
+from erl_pipeline.plan.plan import POLICY, StageKey
 from erl_pipeline.runs.planning import recorded_ids, whole_iterations
 from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.runs.state import (
@@ -100,28 +100,28 @@ def test_the_stages_that_make_the_policy_are_those_of_the_whole_plan(settings: s
 
 def test_the_last_line_of_a_place_counts() -> None:
     again = [line(1, "fine_tune", "first"), line(1, "fine_tune", "second")]
-    assert recorded_ids(again) == {Place(1, "fine_tune", ""): "second fine_tune 1"}
+    assert recorded_ids(again) == {StageKey(1, "fine_tune", ""): "second fine_tune 1"}
 
 
-def lacking(*places: Place) -> dict[Place, str]:
+def lacking(*places: StageKey) -> dict[StageKey, str]:
     """The ledger of the small run without these entries."""
     return {place: made for place, made in ids(plan()).items() if place not in places}
 
 
 def test_a_run_is_whole_through_the_last_iteration_that_has_all_of_its_plan() -> None:
     assert whole_iterations(plan(), lacking()) == 3
-    assert whole_iterations(plan(), lacking(Place(3, "rollout_shard", "0001"))) == 2
-    assert whole_iterations(plan(), lacking(Place(1, "index_memory", ""))) == 0
+    assert whole_iterations(plan(), lacking(StageKey(3, "rollout_shard", "0001"))) == 2
+    assert whole_iterations(plan(), lacking(StageKey(1, "index_memory", ""))) == 0
     assert whole_iterations(plan(), {}) == 0
 
 
 def test_nothing_follows_from_evaluations() -> None:
-    assert whole_iterations(plan(), lacking(Place(0, "evaluate", ""), Place(3, "evaluate", ""))) == 3
+    assert whole_iterations(plan(), lacking(StageKey(0, "evaluate", ""), StageKey(3, "evaluate", ""))) == 3
 
 
 def test_what_the_plan_would_make_otherwise_is_not_whole() -> None:
     assert whole_iterations(plan("fine_tune.steps=5"), ids(plan())) == 0
-    assert whole_iterations(plan(), {**ids(plan()), Place(2, "update_policy", ""): "another"}) == 1
+    assert whole_iterations(plan(), {**ids(plan()), StageKey(2, "update_policy", ""): "another"}) == 1
 
 
 def test_a_new_request_to_forget_leaves_its_iteration_to_be_done() -> None:
@@ -130,7 +130,7 @@ def test_a_new_request_to_forget_leaves_its_iteration_to_be_done() -> None:
 
 
 def test_trusted_is_what_is_recorded_but_for_the_newest_whole_iteration() -> None:
-    recorded = lacking(Place(3, "fine_tune", ""), Place(3, "evaluate", ""))
+    recorded = lacking(StageKey(3, "fine_tune", ""), StageKey(3, "evaluate", ""))
     trusted = trusted_places(plan(), recorded)
     assert trusted == {place for place in recorded if place.iteration != 2}
     assert trusted_places(plan(), {}) == frozenset()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from erl_pipeline.plan.listener import NullListener
-from erl_pipeline.plan.plan import Place
+from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.runs.audit import audit
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
@@ -42,7 +42,7 @@ def windowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def manifest(store: Path, iteration: int, stage: str) -> Manifest:
-    return ArtifactStore(str(store)).open(ids(store)[Place(iteration, stage, "")]).manifest
+    return ArtifactStore(str(store)).open(ids(store)[StageKey(iteration, stage, "")]).manifest
 
 
 def test_each_row_of_the_window_is_trained_once(windowed: Path) -> None:

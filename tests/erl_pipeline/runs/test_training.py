@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.plan.plan import Place
+from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.runs import planning
 from erl_pipeline.runs.driver import open_run
 from erl_pipeline.stages.training.build_distillation import BUILD_DISTILLATION
@@ -131,7 +131,7 @@ def test_damage_in_the_newest_iteration_is_made_good_at_once(store: Path, traine
 def test_damage_that_needs_something_older_that_is_damaged_is_made_good(store: Path, trained: Path) -> None:
     damage(store, 2, "rollout_shard", "0001")
     damage(store, 1, "fine_tune")
-    shutil.rmtree(store / "artifacts/update_policy" / ids(store)[Place(1, "update_policy", "")])
+    shutil.rmtree(store / "artifacts/update_policy" / ids(store)[StageKey(1, "update_policy", "")])
     notes = go(small(), store)
     # To compute the shard again, the policy of iteration 1 is read; to compute that policy, an older one.
     assert notes.made == [

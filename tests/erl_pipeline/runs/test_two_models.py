@@ -10,7 +10,7 @@ import torch
 
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
-from erl_pipeline.plan.plan import Place
+from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
@@ -51,7 +51,7 @@ def test_answers_that_cannot_be_read_are_counted_and_never_kept(
     made = ids(tmp_path / "store")
 
     def artifact(stage: str, iteration: int = 2) -> Artifact:
-        return ArtifactStore(str(tmp_path / "store")).open(made[Place(iteration, stage, "")])
+        return ArtifactStore(str(tmp_path / "store")).open(made[StageKey(iteration, stage, "")])
 
     asked = artifact("extract_experience").manifest
     assert asked.counters["requests"] == asked.counters["parse_failures"] == 8
@@ -62,7 +62,7 @@ def test_answers_that_cannot_be_read_are_counted_and_never_kept(
     # Carried over: other artifacts, the same weights.
     assert weights(extractor) == weights(before)
     base = extractor.manifest.inputs.get("base")
-    assert base == (None if lora is None else made[Place(0, "bootstrap", "")])
+    assert base == (None if lora is None else made[StageKey(0, "bootstrap", "")])
     assert asked.inputs["checkpoint"] == before.manifest.artifact_id
     assert artifact("evaluate_with_experience").manifest.counters["episodes"] == 2
 

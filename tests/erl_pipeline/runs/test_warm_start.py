@@ -13,7 +13,7 @@ import torch
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.episodes.dialogue import ChatTokenizer
-from erl_pipeline.plan.plan import Place, Plan
+from erl_pipeline.plan.plan import Plan, StageKey
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.policies.pretrained import load_policy
 from erl_pipeline.runs.run_plans import plan_run
@@ -26,7 +26,7 @@ from tests.erl_pipeline.runs.small_runs import SMALL, go, hashes, ids
 from tests.random_models import byte_tokenizer, random_llama
 
 POSITIONS = 192
-WARM_START = Place(0, "warm_start", "")
+WARM_START = StageKey(0, "warm_start", "")
 DEMONSTRATIONS = {
     "type": "demonstrations",
     "steps": 2,
@@ -93,7 +93,7 @@ def test_the_policy_begins_with_what_the_demonstrations_made_of_the_model(store:
     made = warm_start_of(store)
     before, after = load_policy(base).model, load_policy(made.path("model")).model
     assert not torch.equal(before.get_input_embeddings().weight, after.get_input_embeddings().weight)
-    update = ArtifactStore(str(store)).open(ids(store, "warm")[Place(1, "update_policy", "")])
+    update = ArtifactStore(str(store)).open(ids(store, "warm")[StageKey(1, "update_policy", "")])
     assert update.manifest.inputs["checkpoint"] == made.manifest.artifact_id
     assert verify_run(ArtifactStore(str(store)), RunStore(str(store)).open("warm")).problems == []
 
@@ -147,7 +147,7 @@ def test_an_adapter_is_trained_on_top_of_the_warm_start(base: Path) -> None:
     with_adapter = plan(base, policy=policy)
     first = with_adapter.by_place[WARM_START].artifact_id
     assert first == plan(base).by_place[WARM_START].artifact_id
-    assert with_adapter.by_place[Place(1, "update_policy", "")].recipe.inputs["base"] == first
+    assert with_adapter.by_place[StageKey(1, "update_policy", "")].recipe.inputs["base"] == first
 
 
 def test_what_the_demonstrations_follow_from_changes_the_warm_start(base: Path) -> None:

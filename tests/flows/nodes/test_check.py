@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.nodes.check import CLOCK_SECONDS, problems_of
-from flows.nodes.report import NodeReport, Question, look
+from flows.nodes.report import NodeQuestion, NodeReport, look
 
 HERE = NodeReport(
     host="driver",
@@ -59,8 +59,8 @@ def test_what_does_not_decide_bytes_is_none() -> None:
     assert list(problems_of(node, HERE, CLOCK_SECONDS - 1, "s3://runs")) == []
 
 
-def asked(store: Path, *packages: str) -> Question:
-    return Question(packages, str(store), "probe/driver", b"the driver was here", "probe/node")
+def asked(store: Path, *packages: str) -> NodeQuestion:
+    return NodeQuestion(packages, str(store), "probe/driver", b"the driver was here", "probe/node")
 
 
 def test_a_node_finds_the_drivers_file_and_leaves_its_own(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import torch
 
 from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.environments.messages import Message
-from erl_pipeline.environments.tiny_parts import Question
+from erl_pipeline.environments.tiny_parts import ExamQuestion
 from erl_pipeline.policies.tiny.architecture import build_model
 from erl_pipeline.policies.tiny.cold_start import examiner
 from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
@@ -26,13 +26,13 @@ def test_only_the_asked_words_are_looked_at() -> None:
         model.lm_head.weight.zero_()
         model.lm_head.weight[TOKENIZER.get_vocab()["x"]] = 1.0
     questions = [
-        Question(reflection("x y x y"), (0, 1)),  # one of two
-        Question(reflection("y x"), (1,)),  # one of one
-        Question(reflection("? y"), (0, 1)),  # none of two
+        ExamQuestion(reflection("x y x y"), (0, 1)),  # one of two
+        ExamQuestion(reflection("y x"), (1,)),  # one of one
+        ExamQuestion(reflection("? y"), (0, 1)),  # none of two
     ]
     assert examiner(questions, TOKENIZER).share_right(model) == pytest.approx(2 / 5)
 
 
 def test_questions_without_an_asked_word_are_refused() -> None:
     with pytest.raises(ValueError, match="a word that is asked for"):
-        examiner([Question(reflection("x"), ())], TOKENIZER)
+        examiner([ExamQuestion(reflection("x"), ())], TOKENIZER)
