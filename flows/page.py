@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -39,7 +40,8 @@ class RunPage:
         self.flow_run_id = flow_run_id
         """The flow run whose page this is."""
         self.tasks = 0
-        """How many task runs it has been given."""
+        """How many task runs it has been given, without those of workers that have died."""
+        self._crashed: dict[UUID, State[None]] = {}
 
     def end_left_behind(self, client: SyncPrefectClient) -> str | None:
         """Set to crashed what an ended process of this run left as running; to be called before the first
@@ -69,6 +71,7 @@ class RunPage:
     def crashed(self, task: Task[Any, Any], task_run_id: UUID, title: str, message: str) -> None:
         """Show the task run of a worker that has died, of which the server may not have heard before."""
         state: State[None] = Crashed(message=message)
+        self._crashed[task_run_id] = state
         deadline = time.monotonic() + _KNOWN_SECONDS
         try:
             with get_client(sync_client=True) as client:
@@ -90,9 +93,16 @@ class RunPage:
         asked = {"flow_runs": {"id": {"any_": [self.flow_run_id]}}, "task_runs": ended}
         deadline = time.monotonic() + _RECORDING_SECONDS
         with get_client(sync_client=True) as client:
-            while (missing := self.tasks - _post(client, "/task_runs/count", asked).json()) > 0:
+            expected = self.tasks + len(self._crashed)
+            while (missing := expected - _post(client, "/task_runs/count", asked).json()) > 0:
                 if time.monotonic() > deadline:
                     return int(missing)
+                # What a worker sent before it died may be written after that it crashed.
+                for task_run_id, state in self._crashed.items():
+                    with suppress(ObjectNotFound):  # the server has not written it yet
+                        found = client.read_task_run(task_run_id).state
+                        if found is None or not found.is_crashed():
+                            client.set_task_run_state(task_run_id, state, force=True)
                 time.sleep(_LOOK_SECONDS)
         return 0
 

@@ -1,6 +1,5 @@
 """One thread for all numeric libraries: the tests are small, and spinning threads cost more than they
-gain. Prefect starts no server by itself: it reads that when it is imported, which a test may do before the
-program."""
+gain."""
 
 from __future__ import annotations
 
@@ -8,7 +7,6 @@ import gc
 import os
 
 os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
-os.environ.update(PREFECT_SERVER_EPHEMERAL_ENABLED="false", DO_NOT_TRACK="1")
 
 from pathlib import Path
 
