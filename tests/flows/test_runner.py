@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_TO_API_ENABLED, temporary_settings
+from prefect.settings import PREFECT_API_URL, temporary_settings
 from pydantic import ValidationError
 
 from erl_pipeline.config.loading.load import load_config
@@ -256,17 +256,27 @@ def test_a_limit_of_prefect_holds_stages_with_its_tag(api: str, store: Path) -> 
     assert moments == ["begins", "ends", "begins", "ends"]
 
 
+LOGGED = """
+import sys
+from pathlib import Path
+from flows.runner import PREFECT, PrefectConfig
+from tests.flows.small_plans import SAY_WHERE, planned, walk
+settings = PrefectConfig(task_runner="processes", workers=2)
+walk(PREFECT, settings, Path(sys.argv[1]), [planned(SAY_WHERE, "here")])
+"""
+
+
 def test_the_log_of_a_stage_stands_with_its_task_run(api: str, store: Path) -> None:
-    with temporary_settings({PREFECT_LOGGING_TO_API_ENABLED: True}):
-        walk(PREFECT, TWO_PROCESSES, store, [planned(SAY_WHERE, "here")])
-        (run,) = task_runs_of(api, flow_run_of(api, store))
+    environment = {**os.environ, "PREFECT_API_URL": api, "PREFECT_LOGGING_TO_API_ENABLED": "true"}
+    subprocess.run([sys.executable, "-c", LOGGED, str(store)], cwd=ROOT, env=environment, check=True)
+    (run,) = task_runs_of(api, flow_run_of(api, store))
 
-        def lines() -> list[str]:
-            found = ask(api, "logs", logs={"task_run_id": {"any_": [run["id"]]}})
-            texts = [each["message"] for each in found]
-            return texts if any(each.startswith("Committed in") for each in texts) else []
+    def lines() -> list[str]:
+        found = ask(api, "logs", logs={"task_run_id": {"any_": [run["id"]]}})
+        texts = [each["message"] for each in found]
+        return texts if any(each.startswith("Committed in") for each in texts) else []
 
-        assert any(re.match(r"here in \d+", each) for each in wait_for("the log", lines))
+    assert any(re.match(r"here in \d+", each) for each in wait_for("the log", lines))
 
 
 def test_an_artifact_is_an_asset_with_those_that_it_was_made_from(api: str, store: Path) -> None:
