@@ -92,6 +92,8 @@ def _events_that_do_not_wait(url: str) -> Iterator[None]:
         return
     # Named by its URL, a worker of Prefect for events is one for each server.
     EventsWorker.set_client_override(PrefectEventsClient, api_url=url, reconnection_attempts=_RECONNECTIONS)
+    # Begun here it knows the API's URL; begun by a thread that passes on a worker process's events it would not.
+    EventsWorker.instance()
     try:
         yield
     finally:
