@@ -92,7 +92,7 @@ def _events_that_do_not_wait(url: str) -> Iterator[None]:
         return
     # Named by its URL, a worker of Prefect for events is one for each server.
     EventsWorker.set_client_override(PrefectEventsClient, api_url=url, reconnection_attempts=_RECONNECTIONS)
-    # Begun here it knows the API's URL; begun by a thread that passes on a worker process's events it would not.
+    # Begun here, it knows the URL of the API; a thread that passes on events of a worker process does not.
     EventsWorker.instance()
     try:
         yield
