@@ -14,20 +14,18 @@ from types import TracebackType
 
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.cache import LocalCache
-from storage.artifacts.downloads import copy_bytes, copy_name
-from storage.artifacts.integrity import describe_files
-from storage.artifacts.layout import StoreLayout
+from storage.artifacts.layout import StagingFolder, StoreLayout
 from storage.artifacts.manifest import (
     MANIFEST,
     Determinism,
     Manifest,
     code_version,
+    describe_files,
     machine,
     package_versions,
 )
 from storage.artifacts.recipe import Recipe
-from storage.artifacts.staging import StagingFolder
-from storage.artifacts.transfers import upload
+from storage.artifacts.transfers import copy_bytes, copy_name, upload
 from storage.filesystem import publish_folder, store_errors, write_new
 
 

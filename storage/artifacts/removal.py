@@ -10,11 +10,17 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from storage.artifacts.artifact import Artifact
+from storage.artifacts.artifact import (
+    KEPT_ROWS,
+    PRUNED,
+    Artifact,
+    PrunedFile,
+    PruneRecord,
+    keep_lineage_columns,
+)
 from storage.artifacts.cache import LocalCache
 from storage.artifacts.layout import StoreLayout
 from storage.artifacts.manifest import MANIFEST, Manifest
-from storage.artifacts.pruned import KEPT_ROWS, PRUNED, PrunedFile, PruneRecord, keep_lineage_columns
 from storage.artifacts.transfers import upload
 from storage.errors import InputError
 from storage.filesystem import remove, replace_file, sha256_file, store_errors, sync_tree

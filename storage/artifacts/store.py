@@ -2,7 +2,7 @@
 
 An artifact exists once it has a manifest. `storage.artifacts.layout` says where files lie,
 `storage.artifacts.committing` how they are written. Retention may remove files later; `pruned.json` then
-names them (see `storage.artifacts.pruned`).
+names them (see `storage.artifacts.artifact`).
 """
 
 from __future__ import annotations
@@ -11,20 +11,27 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
-from storage.artifacts.artifact import Artifact
-from storage.artifacts.cache import CacheSettings, LocalCache
-from storage.artifacts.committing import Staging, put_in_place
-from storage.artifacts.downloads import copy_name, fresh_copy, local_copy, local_file
-from storage.artifacts.integrity import Problems, file_problems, parse_manifest, relative_files, row_problems
-from storage.artifacts.layout import StoreLayout
-from storage.artifacts.manifest import MANIFEST, FileEntry, Manifest
-from storage.artifacts.pruned import (
+from storage.artifacts.artifact import (
     KEPT_ROWS,
     PRUNED,
+    Artifact,
     PruneRecord,
     is_half_record,
     parse_pruned,
     present_files,
+)
+from storage.artifacts.cache import CacheSettings, LocalCache
+from storage.artifacts.committing import Staging, put_in_place
+from storage.artifacts.layout import StoreLayout, remove_abandoned
+from storage.artifacts.manifest import (
+    MANIFEST,
+    FileEntry,
+    Manifest,
+    Problems,
+    file_problems,
+    parse_manifest,
+    relative_files,
+    row_problems,
 )
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.removal import (
@@ -35,7 +42,7 @@ from storage.artifacts.removal import (
     set_aside,
     share_equal_files,
 )
-from storage.artifacts.staging import remove_abandoned
+from storage.artifacts.transfers import copy_name, fresh_copy, local_copy, local_file
 from storage.errors import DamagedArtifact, InputError
 from storage.filesystem import open_root, read_bytes
 from storage.links import refuse_linked_path

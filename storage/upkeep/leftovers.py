@@ -9,10 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from storage.artifacts.layout import TRASH, upload_folder
+from storage.artifacts.artifact import KEPT_ROWS, is_half_record
+from storage.artifacts.layout import TRASH, abandoned, upload_folder
 from storage.artifacts.manifest import Manifest
-from storage.artifacts.pruned import KEPT_ROWS, is_half_record
-from storage.artifacts.staging import abandoned
 from storage.artifacts.store import ArtifactStore
 from storage.filesystem import StoreRoot, store_errors
 

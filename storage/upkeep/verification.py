@@ -10,9 +10,8 @@ from typing import Any
 
 import polars as pl
 
-from storage.artifacts.integrity import Problems
-from storage.artifacts.manifest import Manifest
-from storage.artifacts.pruned import PrunedFile
+from storage.artifacts.artifact import PrunedFile
+from storage.artifacts.manifest import Manifest, Problems
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact
 from storage.lineage.graph import Visit, walk_inputs
@@ -21,11 +20,11 @@ from storage.lineage.trained_on import record_file
 from storage.memory.checksums import IndexChecksums
 from storage.memory.index import EMPTY_MEMORY, MemoryIndex, index_folder
 from storage.memory.requests import REQUEST_STAGE
+from storage.runs.documents import read_origin
 from storage.runs.ledger import LedgerEntry
-from storage.runs.origin import read_origin
 from storage.runs.run import Run, RunStore
 from storage.tables.training_record import scan_training_records
-from storage.upkeep.unrecorded import find_unrecorded
+from storage.upkeep.runs import find_unrecorded
 
 
 def mend_run(store: ArtifactStore, name: str, config: Mapping[str, Any]) -> list[str]:

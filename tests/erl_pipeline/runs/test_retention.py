@@ -24,7 +24,7 @@ from erl_pipeline.runs.run_plans import plan_run
 from storage.artifacts import removal
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, RunBusy
-from storage.runs.origin import BranchOrigin, OfflineOrigin
+from storage.runs.documents import BranchOrigin, OfflineOrigin
 from storage.runs.run import RunStore
 from storage.upkeep.collection import collect
 from storage.upkeep.verification import verify_run
