@@ -14,7 +14,7 @@ from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.lineage.graph import START, Link, walk
-from storage.tables.training_record import REINFORCEMENT, TRAINING_RECORD, scan_training_records
+from storage.tables.training import REINFORCEMENT, TRAINING_RECORD, scan_training_records
 from storage.tables.trajectories import TRAJECTORIES, said, says, scan_trajectories
 
 FindManifest = Callable[[str], Manifest | None]

@@ -19,12 +19,10 @@ from storage.memory.chain import (
     read_chain,
     scan_entries,
 )
-from storage.memory.changes import plan_change, write_change
-from storage.memory.embedder import Embedder
-from storage.memory.entries import MemoryEntry
+from storage.memory.changes import MemoryLimits, plan_change, write_change
+from storage.memory.entries import Embedder, MemoryEntry
 from storage.memory.forgetting import forget
 from storage.memory.search import SearchMode
-from storage.memory.selection import MemoryLimits
 from storage.memory.view import MemoryHit, MemoryView, ReflectionMemory
 from storage.runs.run import Run, RunStore
 

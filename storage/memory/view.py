@@ -13,17 +13,18 @@ import pyarrow as pa
 
 from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
-from storage.memory.embedder import Embedder
-from storage.memory.entries import MEMORY_SCHEMA, MemoryEntry, entries_digest
+from storage.memory.entries import MEMORY_SCHEMA, Embedder, MemoryEntry, entries_digest
 from storage.memory.index import CACHE_BYTES, MemoryIndex, index_folder
-from storage.memory.scoring import Scoring, most_recent, scored_search
 from storage.memory.search import (
     MemoryFilter,
     Ranked,
+    Scoring,
     SearchMode,
     exact_search,
     hybrid_search,
     indexed_entries,
+    most_recent,
+    scored_search,
     text_search,
 )
 from storage.memory.search_indexes import ENTRY, TEXT_KEY, quote, read_entry, vector_index
@@ -179,7 +180,7 @@ class MemoryView:
         return 0 if self._table is None else int(self._table.count_rows())
 
     def facts(self) -> pl.DataFrame:
-        """What eviction depends on (`storage.memory.selection.Held`), for all entries, by id."""
+        """What eviction depends on (`storage.memory.changes.Held`), for all entries, by id."""
         columns = list(_FACTS)
         if self._table is None:
             return pl.DataFrame(schema=_FACTS)

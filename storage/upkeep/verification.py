@@ -23,7 +23,7 @@ from storage.memory.requests import REQUEST_STAGE
 from storage.runs.documents import read_origin
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore
-from storage.tables.training_record import scan_training_records
+from storage.tables.training import scan_training_records
 from storage.upkeep.runs import find_unrecorded
 
 

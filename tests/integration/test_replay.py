@@ -22,7 +22,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.lineage import downstream, upstream
 from storage.runs.documents import BranchOrigin
 from storage.runs.run import RunStore
-from storage.tables.training_record import TRAINING_RECORD_FILE
+from storage.tables.training import TRAINING_RECORD_FILE
 from storage.tables.trajectories import read_trajectories
 from storage.upkeep.verification import verify_run
 from tests.erl_pipeline.runs.small_runs import SMALL, go, hashes, ids, small

@@ -38,10 +38,8 @@ def _compute(call: StageCall[IndexSettings]) -> StageResult:
     always be rebuilt from them.
     """
     from storage.memory.chain import EMPTY_MEMORY, PARENT_INPUT
-    from storage.memory.changes import plan_change, write_change
-    from storage.memory.credit import evidence, observations
-    from storage.memory.selection import MemoryLimits
-    from storage.memory.use import memory_searches
+    from storage.memory.changes import MemoryLimits, plan_change, write_change
+    from storage.memory.credit import evidence, memory_searches, observations
     from storage.tables.trajectories import read_trajectories
 
     settings, version = call.settings, call.artifact_id

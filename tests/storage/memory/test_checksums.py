@@ -11,8 +11,7 @@ import pytest
 from storage.artifacts.store import ArtifactStore
 from storage.memory.chain import Delta
 from storage.memory.checksums import IndexChecksums
-from storage.memory.embedder import Embedder
-from storage.memory.entries import MemoryEntry
+from storage.memory.entries import Embedder, MemoryEntry
 from storage.memory.index import MemoryIndex, copy_index
 from storage.memory.view import ReflectionMemory
 

@@ -12,10 +12,8 @@ import pytest
 
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
-from storage.memory.embedder import Embedder
-from storage.memory.entries import MemoryEntry, write_embedded
-from storage.memory.scoring import Scoring
-from storage.memory.search import Found, fuse
+from storage.memory.entries import Embedder, MemoryEntry, write_embedded
+from storage.memory.search import Found, Scoring, fuse
 from storage.memory.view import MemoryView, ReflectionMemory
 
 Entry = Callable[..., MemoryEntry]

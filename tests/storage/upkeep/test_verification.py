@@ -14,8 +14,7 @@ from storage.artifacts.recipe import Recipe
 from storage.artifacts.sealing import seal
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedRecord, StoreError
-from storage.memory.embedder import Embedder
-from storage.memory.entries import MemoryEntry, write_delta
+from storage.memory.entries import Embedder, MemoryEntry, write_delta
 from storage.memory.view import ReflectionMemory
 from storage.runs.documents import BranchOrigin, write_origin
 from storage.runs.run import RunStore
