@@ -169,6 +169,10 @@ class Artifact:
             return self.path(name)
         return self.present_folder / pruned.kept.path
 
+    def rows_paths(self, table: str) -> list[Path]:
+        """`rows_path` of each Parquet file that follows the schema of this name."""
+        return [self.rows_path(entry.path) for entry in self.manifest.tables(table)]
+
     def _pruned(self, file: PrunedFile) -> PrunedFileError:
         where = "" if self.manifest.iteration is None else f", iteration {self.manifest.iteration}"
         fact = (

@@ -116,6 +116,10 @@ class Manifest(_Record):
             kind=self.kind,
         )
 
+    def tables(self, name: str) -> list[FileEntry]:
+        """The Parquet files that follow the schema of this name."""
+        return [entry for entry in self.files if entry.table == name]
+
     def require_finite(self) -> None:
         """Raise ValueError, which names the field, if a number is not finite."""
         require_json(self.model_dump(mode="json"))

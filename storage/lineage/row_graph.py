@@ -1,4 +1,8 @@
-"""Row to row: the graph of a store's trajectories, memory entries and SFT rows, built from their columns."""
+"""The graph of a store's trajectories, memory entries and SFT rows, built from their columns.
+
+`RowLinks` holds the links of rows that are in memory. Reading every row of a long history takes seconds, but
+the rows around one row lie in a few artifacts: `RowPlaces` keeps, between questions, which.
+"""
 
 from __future__ import annotations
 
@@ -16,22 +20,33 @@ from storage.artifacts.store import ArtifactStore
 from storage.lineage.graph import holds_rows
 from storage.lineage.rows import LineageRows, RowKind
 
-_KINDS: tuple[RowKind, ...] = ("trajectory", "memory_entry", "sft_row")
 LINK_COLUMNS: Mapping[RowKind, tuple[str, ...]] = {
     "trajectory": ("trajectory_id", "parent_trajectory_id", "memory_entry_ids"),
     "memory_entry": ("entry_id", "source_trajectory_id", "parent_entry_ids"),
     "sft_row": ("sft_row_id", "trajectory_id"),
 }
 """The columns that links are read from; the first is the row's id."""
-_RELATIONS: tuple[tuple[str, str], ...] = (
-    ("trajectory it followed", "trajectory that followed it"),
-    ("memory entry it saw", "trajectory that saw it"),
-    ("trajectory it was taken from", "memory entry taken from it"),
-    ("parent entry", "entry that names it as parent"),
-    ("trajectory that it teaches", "SFT row made of it"),
+_LINKS: tuple[tuple[RowKind, str, RowKind, str, str], ...] = (
+    (
+        "trajectory",
+        "parent_trajectory_id",
+        "trajectory",
+        "trajectory it followed",
+        "trajectory that followed it",
+    ),
+    (
+        "memory_entry",
+        "source_trajectory_id",
+        "trajectory",
+        "trajectory it was taken from",
+        "memory entry taken from it",
+    ),
+    ("sft_row", "trajectory_id", "trajectory", "trajectory that it teaches", "SFT row made of it"),
+    ("trajectory", "memory_entry_ids", "memory_entry", "memory entry it saw", "trajectory that saw it"),
+    ("memory_entry", "parent_entry_ids", "memory_entry", "parent entry", "entry that names it as parent"),
 )
-"""The relation of an origin to the row that came from it, and that of the row to its origin."""
-_PARENT, _SAW, _SOURCE, _PARENT_ENTRY, _DISTILLED = range(len(_RELATIONS))
+"""For each column that names rows: the kind of row that has it, its name, the kind of row that it names, the
+relation of the named row (the origin) to the row that has it, and the other way round."""
 
 Numbers = npt.NDArray[np.int32]
 
@@ -50,67 +65,68 @@ class RowStep:
 class RowLinks:
     """All links between the rows of `LineageRows`, in memory: some hundred bytes a row.
 
-    Rows are numbered, one kind after the other, and the links lie sorted in arrays, so that the cost of a
-    walk grows with what it reaches and not with the length of the history.
+    Rows are numbered, and the links lie sorted in arrays, so that the cost of a walk grows with what it
+    reaches and not with the length of the history.
     """
 
     def __init__(self, rows: LineageRows) -> None:
-        self._ids: dict[RowKind, pl.Series] = {}
-        self._first: dict[RowKind, int] = {}
-        self._count = 0
-        tables: dict[RowKind, pl.DataFrame] = {}
-        numbers: dict[RowKind, pl.DataFrame] = {}
-        for kind in _KINDS:
-            table = rows.read(kind, LINK_COLUMNS[kind]).rename({LINK_COLUMNS[kind][0]: "id"})
-            ids = _each_once(table["id"])
-            own = pl.DataFrame({"id": ids, "number": np.arange(len(ids), dtype=np.int32) + self._count})
-            tables[kind] = (
-                table.with_columns(own["number"])
-                if len(ids) == len(table)
-                else table.join(own, on="id", maintain_order="left")
-            )
-            numbers[kind], self._ids[kind], self._first[kind] = own, ids, self._count
-            self._count += len(ids)
-        self._links = pl.concat(_links(tables, numbers))
+        kinds = pl.Enum(list(LINK_COLUMNS))
+        ids = [
+            rows.read(kind, columns).select(pl.lit(kind, kinds).alias("kind"), pl.col(columns[0]).alias("id"))
+            for kind, columns in LINK_COLUMNS.items()
+        ]
+        table = pl.concat(ids).with_columns(number=pl.int_range(pl.len(), dtype=pl.Int32))
+        numbered = table.lazy()
+        # A row that lies in several artifacts has the first of its numbers. Different hashes of all rows show
+        # that there is none; that is much faster than comparing ids.
+        if table.select("kind", "id").hash_rows().n_unique() < len(table):
+            table = table.with_columns(pl.col("number").first().over("kind", "id"))
+            numbered = table.lazy().unique("number", keep="first", maintain_order=True)
+        self._rows = table
+        links = []
+        for relation, (kind, column, origin_kind, *_) in enumerate(_LINKS):
+            own = rows.read(kind, LINK_COLUMNS[kind]).select(origin=column)
+            own = own.with_columns(table.filter(kind=kind)["number"].alias("to"))
+            origins = numbered.filter(kind=origin_kind).select(origin="id", start="number")
+            told = _named(own).lazy().join(origins, on="origin", maintain_order="left")
+            links.append(told.select("start", "to", pl.lit(relation, pl.Int8).alias("relation")))
+        self._links = pl.concat(links).collect()
 
     def origins(self, kind: RowKind, row_id: str, depth: int | None = None) -> list[RowStep]:
         """Rows that a row came from, the nearest first, at most `depth` steps away."""
-        return self._walk(self._to_origin, kind, row_id, depth, 0)
+        return self._walk(self._to_origin, kind, row_id, depth, 3)
 
     def derived(self, kind: RowKind, row_id: str, depth: int | None = None) -> list[RowStep]:
         """Rows that came from a row, the nearest first, at most `depth` steps away."""
-        return self._walk(self._from_origin, kind, row_id, depth, 1)
+        return self._walk(self._from_origin, kind, row_id, depth, 4)
 
     @cached_property
     def _from_origin(self) -> _Adjacency:
-        return self._adjacency("origin", "derived")
+        return self._adjacency("start", "to")
 
     @cached_property
     def _to_origin(self) -> _Adjacency:
-        return self._adjacency("derived", "origin")
+        return self._adjacency("to", "start")
 
     def _adjacency(self, start: str, end: str) -> _Adjacency:
         starts, ends = self._links[start].to_numpy(), self._links[end].to_numpy()
-        return _Adjacency(starts, ends, self._links["relation"].to_numpy(), self._count)
+        return _Adjacency(starts, ends, self._links["relation"].to_numpy(), len(self._rows))
 
     def _walk(
         self, links: _Adjacency, kind: RowKind, row_id: str, depth: int | None, side: int
     ) -> list[RowStep]:
-        start = (self._ids[kind] == row_id).arg_true().to_numpy().astype(np.int32) + self._first[kind]
+        wanted = (pl.col("kind") == kind) & (pl.col("id") == row_id)
+        start = self._rows.select(wanted.arg_true()).to_series().to_numpy().astype(np.int32)
         reached, via, relations, depths = links.walk(start, depth)
         return [
-            RowStep(found_kind, found_id, steps, _RELATIONS[relation][side], origin_id)
-            for (found_kind, found_id), (_, origin_id), relation, steps in zip(
-                self._named(reached), self._named(via), relations.tolist(), depths.tolist(), strict=True
+            RowStep(found_kind, found_id, steps, str(_LINKS[relation][side]), origin_id)
+            for (found_kind, found_id), origin_id, relation, steps in zip(
+                self._rows[reached].select("kind", "id").rows(),
+                self._rows[via]["id"],
+                relations.tolist(),
+                depths.tolist(),
+                strict=True,
             )
-        ]
-
-    def _named(self, numbers: Numbers) -> list[tuple[RowKind, str]]:
-        """Kind and id of each numbered row."""
-        kinds = np.searchsorted(list(self._first.values()), numbers, side="right") - 1
-        return [
-            (_KINDS[kind], self._ids[_KINDS[kind]][number - self._first[_KINDS[kind]]])
-            for kind, number in zip(kinds.tolist(), numbers.tolist(), strict=True)
         ]
 
 
@@ -152,51 +168,11 @@ class _Adjacency:
         return reached, via, relations, depths
 
 
-def _each_once(ids: pl.Series) -> pl.Series:
-    """The ids in the order of the rows, each once: a row may lie in several artifacts.
-
-    If there are as many different hashes as rows, no id is repeated; that is much faster than comparing ids.
-    """
-    return ids if ids.hash().n_unique() == len(ids) else ids.unique(maintain_order=True)
-
-
-def _links(
-    tables: Mapping[RowKind, pl.DataFrame], numbers: Mapping[RowKind, pl.DataFrame]
-) -> list[pl.DataFrame]:
-    """(origin, derived, relation) of every link in the columns; rows are given by their numbers.
-
-    `tables` hold the `number` of each row, `numbers` the `number` of each `id`.
-    """
-    told: Mapping[RowKind, list[pl.LazyFrame]] = {
-        "trajectory": [
-            _named_by(tables["trajectory"], "parent_trajectory_id", _PARENT),
-            _named_by(tables["memory_entry"], "source_trajectory_id", _SOURCE),
-            _named_by(tables["sft_row"], "trajectory_id", _DISTILLED),
-        ],
-        "memory_entry": [
-            _named_by(tables["trajectory"], "memory_entry_ids", _SAW),
-            _named_by(tables["memory_entry"], "parent_entry_ids", _PARENT_ENTRY),
-        ],
-    }
-    return [
-        pl.concat(links)
-        .join(numbers[origin].lazy(), on="id", maintain_order="left")
-        .select(pl.col("number").alias("origin"), "derived", "relation")
-        .collect()
-        for origin, links in told.items()
-    ]
-
-
-def _named_by(table: pl.DataFrame, column: str, relation: int) -> pl.LazyFrame:
-    """For what one column names: `id` of the origin, number of the row `derived` from it, and `relation`."""
-    named = table.lazy().select(
-        id=pl.col(column),
-        derived=pl.col("number"),
-        relation=pl.lit(relation, pl.Int8),
-    )
-    if isinstance(table.schema[column], pl.List):
-        named = named.filter(pl.col("id").list.len() > 0).explode("id")
-    return named.drop_nulls("id")
+def _named(rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows once for each id in their column `origin`, which holds an id, a list of ids, or null."""
+    if isinstance(rows.schema["origin"], pl.List):
+        rows = rows.filter(pl.col("origin").list.len() > 0).explode("origin")
+    return rows.drop_nulls("origin")
 
 
 Hashes = npt.NDArray[np.uint64]
@@ -216,7 +192,10 @@ class _Part:
 
 
 class RowPlaces:
-    """Which artifacts hold the rows of a store; takes about 60 bytes of memory for each row.
+    """Which artifacts hold the rows of a store, by hashes of ids; takes about 60 bytes of memory a row.
+
+    Hashes may be equal by chance: then one artifact too many is named, never one too few. The caller reads
+    the rows of the named artifacts and compares whole ids.
 
     An artifact never changes, so what was read of it is kept as long as callers give the same manifest object
     for it. A `WatchedStore` returns the same object until the manifest's file changes. Whoever reads the rows
@@ -255,7 +234,7 @@ class RowPlaces:
         (downstream), at most `depth` steps away. Only artifacts of the last call of `look` are known."""
         known = self._sorted  # stays consistent if another thread calls `look` meanwhile
         links = known.by_derived if direction == "upstream" else known.by_origin
-        level = _hashes(pl.Series([row_id]))
+        level: Hashes = pl.Series([row_id]).hash().to_numpy()
         found, steps = level, 0
         while len(level) and (depth is None or steps < depth):
             level = np.setdiff1d(links.of(level), found)
@@ -264,25 +243,30 @@ class RowPlaces:
 
     def _read(self, manifests: Sequence[Manifest]) -> dict[str, _Part]:
         rows = LineageRows(self._store, manifests)
-        ids: dict[str, list[Hashes]] = {}
-        pairs: dict[str, list[tuple[Hashes, Hashes]]] = {}
-        for kind, (id_column, *named) in LINK_COLUMNS.items():
-            for (holder,), table in rows.read(kind, LINK_COLUMNS[kind]).group_by(
-                "artifact_id", maintain_order=True
-            ):
-                ids.setdefault(str(holder), []).append(_hashes(table[id_column]))
-                for column in named:
-                    pairs.setdefault(str(holder), []).append(_named(table, id_column, column))
-        parts = {}
-        for manifest in manifests:
-            own = pairs.get(manifest.artifact_id, [])
-            parts[manifest.artifact_id] = _Part(
-                manifest,
-                np.concatenate([_NONE, *ids.get(manifest.artifact_id, [])]),
-                np.concatenate([_NONE, *(derived for derived, _ in own)]),
-                np.concatenate([_NONE, *(origins for _, origins in own)]),
+        ids = [
+            rows.read(kind, columns).select("artifact_id", pl.col(columns[0]).hash().alias("id"))
+            for kind, columns in LINK_COLUMNS.items()
+        ]
+        named = [
+            _named(
+                rows.read(kind, LINK_COLUMNS[kind]).select(
+                    "artifact_id", derived=LINK_COLUMNS[kind][0], origin=column
+                )
+            ).select("artifact_id", pl.col("derived", "origin").hash())
+            for kind, column, *_ in _LINKS
+        ]
+        ids_of = pl.concat(ids).partition_by("artifact_id", as_dict=True)
+        named_of = pl.concat(named).partition_by("artifact_id", as_dict=True)
+        nothing = pl.DataFrame(schema=dict.fromkeys(("id", "derived", "origin"), pl.UInt64))
+        return {
+            each.artifact_id: _Part(
+                each,
+                ids_of.get((each.artifact_id,), nothing)["id"].to_numpy(),
+                named_of.get((each.artifact_id,), nothing)["derived"].to_numpy(),
+                named_of.get((each.artifact_id,), nothing)["origin"].to_numpy(),
             )
-        return parts
+            for each in manifests
+        }
 
 
 class _Sorted:
@@ -311,17 +295,3 @@ class _Pairs:
         return np.concatenate(
             [_NONE, *(self._values[start:end] for start, end in zip(starts, ends, strict=True))]
         )
-
-
-def _hashes(ids: pl.Series) -> Hashes:
-    hashes: Hashes = ids.hash().to_numpy()
-    return hashes
-
-
-def _named(table: pl.DataFrame, id_column: str, column: str) -> tuple[Hashes, Hashes]:
-    """(row, origin) for what one column names."""
-    named = table.select(derived=pl.col(id_column), origin=pl.col(column))
-    if isinstance(table.schema[column], pl.List):
-        named = named.filter(pl.col("origin").list.len() > 0).explode("origin")
-    named = named.drop_nulls("origin")
-    return _hashes(named["derived"]), _hashes(named["origin"])

@@ -105,7 +105,7 @@ class LineageRows:
 
     def _files(self, artifact_id: str, table: TableFormat) -> list[tuple[Path, int]]:
         """An artifact's files of one format, and how many rows each has."""
-        entries = [entry for entry in self._manifests[artifact_id].files if entry.table == table.name]
+        entries = self._manifests[artifact_id].tables(table.name)
         if not entries:
             return []
         artifact = self._store.open_found(self._manifests[artifact_id])

@@ -67,7 +67,7 @@ class RowFilter:
 def record_file(manifest: Manifest) -> str | None:
     """Name of a checkpoint's training record; None if it was not trained, or was made before there were
     records."""
-    return next((entry.path for entry in manifest.files if entry.table == TRAINING_RECORD.name), None)
+    return next((entry.path for entry in manifest.tables(TRAINING_RECORD.name)), None)
 
 
 def training_data(find: FindManifest, checkpoints: Iterable[str]) -> list[str]:
@@ -76,7 +76,7 @@ def training_data(find: FindManifest, checkpoints: Iterable[str]) -> list[str]:
 
     def links(artifact_id: str) -> list[Link]:
         manifest = find(artifact_id)
-        if manifest is None or any(entry.table == TRAJECTORIES.name for entry in manifest.files):
+        if manifest is None or manifest.tables(TRAJECTORIES.name):
             return []
         return [link for link in manifest.inputs.items() if _kind(find, link[1]) not in _NOT_DATA]
 
@@ -86,13 +86,9 @@ def training_data(find: FindManifest, checkpoints: Iterable[str]) -> list[str]:
 
 def trajectory_files(store: ArtifactStore, find: FindManifest, artifact_ids: Iterable[str]) -> list[Path]:
     """The Parquet files of trajectories in artifacts; artifacts that have some are verified."""
-    files = []
-    for artifact_id in artifact_ids:
-        manifest = find(artifact_id)
-        if manifest is not None and any(entry.table == TRAJECTORIES.name for entry in manifest.files):
-            artifact = store.open_found(manifest)
-            files += [artifact.rows_path(e.path) for e in manifest.files if e.table == TRAJECTORIES.name]
-    return files
+    manifests = filter(None, map(find, artifact_ids))
+    opened = [store.open_found(each) for each in manifests if each.tables(TRAJECTORIES.name)]
+    return [path for artifact in opened for path in artifact.rows_paths(TRAJECTORIES.name)]
 
 
 def _kind(find: FindManifest, artifact_id: str) -> ArtifactKind | None:

@@ -170,7 +170,7 @@ def states(deltas: Sequence[Delta]) -> dict[str, MemoryEntry]:
 
 
 def _files(artifact: Artifact, table: str) -> tuple[Path, ...]:
-    return tuple(artifact.path(entry.path) for entry in artifact.files if entry.table == table)
+    return tuple(artifact.path(entry.path) for entry in artifact.manifest.tables(table))
 
 
 @dataclass(frozen=True)

@@ -126,12 +126,7 @@ _SHOWN = [
 def rollout_files(store: ArtifactStore, run: Run) -> list[Path]:
     """The Parquet files of the trajectories of a run's rollouts; each artifact is verified."""
     artifacts = [store.open(entry.artifact_id) for entry in run.stages() if entry.kind == "trajectories"]
-    return [
-        artifact.rows_path(entry.path)
-        for artifact in artifacts
-        for entry in artifact.files
-        if entry.table == "trajectories"
-    ]
+    return [path for artifact in artifacts for path in artifact.rows_paths("trajectories")]
 
 
 def memory_searches(files: Sequence[Path]) -> pl.DataFrame:

@@ -262,7 +262,7 @@ def _memory_problems(store: ArtifactStore, run: Run, manifests: list[Manifest]) 
     """Check the memory's table. It is made from the artifacts when it is searched, so it may be absent or
     behind, but never different."""
     folder = index_folder(store.uri, run.name)
-    memories = {m.artifact_id for m in manifests if any(entry.table == "memory" for entry in m.files)}
+    memories = {manifest.artifact_id for manifest in manifests if manifest.tables("memory")}
     versions = [entry.artifact_id for entry in run.stages() if entry.artifact_id in memories]
     index = MemoryIndex(folder, store)
     if not versions or not index.exists:
