@@ -144,7 +144,9 @@ class MemoryIndex:
         if not any(batch.num_rows for delta in deltas for batch in delta.batches()):
             return False
         if not self._holds(deltas):
-            self._repair(deltas)
+            self._checksums.drop()
+            self._create(deltas)
+            self._extend(deltas, EMPTY_MEMORY, 0)
         table = self._pinned(version)
         self._checksums.add({version: CheckedVersion(table_version=table.version, rows=table.count_rows())})
         return True
@@ -162,22 +164,7 @@ class MemoryIndex:
             return False
         return held == entries_digest(remaining(deltas))
 
-    def _repair(self, deltas: Sequence[Delta]) -> None:
-        """Add what the table lacks; if it is still not complete, rebuild it."""
-        with suppress(*_UNREADABLE):
-            done = next(
-                (n for n in range(len(deltas), 0, -1) if self._tag(deltas[n - 1].version) is not None), 0
-            )
-            base = deltas[done - 1].version if done else EMPTY_MEMORY
-            if done < len(deltas) and self._tag(base) is not None:
-                self._extend(deltas[done:], base, None)
-                if self._holds(deltas):
-                    return
-        self._checksums.drop()
-        self._create(deltas)
-        self._extend(deltas, EMPTY_MEMORY, 0)
-
-    def _extend(self, deltas: Sequence[Delta], base: str, rows: int | None) -> dict[str, CheckedVersion]:
+    def _extend(self, deltas: Sequence[Delta], base: str, rows: int) -> dict[str, CheckedVersion]:
         """Add deltas after the tagged version `base`, which has `rows` entries, and tag each.
 
         With the last one the table's files are compacted and its indexes updated, if needed.
@@ -189,7 +176,6 @@ class MemoryIndex:
         if table.version != at:
             table.checkout(at)
             table.restore()
-        rows = table.count_rows() if rows is None else rows
         added: dict[str, CheckedVersion] = {}
         for delta in deltas:
             rows += _change(table, delta)

@@ -26,7 +26,6 @@ from storage.memory.search_indexes import (
     index_texts,
     quote,
     read_entry,
-    vector_index,
 )
 
 if TYPE_CHECKING:
@@ -115,23 +114,11 @@ def nearest_entries(
     return [nearest[query] for query in range(len(queries))]
 
 
-def indexed_search(
-    table: Table, queries: npt.NDArray[np.float32], top_k: int, chosen: MemoryFilter
-) -> list[Ranked]:
-    """Like `exact_search`, by the table's vector index: much faster, but an entry may be missed.
-
-    Scores are exact. If the table has no vector index, the search is exact.
-    """
-    if vector_index(table) is None:
-        return exact_search(table, queries, top_k, chosen.condition())
-    found = [indexed_entries(table, query, top_k, chosen) for query in queries]
-    return [[Found(entry.entry_id, score, entry.text) for entry, score in entries] for entries in found]
-
-
 def indexed_entries(
     table: Table, query: npt.NDArray[np.float32], top_k: int, chosen: MemoryFilter
 ) -> list[tuple[MemoryEntry, float]]:
-    """Entries and their similarity, as `indexed_search` finds them.
+    """Like `exact_search` for one query, by the vector index: much faster, but an entry may be missed.
+    Scores are exact.
 
     One call returns whole entries; fetching them by a second call would take twice the time.
     """
@@ -189,14 +176,15 @@ def hybrid_search(
     queries: npt.NDArray[np.float32],
     top_k: int,
     chosen: MemoryFilter,
-    exact: bool,
+    by_index: bool,
 ) -> list[Ranked]:
     """Search by vector and by words, fused by rank."""
     depth = max(_FUSED_CANDIDATES, top_k)
-    if exact:
-        by_vector = exact_search(table, queries, depth, chosen.condition())
+    if by_index:
+        found = [indexed_entries(table, query, depth, chosen) for query in queries]
+        by_vector = [[Found(entry.entry_id, score, entry.text) for entry, score in some] for some in found]
     else:
-        by_vector = indexed_search(table, queries, depth, chosen)
+        by_vector = exact_search(table, queries, depth, chosen.condition())
     by_text = text_search(table, texts, depth, chosen.condition())
     return [fuse(rankings, top_k) for rankings in zip(by_vector, by_text, strict=True)]
 

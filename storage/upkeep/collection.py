@@ -13,7 +13,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from storage.artifacts.artifact import PRUNED
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
@@ -22,17 +21,7 @@ from storage.filesystem import StoreRoot, list_names, open_root, store_errors
 from storage.lineage.graph import walk_inputs
 from storage.runs.locks import lock_collection
 from storage.runs.run import RunStore
-from storage.upkeep.leftovers import (
-    Leftover,
-    half_pruned,
-    list_folders,
-    local_leftovers,
-    modified,
-    pruned_yet_there,
-    set_aside,
-    stray_files,
-    without_manifest,
-)
+from storage.upkeep.leftovers import Leftover, list_folders, local_leftovers, of_artifact, set_aside
 from storage.upkeep.runs import find_unrecorded, run_roots, undamaged
 
 _KEPT: tuple[ArtifactKind, ...] = ("qualification",)
@@ -83,13 +72,8 @@ def plan_collection(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
     leftovers: list[Leftover] = []
     for (stage, artifact_id), files in listed.items():
         manifest = reached.get(artifact_id) or undamaged(store, artifact_id, stage)
-        stray = without_manifest(root, files, manifest)
-        if stray and max(map(modified, stray.values())) < before:
-            leftovers += stray_files(root, root.join("artifacts", stage, artifact_id), stray, manifest)
-        if manifest is not None and PRUNED in files:
-            leftovers += pruned_yet_there(root, store, manifest, files)
-        if manifest is not None:
-            leftovers += half_pruned(root, store, manifest, files)
+        folder = root.join("artifacts", stage, artifact_id)
+        leftovers += of_artifact(root, store, folder, files, manifest, before)
         if manifest is None or artifact_id in reached or manifest.kind in _KEPT:
             continue
         if manifest.finished_at < before:
