@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from storage.artifacts.manifest import TABLE_KEY, FileEntry, Manifest
 from storage.artifacts.sealing import SCHEMA_VERSION, open_document, seal
-from storage.errors import DamagedArtifact, InputError, PrunedFileError
-from storage.filesystem import sha256_file, store_errors
+from storage.errors import DamagedArtifact, InputError, PrunedFileError, store_errors
+from storage.filesystem import sha256_file
 
 PRUNED = "pruned.json"
 KEPT_ROWS = "kept_rows"

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from storage.artifacts.layout import StagingFolder, remove_abandoned
-from storage.filesystem import store_errors
+from storage.errors import store_errors
 
 
 class CopyUsers:

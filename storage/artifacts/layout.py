@@ -17,8 +17,8 @@ from pathlib import Path
 
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import digest
-from storage.errors import StoreError
-from storage.filesystem import StoreRoot, list_names, store_errors
+from storage.errors import StoreError, store_errors
+from storage.filesystem import StoreRoot, list_names
 
 TRASH = "trash"
 """Folder, in a local store, for artifacts that are being deleted."""

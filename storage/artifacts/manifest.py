@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from storage.artifacts.recipe import ArtifactKind, Recipe, require_json
 from storage.artifacts.sealing import SCHEMA_VERSION, open_document, says_other_version, seal
-from storage.errors import DamagedArtifact
-from storage.filesystem import sha256_file, store_errors
+from storage.errors import DamagedArtifact, store_errors
+from storage.filesystem import sha256_file
 from storage.texts import counted
 
 MANIFEST = "manifest.json"

@@ -1,7 +1,7 @@
 """The artifact store: immutable stage outputs, found by recipe, committed whole or not at all.
 
 An artifact exists once it has a manifest. `storage.artifacts.layout` says where files lie,
-`storage.artifacts.committing` how they are written. Retention may remove files later; `pruned.json` then
+`storage.artifacts.writing` how they are written. Retention may remove files later; `pruned.json` then
 names them (see `storage.artifacts.artifact`).
 """
 
@@ -21,7 +21,6 @@ from storage.artifacts.artifact import (
     present_files,
 )
 from storage.artifacts.cache import CacheSettings, LocalCache
-from storage.artifacts.committing import Staging, put_in_place
 from storage.artifacts.layout import StoreLayout, remove_abandoned
 from storage.artifacts.manifest import (
     MANIFEST,
@@ -34,18 +33,19 @@ from storage.artifacts.manifest import (
     row_problems,
 )
 from storage.artifacts.recipe import Recipe
-from storage.artifacts.removal import (
+from storage.artifacts.transfers import copy_name, fresh_copy, local_copy, local_file
+from storage.artifacts.writing import (
+    Staging,
     delete,
     holds_same_files,
     prune_files,
     put_back,
+    put_in_place,
     set_aside,
     share_equal_files,
 )
-from storage.artifacts.transfers import copy_name, fresh_copy, local_copy, local_file
 from storage.errors import DamagedArtifact, InputError
-from storage.filesystem import open_root, read_bytes
-from storage.links import refuse_linked_path
+from storage.filesystem import open_root, read_bytes, refuse_linked_path
 
 __all__ = ["Artifact", "ArtifactStore", "Staging"]
 

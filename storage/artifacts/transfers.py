@@ -14,8 +14,8 @@ from typing import Any
 from storage.artifacts.cache import LocalCache
 from storage.artifacts.layout import StagingFolder, StoreLayout, upload_folder
 from storage.artifacts.manifest import FileEntry, Manifest, Problems, file_problems
-from storage.errors import DamagedArtifact
-from storage.filesystem import StoreRoot, store_errors
+from storage.errors import DamagedArtifact, store_errors
+from storage.filesystem import StoreRoot
 
 PART_BYTES = 16 * 2**20
 """Length in bytes of every part of a file but the last."""

@@ -16,8 +16,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from storage.filesystem import sha256_file, store_errors
-from storage.links import open_to_write
+from storage.errors import store_errors
+from storage.filesystem import open_to_write, sha256_file
 
 # Tags are checked on their own, transactions are not read again, and each version rewrites the hint.
 VERSION_HINT = "latest_version_hint.json"

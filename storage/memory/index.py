@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from storage.artifacts.store import ArtifactStore
-from storage.filesystem import open_root, store_errors
-from storage.links import open_to_write, refuse_links_out
+from storage.errors import store_errors
+from storage.filesystem import open_root, open_to_write, refuse_links_out
 from storage.memory.chain import EMPTY_MEMORY, Delta, read_chain, read_delta_of, remaining
 from storage.memory.checksums import VERSION_HINT, CheckedVersion, IndexChecksums, checksums_path
 from storage.memory.entries import MEMORY_SCHEMA, entries_digest

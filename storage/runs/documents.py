@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from storage.artifacts.sealing import read_record, record_bytes
-from storage.errors import StoreError
-from storage.filesystem import StoreRoot, list_names, open_root, read_bytes, remove, store_errors, write_new
+from storage.errors import StoreError, store_errors
+from storage.filesystem import StoreRoot, list_names, open_root, read_bytes, remove, write_new
 
 
 def run_identity(store_uri: str, name: str) -> str:

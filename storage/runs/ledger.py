@@ -21,18 +21,17 @@ from pydantic import BaseModel, ConfigDict
 
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.sealing import read_record, record_bytes, seal, unseal
-from storage.errors import DamagedRecord
+from storage.errors import DamagedRecord, store_errors
 from storage.filesystem import (
     StoreRoot,
     list_names,
     make_folder,
+    open_to_write,
     read_bytes,
     remove,
     replace_file,
-    store_errors,
     sync_folder,
 )
-from storage.links import open_to_write
 
 PART_LINES = 256
 """Most lines of one part of a ledger in an object store."""

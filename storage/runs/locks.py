@@ -15,9 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.errors import RunBusy
-from storage.filesystem import StoreRoot, make_folder, store_errors
-from storage.links import open_lock, refuse_linked_path, refuse_links_out
+from storage.errors import RunBusy, store_errors
+from storage.filesystem import StoreRoot, make_folder, open_lock, refuse_linked_path, refuse_links_out
 from storage.runs.lease import LEASE_SECONDS, Lease, LeaseState, hold_lease, lease_state
 
 _COLLECTION = "collection"

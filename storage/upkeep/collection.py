@@ -16,8 +16,8 @@ from typing import Any
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
-from storage.errors import DamagedArtifact, StoreError
-from storage.filesystem import StoreRoot, list_names, open_root, store_errors
+from storage.errors import DamagedArtifact, StoreError, store_errors
+from storage.filesystem import StoreRoot, list_names, open_root
 from storage.lineage.graph import walk_inputs
 from storage.runs.locks import lock_collection
 from storage.runs.run import RunStore

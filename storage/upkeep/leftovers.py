@@ -13,7 +13,8 @@ from storage.artifacts.artifact import KEPT_ROWS, PRUNED, is_half_record
 from storage.artifacts.layout import TRASH, abandoned, upload_folder
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
-from storage.filesystem import StoreRoot, store_errors
+from storage.errors import store_errors
+from storage.filesystem import StoreRoot
 
 LeftoverKind = Literal[
     "staging of a dead process",

@@ -16,8 +16,8 @@ from functools import cache, partial
 
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
-from storage.errors import DamagedArtifact, InputError, StoreError
-from storage.filesystem import StoreRoot, open_root, store_errors
+from storage.errors import DamagedArtifact, InputError, StoreError, store_errors
+from storage.filesystem import StoreRoot, open_root
 from storage.lineage.graph import walk_inputs
 from storage.runs.documents import OfflineOrigin, read_origin
 from storage.runs.ledger import LedgerEntry

@@ -54,9 +54,8 @@ from erl_pipeline.views.report.tables import (
 from erl_pipeline.views.report.templating import static_text, templates
 from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
-from storage.filesystem import open_root
+from storage.filesystem import open_root, open_to_write, refuse_linked_path
 from storage.lineage.graph import walk_inputs
-from storage.links import open_to_write, refuse_linked_path
 from storage.memory.chain import ENTRIES_FILE, PARENT_INPUT
 from storage.memory.entries import scan_deltas
 from storage.runs.documents import BranchOrigin, OfflineOrigin, read_origin, read_warnings
