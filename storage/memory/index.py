@@ -22,7 +22,7 @@ import pyarrow as pa
 from storage.artifacts.store import ArtifactStore
 from storage.errors import store_errors
 from storage.filesystem import open_root, open_to_write, refuse_links_out
-from storage.memory.chain import EMPTY_MEMORY, Delta, read_chain, read_delta_of, remaining
+from storage.memory.chain import Delta, read_chain, read_delta_of, remaining
 from storage.memory.checksums import VERSION_HINT, CheckedVersion, IndexChecksums, checksums_path
 from storage.memory.entries import MEMORY_SCHEMA, entries_digest
 from storage.memory.operations import apply, by_entry, removes
@@ -34,12 +34,11 @@ from storage.memory.search_indexes import (
     quote,
     with_index_columns,
 )
+from storage.memory.versions import EMPTY_MEMORY
 
 if TYPE_CHECKING:
     from lancedb.db import DBConnection
     from lancedb.table import Table
-
-__all__ = ["EMPTY_MEMORY", "MemoryIndex", "copy_index", "index_folder"]
 
 _TABLE = "reflections"
 _MAX_FRAGMENTS, _FRAGMENTS_AT_MOST, _FRAGMENT_ROWS = 16, 256, 5000

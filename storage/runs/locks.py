@@ -52,6 +52,24 @@ def lock_run(root: StoreRoot, name: str, lease_seconds: float = LEASE_SECONDS) -
             yield lease
 
 
+def working_on(root: StoreRoot, name: str) -> str | None:
+    """Who works on a run: `process 12 on host`, or the machine that has its lease; None for nobody.
+
+    The check takes a shared lock for a moment.
+    """
+    path = root.scratch / "runs" / name / "lock"
+    if path.exists():
+        with store_errors("look at", path), path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return _holder(path)
+    if root.local:
+        return None
+    state = lease_state(root, run_lease(root, name))
+    return state.holder if state.held else None
+
+
 @contextmanager
 def lock_collection(root: StoreRoot, runs: list[str], lease_seconds: float = LEASE_SECONDS) -> Iterator[None]:
     """Prevent work on any run of the store while files are deleted.

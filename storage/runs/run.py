@@ -22,7 +22,7 @@ from storage.errors import DamagedRecord, InputError
 from storage.filesystem import StoreRoot, list_names, open_root, read_bytes, remove, replace_file, write_new
 from storage.runs.lease import LEASE_SECONDS, Lease
 from storage.runs.ledger import Ledger, LedgerEntry, latest_entries
-from storage.runs.locks import lock_run
+from storage.runs.locks import lock_run, working_on
 
 _LEDGER = re.compile(r"ledger(-\d{8})?\.jsonl")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -255,6 +255,10 @@ class RunStore:
         """Artifacts that the ledgers of the other runs say they computed. Damaged records are read too."""
         others = (Run(self._root, other, {}) for other in self.list() if other != name)
         return {artifact_id for other in others for artifact_id in other.computed()}
+
+    def holder(self, name: str) -> str | None:
+        """The process or machine that works on a run, as text; None if there is none."""
+        return working_on(self._root, name)
 
     def _path(self, name: str) -> str:
         return self._root.join("runs", name, "run.json")

@@ -34,7 +34,8 @@ def run_roots(store_uri: str, name: str) -> set[str]:
 def begun_with(store_uri: str, name: str) -> set[str]:
     """The checkpoint of another run that a run on stored rollouts began with, if any."""
     origin = read_origin(store_uri, name)
-    return {origin.checkpoint_id} - {None} if isinstance(origin, OfflineOrigin) else set()
+    began = origin.checkpoint_id if isinstance(origin, OfflineOrigin) else None
+    return set() if began is None else {began}
 
 
 def undamaged(store: ArtifactStore, artifact_id: str, stage: str | None = None) -> Manifest | None:

@@ -18,8 +18,8 @@ from storage.lineage.graph import Visit, walk_inputs
 from storage.lineage.rows import LineageRows, RowKind
 from storage.lineage.trained_on import record_file
 from storage.memory.checksums import IndexChecksums
-from storage.memory.index import EMPTY_MEMORY, MemoryIndex, index_folder
-from storage.memory.requests import REQUEST_STAGE
+from storage.memory.index import MemoryIndex, index_folder
+from storage.memory.versions import EMPTY_MEMORY, REQUEST_STAGE
 from storage.runs.documents import read_origin
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore

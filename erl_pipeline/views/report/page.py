@@ -56,8 +56,9 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
 from storage.filesystem import open_root, open_to_write, refuse_linked_path
 from storage.lineage.graph import walk_inputs
-from storage.memory.chain import ENTRIES_FILE, PARENT_INPUT
+from storage.memory.chain import ENTRIES_FILE
 from storage.memory.entries import scan_deltas
+from storage.memory.versions import PARENT_INPUT
 from storage.runs.documents import BranchOrigin, OfflineOrigin, read_origin, read_warnings
 from storage.runs.run import Run
 from storage.tables.scored import was_scored

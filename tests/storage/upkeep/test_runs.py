@@ -191,6 +191,7 @@ def test_a_run_that_another_began_from_is_kept(tmp_path: Path) -> None:
 def test_a_run_that_somebody_works_on_is_kept_and_says_who(tmp_path: Path) -> None:
     runs = RunStore(str(tmp_path))
     runs.create("one", {})
+    assert runs.holder("one") is None
     code = (
         "import sys; from storage.runs.run import RunStore\n"
         "with RunStore(sys.argv[1]).open('one').lock(): print('held', flush=True); sys.stdin.read()"
@@ -203,10 +204,14 @@ def test_a_run_that_somebody_works_on_is_kept_and_says_who(tmp_path: Path) -> No
     )
     assert worker.stdout is not None
     assert worker.stdout.readline() == "held\n"
+    holder = runs.holder("one")
+    assert holder is not None
+    assert holder.startswith(f"process {worker.pid} on ")
     with pytest.raises(RunBusy, match=f"run one is being worked on by process {worker.pid}"):
         remove_run(str(tmp_path), "one")
     worker.communicate()
     assert runs.list() == ["one"]
+    assert runs.holder("one") is None
     remove_run(str(tmp_path), "one")
     assert runs.list() == []
 
