@@ -160,11 +160,7 @@ class TrainedOn:
         """
         ids = pl.col("trajectory_id").is_in(rows["trajectory_id"].unique().implode())
         found = self._trajectories(rows["policy"].unique().to_list()).filter(ids)
-        texts = found.select(
-            "trajectory_id", text=said(), reward_then="reward", success_then="success"
-        ).unique("trajectory_id")
-        joined = rows.lazy().join(texts, on="trajectory_id", how="left", maintain_order="left")
-        return joined.with_columns(_own_or_then("reward"), _own_or_then("success")).drop(*_THEN).collect()
+        return _with_attempts(rows.lazy(), found, text=said()).collect()
 
     def memory_entries(self, rows: pl.LazyFrame) -> pl.DataFrame:
         """Memory entries that stood in the prompts of rows: `entry_id` and `rows`, those of most rows first.
@@ -210,13 +206,7 @@ class TrainedOn:
         lacking = rows.filter(pl.col("reward").is_null()).select("policy").unique().collect()["policy"]
         if lacking.is_empty():
             return rows
-        then = (
-            self._trajectories(lacking)
-            .select("trajectory_id", reward_then="reward", success_then="success")
-            .unique("trajectory_id")
-        )
-        joined = rows.join(then, on="trajectory_id", how="left", maintain_order="left")
-        return joined.with_columns(_own_or_then("reward"), _own_or_then("success")).drop(*_THEN)
+        return _with_attempts(rows, self._trajectories(lacking))
 
     def _trajectories(self, policies: Iterable[str]) -> pl.LazyFrame:
         """All trajectories that the training of these policies read, directly or through a dataset."""
@@ -231,9 +221,13 @@ class TrainedOn:
         return training_data(self._find, policies)
 
 
-_THEN = ("reward_then", "success_then")
-"""Columns of the attempt that a row was made from."""
-
-
-def _own_or_then(name: str) -> pl.Expr:
-    return pl.coalesce(pl.col(name), pl.col(f"{name}_then")).alias(name)
+def _with_attempts(rows: pl.LazyFrame, attempts: pl.LazyFrame, **columns: pl.Expr) -> pl.LazyFrame:
+    """Rows with columns of the attempts that they were made from, and with their rewards and successes where
+    they have none."""
+    then = {name: f"{name}_then" for name in ("reward", "success")}
+    of_attempts = attempts.select("trajectory_id", pl.col(*then).name.suffix("_then"), **columns)
+    joined = rows.join(
+        of_attempts.unique("trajectory_id"), on="trajectory_id", how="left", maintain_order="left"
+    )
+    filled = [pl.coalesce(name, of_attempt).alias(name) for name, of_attempt in then.items()]
+    return joined.with_columns(filled).drop(*then.values())

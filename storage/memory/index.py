@@ -158,7 +158,7 @@ class MemoryIndex:
             table = self._pinned(deltas[-1].version)
             if INDEX_KEY not in table.schema.names:  # made by an earlier version of this module
                 return False
-            held = entries_digest(_stored(table))
+            held = entries_digest(table.search().select(MEMORY_SCHEMA.names).to_batches(_BATCH_ROWS))
         except _UNREADABLE:
             return False
         return held == entries_digest(remaining(deltas))
@@ -261,19 +261,13 @@ def _rows_of(table: Table, entry_ids: Sequence[str]) -> Iterator[pa.RecordBatch]
     """The rows of these entries, as in Parquet."""
     for names in _some_at_a_time(entry_ids):
         found = table.search().where(f"entry_id IN ({names})").select(MEMORY_SCHEMA.names)
-        yield from found.limit(_NAMED_AT_ONCE).to_arrow().cast(MEMORY_SCHEMA).to_batches()
+        yield from found.to_arrow().cast(MEMORY_SCHEMA).to_batches()
 
 
 def _some_at_a_time(entry_ids: Sequence[str]) -> Iterator[str]:
     """Lists of at most `_NAMED_AT_ONCE` ids each, in LanceDB's SQL."""
     for start in range(0, len(entry_ids), _NAMED_AT_ONCE):
         yield ", ".join(quote(entry_id) for entry_id in entry_ids[start : start + _NAMED_AT_ONCE])
-
-
-def _stored(table: Table) -> Iterator[pa.RecordBatch]:
-    """All rows of a table, batch by batch."""
-    rows = table.search().select(MEMORY_SCHEMA.names).limit(max(1, table.count_rows()))
-    yield from rows.to_batches(_BATCH_ROWS)
 
 
 def _maintain(table: Table) -> None:

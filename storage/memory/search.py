@@ -1,4 +1,5 @@
-"""Ways to search one version of a memory's table: exactly, by the vector index, by words, and by both."""
+"""Ways to search one version of a memory's table: exactly, by the vector index, by words, and by both; and
+retrieval by more than similarity: also by an entry's credit, and how often it was written and shown."""
 
 from __future__ import annotations
 
@@ -224,8 +225,7 @@ def _with_text_index(table: Table) -> Table:
     import lancedb
 
     columns = [name for name in table.schema.names if name not in ("vector", INDEX_KEY, ENTRY)]
-    rows = table.search().select(columns).limit(max(1, table.count_rows())).to_arrow()
-    copy = lancedb.connect("memory://").create_table("reflections", rows)
+    copy = lancedb.connect("memory://").create_table("reflections", table.search().select(columns).to_arrow())
     index_texts(copy)
     return copy
 
@@ -289,9 +289,7 @@ def most_recent(table: Table, count: int, condition: str) -> Ranked:
     """The `count` entries that were written last, the newest first; ties are ordered by text, then by entry
     id. Their score is 0."""
     search = table.search().select(["entry_id", "text", "last_iteration"])
-    if condition:
-        search = search.where(condition)
-    rows = search.limit(max(1, table.count_rows())).to_arrow()
+    rows = (search.where(condition) if condition else search).to_arrow()
     newest = rows.sort_by(
         [("last_iteration", "descending"), ("text", "ascending"), ("entry_id", "ascending")]
     )

@@ -164,11 +164,9 @@ class MemoryView:
 
     def facts(self) -> pl.DataFrame:
         """What eviction depends on (`storage.memory.changes.Held`), for all entries, by id."""
-        columns = list(_FACTS)
         if self._table is None:
             return pl.DataFrame(schema=_FACTS)
-        rows = self._table.search().select(columns).limit(max(1, self.count())).to_arrow()
-        return _frame(rows)
+        return _frame(self._table.search().select(list(_FACTS)).to_arrow())
 
     def get(self, entry_ids: Sequence[str]) -> dict[str, MemoryEntry]:
         """Those entries that this version holds, by id."""
@@ -191,12 +189,12 @@ class MemoryView:
     def _rows(self) -> pa.Table:
         if self._table is None:
             return MEMORY_SCHEMA.empty_table()
-        return self._table.search().select(MEMORY_SCHEMA.names).limit(max(1, self.count())).to_arrow()
+        return self._table.search().select(MEMORY_SCHEMA.names).to_arrow()
 
     @cached_property
     def _models(self) -> set[str]:
         assert self._table is not None
-        rows = self._table.search().select(["embedding_model"]).limit(self.count()).to_arrow()
+        rows = self._table.search().select(["embedding_model"]).to_arrow()
         return set(rows.column("embedding_model").unique().to_pylist())
 
     def _require_same_model(self) -> None:
@@ -231,7 +229,7 @@ def _fetch(table: Table, values: set[str], column: str = "entry_id") -> dict[str
         some = wanted[start : start + _FETCHED_AT_ONCE]
         condition = f"{column} IN ({', '.join(quote(value) for value in some)})"
         # The one column that holds all others as JSON: LanceDB reads each column separately.
-        rows = table.search().where(condition).select([ENTRY]).limit(len(some)).to_arrow()
+        rows = table.search().where(condition).select([ENTRY]).to_arrow()
         entries += map(read_entry, rows.column(ENTRY).to_pylist())
     return {entry.entry_id: entry for entry in entries}
 

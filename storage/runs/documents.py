@@ -1,4 +1,4 @@
-"""What tells a run apart from every other one, also from a run of the same name in another store."""
+"""Small documents beside the ledger of a run: its identity, what it began from, and warnings to its user."""
 
 from __future__ import annotations
 
