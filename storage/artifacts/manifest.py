@@ -281,6 +281,13 @@ def file_problems(files: Sequence[FileEntry], folder: Path, source: str = "") ->
     return problems
 
 
+def require_whole(manifest: Manifest, problems: Problems) -> None:
+    """Raise DamagedArtifact, which names the problems, if an artifact has some."""
+    if problems:
+        found = "; ".join(problems)
+        raise DamagedArtifact(f"artifact {manifest.artifact_id} ({manifest.stage}) is damaged: {found}.")
+
+
 def row_problems(files: Sequence[FileEntry], folder: Path) -> Problems:
     """Parquet files that hold another number of rows than their entries say."""
     import pyarrow as pa

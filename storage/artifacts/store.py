@@ -30,6 +30,7 @@ from storage.artifacts.manifest import (
     file_problems,
     parse_manifest,
     relative_files,
+    require_whole,
     row_problems,
 )
 from storage.artifacts.recipe import Recipe
@@ -155,9 +156,7 @@ class ArtifactStore:
         present = present_files(manifest, pruned)
         if self._layout.root.local:
             folder = Path(self._layout.files_of(manifest))
-            if problems := file_problems(present, folder):
-                found = "; ".join(problems)
-                raise DamagedArtifact(f"artifact {artifact_id} ({manifest.stage}) is damaged: {found}.")
+            require_whole(manifest, file_problems(present, folder))
         else:
             folder = local_copy(self._layout, self._cache, manifest, present)
         self._verified[artifact_id] = Artifact(manifest, folder, pruned)
@@ -178,10 +177,7 @@ class ArtifactStore:
         if not self._layout.root.local:
             return local_file(self._layout, self._cache, manifest, entry) / name
         folder = Path(self._layout.files_of(manifest))
-        if problems := file_problems([entry], folder):
-            raise DamagedArtifact(
-                f"artifact {manifest.artifact_id} ({manifest.stage}) is damaged: {problems[0]}."
-            )
+        require_whole(manifest, file_problems([entry], folder))
         return folder / name
 
     def pruned(self, manifest: Manifest) -> PruneRecord:

@@ -13,8 +13,8 @@ from typing import Any
 
 from storage.artifacts.cache import LocalCache
 from storage.artifacts.layout import StagingFolder, StoreLayout, upload_folder
-from storage.artifacts.manifest import FileEntry, Manifest, Problems, file_problems
-from storage.errors import DamagedArtifact, store_errors
+from storage.artifacts.manifest import FileEntry, Manifest, Problems, file_problems, require_whole
+from storage.errors import store_errors
 from storage.filesystem import StoreRoot
 
 PART_BYTES = 16 * 2**20
@@ -137,10 +137,7 @@ def _download(
         for _ in range(0 if problems else 2):
             _fetch(layout.root, source, wanted, folder, cache.settings.connections)
             wanted = [entry for entry in wanted if file_problems([entry], folder)]
-    problems = problems or file_problems(wanted, folder, source)
-    if problems:
-        found = "; ".join(problems)
-        raise DamagedArtifact(f"artifact {manifest.artifact_id} ({manifest.stage}) is damaged: {found}.")
+    require_whole(manifest, problems or file_problems(wanted, folder, source))
 
 
 def _length_problems(root: StoreRoot, source: str, entries: Sequence[FileEntry]) -> Problems:
