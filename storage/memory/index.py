@@ -27,9 +27,8 @@ from storage.memory.checksums import VERSION_HINT, CheckedVersion, IndexChecksum
 from storage.memory.entries import MEMORY_SCHEMA, entries_digest
 from storage.memory.operations import apply, by_entry, removes
 from storage.memory.search_indexes import (
-    INDEX_KEY,
+    INDEX_COLUMNS,
     INDEXED_ROWS,
-    index_columns,
     keep_indexes,
     quote,
     with_index_columns,
@@ -156,8 +155,8 @@ class MemoryIndex:
             return False
         try:
             table = self._pinned(deltas[-1].version)
-            if INDEX_KEY not in table.schema.names:  # made by an earlier version of this module
-                return False
+            if table.schema.names != [*MEMORY_SCHEMA.names, *(column.name for column in INDEX_COLUMNS)]:
+                return False  # made by an earlier version of this module
             held = entries_digest(table.search().select(MEMORY_SCHEMA.names).to_batches(_BATCH_ROWS))
         except _UNREADABLE:
             return False
@@ -196,7 +195,7 @@ class MemoryIndex:
         vector = pa.list_(pa.float32(), dimension)
         position = MEMORY_SCHEMA.get_field_index("vector")
         schema = MEMORY_SCHEMA.set(position, pa.field("vector", vector, nullable=False))
-        table = connection.create_table(_TABLE, schema=pa.schema([*schema, *index_columns(dimension)]))
+        table = connection.create_table(_TABLE, schema=pa.schema([*schema, *INDEX_COLUMNS]))
         table.tags.create(EMPTY_MEMORY, table.version)
 
     def _pinned(self, version: str) -> Table:

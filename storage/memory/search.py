@@ -12,25 +12,19 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from storage.memory.search_indexes import (
     ENTRY,
-    INDEX_KEY,
     PROBES,
     REFINED,
     TEXT_COLUMNS,
-    TYPED_PROBES,
-    credit_condition,
     has_text_index,
-    index_key_of,
     index_texts,
     quote,
     read_entry,
 )
 
 if TYPE_CHECKING:
-    from lancedb.query import LanceVectorQueryBuilder
     from lancedb.table import Table
 
     from storage.memory.entries import MemoryEntry
@@ -77,7 +71,7 @@ class MemoryFilter:
         if self.environment is not None:
             parts.append(f"environment = {quote(self.environment)}")
         if self.minimum_credit is not None:
-            parts.append(credit_condition(self.minimum_credit))
+            parts.append(f"credit >= {self.minimum_credit!r}")
         if self.first_iteration is not None:
             parts.append(f"iteration >= {self.first_iteration}")
         if self.last_iteration is not None:
@@ -123,19 +117,22 @@ def indexed_entries(
 
     One call returns whole entries; fetching them by a second call would take twice the time.
     """
-    key = index_key_of(query, chosen.task_type, chosen.environment)
-    search = table.search(key, vector_column_name=INDEX_KEY).distance_type("cosine")
-    search = search.nprobes(PROBES if chosen.task_type is None else TYPED_PROBES)
-    search = search.refine_factor(max(5, -(-REFINED // top_k)))
-    found = _matching(search, chosen.condition(), top_k)
-    if found.num_rows < top_k:  # few meet the condition, and may lie in partitions that were not searched
-        search = table.search(query, vector_column_name="vector").distance_type("cosine")
-        found = _matching(search.bypass_vector_index(), chosen.condition(), top_k)
+    search = table.search(query, vector_column_name="vector").distance_type("cosine")
+    # With a maximum of 0, partitions are visited until there are as many candidates as the limit says.
+    search = search.minimum_nprobes(PROBES).maximum_nprobes(0)
+    condition = chosen.condition()
+    if condition:
+        search = search.where(condition, prefilter=True)
+    found = search.select([ENTRY, "vector", "_distance"]).limit(max(REFINED, 5 * top_k)).to_arrow()
     vectors = found.column("vector").combine_chunks().flatten().to_numpy().reshape(-1, len(query))
     scores = vectors @ query / (np.linalg.norm(vectors, axis=1) * np.linalg.norm(query))
-    entries = map(read_entry, found.column(ENTRY).to_pylist())
-    rounded = (round(float(score), SCORE_DECIMALS) for score in scores)
-    return sorted(zip(entries, rounded, strict=True), key=lambda hit: (-hit[1], hit[0].text, hit[0].entry_id))
+    rounded = [round(float(score), SCORE_DECIMALS) for score in scores]
+    least = sorted(rounded, reverse=True)[:top_k][-1] if rounded else 0.0
+    texts = found.column(ENTRY)
+    hits = [
+        (read_entry(texts[place].as_py()), score) for place, score in enumerate(rounded) if score >= least
+    ]
+    return sorted(hits, key=lambda hit: (-hit[1], hit[0].text, hit[0].entry_id))[:top_k]
 
 
 def text_search(table: Table, texts: Sequence[str], top_k: int, condition: str) -> list[Ranked]:
@@ -214,17 +211,11 @@ def _candidates(
     return found
 
 
-def _matching(search: LanceVectorQueryBuilder, condition: str, limit: int) -> pa.Table:
-    if condition:
-        search = search.where(condition, prefilter=True)
-    return search.select([ENTRY, "vector", "_distance"]).limit(limit).to_arrow()
-
-
 def _with_text_index(table: Table) -> Table:
     """A copy in memory with a full-text index; for tables of fewer than `INDEXED_ROWS` entries."""
     import lancedb
 
-    columns = [name for name in table.schema.names if name not in ("vector", INDEX_KEY, ENTRY)]
+    columns = [name for name in table.schema.names if name not in ("vector", ENTRY)]
     copy = lancedb.connect("memory://").create_table("reflections", table.search().select(columns).to_arrow())
     index_texts(copy)
     return copy
