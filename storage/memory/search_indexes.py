@@ -45,7 +45,7 @@ def read_entry(text: str) -> MemoryEntry:
 INDEXED_ROWS = 20_000
 """A table of at least this many entries has indexes; a smaller one is searched as fast without them."""
 
-PROBES = 30
+PROBES = 120
 """Least number of partitions that a search of the vector index visits; their total is the square root of the
 entries. LanceDB visits more where too few candidates meet a search's condition."""
 
