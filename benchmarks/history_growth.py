@@ -30,13 +30,11 @@ from measurements import (
     as_markdown,
     as_text,
     describe_machine,
-    machine_line,
     parse_arguments,
     process_memory_and_cpu,
+    publish,
     run_alone,
     spread,
-    write_results,
-    write_section,
 )
 from workloads.long_history import FIRST_TASK, RUN, build
 
@@ -198,14 +196,12 @@ def _tell(
     print(as_text(questions), as_text(growth), sep="\n\n")
     if given.write:
         kept = {f"bookkeeping after {iterations}": found for iterations, found in around.items()}
-        write_results(NAME, machine, {**answers, **kept})
-        write_section(
-            NAME,
-            f"{machine_line(machine)}\n\n{given.iterations * given.rows:,} trajectories in "
-            f"{given.iterations:,} iterations. Median and range; every run is a "
-            f"process, and goes from an unopened store to the answer.\n\n"
-            f"{as_markdown(questions)}\n\n{as_markdown(growth)}",
+        note = (
+            f"{given.iterations * given.rows:,} trajectories in {given.iterations:,} iterations. Median and "
+            "range; every run is a process, and goes from an unopened store to the answer."
         )
+        tables = f"{as_markdown(questions)}\n\n{as_markdown(growth)}"
+        publish(NAME, machine, {**answers, **kept}, note, tables)
 
 
 def _answers(answers: dict[str, list[Figures]], runs: int) -> list[list[str]]:

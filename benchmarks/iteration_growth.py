@@ -34,13 +34,11 @@ from measurements import (
     as_markdown,
     as_text,
     describe_machine,
-    machine_line,
     parse_arguments,
     process_memory_and_cpu,
+    publish,
     run_alone,
     spread,
-    write_results,
-    write_section,
 )
 
 from erl_pipeline.config.loading.load import load_config
@@ -228,13 +226,12 @@ def main() -> None:
     rows = result_table(figures)
     print(as_text(rows))
     if given.write:
-        write_results(NAME, machine, {f"after {stored}": found for stored, found in figures.items()})
-        write_section(
-            NAME,
-            f"{machine_line(machine)}\n\nMedian and range of {given.runs} runs each, alternating, every run "
-            f"a process of its own; the command {'with' if given.prefect else 'without'} Prefect."
-            f"\n\n{as_markdown(rows)}",
+        runs = {f"after {stored}": found for stored, found in figures.items()}
+        note = (
+            f"Median and range of {given.runs} runs each, alternating, every run a process of its own; the "
+            f"command {'with' if given.prefect else 'without'} Prefect."
         )
+        publish(NAME, machine, runs, note, as_markdown(rows))
 
 
 if __name__ == "__main__":

@@ -47,12 +47,12 @@ from workloads.long_history import WORDS
 
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
-from storage.memory.chain import EMPTY_MEMORY, ENTRIES_FILE, PARENT_INPUT, latest_version, memory_versions
-from storage.memory.changes import plan_change, write_change
+from storage.memory.chain import ENTRIES_FILE
+from storage.memory.changes import MemoryLimits, plan_change, write_change
 from storage.memory.credit import Evidence
 from storage.memory.entries import MemoryEntry, write_embedded
-from storage.memory.scoring import Scoring
-from storage.memory.selection import MemoryLimits
+from storage.memory.search import Scoring
+from storage.memory.versions import EMPTY_MEMORY, PARENT_INPUT, latest_version, memory_versions
 from storage.memory.view import MemoryHit, MemoryView, ReflectionMemory
 from storage.runs.run import Run, RunStore
 

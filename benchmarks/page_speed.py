@@ -29,11 +29,9 @@ from measurements import (
     as_markdown,
     as_text,
     describe_machine,
-    machine_line,
     parse_arguments,
+    publish,
     run_alone,
-    write_results,
-    write_section,
 )
 from memory_growth import NAME as MEMORY_RUN
 from memory_growth import VERSION_ENTRIES, commit
@@ -44,8 +42,8 @@ from workloads.page_history import Kind
 from command_line.ui.access import access_for
 from command_line.ui.app import create_app
 from storage.artifacts.store import ArtifactStore
-from storage.memory.chain import memory_versions
 from storage.memory.standalone import STANDALONE
+from storage.memory.versions import memory_versions
 from storage.runs.run import RunStore
 
 NAME = "page_speed"
@@ -152,7 +150,6 @@ def main() -> None:
     shown, told = _tables(figures), _resident(figures)
     print(as_text(shown), told, sep="\n\n")
     if given.write:
-        write_results(NAME, machine, figures)
         measured = [
             f"{given.iterations * given.rows:,} trajectories in {given.iterations:,} iterations"
             if part == "history"
@@ -160,7 +157,7 @@ def main() -> None:
             for part in given.parts
         ]
         note = f"{' and '.join(measured)}; {given.requests} requests of each kind after the first."
-        write_section(NAME, f"{note} {machine_line(machine)}\n\n{as_markdown(shown)}\n\n{told}")
+        publish(NAME, machine, figures, note, f"{as_markdown(shown)}\n\n{told}")
 
 
 def _resident(figures: Mapping[str, Figures]) -> str:

@@ -30,10 +30,8 @@ from measurements import (
     as_markdown,
     as_text,
     describe_machine,
-    machine_line,
     parse_arguments,
-    write_results,
-    write_section,
+    publish,
 )
 
 from erl_pipeline.config.loading.load import load_config
@@ -227,10 +225,7 @@ def main(given: Sequence[str] | None = None) -> None:
             found = measure(Path(folder))
         if arguments.write:
             section = f"{NAME}_{name}"
-            write_results(section, machine, {"rows": found})
-            write_section(
-                section, f"{notes[name]} {machine_line(machine)}\n\n{as_markdown(tables[name](found))}"
-            )
+            publish(section, machine, {"rows": found}, notes[name], as_markdown(tables[name](found)))
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def diff(
     from erl_pipeline.runs.config import run_columns
     from erl_pipeline.views.report.tables import legend
     from storage.artifacts.store import ArtifactStore
-    from storage.runs.origin import OfflineOrigin, read_origin
+    from storage.runs.documents import OfflineOrigin, read_origin
     from storage.runs.run import RunStore
 
     artifacts, runs = ArtifactStore(store), RunStore(store)

@@ -11,7 +11,7 @@ from erl_pipeline.runs.state import HeldOutScore, RunSummary, summarize_run
 from storage.artifacts.store import ArtifactStore
 from storage.filesystem import open_root
 from storage.runs.run import RunStore
-from storage.upkeep.collection import RunUsage
+from storage.upkeep.runs import RunUsage
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig

@@ -19,7 +19,7 @@ def list_runs(store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     from command_line.run_state import describe_run, progress_text, score_text
     from storage.errors import StoreError
     from storage.runs.run import RunStore
-    from storage.upkeep.collection import RunUsage, usage_by_run
+    from storage.upkeep.runs import RunUsage, usage_by_run
 
     usages = usage_by_run(store)
     described, damaged = [], {}
@@ -68,9 +68,8 @@ def remove(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = Fals
 
     A run is not removed while a process works on it, or if another run began from it.
     """
-    from storage.runs.removal import remove_run
     from storage.runs.run import RunStore
-    from storage.upkeep.collection import usage_by_run
+    from storage.upkeep.runs import remove_run, usage_by_run
 
     RunStore(store).open(run)
     usage = usage_by_run(store)[run]
@@ -93,9 +92,9 @@ _SHOWN = 10
 def show(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     """Show a run: state, last score, size, origin, and the ids of its newest checkpoints."""
     from command_line.run_state import describe_run, progress_text, score_text
-    from storage.runs.origin import read_origin
+    from storage.runs.documents import read_origin
     from storage.runs.run import RunStore
-    from storage.upkeep.collection import usage_by_run
+    from storage.upkeep.runs import usage_by_run
 
     opened = RunStore(store).open(run)
     described = describe_run(store, run, usage_by_run(store)[run])

@@ -25,10 +25,10 @@ def status(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = Fals
     from erl_pipeline.runs.state import begun_iterations, completed_iterations
     from erl_pipeline.views.report.tables import iteration_table
     from storage.artifacts.store import ArtifactStore
+    from storage.runs.documents import read_origin
     from storage.runs.ledger import latest_entries
-    from storage.runs.origin import read_origin
     from storage.runs.run import RunStore
-    from storage.upkeep.unrecorded import find_unrecorded
+    from storage.upkeep.runs import find_unrecorded
 
     opened = RunStore(store).open(run)
     config = readable_config(opened)
@@ -108,7 +108,7 @@ def report(
     from erl_pipeline.runs.report import write_run_report
     from storage.artifacts.store import ArtifactStore
     from storage.runs.run import RunStore
-    from storage.upkeep.unrecorded import find_unrecorded
+    from storage.upkeep.runs import find_unrecorded
 
     opened, artifacts = RunStore(store).open(run), ArtifactStore(store)
     page = write_run_report(artifacts, opened, output or run_folder(store, run) / "report.html")

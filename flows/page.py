@@ -19,7 +19,7 @@ from prefect.tasks import Task
 from erl_pipeline.plan.resources import WorkerSettings
 from flows.orphans import add_tag, end_left_behind
 from flows.submissions import Work
-from storage.runs.identity import run_identity
+from storage.runs.documents import run_identity
 
 _LOOK_SECONDS = 0.05
 _RECORDING_SECONDS = 60.0

@@ -1,45 +1,137 @@
-"""Files of a store, local or in an object store (fsspec). A kill leaves no half-written file."""
+"""Files of a store, local or in an object store (fsspec). A kill leaves no half-written file.
+
+A store may be reached through a symbolic link, but holds none that leads out of it: nothing is written
+through one. What the project writes itself is opened without following a link. Libraries write in folders
+that were looked through before.
+"""
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import re
 import secrets
 import shutil
-import sys
+import stat
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from storage.errors import PipelineError, StoreError
-from storage.links import private_folder, refuse_linked_path
+from storage.errors import StoreError, store_errors
+
+
+def open_to_write(path: Path, mode: Literal["ab", "ab+", "wb"]) -> IO[bytes]:
+    """Open a file that is no link, and that is a regular file once it exists.
+
+    Raises StoreError for anything else, and OSError as `open` does.
+    """
+    return open(path, mode, opener=_open_itself)
+
+
+def open_lock(path: Path) -> int:
+    """A descriptor of a lock file, which is made where it is missing. Raises what `open_to_write` raises."""
+    return _open_itself(path, os.O_RDWR | os.O_CREAT)
+
+
+def refuse_linked_path(base: str | Path, path: str | Path) -> None:
+    """Raise StoreError if a folder or file between `base` and `path`, or `path` itself, is a link.
+
+    Paths outside of `base` are the user's own and pass.
+    """
+    base, path = Path(base), Path(path)
+    if not path.is_relative_to(base):
+        return
+    at = base
+    for part in path.relative_to(base).parts:
+        at /= part
+        if at.is_symlink():
+            raise _refusal(at)
+
+
+def refuse_links_out(base: Path, folders: Iterable[Path], *, deep: bool = True) -> None:
+    """Raise StoreError if something in these folders, or one of them, is a link that leads out of `base`.
+
+    A link that stays in the store is one that a library made, such as W&B's to its latest run.
+
+    Args:
+        deep: look through the folders below too.
+    """
+    whole = base.resolve()
+    for folder in folders:
+        refuse_linked_path(base, folder)
+        for link in _links(folder, deep):
+            if not link.resolve().is_relative_to(whole):
+                raise _refusal(link)
+
+
+def private_folder(path: Path) -> Path:
+    """A folder that only this user can enter; it is made where it is missing.
+
+    Raises StoreError if it belongs to another user, is no folder, or others could have written into it.
+    """
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise StoreError(f"cannot make {path}: {error.strerror}. Set TMPDIR to a folder of yours.") from error
+    found = path.lstat()
+    mode = stat.S_IMODE(found.st_mode)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or mode & 0o022:
+        raise StoreError(
+            f"{path} is not a folder that only you can write: another user may have put files there. Remove "
+            "it, or set TMPDIR to a folder of yours."
+        )
+    if mode != 0o700:
+        path.chmod(0o700)
+    return path
+
+
+def _open_itself(path: str | Path, flags: int) -> int:
+    try:
+        # Without O_NONBLOCK, a pipe would be waited for.
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if os.path.islink(path):
+            raise _refusal(Path(path)) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise StoreError(f"{path} is not a regular file, so nothing is written to it. Remove it.")
+    return descriptor
+
+
+def _links(folder: Path, deep: bool) -> Iterator[Path]:
+    try:
+        entries = list(os.scandir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        if entry.is_symlink():
+            yield Path(entry.path)
+        elif deep and entry.is_dir(follow_symlinks=False):
+            yield from _links(Path(entry.path), deep)
+
+
+def _refusal(link: Path) -> StoreError:
+    return StoreError(
+        f"{link} is a symbolic link, and nothing is written through a link in a store: what is behind it may "
+        "belong to anybody. Remove the link, then run the same command again. To keep a store on another "
+        "disk, link the whole store."
+    )
+
 
 _LOCAL = re.compile(r"(file|local)://")
-_ADVICE = {
-    errno.EACCES: "you have no permission: choose another store or change its permissions",
-    errno.EPERM: "you have no permission: choose another store or change its permissions",
-    errno.EROFS: "the file system is read-only: choose another store",
-    errno.ENOSPC: "the disk is full: free some space, then run the same command again",
-    errno.EDQUOT: "the disk quota is used up: free some space, then run the same command again",
-    errno.EIO: "the disk fails: see the system's log, then run the same command again",
-    errno.EFBIG: "a file would be larger than is allowed: raise the limit, then run the same command again",
-    errno.ENOTDIR: "a part of the path is a file: choose another store",
-    errno.EEXIST: "a file is in the way: choose another store",
-    errno.ENOENT: "it does not exist: create the folder or bucket, or correct the store's URI",
-}
 _SMALL_FILE = 2**20
 """Most bytes of a file that is hashed in one read: for those the buffer of `file_digest` costs more time."""
 MOST_CONNECTIONS = 64
 """Most connections to an object store that a process has open at the same time."""
-_DISK_FAULTS = frozenset({errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG})
 
 
 @dataclass(frozen=True)
@@ -111,51 +203,6 @@ def existing_folder(path: Path) -> Path:
 def free_bytes(root: StoreRoot) -> int | None:
     """Free bytes on the disk of a local store; None for an object store, which does not report them."""
     return shutil.disk_usage(existing_folder(Path(root.path))).free if root.local else None
-
-
-@contextmanager
-def store_errors(action: str, where: str | Path) -> Iterator[None]:
-    """Turn the operating system's errors into a StoreError that says what to do."""
-    try:
-        yield
-    except _remote_errors() as error:
-        raise StoreError(
-            f"cannot {action} {where}: {str(error).rstrip('.')}. Check the address "
-            "(AWS_ENDPOINT_URL), the credentials (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY) and the network."
-        ) from error
-    except OSError as error:
-        advice = _ADVICE.get(error.errno or 0, "check the store's path and that its disk works")
-        if isinstance(error, PermissionError):
-            advice = _ADVICE[errno.EACCES]
-        elif isinstance(error, FileNotFoundError):
-            advice = _ADVICE[errno.ENOENT]
-        raise StoreError(f"cannot {action} {where}: {error.strerror or error}; {advice}.") from error
-
-
-@contextmanager
-def disk_errors(where: str | Path) -> Iterator[None]:
-    """Turn any exception that comes from a full, failing or read-only disk into a StoreError.
-
-    For work in which many libraries write. Libraries in Rust have their own exceptions, which hold the
-    system's error number in their text. Every other exception passes unchanged.
-    """
-    try:
-        yield
-    except PipelineError:
-        raise
-    except Exception as error:
-        number = error.errno if isinstance(error, OSError) else None
-        if told := re.search(r"\(os error (\d+)\)", str(error)):
-            number = int(told[1])
-        if number is None or number not in _DISK_FAULTS:
-            raise
-        raise StoreError(f"cannot write {where}: {os.strerror(number)}; {_ADVICE[number]}.") from error
-
-
-def _remote_errors() -> tuple[type[Exception], ...]:
-    """What s3fs raises besides OSError: botocore's own errors of credentials and connections."""
-    botocore = sys.modules.get("botocore.exceptions")
-    return () if botocore is None else (botocore.BotoCoreError, botocore.ClientError)
 
 
 def sha256_file(path: Path) -> str:
@@ -283,17 +330,3 @@ def list_names(root: StoreRoot, path: str) -> list[str]:
             return []
     names = {str(item).rstrip("/").rsplit("/", 1)[-1] for item in found}
     return sorted(name for name in names if not name.startswith("."))
-
-
-def publish_folder(folder: Path, target: Path) -> bool:
-    """Move a written folder to its place; False, and nothing moved, if another folder is there already."""
-    sync_tree(folder)
-    make_folder(target.parent)
-    try:
-        folder.rename(target)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-        return False
-    sync_folder(target.parent)
-    return True

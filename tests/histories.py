@@ -12,7 +12,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.memory.entries import MEMORY
 from storage.runs.run import Run, RunStore
 from storage.tables.parquet import write_rows
-from storage.tables.sft import SFT
+from storage.tables.training import SFT
 from storage.tables.trajectories import TRAJECTORIES
 from tests.stage_records import KINDS
 

@@ -12,9 +12,9 @@ from storage.artifacts.recipe import ArtifactKind, Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import Run, RunStore
 from storage.tables.parquet import write_rows
-from storage.tables.sft import SFT
-from storage.tables.training_record import (
+from storage.tables.training import (
     REINFORCEMENT,
+    SFT,
     SUPERVISED,
     TRAINING_RECORD,
     TRAINING_RECORD_FILE,

@@ -22,9 +22,9 @@ from storage.artifacts.store import ArtifactStore
 from storage.memory.entries import MEMORY
 from storage.runs.run import Run, RunStore
 from storage.tables.parquet import write_rows
-from storage.tables.sft import SFT
-from storage.tables.training_record import (
+from storage.tables.training import (
     REINFORCEMENT,
+    SFT,
     TRAINING_RECORD_FILE,
     TRAINING_RECORD_SCHEMA,
     write_training_record,

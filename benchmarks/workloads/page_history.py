@@ -15,7 +15,7 @@ from erl_pipeline.policies.embedding import SentenceEmbedder
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.lineage.rows import LineageRows, RowKind
-from storage.memory.chain import latest_version
+from storage.memory.versions import latest_version
 from storage.memory.view import ReflectionMemory
 from storage.runs.run import RunStore
 

@@ -19,8 +19,8 @@ from typing import Literal
 
 from packaging.requirements import Requirement
 
-from storage.errors import InputError, StoreError
-from storage.filesystem import StoreRoot, existing_folder, open_root, read_bytes, store_errors, write_new
+from storage.errors import InputError, StoreError, store_errors
+from storage.filesystem import StoreRoot, existing_folder, open_root, read_bytes, write_new
 from storage.runs.run import RunStore
 from storage.texts import counted
 

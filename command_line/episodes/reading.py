@@ -19,7 +19,7 @@ from storage.memory.chain import read_chain, scan_entries
 from storage.runs.run import Run
 from storage.tables.parquet import scan_files
 from storage.tables.scored import was_scored
-from storage.tables.training_record import scan_training_records
+from storage.tables.training import scan_training_records
 from storage.tables.trajectories import TRAJECTORIES, says, scan_trajectories
 
 Outcome = Literal["solved", "helped", "failed", "not_scored"]

@@ -21,7 +21,7 @@ from erl_pipeline.views.report.episodes import (
 )
 from erl_pipeline.views.report.templating import printable
 from storage.artifacts.manifest import Manifest
-from storage.tables.training_record import SUPERVISED
+from storage.tables.training import SUPERVISED
 
 _PRUNED = "The texts of this trajectory were pruned by retention."
 _CELL = re.compile(r"(up|down|left|right|bump|bad) c\d+")

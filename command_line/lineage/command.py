@@ -179,8 +179,7 @@ def graph(
     """Write a run's artifacts and the links between them as a graph, for programs that draw."""
     from erl_pipeline.views.lineage.graph import FORMATS, graph_text, run_lineage
     from storage.artifacts.store import ArtifactStore
-    from storage.errors import InputError
-    from storage.filesystem import store_errors
+    from storage.errors import InputError, store_errors
     from storage.runs.run import RunStore
 
     if output.suffix not in FORMATS:

@@ -196,8 +196,7 @@ def export(
     import polars as pl
 
     from command_line.memory.run import open_memory
-    from storage.errors import InputError
-    from storage.filesystem import store_errors
+    from storage.errors import InputError, store_errors
 
     if output.suffix not in (".parquet", ".jsonl"):
         raise InputError(f"--output {output}: name a file that ends in .parquet or .jsonl.")

@@ -11,7 +11,7 @@ from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
 from command_line.output import command, counted, print_json, print_line, print_table
 
 if TYPE_CHECKING:
-    from storage.lineage.memory_policies import ReachedPolicies, ReachedPolicy
+    from storage.lineage.questions import ReachedPolicies, ReachedPolicy
     from storage.memory.entries import MemoryEntry
     from storage.memory.operations import Operation
     from storage.runs.run import Run
@@ -59,8 +59,8 @@ def show(
     """Show an entry: where it is from, when it was retrieved, and what attempts with it gained."""
     from command_line.memory.run import credit_line, open_memory
     from erl_pipeline.evaluation.memory_effect import entry_credits
-    from storage.lineage.memory_policies import policies_reached
-    from storage.memory.use import memory_searches, retrieval_counts, rollout_files
+    from storage.lineage.questions import policies_reached
+    from storage.memory.credit import memory_searches, retrieval_counts, rollout_files
 
     memory = open_memory(store, run)
     found = memory.find(entry)
@@ -118,7 +118,7 @@ def forget_entry(
 ) -> None:
     """Remove an entry from all future versions of the memory; its record and the reason stay."""
     from command_line.memory.run import open_memory
-    from storage.lineage.memory_policies import policies_reached
+    from storage.lineage.questions import policies_reached
     from storage.memory.forgetting import forget
 
     memory = open_memory(store, run)

@@ -19,8 +19,6 @@ from storage.errors import InputError
 from storage.memory.chain import (
     Delta,
     held_entries,
-    latest_version,
-    memory_versions,
     read_chain,
     removal_of,
     scan_changes,
@@ -30,6 +28,7 @@ from storage.memory.chain import (
 from storage.memory.entries import MemoryEntry, entry_of
 from storage.memory.operations import Operation
 from storage.memory.standalone import STANDALONE
+from storage.memory.versions import latest_version, memory_versions
 from storage.memory.view import MemoryView, ReflectionMemory
 from storage.runs.run import Run, RunStore
 

@@ -27,7 +27,7 @@ def stats(
 
     from command_line.memory.run import effect_lines, interval, open_memory
     from erl_pipeline.evaluation.memory_effect import entry_credits, memory_effect
-    from storage.memory.use import growth, memory_searches, retrieval_counts, rollout_files
+    from storage.memory.credit import growth, memory_searches, retrieval_counts, rollout_files
 
     memory = open_memory(store, run, iteration)
     seen = memory_searches(rollout_files(memory.store, memory.run))
@@ -100,7 +100,7 @@ def _numbers(memory: RunMemory, seen: pl.DataFrame, held: pl.DataFrame) -> dict[
     """Counts over all iterations."""
     import polars as pl
 
-    from storage.memory.use import copied
+    from storage.memory.credit import copied
     from storage.tables.trajectories import FREE
 
     shown = seen["memory_entry_ids"].explode().drop_nulls()

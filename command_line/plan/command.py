@@ -98,8 +98,7 @@ def show_plan(shown: ShownPlan, output: Path | None, json: bool) -> None:
     """
     from command_line.output import print_json, print_line
     from command_line.plan.printing import plan_json, print_plan
-    from storage.errors import InputError
-    from storage.filesystem import store_errors
+    from storage.errors import InputError, store_errors
 
     if output is not None:
         if output.suffix != ".html":

@@ -35,7 +35,7 @@ from erl_pipeline.stages.training.measure_staleness import MEASURE_STALENESS
 from erl_pipeline.views.report.tables import iteration_table
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, InputError
-from storage.runs.origin import IMPORTED, BranchOrigin, OfflineOrigin, read_origin
+from storage.runs.documents import IMPORTED, BranchOrigin, OfflineOrigin, read_origin
 from storage.runs.run import Run, RunStore
 
 

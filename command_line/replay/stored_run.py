@@ -16,9 +16,9 @@ from erl_pipeline.runs.planning import plan_before_branch, recorded_ids
 from erl_pipeline.runs.run_plans import plan_branch, shared_stages
 from erl_pipeline.runs.state import completed_iterations
 from storage.errors import InputError
-from storage.memory.requests import forget_requests
+from storage.memory.versions import forget_requests
+from storage.runs.documents import BranchOrigin
 from storage.runs.ledger import latest_entries
-from storage.runs.origin import BranchOrigin
 from storage.runs.run import Run, RunStore
 from storage.texts import counted
 

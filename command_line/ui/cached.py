@@ -24,7 +24,7 @@ from command_line.ui.filters import Filter
 from erl_pipeline.policies.embedding import SentenceEmbedder
 from storage.artifacts.watched import WatchedStore
 from storage.lineage.graph import ArtifactGraph
-from storage.lineage.places import RowPlaces
+from storage.lineage.row_graph import RowPlaces
 from storage.memory.index import copy_index, index_folder
 from storage.memory.search import SearchMode
 from storage.memory.view import MemoryHit, MemoryView, ReflectionMemory

@@ -17,7 +17,7 @@ from command_line.ui.cached import Sealed
 from command_line.ui.rows import PAGE_ROWS
 from storage.errors import InputError
 from storage.memory.chain import held_rows
-from storage.memory.entry_files import EntryFiles, Rows
+from storage.memory.entries import EntryFiles, Rows
 
 Sort = Literal["credit", "support", "retrievals", "last_iteration"]
 _KEPT = (

@@ -28,10 +28,11 @@ from command_line.ui.pages import Crumb, ThePages, TheStore, address, run_crumbs
 from command_line.ui.rows import PAGE_ROWS
 from command_line.ui.stored import RunView, Stored
 from erl_pipeline.evaluation.memory_effect import entry_credits, memory_effect
-from storage.lineage.memory_policies import policies_reached
-from storage.memory.chain import Delta, memory_versions
+from storage.lineage.questions import policies_reached
+from storage.memory.chain import Delta
+from storage.memory.credit import memory_searches, retrieval_counts, rollout_files
 from storage.memory.search import SearchMode
-from storage.memory.use import memory_searches, retrieval_counts, rollout_files
+from storage.memory.versions import memory_versions
 
 router = APIRouter(prefix="/runs/{name}/memory")
 

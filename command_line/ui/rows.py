@@ -16,7 +16,7 @@ from command_line.ui.stored import RunView, Stored
 from erl_pipeline.evaluation.samples import NO_RECORD, NOT_GIVEN, TRAINED
 from storage.artifacts.manifest import Manifest
 from storage.lineage.trained_on import record_file
-from storage.tables.training_record import scan_training_records
+from storage.tables.training import scan_training_records
 from storage.tables.trajectories import TRAJECTORIES, said, scan_trajectories
 
 PAGE_ROWS = 50

@@ -22,7 +22,7 @@ from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.planning import plan_for
 from erl_pipeline.views.report.curves import AXES, Axis
 from erl_pipeline.views.report.tables import version_rows
-from storage.runs.origin import read_origin
+from storage.runs.documents import read_origin
 
 _NEWEST = 6
 

@@ -25,9 +25,9 @@ from storage.errors import PipelineError
 from storage.filesystem import StoreRoot, open_root
 from storage.memory.entries import MEMORY
 from storage.runs.ledger import LedgerEntry, latest_entries
+from storage.runs.locks import Holder, run_holder, run_mark
 from storage.runs.run import Run, RunStore, is_run_name
-from storage.runs.watching import Holder, run_holder, run_mark
-from storage.tables.training_record import TRAINING_RECORD
+from storage.tables.training import TRAINING_RECORD
 from storage.tables.trajectories import TRAJECTORIES
 
 RunStatus = Literal["at work", "finished", "stopped", "unfinished", "begun", "other"]

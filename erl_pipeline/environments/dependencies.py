@@ -12,7 +12,7 @@ from erl_pipeline.config.plugins.installed import NO_BYTES
 
 if TYPE_CHECKING:
     from erl_pipeline.environments.interface import Environment, Task
-    from storage.memory.embedder import Embedder
+    from storage.memory.entries import Embedder
 
 Embedders = Callable[[str], "Embedder"]
 """Gives the model that embeds texts, by its name; an environment loads none by itself."""

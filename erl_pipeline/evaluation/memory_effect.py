@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from erl_pipeline.statistics import Estimate, MeanEstimate, mean_over_tasks, sampled_success_rate
-from storage.memory.credit import PRIOR, Observation, first_rounds, observations, of_entries
+from storage.memory.credit import Observation, first_rounds, observations, of_entries
+from storage.memory.operations import PRIOR
 from storage.tables.trajectories import FREE, GUIDED
 
 
@@ -39,7 +40,7 @@ def memory_effect(searches: pl.DataFrame) -> MemoryEffect:
     """The effect of memory as a whole; tasks are the independent units of its intervals.
 
     Args:
-        searches: the rows of `storage.memory.use.memory_searches`.
+        searches: the rows of `storage.memory.credit.memory_searches`.
     """
     first = first_rounds(searches)
     searched = (pl.col("subgroup") == GUIDED) | (

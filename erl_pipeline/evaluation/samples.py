@@ -17,8 +17,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.lineage.trained_on import record_file, training_data, trajectory_files
 from storage.runs.run import Run
 from storage.tables.parquet import scan_files
-from storage.tables.sft import SFT
-from storage.tables.training_record import scan_training_records
+from storage.tables.training import SFT, scan_training_records
 from storage.tables.trajectories import TRAJECTORIES
 
 TRAINED = "trained"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from erl_pipeline.episodes.context import EpisodeProtocol
     from erl_pipeline.episodes.play import PlayedEpisodes
     from erl_pipeline.policies.pretrained import LoadedPolicy
-    from storage.tables.sft import SftRow
+    from storage.tables.training import SftRow
     from storage.tables.trajectories import Trajectory
 
 
@@ -180,7 +180,7 @@ def _train(folder: Path, rows: Sequence[Trajectory], policy: LoadedPolicy) -> in
     rows of the dataset."""
     from erl_pipeline.trainers.interface import Reinforcement, SupervisedTraining, TrainingStart
     from erl_pipeline.trainers.sequences import supervised_sequence, trajectory_sequence
-    from storage.tables.sft import read_sft_rows, write_sft_rows
+    from storage.tables.training import read_sft_rows, write_sft_rows
 
     plugin = plugins("trainers")[RunConfig.model_fields["trainer"].default].value
     start = TrainingStart(checkpoint=folder, load=lambda: policy, optimizer=OptimizerConfig())
@@ -203,7 +203,7 @@ def _train(folder: Path, rows: Sequence[Trajectory], policy: LoadedPolicy) -> in
 def _supervised(row: Trajectory) -> SftRow:
     """A trajectory as a supervised row on its own prompt."""
     from erl_pipeline.episodes.rows import opening_messages
-    from storage.tables.sft import SftRow
+    from storage.tables.training import SftRow
 
     opening = opening_messages(row)
     return SftRow(

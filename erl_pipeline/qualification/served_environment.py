@@ -29,7 +29,7 @@ from erl_pipeline.qualification.leaks import Secret, secrets_of
 from erl_pipeline.qualification.learning import Learned, learn_from
 
 if TYPE_CHECKING:
-    from storage.memory.embedder import Embedder
+    from storage.memory.entries import Embedder
 
 Result = TypeVar("Result")
 

@@ -20,8 +20,8 @@ from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.planning import plan_as_made
 from erl_pipeline.trainers.operational import operational_part_here
 from storage.artifacts.artifact import Artifact
+from storage.artifacts.layout import StagingFolder, remove_abandoned
 from storage.artifacts.manifest import Manifest, package_versions
-from storage.artifacts.staging import StagingFolder, remove_abandoned
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact, InputError, PrunedFileError
 from storage.runs.run import RunStore

@@ -19,8 +19,8 @@ from erl_pipeline.runs.run_plans import shared_stages
 from erl_pipeline.stages.names import HELD_OUT, TRAJECTORIES
 from erl_pipeline.stages.tasks.held_out import KeptApart, refuse_held_out_rows
 from storage.errors import ConfigError
+from storage.runs.documents import IMPORTED, BranchOrigin, OfflineOrigin, read_origin, write_origin
 from storage.runs.ledger import LedgerEntry
-from storage.runs.origin import IMPORTED, BranchOrigin, OfflineOrigin, read_origin, write_origin
 from storage.runs.run import Run, RunStore
 from storage.tables.trajectories import scan_trajectories
 

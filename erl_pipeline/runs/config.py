@@ -17,7 +17,7 @@ from erl_pipeline.plan.column import Column
 from erl_pipeline.stages.columns import NOT_SCORED_COLUMNS, with_reward
 from erl_pipeline.stages.training.warm_start import warm_start_columns
 from storage.errors import ConfigError, InputError
-from storage.runs.origin import IMPORTED, read_origin
+from storage.runs.documents import IMPORTED, read_origin
 from storage.runs.run import Run, config_differences
 from storage.texts import counted
 

@@ -21,12 +21,11 @@ from erl_pipeline.plan.sources import code_packages
 from erl_pipeline.runs.config import is_blank, refuse_other_settings
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
-from storage.errors import ConfigError, InputError
-from storage.filesystem import disk_errors
+from storage.errors import ConfigError, InputError, disk_errors
+from storage.runs.documents import remove_warnings
 from storage.runs.ledger import LedgerEntry, latest_entries
-from storage.runs.removal import remove_run
 from storage.runs.run import Run, RunStore
-from storage.runs.warnings import remove_warnings
+from storage.upkeep.runs import remove_run
 
 Observer = Callable[[LedgerEntry], None]
 """Is called with the ledger entry of every artifact that a run computes or reuses."""

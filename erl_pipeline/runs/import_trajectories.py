@@ -16,9 +16,9 @@ from erl_pipeline.stages.rollouts.retry_gain import gain_metrics
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
-from storage.errors import InputError
-from storage.filesystem import sha256_file, store_errors
-from storage.runs.origin import IMPORTED
+from storage.errors import InputError, store_errors
+from storage.filesystem import sha256_file
+from storage.runs.documents import IMPORTED
 from storage.runs.run import Run, RunStore
 from storage.tables.trajectories import Trajectory, scan_trajectories, write_trajectories
 from storage.tables.trajectory_import import check_trajectories, read_checked

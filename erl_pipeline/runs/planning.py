@@ -12,9 +12,9 @@ from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.run_plans import plan_branch, plan_offline, plan_run, shared_stages
 from erl_pipeline.runs.state import completed_iterations
 from storage.errors import InputError
-from storage.memory.requests import forget_requests
+from storage.memory.versions import forget_requests
+from storage.runs.documents import IMPORTED, BranchOrigin, OfflineOrigin, read_origin
 from storage.runs.ledger import LedgerEntry
-from storage.runs.origin import IMPORTED, BranchOrigin, OfflineOrigin, read_origin
 from storage.runs.run import Run, RunStore
 from storage.texts import counted
 

@@ -17,8 +17,8 @@ from erl_pipeline.runs.planning import plan_beyond, recorded_ids
 from erl_pipeline.runs.state import completed_iterations
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact
+from storage.runs.documents import IMPORTED
 from storage.runs.ledger import LedgerEntry
-from storage.runs.origin import IMPORTED
 from storage.runs.run import Run
 from storage.upkeep.retention import PlannedPruning, RunRetention
 

@@ -21,7 +21,7 @@ from erl_pipeline.stages.tasks.prepare_tasks import PREPARE_TASKS
 from erl_pipeline.stages.training.measure_staleness import MEASURE_STALENESS
 from storage.artifacts.recipe import Recipe
 from storage.errors import ConfigError, InputError
-from storage.runs.origin import BranchOrigin, OfflineOrigin
+from storage.runs.documents import BranchOrigin, OfflineOrigin
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig

@@ -12,8 +12,8 @@ from erl_pipeline.runs.run_plans import policy_stages
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, DamagedArtifact
+from storage.runs.documents import IMPORTED
 from storage.runs.ledger import LedgerEntry
-from storage.runs.origin import IMPORTED
 from storage.runs.run import Run
 
 

@@ -19,8 +19,8 @@ from erl_pipeline.runs.driver import OpenRun
 from erl_pipeline.stages.training.update_policy import GROUPS, ZERO_ADVANTAGE_GROUPS
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, DamagedArtifact
+from storage.runs.documents import RunWarning, read_warnings, record_warning
 from storage.runs.ledger import LedgerEntry
-from storage.runs.warnings import RunWarning, read_warnings, record_warning
 from storage.tables.scored import was_scored
 from storage.tables.trajectories import TRAJECTORIES, scan_trajectories
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from storage.tables.sft import SftRow
+    from storage.tables.training import SftRow
     from storage.tables.trajectories import Trajectory
 
 DISTILLED = "distilled"

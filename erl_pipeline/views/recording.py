@@ -15,9 +15,9 @@ from storage.artifacts.recipe import digest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact
 from storage.filesystem import open_root
+from storage.runs.documents import RunWarning, read_warnings
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run
-from storage.runs.warnings import RunWarning, read_warnings
 
 
 @contextmanager

@@ -26,10 +26,10 @@ from tensorboardX.summary import text
 
 from storage.artifacts.manifest import code_version
 from storage.artifacts.recipe import digest
-from storage.errors import ConfigError, StoreError
-from storage.filesystem import open_root, replace_file, store_errors
+from storage.errors import ConfigError, StoreError, store_errors
+from storage.filesystem import open_root, replace_file
+from storage.runs.documents import RunWarning
 from storage.runs.run import Run
-from storage.runs.warnings import RunWarning
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric

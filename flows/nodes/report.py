@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from erl_pipeline.plan.fingerprint import package_fingerprint
 from erl_pipeline.software import Software, software_here
-from storage.artifacts.layout import StoreLayout
-from storage.artifacts.staging import StagingFolder
+from storage.artifacts.layout import StagingFolder, StoreLayout
 from storage.errors import ConfigError, StoreError
 from storage.filesystem import open_root, read_bytes, write_new
 

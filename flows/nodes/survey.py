@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from flows.nodes.check import NodeFinding, NodeT, problems_of
 from flows.nodes.report import NodeQuestion, NodeReport, look
-from storage.filesystem import StoreRoot, open_root, read_bytes, store_errors, write_new
+from storage.errors import store_errors
+from storage.filesystem import StoreRoot, open_root, read_bytes, write_new
 
 ANSWER_SECONDS = 90.0
 """How many seconds a node may take to answer."""

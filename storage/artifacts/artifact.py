@@ -1,12 +1,125 @@
-"""A committed artifact, ready to be read."""
+"""A committed artifact, ready to be read, and the sealed record of what retention has removed from it.
+
+The manifest stays as it was committed, so ids and lineage stay valid. A file counts as pruned once the record
+names it; its bytes are removed afterwards. The columns of pruned rows that lineage needs are kept.
+"""
 
 from __future__ import annotations
 
+import re
+from datetime import datetime
 from pathlib import Path
 
-from storage.artifacts.manifest import FileEntry, Manifest
-from storage.artifacts.pruned import PrunedFile, PruneRecord, nothing_pruned
-from storage.errors import InputError, PrunedFileError
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from storage.artifacts.manifest import TABLE_KEY, FileEntry, Manifest
+from storage.artifacts.sealing import SCHEMA_VERSION, open_document, seal
+from storage.errors import DamagedArtifact, InputError, PrunedFileError, store_errors
+from storage.filesystem import sha256_file
+
+PRUNED = "pruned.json"
+KEPT_ROWS = "kept_rows"
+"""Folder, in an artifact, for the columns of pruned Parquet files that are kept."""
+
+_HALF_RECORD = re.compile(rf"\.{re.escape(PRUNED)}\.[0-9a-f]{{16}}")
+_DROPPED_COLUMNS = (
+    "prompt_token_ids",
+    "response_token_ids",
+    "response_mask",
+    "behaviour_logprobs",
+    "messages",
+)
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PrunedFile(_Record):
+    """A file that was removed: what it was, when, and by which rule."""
+
+    path: str
+    sha256: str
+    bytes: int
+    pruned_at: datetime
+    reason: str
+    kept: FileEntry | None = None
+    """For a Parquet file: the file that holds the columns that were kept."""
+
+
+class PruneRecord(_Record):
+    """All files that were ever pruned from one artifact."""
+
+    schema_version: int = SCHEMA_VERSION
+    artifact_id: str
+    files: list[PrunedFile]
+
+    def document(self) -> bytes:
+        """The content of `pruned.json`, sealed."""
+        return seal(self.model_dump_json(indent=1))
+
+    def of(self, path: str) -> PrunedFile | None:
+        """The entry of a pruned file; None for a file that was not pruned."""
+        return next((file for file in self.files if file.path == path), None)
+
+
+def is_half_record(name: str) -> bool:
+    """Whether a file of an artifact is a record that a killed pruning had begun to write."""
+    return _HALF_RECORD.fullmatch(name) is not None
+
+
+def nothing_pruned(artifact_id: str) -> PruneRecord:
+    """The record of an artifact that has all its files."""
+    return PruneRecord(artifact_id=artifact_id, files=[])
+
+
+def present_files(manifest: Manifest, pruned: PruneRecord) -> list[FileEntry]:
+    """The files that an artifact must have: those that were not pruned, and what was kept of the others."""
+    kept = [file.kept for file in pruned.files if file.kept is not None]
+    return [entry for entry in manifest.files if pruned.of(entry.path) is None] + kept
+
+
+def parse_pruned(content: bytes | None, artifact_id: str, where: str) -> PruneRecord:
+    """The record in a file's `content`; None means that there is no file. Raises DamagedArtifact for a
+    changed file."""
+    if content is None:
+        return nothing_pruned(artifact_id)
+    document = open_document(content, where)
+    if document is None:
+        raise DamagedArtifact(f"artifact {artifact_id} is damaged: {where} was changed after it was written.")
+    try:
+        record = PruneRecord.model_validate_json(document)
+    except ValidationError as error:
+        raise DamagedArtifact(
+            f"artifact {artifact_id} is damaged: {where} is no record of pruned files."
+        ) from error
+    if record.artifact_id != artifact_id:
+        raise DamagedArtifact(
+            f"artifact {artifact_id} is damaged: {where} is the record of {record.artifact_id}."
+        )
+    return record
+
+
+def keep_lineage_columns(source: Path, target: Path, name: str) -> FileEntry:
+    """Write the columns of a Parquet file that lineage needs: all but token columns and messages.
+
+    `name` is the new file's name within the artifact.
+    """
+    import pyarrow.parquet as pq
+
+    with store_errors("write", target):
+        content = pq.read_table(source)
+        kept = content.drop_columns([column for column in _DROPPED_COLUMNS if column in content.column_names])
+        target.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(kept, target, compression="zstd", compression_level=3)
+        metadata = kept.schema.metadata or {}
+        return FileEntry(
+            path=name,
+            sha256=sha256_file(target),
+            bytes=target.stat().st_size,
+            rows=kept.num_rows,
+            table=metadata[TABLE_KEY].decode() if TABLE_KEY in metadata else None,
+        )
 
 
 class Artifact:
@@ -55,6 +168,10 @@ class Artifact:
         if pruned is None or pruned.kept is None:
             return self.path(name)
         return self.present_folder / pruned.kept.path
+
+    def rows_paths(self, table: str) -> list[Path]:
+        """`rows_path` of each Parquet file that follows the schema of this name."""
+        return [self.rows_path(entry.path) for entry in self.manifest.tables(table)]
 
     def _pruned(self, file: PrunedFile) -> PrunedFileError:
         where = "" if self.manifest.iteration is None else f", iteration {self.manifest.iteration}"

@@ -3,7 +3,7 @@
 Layout: `SCRATCH/copies/<name>/` is a copy. `<name>.lock` beside it holds the number of bytes that the copy
 takes; the lock file's modification time is the time of the copy's last use. Whoever writes a copy holds its
 lock, so that one process downloads and the others wait. The kernel drops the lock when the process dies,
-however it dies. `users/` says who uses which copies: see `storage.artifacts.cache`.
+however it dies. `users/` says who uses which copies: see `CopyUsers`.
 """
 
 from __future__ import annotations
@@ -19,19 +19,17 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from storage.artifacts.staging import StagingFolder, remove_abandoned
-from storage.filesystem import store_errors
-
-# Which copies of artifacts the processes of this machine use.
-#
-# Each store object that uses copies has a file in a folder. The file lists the names of the copies, and is
-# locked as long as the process lives. The kernel drops the lock when the process dies, however it dies; then
-# the file counts no longer.
+from storage.artifacts.layout import StagingFolder, remove_abandoned
+from storage.errors import store_errors
 
 
 class CopyUsers:
-    """One store object among the users of the copies. The caller of every method holds a lock that keeps out
-    other threads and other processes."""
+    """One store object among the users of the copies on this machine.
+
+    Each has a file in a folder, which lists the names of the copies, and is locked as long as the process
+    lives. The kernel drops the lock when the process dies, however it dies; then the file counts no longer.
+    The caller of every method holds a lock that keeps out other threads and other processes.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

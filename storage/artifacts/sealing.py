@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
+from typing import Any
 
-from storage.errors import StoreError
+from storage.errors import DamagedRecord, StoreError
 
 SCHEMA_VERSION = 3
 """The format of a store's documents. All but the lines of ledgers hold it, as `schema_version`."""
@@ -75,6 +77,27 @@ def says_other_version(written: bytes) -> str:
     if version == SCHEMA_VERSION:
         return ""
     return f"; it says schema version {version}, and this program reads version {SCHEMA_VERSION}"
+
+
+def record_bytes(content: Mapping[str, Any]) -> bytes:
+    """A sealed document with the schema version and `content`, which must be finite JSON."""
+    document = {"schema_version": SCHEMA_VERSION, **content}
+    return seal(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False))
+
+
+def read_record(written: bytes, path: str) -> dict[str, Any]:
+    """The content of a file that `record_bytes` made.
+
+    Raises DamagedRecord if it was changed, StoreError if another version of this program wrote it.
+    """
+    document = open_document(written, path)
+    if document is None:
+        raise DamagedRecord(
+            f"{path} was changed after it was written{says_other_version(written)}. Put it back from a copy."
+        )
+    content: dict[str, Any] = json.loads(document)
+    del content["schema_version"]
+    return content
 
 
 def _sealed(content: bytes) -> bytes:

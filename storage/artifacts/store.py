@@ -1,8 +1,8 @@
 """The artifact store: immutable stage outputs, found by recipe, committed whole or not at all.
 
 An artifact exists once it has a manifest. `storage.artifacts.layout` says where files lie,
-`storage.artifacts.committing` how they are written. Retention may remove files later; `pruned.json` then
-names them (see `storage.artifacts.pruned`).
+`storage.artifacts.writing` how they are written. Retention may remove files later; `pruned.json` then
+names them (see `storage.artifacts.artifact`).
 """
 
 from __future__ import annotations
@@ -11,34 +11,42 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
-from storage.artifacts.artifact import Artifact
-from storage.artifacts.cache import CacheSettings, LocalCache
-from storage.artifacts.committing import Staging, put_in_place
-from storage.artifacts.downloads import copy_name, fresh_copy, local_copy, local_file
-from storage.artifacts.integrity import Problems, file_problems, parse_manifest, relative_files, row_problems
-from storage.artifacts.layout import StoreLayout
-from storage.artifacts.manifest import MANIFEST, FileEntry, Manifest
-from storage.artifacts.pruned import (
+from storage.artifacts.artifact import (
     KEPT_ROWS,
     PRUNED,
+    Artifact,
     PruneRecord,
     is_half_record,
     parse_pruned,
     present_files,
 )
+from storage.artifacts.cache import CacheSettings, LocalCache
+from storage.artifacts.layout import StoreLayout, remove_abandoned
+from storage.artifacts.manifest import (
+    MANIFEST,
+    FileEntry,
+    Manifest,
+    Problems,
+    file_problems,
+    parse_manifest,
+    relative_files,
+    require_whole,
+    row_problems,
+)
 from storage.artifacts.recipe import Recipe
-from storage.artifacts.removal import (
+from storage.artifacts.transfers import copy_name, fresh_copy, local_copy, local_file
+from storage.artifacts.writing import (
+    Staging,
     delete,
     holds_same_files,
     prune_files,
     put_back,
+    put_in_place,
     set_aside,
     share_equal_files,
 )
-from storage.artifacts.staging import remove_abandoned
 from storage.errors import DamagedArtifact, InputError
-from storage.filesystem import open_root, read_bytes
-from storage.links import refuse_linked_path
+from storage.filesystem import open_root, read_bytes, refuse_linked_path
 
 __all__ = ["Artifact", "ArtifactStore", "Staging"]
 
@@ -148,9 +156,7 @@ class ArtifactStore:
         present = present_files(manifest, pruned)
         if self._layout.root.local:
             folder = Path(self._layout.files_of(manifest))
-            if problems := file_problems(present, folder):
-                found = "; ".join(problems)
-                raise DamagedArtifact(f"artifact {artifact_id} ({manifest.stage}) is damaged: {found}.")
+            require_whole(manifest, file_problems(present, folder))
         else:
             folder = local_copy(self._layout, self._cache, manifest, present)
         self._verified[artifact_id] = Artifact(manifest, folder, pruned)
@@ -171,10 +177,7 @@ class ArtifactStore:
         if not self._layout.root.local:
             return local_file(self._layout, self._cache, manifest, entry) / name
         folder = Path(self._layout.files_of(manifest))
-        if problems := file_problems([entry], folder):
-            raise DamagedArtifact(
-                f"artifact {manifest.artifact_id} ({manifest.stage}) is damaged: {problems[0]}."
-            )
+        require_whole(manifest, file_problems([entry], folder))
         return folder / name
 
     def pruned(self, manifest: Manifest) -> PruneRecord:

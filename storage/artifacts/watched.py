@@ -7,9 +7,8 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from storage.artifacts.artifact import Artifact
+from storage.artifacts.artifact import PRUNED, Artifact
 from storage.artifacts.manifest import MANIFEST, Manifest
-from storage.artifacts.pruned import PRUNED
 from storage.artifacts.store import ArtifactStore
 
 _Mark = tuple[tuple[int, int] | None, ...]

@@ -2,7 +2,7 @@
 
 from storage.lineage.graph import ArtifactGraph, reachable, runs_by_artifact
 from storage.lineage.reach import Reach, Reached, downstream, upstream
-from storage.lineage.tree import LineageNode, explain
+from storage.lineage.rows import LineageNode, explain
 
 __all__ = [
     "ArtifactGraph",

@@ -9,8 +9,7 @@ from typing import Any, Literal
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.lineage.graph import START, ArtifactGraph, Visit, reachable
-from storage.lineage.links import LINK_COLUMNS, RowLinks, RowStep
-from storage.lineage.places import RowPlaces
+from storage.lineage.row_graph import LINK_COLUMNS, RowLinks, RowPlaces, RowStep
 from storage.lineage.rows import Kind, LineageRows, RowKind, identify
 from storage.runs.run import Run
 

@@ -14,7 +14,7 @@ from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.lineage.graph import START, Link, walk
-from storage.tables.training_record import REINFORCEMENT, TRAINING_RECORD, scan_training_records
+from storage.tables.training import REINFORCEMENT, TRAINING_RECORD, scan_training_records
 from storage.tables.trajectories import TRAJECTORIES, said, says, scan_trajectories
 
 FindManifest = Callable[[str], Manifest | None]
@@ -67,7 +67,7 @@ class RowFilter:
 def record_file(manifest: Manifest) -> str | None:
     """Name of a checkpoint's training record; None if it was not trained, or was made before there were
     records."""
-    return next((entry.path for entry in manifest.files if entry.table == TRAINING_RECORD.name), None)
+    return next((entry.path for entry in manifest.tables(TRAINING_RECORD.name)), None)
 
 
 def training_data(find: FindManifest, checkpoints: Iterable[str]) -> list[str]:
@@ -76,7 +76,7 @@ def training_data(find: FindManifest, checkpoints: Iterable[str]) -> list[str]:
 
     def links(artifact_id: str) -> list[Link]:
         manifest = find(artifact_id)
-        if manifest is None or any(entry.table == TRAJECTORIES.name for entry in manifest.files):
+        if manifest is None or manifest.tables(TRAJECTORIES.name):
             return []
         return [link for link in manifest.inputs.items() if _kind(find, link[1]) not in _NOT_DATA]
 
@@ -86,13 +86,9 @@ def training_data(find: FindManifest, checkpoints: Iterable[str]) -> list[str]:
 
 def trajectory_files(store: ArtifactStore, find: FindManifest, artifact_ids: Iterable[str]) -> list[Path]:
     """The Parquet files of trajectories in artifacts; artifacts that have some are verified."""
-    files = []
-    for artifact_id in artifact_ids:
-        manifest = find(artifact_id)
-        if manifest is not None and any(entry.table == TRAJECTORIES.name for entry in manifest.files):
-            artifact = store.open_found(manifest)
-            files += [artifact.rows_path(e.path) for e in manifest.files if e.table == TRAJECTORIES.name]
-    return files
+    manifests = filter(None, map(find, artifact_ids))
+    opened = [store.open_found(each) for each in manifests if each.tables(TRAJECTORIES.name)]
+    return [path for artifact in opened for path in artifact.rows_paths(TRAJECTORIES.name)]
 
 
 def _kind(find: FindManifest, artifact_id: str) -> ArtifactKind | None:
@@ -164,11 +160,7 @@ class TrainedOn:
         """
         ids = pl.col("trajectory_id").is_in(rows["trajectory_id"].unique().implode())
         found = self._trajectories(rows["policy"].unique().to_list()).filter(ids)
-        texts = found.select(
-            "trajectory_id", text=said(), reward_then="reward", success_then="success"
-        ).unique("trajectory_id")
-        joined = rows.lazy().join(texts, on="trajectory_id", how="left", maintain_order="left")
-        return joined.with_columns(_own_or_then("reward"), _own_or_then("success")).drop(*_THEN).collect()
+        return _with_attempts(rows.lazy(), found, text=said()).collect()
 
     def memory_entries(self, rows: pl.LazyFrame) -> pl.DataFrame:
         """Memory entries that stood in the prompts of rows: `entry_id` and `rows`, those of most rows first.
@@ -214,13 +206,7 @@ class TrainedOn:
         lacking = rows.filter(pl.col("reward").is_null()).select("policy").unique().collect()["policy"]
         if lacking.is_empty():
             return rows
-        then = (
-            self._trajectories(lacking)
-            .select("trajectory_id", reward_then="reward", success_then="success")
-            .unique("trajectory_id")
-        )
-        joined = rows.join(then, on="trajectory_id", how="left", maintain_order="left")
-        return joined.with_columns(_own_or_then("reward"), _own_or_then("success")).drop(*_THEN)
+        return _with_attempts(rows, self._trajectories(lacking))
 
     def _trajectories(self, policies: Iterable[str]) -> pl.LazyFrame:
         """All trajectories that the training of these policies read, directly or through a dataset."""
@@ -235,9 +221,13 @@ class TrainedOn:
         return training_data(self._find, policies)
 
 
-_THEN = ("reward_then", "success_then")
-"""Columns of the attempt that a row was made from."""
-
-
-def _own_or_then(name: str) -> pl.Expr:
-    return pl.coalesce(pl.col(name), pl.col(f"{name}_then")).alias(name)
+def _with_attempts(rows: pl.LazyFrame, attempts: pl.LazyFrame, **columns: pl.Expr) -> pl.LazyFrame:
+    """Rows with columns of the attempts that they were made from, and with their rewards and successes where
+    they have none."""
+    then = {name: f"{name}_then" for name in ("reward", "success")}
+    of_attempts = attempts.select("trajectory_id", pl.col(*then).name.suffix("_then"), **columns)
+    joined = rows.join(
+        of_attempts.unique("trajectory_id"), on="trajectory_id", how="left", maintain_order="left"
+    )
+    filled = [pl.coalesce(name, of_attempt).alias(name) for name, of_attempt in then.items()]
+    return joined.with_columns(filled).drop(*then.values())

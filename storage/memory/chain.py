@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -31,16 +30,7 @@ from storage.memory.operations import (
     read_operations,
     scan_operations,
 )
-
-if TYPE_CHECKING:
-    from storage.runs.run import Run
-
-
-EMPTY_MEMORY = "empty"
-"""The version of a memory to which nothing was added yet."""
-
-PARENT_INPUT = "memory"
-"""Name of the input by which a memory version names its parent."""
+from storage.memory.versions import EMPTY_MEMORY, PARENT_INPUT
 
 ENTRIES_FILE = "entries.parquet"
 OPERATIONS_FILE = "operations.parquet"
@@ -170,35 +160,4 @@ def states(deltas: Sequence[Delta]) -> dict[str, MemoryEntry]:
 
 
 def _files(artifact: Artifact, table: str) -> tuple[Path, ...]:
-    return tuple(artifact.path(entry.path) for entry in artifact.files if entry.table == table)
-
-
-@dataclass(frozen=True)
-class MemoryVersion:
-    """A memory version and the iteration after which it was the run's memory."""
-
-    iteration: int
-    stage: str
-    artifact_id: str
-
-
-def memory_versions(run: Run) -> list[MemoryVersion]:
-    """All memory versions of a run, the oldest first."""
-    found = [entry for entry in run.stages() if entry.kind == "memory"]
-    # The sort is stable: within an iteration the ledger lists them in the order in which they were made.
-    found.sort(key=lambda entry: entry.iteration or 0)
-    return [MemoryVersion(entry.iteration or 0, entry.stage, entry.artifact_id) for entry in found]
-
-
-def latest_version(run: Run, iteration: int | None = None) -> str:
-    """The newest memory version, or the newest one at the end of an iteration; `empty` before the first.
-
-    Raises InputError for an iteration that the run does not have.
-    """
-    versions = memory_versions(run)
-    if iteration:
-        last = max((entry.iteration or 0 for entry in run.stages()), default=0)
-        if iteration > last:
-            raise InputError(f"run {run.name} has no iteration {iteration}; its last one is {last}.")
-    ids = [each.artifact_id for each in versions if iteration is None or each.iteration <= iteration]
-    return ids[-1] if ids else EMPTY_MEMORY
+    return tuple(artifact.path(entry.path) for entry in artifact.manifest.tables(table))

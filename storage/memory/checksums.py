@@ -16,8 +16,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from storage.filesystem import sha256_file, store_errors
-from storage.links import open_to_write
+from storage.errors import store_errors
+from storage.filesystem import open_to_write, sha256_file
 
 # Tags are checked on their own, transactions are not read again, and each version rewrites the hint.
 VERSION_HINT = "latest_version_hint.json"
@@ -36,7 +36,7 @@ class CheckedVersion(BaseModel):
 class _Line(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    layout: Literal[4]
+    layout: Literal[5]
     """The layout of the table's columns. A table of another layout is rebuilt."""
     versions: dict[str, CheckedVersion]
     files: dict[str, str]
@@ -85,7 +85,7 @@ class IndexChecksums:
                 for name in sorted(_file_names(self._folder))
                 if name not in self._files
             }
-            line = _Line(layout=4, versions=dict(versions), files=new).model_dump_json() + "\n"
+            line = _Line(layout=5, versions=dict(versions), files=new).model_dump_json() + "\n"
             # If no version was trusted, the lines in the file are not trusted either: overwrite them.
             with open_to_write(self._path, "ab" if self.versions else "wb") as file:
                 file.write(line.encode("utf-8"))

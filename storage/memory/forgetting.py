@@ -17,17 +17,15 @@ from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.memory.chain import (
-    OPERATIONS_FILE,
+from storage.memory.chain import OPERATIONS_FILE, read_chain, removal_of, scan_entries
+from storage.memory.operations import Operation, write_operations
+from storage.memory.versions import (
     PARENT_INPUT,
+    forget_recipe,
     latest_version,
     memory_versions,
-    read_chain,
-    removal_of,
-    scan_entries,
+    request_recipe,
 )
-from storage.memory.operations import Operation, write_operations
-from storage.memory.requests import forget_recipe, request_recipe
 
 if TYPE_CHECKING:
     from storage.runs.ledger import LedgerEntry

@@ -20,26 +20,24 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from storage.artifacts.store import ArtifactStore
-from storage.filesystem import open_root, store_errors
-from storage.links import open_to_write, refuse_links_out
-from storage.memory.chain import EMPTY_MEMORY, Delta, read_chain, read_delta_of, remaining
+from storage.errors import store_errors
+from storage.filesystem import open_root, open_to_write, refuse_links_out
+from storage.memory.chain import Delta, read_chain, read_delta_of, remaining
 from storage.memory.checksums import VERSION_HINT, CheckedVersion, IndexChecksums, checksums_path
 from storage.memory.entries import MEMORY_SCHEMA, entries_digest
 from storage.memory.operations import apply, by_entry, removes
 from storage.memory.search_indexes import (
-    INDEX_KEY,
+    INDEX_COLUMNS,
     INDEXED_ROWS,
-    index_columns,
     keep_indexes,
     quote,
     with_index_columns,
 )
+from storage.memory.versions import EMPTY_MEMORY
 
 if TYPE_CHECKING:
     from lancedb.db import DBConnection
     from lancedb.table import Table
-
-__all__ = ["EMPTY_MEMORY", "MemoryIndex", "copy_index", "index_folder"]
 
 _TABLE = "reflections"
 _MAX_FRAGMENTS, _FRAGMENTS_AT_MOST, _FRAGMENT_ROWS = 16, 256, 5000
@@ -144,7 +142,9 @@ class MemoryIndex:
         if not any(batch.num_rows for delta in deltas for batch in delta.batches()):
             return False
         if not self._holds(deltas):
-            self._repair(deltas)
+            self._checksums.drop()
+            self._create(deltas)
+            self._extend(deltas, EMPTY_MEMORY, 0)
         table = self._pinned(version)
         self._checksums.add({version: CheckedVersion(table_version=table.version, rows=table.count_rows())})
         return True
@@ -155,29 +155,14 @@ class MemoryIndex:
             return False
         try:
             table = self._pinned(deltas[-1].version)
-            if INDEX_KEY not in table.schema.names:  # made by an earlier version of this module
-                return False
-            held = entries_digest(_stored(table))
+            if table.schema.names != [*MEMORY_SCHEMA.names, *(column.name for column in INDEX_COLUMNS)]:
+                return False  # made by an earlier version of this module
+            held = entries_digest(table.search().select(MEMORY_SCHEMA.names).to_batches(_BATCH_ROWS))
         except _UNREADABLE:
             return False
         return held == entries_digest(remaining(deltas))
 
-    def _repair(self, deltas: Sequence[Delta]) -> None:
-        """Add what the table lacks; if it is still not complete, rebuild it."""
-        with suppress(*_UNREADABLE):
-            done = next(
-                (n for n in range(len(deltas), 0, -1) if self._tag(deltas[n - 1].version) is not None), 0
-            )
-            base = deltas[done - 1].version if done else EMPTY_MEMORY
-            if done < len(deltas) and self._tag(base) is not None:
-                self._extend(deltas[done:], base, None)
-                if self._holds(deltas):
-                    return
-        self._checksums.drop()
-        self._create(deltas)
-        self._extend(deltas, EMPTY_MEMORY, 0)
-
-    def _extend(self, deltas: Sequence[Delta], base: str, rows: int | None) -> dict[str, CheckedVersion]:
+    def _extend(self, deltas: Sequence[Delta], base: str, rows: int) -> dict[str, CheckedVersion]:
         """Add deltas after the tagged version `base`, which has `rows` entries, and tag each.
 
         With the last one the table's files are compacted and its indexes updated, if needed.
@@ -189,7 +174,6 @@ class MemoryIndex:
         if table.version != at:
             table.checkout(at)
             table.restore()
-        rows = table.count_rows() if rows is None else rows
         added: dict[str, CheckedVersion] = {}
         for delta in deltas:
             rows += _change(table, delta)
@@ -211,7 +195,7 @@ class MemoryIndex:
         vector = pa.list_(pa.float32(), dimension)
         position = MEMORY_SCHEMA.get_field_index("vector")
         schema = MEMORY_SCHEMA.set(position, pa.field("vector", vector, nullable=False))
-        table = connection.create_table(_TABLE, schema=pa.schema([*schema, *index_columns(dimension)]))
+        table = connection.create_table(_TABLE, schema=pa.schema([*schema, *INDEX_COLUMNS]))
         table.tags.create(EMPTY_MEMORY, table.version)
 
     def _pinned(self, version: str) -> Table:
@@ -276,19 +260,13 @@ def _rows_of(table: Table, entry_ids: Sequence[str]) -> Iterator[pa.RecordBatch]
     """The rows of these entries, as in Parquet."""
     for names in _some_at_a_time(entry_ids):
         found = table.search().where(f"entry_id IN ({names})").select(MEMORY_SCHEMA.names)
-        yield from found.limit(_NAMED_AT_ONCE).to_arrow().cast(MEMORY_SCHEMA).to_batches()
+        yield from found.to_arrow().cast(MEMORY_SCHEMA).to_batches()
 
 
 def _some_at_a_time(entry_ids: Sequence[str]) -> Iterator[str]:
     """Lists of at most `_NAMED_AT_ONCE` ids each, in LanceDB's SQL."""
     for start in range(0, len(entry_ids), _NAMED_AT_ONCE):
         yield ", ".join(quote(entry_id) for entry_id in entry_ids[start : start + _NAMED_AT_ONCE])
-
-
-def _stored(table: Table) -> Iterator[pa.RecordBatch]:
-    """All rows of a table, batch by batch."""
-    rows = table.search().select(MEMORY_SCHEMA.names).limit(max(1, table.count_rows()))
-    yield from rows.to_batches(_BATCH_ROWS)
 
 
 def _maintain(table: Table) -> None:

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import polars as pl
 import pyarrow as pa
 
-from storage.memory.credit import with_observations
 from storage.memory.entries import MEMORY_SCHEMA, MemoryEntry, entry_of
 from storage.tables.parquet import TableFormat, read_rows, scan_files, write_rows
 
@@ -73,6 +72,15 @@ class Operation:
     an entry that has it as parent, or by those that a merge has kept."""
     detail: str = ""
     """The eviction rule, the reason that was given for forgetting, or what replaced it."""
+
+
+PRIOR = 8
+"""Number of observations of 0 that every entry begins with; see `storage.memory.credit`."""
+
+
+def with_observations(credit: float, count: int, total: float, number: int) -> tuple[float, int]:
+    """Credit and count after `number` more observations that add up to `total`."""
+    return (credit * (count + PRIOR) + total) / (count + number + PRIOR), count + number
 
 
 def changed(entry: MemoryEntry, operation: Operation) -> MemoryEntry:

@@ -1,7 +1,9 @@
-"""Ways to search one version of a memory's table: exactly, by the vector index, by words, and by both."""
+"""Ways to search one version of a memory's table: exactly, by the vector index, by words, and by both; and
+retrieval by more than similarity: also by an entry's credit, and how often it was written and shown."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,29 +12,23 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from storage.memory.search_indexes import (
     ENTRY,
-    INDEX_KEY,
     PROBES,
     REFINED,
     TEXT_COLUMNS,
-    TYPED_PROBES,
-    credit_condition,
     has_text_index,
-    index_key_of,
     index_texts,
     quote,
     read_entry,
-    vector_index,
 )
 
 if TYPE_CHECKING:
-    from lancedb.query import LanceVectorQueryBuilder
     from lancedb.table import Table
 
     from storage.memory.entries import MemoryEntry
+
 
 SearchMode = Literal["vector", "text", "hybrid"]
 
@@ -75,7 +71,7 @@ class MemoryFilter:
         if self.environment is not None:
             parts.append(f"environment = {quote(self.environment)}")
         if self.minimum_credit is not None:
-            parts.append(credit_condition(self.minimum_credit))
+            parts.append(f"credit >= {self.minimum_credit!r}")
         if self.first_iteration is not None:
             parts.append(f"iteration >= {self.first_iteration}")
         if self.last_iteration is not None:
@@ -113,39 +109,30 @@ def nearest_entries(
     return [nearest[query] for query in range(len(queries))]
 
 
-def indexed_search(
-    table: Table, queries: npt.NDArray[np.float32], top_k: int, chosen: MemoryFilter
-) -> list[Ranked]:
-    """Like `exact_search`, by the table's vector index: much faster, but an entry may be missed.
-
-    Scores are exact. If the table has no vector index, the search is exact.
-    """
-    if vector_index(table) is None:
-        return exact_search(table, queries, top_k, chosen.condition())
-    found = [indexed_entries(table, query, top_k, chosen) for query in queries]
-    return [[Found(entry.entry_id, score, entry.text) for entry, score in entries] for entries in found]
-
-
 def indexed_entries(
     table: Table, query: npt.NDArray[np.float32], top_k: int, chosen: MemoryFilter
 ) -> list[tuple[MemoryEntry, float]]:
-    """Entries and their similarity, as `indexed_search` finds them.
+    """Like `exact_search` for one query, by the vector index: much faster, but an entry may be missed.
+    Scores are exact.
 
     One call returns whole entries; fetching them by a second call would take twice the time.
     """
-    key = index_key_of(query, chosen.task_type, chosen.environment)
-    search = table.search(key, vector_column_name=INDEX_KEY).distance_type("cosine")
-    search = search.nprobes(PROBES if chosen.task_type is None else TYPED_PROBES)
-    search = search.refine_factor(max(5, -(-REFINED // top_k)))
-    found = _matching(search, chosen.condition(), top_k)
-    if found.num_rows < top_k:  # few meet the condition, and may lie in partitions that were not searched
-        search = table.search(query, vector_column_name="vector").distance_type("cosine")
-        found = _matching(search.bypass_vector_index(), chosen.condition(), top_k)
+    search = table.search(query, vector_column_name="vector").distance_type("cosine")
+    # With a maximum of 0, partitions are visited until there are as many candidates as the limit says.
+    search = search.minimum_nprobes(PROBES).maximum_nprobes(0)
+    condition = chosen.condition()
+    if condition:
+        search = search.where(condition, prefilter=True)
+    found = search.select([ENTRY, "vector", "_distance"]).limit(max(REFINED, 5 * top_k)).to_arrow()
     vectors = found.column("vector").combine_chunks().flatten().to_numpy().reshape(-1, len(query))
     scores = vectors @ query / (np.linalg.norm(vectors, axis=1) * np.linalg.norm(query))
-    entries = map(read_entry, found.column(ENTRY).to_pylist())
-    rounded = (round(float(score), SCORE_DECIMALS) for score in scores)
-    return sorted(zip(entries, rounded, strict=True), key=lambda hit: (-hit[1], hit[0].text, hit[0].entry_id))
+    rounded = [round(float(score), SCORE_DECIMALS) for score in scores]
+    least = sorted(rounded, reverse=True)[:top_k][-1] if rounded else 0.0
+    texts = found.column(ENTRY)
+    hits = [
+        (read_entry(texts[place].as_py()), score) for place, score in enumerate(rounded) if score >= least
+    ]
+    return sorted(hits, key=lambda hit: (-hit[1], hit[0].text, hit[0].entry_id))[:top_k]
 
 
 def text_search(table: Table, texts: Sequence[str], top_k: int, condition: str) -> list[Ranked]:
@@ -187,14 +174,15 @@ def hybrid_search(
     queries: npt.NDArray[np.float32],
     top_k: int,
     chosen: MemoryFilter,
-    exact: bool,
+    by_index: bool,
 ) -> list[Ranked]:
     """Search by vector and by words, fused by rank."""
     depth = max(_FUSED_CANDIDATES, top_k)
-    if exact:
-        by_vector = exact_search(table, queries, depth, chosen.condition())
+    if by_index:
+        found = [indexed_entries(table, query, depth, chosen) for query in queries]
+        by_vector = [[Found(entry.entry_id, score, entry.text) for entry, score in some] for some in found]
     else:
-        by_vector = indexed_search(table, queries, depth, chosen)
+        by_vector = exact_search(table, queries, depth, chosen.condition())
     by_text = text_search(table, texts, depth, chosen.condition())
     return [fuse(rankings, top_k) for rankings in zip(by_vector, by_text, strict=True)]
 
@@ -223,18 +211,77 @@ def _candidates(
     return found
 
 
-def _matching(search: LanceVectorQueryBuilder, condition: str, limit: int) -> pa.Table:
-    if condition:
-        search = search.where(condition, prefilter=True)
-    return search.select([ENTRY, "vector", "_distance"]).limit(limit).to_arrow()
-
-
 def _with_text_index(table: Table) -> Table:
     """A copy in memory with a full-text index; for tables of fewer than `INDEXED_ROWS` entries."""
     import lancedb
 
-    columns = [name for name in table.schema.names if name not in ("vector", INDEX_KEY, ENTRY)]
-    rows = table.search().select(columns).limit(max(1, table.count_rows())).to_arrow()
-    copy = lancedb.connect("memory://").create_table("reflections", rows)
+    columns = [name for name in table.schema.names if name not in ("vector", ENTRY)]
+    copy = lancedb.connect("memory://").create_table("reflections", table.search().select(columns).to_arrow())
     index_texts(copy)
     return copy
+
+
+_FACTS = ("credit", "support", "retrievals")
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How entries are ranked for a query.
+
+    score = cosine similarity + credit_weight * credit + support_weight * ln(support)
+            - retrieval_penalty * ln(1 + retrievals)
+
+    Only the `candidates` most similar entries are scored. With all weights 0 this is the vector search. The
+    penalty, which gives rarely retrieved entries a chance, is that of Complementary RL (arXiv 2603.17621).
+    """
+
+    credit_weight: float = 0.0
+    support_weight: float = 0.0
+    retrieval_penalty: float = 0.0
+    candidates: int = 256
+    min_similarity: float | None = None
+    """Entries that are less similar to the query are not retrieved; None takes all."""
+    fallback: Literal["none", "recent"] = "none"
+    """What is retrieved if nothing is similar enough: nothing, or the entries that were written last."""
+
+    @property
+    def by_similarity(self) -> bool:
+        """Whether the ranking is that of the vector search."""
+        return not (self.credit_weight or self.support_weight or self.retrieval_penalty)
+
+    def score(self, similarity: float, credit: float, support: int, retrievals: int) -> float:
+        """The score that entries are ranked by, rounded as similarities are."""
+        bonus = self.credit_weight * credit + self.support_weight * math.log(support)
+        return round(similarity + bonus - self.retrieval_penalty * math.log1p(retrievals), SCORE_DECIMALS)
+
+
+def scored_search(
+    table: Table,
+    queries: npt.NDArray[np.float32],
+    top_k: int,
+    condition: str,
+    scoring: Scoring,
+) -> list[Ranked]:
+    """The entries of the highest score for each query, among all that meet the condition."""
+    wanted = top_k if scoring.by_similarity else max(top_k, scoring.candidates)
+    least = -math.inf if scoring.min_similarity is None else scoring.min_similarity
+    scored = (
+        [
+            hit._replace(score=scoring.score(hit.score, *facts))
+            for hit, facts in candidates
+            if hit.score >= least
+        ]
+        for candidates in nearest_entries(table, queries, wanted, condition, _FACTS)
+    )
+    return [sorted(ranked, key=rank)[:top_k] for ranked in scored]
+
+
+def most_recent(table: Table, count: int, condition: str) -> Ranked:
+    """The `count` entries that were written last, the newest first; ties are ordered by text, then by entry
+    id. Their score is 0."""
+    search = table.search().select(["entry_id", "text", "last_iteration"])
+    rows = (search.where(condition) if condition else search).to_arrow()
+    newest = rows.sort_by(
+        [("last_iteration", "descending"), ("text", "ascending"), ("entry_id", "ascending")]
+    )
+    return [Found(row["entry_id"], 0.0, row["text"]) for row in newest.slice(0, count).to_pylist()]

@@ -7,15 +7,11 @@ and so on the table's history.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from datetime import timedelta
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from storage.memory.entries import ENTRY_COLUMNS, MemoryEntry, entry_of, text_key
@@ -24,48 +20,20 @@ if TYPE_CHECKING:
     from lancedb.table import Table
 
 
-INDEX_KEY = "index_key"
 ENTRY = "entry"
-CREDIT_STEP = "credit_step"
 TEXT_KEY = "text_key"
-
-_CODE_LENGTH = 32
-_NO_CODE = np.zeros(_CODE_LENGTH, np.float32)
-_STEPS = 64
-_FIRST_STEP, _LAST_STEP = -2 * _STEPS, 2 * _STEPS - 1
-"""First and last step: those of credits -2 and just below 2. Credits beyond are clipped to them."""
-
-
-def index_columns(dimension: int) -> list[pa.Field]:
-    """The columns' types, for vectors of `dimension` numbers."""
-    return [
-        pa.field(CREDIT_STEP, pa.int32()),
-        pa.field(TEXT_KEY, pa.string()),
-        pa.field(ENTRY, pa.string()),
-        # Half precision is enough to choose candidates, which are then compared by their exact vectors.
-        pa.field(INDEX_KEY, pa.list_(pa.float16(), dimension + 2 * _CODE_LENGTH)),
-    ]
+INDEX_COLUMNS = [pa.field(TEXT_KEY, pa.string()), pa.field(ENTRY, pa.string())]
+"""Columns of the table that entries do not have: `MemoryEntry.text_key`, and the whole entry as JSON."""
 
 
 def with_index_columns(rows: pa.Table) -> pa.Table:
     """Entries with these additional columns."""
-    vectors = rows.column("vector").combine_chunks().flatten().to_numpy().reshape(rows.num_rows, -1)
-    # Every entry has both codes, so that all keys have the same norm and a missing code makes none nearer.
-    codes = [
-        np.stack([_code(name or "") for name in rows.column(column).to_pylist()])
-        for column in ("task_type", "environment")
-    ]
-    keys = np.concatenate([vectors, *codes], axis=1).astype(np.float16)
-    steps = pa.array(_steps(rows.column("credit").to_numpy()))
     said = zip(rows.column("task_type").to_pylist(), rows.column("text").to_pylist(), strict=True)
-    text_keys = pa.array([text_key(task_type, text) for task_type, text in said], pa.string())
+    text_keys = [text_key(task_type, text) for task_type, text in said]
     encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-    entries = map(encode, rows.select(ENTRY_COLUMNS).to_pylist())
-    values = [steps, text_keys, pa.array(entries, pa.string())]
-    fields = index_columns(vectors.shape[1])
-    values.append(pa.FixedSizeListArray.from_arrays(pa.array(keys.ravel()), keys.shape[1]))
-    for field, column in zip(fields, values, strict=True):
-        rows = rows.append_column(field, column)
+    entries = [encode(row) for row in rows.select(ENTRY_COLUMNS).to_pylist()]
+    for field, column in zip(INDEX_COLUMNS, (text_keys, entries), strict=True):
+        rows = rows.append_column(field, pa.array(column, field.type))
     return rows
 
 
@@ -74,54 +42,20 @@ def read_entry(text: str) -> MemoryEntry:
     return entry_of(json.loads(text))
 
 
-def index_key_of(
-    query: npt.NDArray[np.float32], task_type: str | None, environment: str | None
-) -> npt.NDArray[np.float16]:
-    """The key to search for in `index_key`: near `query`, of one task type and environment; None for any."""
-    codes = [_NO_CODE if name is None else _code(name) for name in (task_type, environment)]
-    key: npt.NDArray[np.float16] = np.concatenate([query, *codes]).astype(np.float16)
-    return key
-
-
-def credit_condition(minimum: float) -> str:
-    """`credit >= minimum` in LanceDB's SQL, by `credit_step` as far as its range allows."""
-    step = int(_steps(np.array([minimum]))[0])
-    if step == _LAST_STEP:
-        return f"credit >= {minimum!r}"
-    if minimum == step / _STEPS and step != _FIRST_STEP:
-        return f"credit_step >= {step}"
-    return f"(credit_step > {step} OR (credit >= {minimum!r} AND credit < {(step + 1) / _STEPS!r}))"
-
-
-def _steps(credit: npt.NDArray[np.float64]) -> npt.NDArray[np.int32]:
-    return np.clip(np.floor(credit * _STEPS), _FIRST_STEP, _LAST_STEP).astype(np.int32)
-
-
-@lru_cache(maxsize=4096)
-def _code(name: str) -> npt.NDArray[np.float32]:
-    """A unit vector for a name. Those of two names are almost orthogonal."""
-    digest = np.frombuffer(hashlib.sha256(name.encode("utf-8")).digest(), np.uint8)
-    signs = np.unpackbits(digest)[:_CODE_LENGTH] * 2.0 - 1.0
-    direction: npt.NDArray[np.float32] = (signs / np.sqrt(_CODE_LENGTH)).astype(np.float32)
-    return direction
-
-
 INDEXED_ROWS = 20_000
 """A table of at least this many entries has indexes; a smaller one is searched as fast without them."""
 
 PROBES = 120
-"""Partitions that a search of the vector index visits; their total is the square root of the entries."""
-
-TYPED_PROBES = 30
-"""The same for one task type, whose entries lie together."""
+"""Least number of partitions that a search of the vector index visits; their total is the square root of the
+entries. LanceDB visits more where too few candidates meet a search's condition."""
 
 REFINED = 120
-"""Least number of candidates that are compared again by their full keys; also at least five times `top_k`."""
+"""Least number of candidates that are compared by their exact vectors; also at least five times `top_k`."""
 
 TEXT_COLUMNS = ("text", "key_text")
 """Columns for search by words: the entry's text, and the situation (task and feedback) that it is for."""
 
-_BITMAPS = ("task_type", "environment", CREDIT_STEP)
+_BITMAPS = ("task_type", "environment")
 _TREES = ("entry_id", TEXT_KEY, "credit", "iteration")
 _VECTOR = "vector-of-"
 _GROWTH = 4
@@ -200,11 +134,11 @@ def _index_vectors(table: Table, rows: int) -> None:
     is IVF_SQ, with one byte per dimension."""
     from lancedb.index import IvfRq, IvfSq
 
-    kind = IvfRq if table.schema.field(INDEX_KEY).type.list_size % 8 == 0 else IvfSq
+    kind = IvfRq if table.schema.field("vector").type.list_size % 8 == 0 else IvfSq
     config = kind(
         distance_type="cosine",
         num_partitions=max(1, math.isqrt(rows)),
         max_iterations=_TRAINING_PASSES,
         sample_rate=_TRAINING_ROWS,
     )
-    table.create_index(INDEX_KEY, config=config, name=f"{_VECTOR}{rows}")
+    table.create_index("vector", config=config, name=f"{_VECTOR}{rows}")

@@ -10,21 +10,12 @@ import polars as pl
 from storage.artifacts.recipe import Recipe, digest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.memory.chain import (
-    EMPTY_MEMORY,
-    PARENT_INPUT,
-    MemoryVersion,
-    latest_version,
-    memory_versions,
-    read_chain,
-    scan_entries,
-)
-from storage.memory.changes import plan_change, write_change
-from storage.memory.embedder import Embedder
-from storage.memory.entries import MemoryEntry
+from storage.memory.chain import read_chain, scan_entries
+from storage.memory.changes import MemoryLimits, plan_change, write_change
+from storage.memory.entries import Embedder, MemoryEntry
 from storage.memory.forgetting import forget
 from storage.memory.search import SearchMode
-from storage.memory.selection import MemoryLimits
+from storage.memory.versions import EMPTY_MEMORY, PARENT_INPUT, MemoryVersion, latest_version, memory_versions
 from storage.memory.view import MemoryHit, MemoryView, ReflectionMemory
 from storage.runs.run import Run, RunStore
 

@@ -13,17 +13,18 @@ import pyarrow as pa
 
 from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
-from storage.memory.embedder import Embedder
-from storage.memory.entries import MEMORY_SCHEMA, MemoryEntry, entries_digest
+from storage.memory.entries import MEMORY_SCHEMA, Embedder, MemoryEntry, entries_digest
 from storage.memory.index import CACHE_BYTES, MemoryIndex, index_folder
-from storage.memory.scoring import Scoring, most_recent, scored_search
 from storage.memory.search import (
     MemoryFilter,
     Ranked,
+    Scoring,
     SearchMode,
     exact_search,
     hybrid_search,
     indexed_entries,
+    most_recent,
+    scored_search,
     text_search,
 )
 from storage.memory.search_indexes import ENTRY, TEXT_KEY, quote, read_entry, vector_index
@@ -117,11 +118,21 @@ class MemoryView:
         distinct = list(dict.fromkeys(texts))
         by_index = not exact and self.vector_index is not None
         chosen = MemoryFilter(task_type, environment, minimum_credit, first_iteration, last_iteration)
+        if mode != "text":
+            self._require_same_model()
         if mode == "vector" and by_index:
-            return self._search_index(self._table, texts, top_k, chosen)
-        found = self._find(self._table, distinct, top_k, chosen, mode, exact)
-        hits = dict(zip(distinct, _hits(self._table, found), strict=True))
-        return [list(hits[text]) for text in texts]
+            return [
+                [MemoryHit(*found) for found in indexed_entries(self._table, query, top_k, chosen)]
+                for query in self._embedder.embed(texts)
+            ]
+        if mode == "text":
+            found = text_search(self._table, distinct, top_k, chosen.condition())
+        elif mode == "hybrid":
+            queries = self._embedder.embed(distinct)
+            found = hybrid_search(self._table, distinct, queries, top_k, chosen, by_index)
+        else:
+            found = exact_search(self._table, self._embedder.embed(distinct), top_k, chosen.condition())
+        return _hits(self._table, texts, distinct, found)
 
     def retrieve(
         self, texts: Sequence[str], top_k: int, scoring: Scoring, task_type: str | None = None
@@ -140,34 +151,7 @@ class MemoryView:
         if scoring.fallback == "recent" and not all(found):
             recent = most_recent(self._table, top_k, condition)
             found = [ranked or recent for ranked in found]
-        hits = dict(zip(distinct, _hits(self._table, found), strict=True))
-        return [list(hits[text]) for text in texts]
-
-    def _search_index(
-        self, table: Table, texts: Sequence[str], top_k: int, chosen: MemoryFilter
-    ) -> list[list[MemoryHit]]:
-        self._require_same_model()
-        return [
-            [MemoryHit(entry, score) for entry, score in indexed_entries(table, query, top_k, chosen)]
-            for query in self._embedder.embed(texts)
-        ]
-
-    def _find(
-        self,
-        table: Table,
-        texts: list[str],
-        top_k: int,
-        chosen: MemoryFilter,
-        mode: SearchMode,
-        exact: bool,
-    ) -> list[Ranked]:
-        if mode == "text":
-            return text_search(table, texts, top_k, chosen.condition())
-        self._require_same_model()
-        queries = self._embedder.embed(texts)
-        if mode == "hybrid":
-            return hybrid_search(table, texts, queries, top_k, chosen, exact)
-        return exact_search(table, queries, top_k, chosen.condition())
+        return _hits(self._table, texts, distinct, found)
 
     @cached_property
     def vector_index(self) -> str | None:
@@ -179,12 +163,10 @@ class MemoryView:
         return 0 if self._table is None else int(self._table.count_rows())
 
     def facts(self) -> pl.DataFrame:
-        """What eviction depends on (`storage.memory.selection.Held`), for all entries, by id."""
-        columns = list(_FACTS)
+        """What eviction depends on (`storage.memory.changes.Held`), for all entries, by id."""
         if self._table is None:
             return pl.DataFrame(schema=_FACTS)
-        rows = self._table.search().select(columns).limit(max(1, self.count())).to_arrow()
-        return _frame(rows)
+        return _frame(self._table.search().select(list(_FACTS)).to_arrow())
 
     def get(self, entry_ids: Sequence[str]) -> dict[str, MemoryEntry]:
         """Those entries that this version holds, by id."""
@@ -207,12 +189,12 @@ class MemoryView:
     def _rows(self) -> pa.Table:
         if self._table is None:
             return MEMORY_SCHEMA.empty_table()
-        return self._table.search().select(MEMORY_SCHEMA.names).limit(max(1, self.count())).to_arrow()
+        return self._table.search().select(MEMORY_SCHEMA.names).to_arrow()
 
     @cached_property
     def _models(self) -> set[str]:
         assert self._table is not None
-        rows = self._table.search().select(["embedding_model"]).limit(self.count()).to_arrow()
+        rows = self._table.search().select(["embedding_model"]).to_arrow()
         return set(rows.column("embedding_model").unique().to_pylist())
 
     def _require_same_model(self) -> None:
@@ -230,9 +212,13 @@ def _frame(rows: pa.Table) -> pl.DataFrame:
     return frame.sort("entry_id")
 
 
-def _hits(table: Table, found: Sequence[Ranked]) -> list[list[MemoryHit]]:
+def _hits(
+    table: Table, texts: Sequence[str], distinct: Sequence[str], found: Sequence[Ranked]
+) -> list[list[MemoryHit]]:
+    """For each text what was found for it; `found` has what was found for each of the `distinct` texts."""
     entries = _fetch(table, {hit.entry_id for ranked in found for hit in ranked})
-    return [[MemoryHit(entries[hit.entry_id], hit.score) for hit in ranked] for ranked in found]
+    ranked_of = dict(zip(distinct, found, strict=True))
+    return [[MemoryHit(entries[hit.entry_id], hit.score) for hit in ranked_of[text]] for text in texts]
 
 
 def _fetch(table: Table, values: set[str], column: str = "entry_id") -> dict[str, MemoryEntry]:
@@ -243,7 +229,7 @@ def _fetch(table: Table, values: set[str], column: str = "entry_id") -> dict[str
         some = wanted[start : start + _FETCHED_AT_ONCE]
         condition = f"{column} IN ({', '.join(quote(value) for value in some)})"
         # The one column that holds all others as JSON: LanceDB reads each column separately.
-        rows = table.search().where(condition).select([ENTRY]).limit(len(some)).to_arrow()
+        rows = table.search().where(condition).select([ENTRY]).to_arrow()
         entries += map(read_entry, rows.column(ENTRY).to_pylist())
     return {entry.entry_id: entry for entry in entries}
 

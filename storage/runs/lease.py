@@ -21,8 +21,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.errors import RunBusy, StoreError
-from storage.filesystem import StoreRoot, list_names, read_bytes, remove, store_errors, write_new
+from storage.errors import RunBusy, StoreError, store_errors
+from storage.filesystem import StoreRoot, list_names, read_bytes, remove, write_new
 
 LEASE_SECONDS = 60.0
 """How long after its last sign of life a machine still counts as working."""

@@ -11,50 +11,27 @@ import json
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO
 
 from pydantic import BaseModel, ConfigDict
 
 from storage.artifacts.recipe import ArtifactKind
-from storage.artifacts.sealing import SCHEMA_VERSION, open_document, says_other_version, seal, unseal
-from storage.errors import DamagedRecord
+from storage.artifacts.sealing import read_record, record_bytes, seal, unseal
+from storage.errors import DamagedRecord, store_errors
 from storage.filesystem import (
     StoreRoot,
     list_names,
     make_folder,
+    open_to_write,
     read_bytes,
     remove,
     replace_file,
-    store_errors,
     sync_folder,
 )
-from storage.links import open_to_write
-
-
-def record_bytes(content: Mapping[str, Any]) -> bytes:
-    """A sealed document with the schema version and `content`, which must be finite JSON."""
-    document = {"schema_version": SCHEMA_VERSION, **content}
-    return seal(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False))
-
-
-def read_record(written: bytes, path: str) -> dict[str, Any]:
-    """The content of a file that `record_bytes` made.
-
-    Raises DamagedRecord if it was changed, StoreError if another version of this program wrote it.
-    """
-    document = open_document(written, path)
-    if document is None:
-        raise DamagedRecord(
-            f"{path} was changed after it was written{says_other_version(written)}. Put it back from a copy."
-        )
-    content: dict[str, Any] = json.loads(document)
-    del content["schema_version"]
-    return content
-
 
 PART_LINES = 256
 """Most lines of one part of a ledger in an object store."""

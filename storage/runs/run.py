@@ -17,12 +17,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from storage.artifacts.recipe import ArtifactKind
-from storage.artifacts.sealing import says_other_version
+from storage.artifacts.sealing import read_record, record_bytes, says_other_version
 from storage.errors import DamagedRecord, InputError
 from storage.filesystem import StoreRoot, list_names, open_root, read_bytes, remove, replace_file, write_new
 from storage.runs.lease import LEASE_SECONDS, Lease
-from storage.runs.ledger import Ledger, LedgerEntry, latest_entries, read_record, record_bytes
-from storage.runs.locks import lock_run, run_holder
+from storage.runs.ledger import Ledger, LedgerEntry, latest_entries
+from storage.runs.locks import lock_run, working_on
 
 _LEDGER = re.compile(r"ledger(-\d{8})?\.jsonl")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -258,7 +258,7 @@ class RunStore:
 
     def holder(self, name: str) -> str | None:
         """The process or machine that works on a run, as text; None if there is none."""
-        return run_holder(self._root, name)
+        return working_on(self._root, name)
 
     def _path(self, name: str) -> str:
         return self._root.join("runs", name, "run.json")

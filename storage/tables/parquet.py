@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.artifacts.manifest import TABLE_KEY
-from storage.errors import StoreError
-from storage.filesystem import store_errors
+from storage.errors import StoreError, store_errors
 
 ROW_GROUP_ROWS = 2000
 _VERSION = b"schema_version"

@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 
 from storage.tables.scored import NOT_SCORED
-from storage.tables.trajectories import LOGPROB_TOLERANCE, TRAJECTORY_SCHEMA, is_metrics
+from storage.tables.trajectories import NO_METRICS, TRAJECTORY_SCHEMA, contradictions
 from storage.texts import StorableTexts, read_json
 
 _FLOAT32_MAX = 3.4028235e38
 _RANGES = {pa.int8(): 2**7, pa.int32(): 2**31, pa.int64(): 2**63}
 _NOT_NEGATIVE = ("revision_index", "sample_index")
-_NOT_EMPTY = ("trajectory_id", "episode_id", "group_id", "task_id", "role")
+_NOT_EMPTY = ("trajectory_id", "episode_id", "group_id", "task_id")
 
 Row = dict[str, Any]
 
@@ -70,25 +70,9 @@ def _scalar_problem(value: Any, kind: pa.DataType) -> str | None:
 
 
 def _meaning_problems(row: Row) -> Iterator[tuple[str, str]]:
-    tokens = len(row["response_token_ids"])
-    for name in ("response_mask", "behaviour_logprobs"):
-        if len(row[name]) != tokens:
-            yield name, f"has {len(row[name])} values and response_token_ids {tokens}; they must be equal"
-    for index, bit in enumerate(row["response_mask"]):
-        if bit not in (0, 1):
-            yield "response_mask", f"value {index} is {bit}; allowed are 0 and 1"
-            break
-    for index, logprob in enumerate(row["behaviour_logprobs"]):
-        if logprob > LOGPROB_TOLERANCE:
-            yield "behaviour_logprobs", f"value {index} is {logprob}; a log-probability is at most 0"
-            break
-    if tokens and not row["prompt_token_ids"]:
+    yield from contradictions({**row, "metrics": row["metrics"] or NO_METRICS})
+    if row["response_token_ids"] and not row["prompt_token_ids"]:
         yield "prompt_token_ids", "is empty; the first response token needs a predecessor"
-    for name in ("prompt_token_ids", "response_token_ids"):
-        if any(token < 0 for token in row[name]):
-            yield name, "has a negative token id"
-    if row["metrics"] and not is_metrics(row["metrics"]):
-        yield "metrics", "must be a JSON object, name -> finite number"
     if row["temperature"] <= 0:
         yield "temperature", f"is {row['temperature']}; tokens that are trained were sampled, at more than 0"
     if row["iteration"] < 1:

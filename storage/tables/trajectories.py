@@ -151,32 +151,33 @@ class Trajectory:
 
     def validate(self) -> None:
         """Raise ValueError, which names the trajectory, when its columns contradict each other."""
-        length = len(self.response_token_ids)
-        if len(self.response_mask) != length or len(self.behaviour_logprobs) != length:
-            raise self._wrong(
-                f"has {length} response tokens, {len(self.response_mask)} mask values and "
-                f"{len(self.behaviour_logprobs)} log-probabilities; they must be as many"
-            )
-        if any(value not in (0, 1) for value in self.response_mask):
-            raise self._wrong("has a response_mask value that is neither 0 nor 1")
-        for token, logprob in zip(self.response_token_ids, self.behaviour_logprobs, strict=True):
-            if not (math.isfinite(logprob) and logprob <= LOGPROB_TOLERANCE):
-                raise self._wrong(
-                    f"has log-probability {logprob} for token {token}; it must be finite and at most 0"
-                )
-        if any(token < 0 for token in (*self.prompt_token_ids, *self.response_token_ids)):
-            raise self._wrong("has a negative token id")
-        if not self.role:
-            raise self._wrong("has no role")
-        if self.metrics != NO_METRICS and not is_metrics(self.metrics):
-            raise self._wrong(
-                f"has metrics {self.metrics!r}; they must be a JSON object, name -> finite number"
-            )
-        if not math.isfinite(self.reward):
-            raise self._wrong(f"has reward {self.reward}; it must be finite")
+        for column, problem in contradictions(vars(self)):
+            raise ValueError(f"trajectory {self.trajectory_id}: {column} {problem}")
 
-    def _wrong(self, what: str) -> ValueError:
-        return ValueError(f"trajectory {self.trajectory_id} {what}")
+
+def contradictions(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """(column, problem) for the columns of a row that contradict each other or what they mean."""
+    tokens = len(row["response_token_ids"])
+    for name in ("response_mask", "behaviour_logprobs"):
+        if len(row[name]) != tokens:
+            yield name, f"has {len(row[name])} values and response_token_ids {tokens}; they must be equal"
+    for index, bit in enumerate(row["response_mask"]):
+        if bit not in (0, 1):
+            yield "response_mask", f"value {index} is {bit}; allowed are 0 and 1"
+            break
+    for index, logprob in enumerate(row["behaviour_logprobs"]):
+        if not (math.isfinite(logprob) and logprob <= LOGPROB_TOLERANCE):
+            yield "behaviour_logprobs", f"value {index} is {logprob}; a log-probability is at most 0"
+            break
+    for name in ("prompt_token_ids", "response_token_ids"):
+        if any(token < 0 for token in row[name]):
+            yield name, "has a negative token id"
+    if not row["role"]:
+        yield "role", "is empty"
+    if row["metrics"] != NO_METRICS and not is_metrics(row["metrics"]):
+        yield "metrics", "must be a JSON object, name -> finite number"
+    if not math.isfinite(row["reward"]):
+        yield "reward", f"is {row['reward']}; it must be finite"
 
 
 def is_metrics(text: str) -> bool:

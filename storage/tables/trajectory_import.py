@@ -13,8 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.errors import InputError
-from storage.filesystem import store_errors
+from storage.errors import InputError, store_errors
 from storage.tables.row_links import Problems, Row, RowLinkChecks, row_problems, shown
 from storage.tables.trajectories import NO_METRICS, TRAJECTORY_SCHEMA, Trajectory
 from storage.texts import StorableTexts, counted

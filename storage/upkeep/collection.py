@@ -7,37 +7,22 @@ Qualifications stay: they are about an environment, which any run may use, and a
 from __future__ import annotations
 
 import shutil
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from storage.artifacts.manifest import Manifest
-from storage.artifacts.pruned import PRUNED
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
-from storage.errors import DamagedArtifact, StoreError
-from storage.filesystem import StoreRoot, list_names, open_root, store_errors
+from storage.errors import DamagedArtifact, StoreError, store_errors
+from storage.filesystem import StoreRoot, list_names, open_root
 from storage.lineage.graph import walk_inputs
 from storage.runs.locks import lock_collection
-from storage.runs.origin import OfflineOrigin, read_origin
 from storage.runs.run import RunStore
-from storage.upkeep.leftovers import (
-    Leftover,
-    half_pruned,
-    list_folders,
-    local_leftovers,
-    modified,
-    pruned_yet_there,
-    set_aside,
-    stray_files,
-    without_manifest,
-)
-from storage.upkeep.unrecorded import find_unrecorded
+from storage.upkeep.leftovers import Leftover, list_folders, local_leftovers, of_artifact, set_aside
+from storage.upkeep.runs import find_unrecorded, run_roots, undamaged
 
 _KEPT: tuple[ArtifactKind, ...] = ("qualification",)
 
@@ -81,19 +66,14 @@ def plan_collection(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
     # Ledgers are read after the listing: an artifact that is committed and recorded in between is either not
     # listed or reached.
     listed = list_folders(root, root.join("artifacts"))
-    reached = _reached(store, _roots(store_uri, runs))
+    reached = _reached(store, {each for name in runs for each in run_roots(store_uri, name)})
     unreached: dict[str, Manifest] = {}
     young = 0
     leftovers: list[Leftover] = []
     for (stage, artifact_id), files in listed.items():
-        manifest = reached.get(artifact_id) or _manifest(store, artifact_id, stage)
-        stray = without_manifest(root, files, manifest)
-        if stray and max(map(modified, stray.values())) < before:
-            leftovers += stray_files(root, root.join("artifacts", stage, artifact_id), stray, manifest)
-        if manifest is not None and PRUNED in files:
-            leftovers += pruned_yet_there(root, store, manifest, files)
-        if manifest is not None:
-            leftovers += half_pruned(root, store, manifest, files)
+        manifest = reached.get(artifact_id) or undamaged(store, artifact_id, stage)
+        folder = root.join("artifacts", stage, artifact_id)
+        leftovers += of_artifact(root, store, folder, files, manifest, before)
         if manifest is None or artifact_id in reached or manifest.kind in _KEPT:
             continue
         if manifest.finished_at < before:
@@ -162,19 +142,6 @@ def _run_names(root: StoreRoot, store_uri: str) -> list[str]:
     return runs
 
 
-def _roots(store_uri: str, runs: Sequence[str]) -> set[str]:
-    return {root for name in runs for root in run_roots(store_uri, name)}
-
-
-def run_roots(store_uri: str, name: str) -> set[str]:
-    """The artifacts that a run names: those of its ledger, and the checkpoint that it began from."""
-    roots = {entry.artifact_id for entry in RunStore(store_uri).open(name).recorded()}
-    origin = read_origin(store_uri, name)
-    if isinstance(origin, OfflineOrigin) and origin.checkpoint_id is not None:
-        roots.add(origin.checkpoint_id)
-    return roots
-
-
 def _reached(store: ArtifactStore, roots: Iterable[str]) -> dict[str, Manifest]:
     def find(artifact_id: str) -> Manifest | None:
         try:
@@ -197,13 +164,6 @@ def _require_whole_ledgers(store: ArtifactStore, names: Iterable[str]) -> None:
             raise StoreError(f"Nothing is removed: {unrecorded.sentence}")
 
 
-def _manifest(store: ArtifactStore, artifact_id: str, stage: str) -> Manifest | None:
-    try:
-        return store.find(artifact_id, stage)
-    except DamagedArtifact:
-        return None
-
-
 def _consumers_first(manifests: Mapping[str, Manifest]) -> list[Manifest]:
     ordered: dict[str, Manifest] = {}
 
@@ -218,51 +178,3 @@ def _consumers_first(manifests: Mapping[str, Manifest]) -> list[Manifest]:
                 ordered[artifact_id] = manifests[artifact_id]
                 path.pop()
     return list(ordered.values())[::-1]
-
-
-@dataclass(frozen=True)
-class RunUsage:
-    """Number of artifacts that a run reaches, and the bytes that they take in the store.
-
-    `own` are the bytes of artifacts that no other run reaches: garbage collection frees them when the run is
-    removed. `shared` are the bytes of the others.
-    """
-
-    artifacts: int
-    own: int
-    shared: int
-
-
-def usage_by_run(store_uri: str) -> dict[str, RunUsage]:
-    """The usage of every run of a store, by name. An artifact with a damaged manifest is counted, but its
-    inputs are not known. A run with a damaged record is left out: what it reaches is not known either.
-
-    Raises StoreError when the store cannot be read.
-    """
-    root, store = open_root(store_uri), ArtifactStore(store_uri)
-    sizes: Counter[str] = Counter()
-    for (_, artifact_id), files in list_folders(root, root.join("artifacts")).items():
-        sizes[artifact_id] += sum(int(info["size"]) for info in files.values())
-
-    @cache
-    def find(artifact_id: str) -> Manifest | None:
-        with suppress(DamagedArtifact):
-            return store.find(artifact_id)
-        return None
-
-    reached: dict[str, set[str]] = {}
-    for name in RunStore(store_uri).list():
-        try:
-            roots = run_roots(store_uri, name)
-        except StoreError:
-            continue
-        reached[name] = (roots | walk_inputs(find, sorted(roots)).manifests.keys()) & sizes.keys()
-    runs = Counter(artifact_id for ids in reached.values() for artifact_id in ids)
-    return {
-        name: RunUsage(
-            artifacts=len(ids),
-            own=sum(sizes[each] for each in ids if runs[each] == 1),
-            shared=sum(sizes[each] for each in ids if runs[each] > 1),
-        )
-        for name, ids in reached.items()
-    }

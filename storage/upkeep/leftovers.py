@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from storage.artifacts.layout import TRASH, upload_folder
+from storage.artifacts.artifact import KEPT_ROWS, PRUNED, is_half_record
+from storage.artifacts.layout import TRASH, abandoned, upload_folder
 from storage.artifacts.manifest import Manifest
-from storage.artifacts.pruned import KEPT_ROWS, is_half_record
-from storage.artifacts.staging import abandoned
 from storage.artifacts.store import ArtifactStore
-from storage.filesystem import StoreRoot, store_errors
+from storage.errors import store_errors
+from storage.filesystem import StoreRoot
 
 LeftoverKind = Literal[
     "staging of a dead process",
@@ -54,75 +54,53 @@ def list_folders(root: StoreRoot, folder: str) -> dict[tuple[str, str], dict[str
     return listed
 
 
-def without_manifest(
-    root: StoreRoot, files: Mapping[str, dict[str, Any]], manifest: Manifest | None
-) -> dict[str, dict[str, Any]]:
-    """Files of an artifact's folder that belong to no manifest.
+def of_artifact(
+    root: StoreRoot,
+    store: ArtifactStore,
+    folder: str,
+    files: Mapping[str, dict[str, Any]],
+    manifest: Manifest | None,
+    before: datetime,
+) -> list[Leftover]:
+    """Leftovers in an artifact's folder, whose `files` are given with fsspec's information.
 
-    For a local artifact with a manifest this is empty: it was published whole, and `lineage verify` reports
-    files that were added later.
+    Uploads that belong to no manifest, if all of their files are older than `before`; files that count as
+    pruned but that a kill left in place; and what a killed pruning left without a record.
     """
     if manifest is None:
-        return dict(files)
-    if root.local:
-        return {}
-    own = f"{upload_folder(manifest)}/"
-    return {path: info for path, info in files.items() if "/" in path and not path.startswith(own)}
-
-
-def stray_files(
-    root: StoreRoot, folder: str, stray: Mapping[str, dict[str, Any]], manifest: Manifest | None
-) -> list[Leftover]:
-    if manifest is None:
-        return [_leftover("without a manifest", folder, stray.values(), remote=not root.local)]
-    return [
-        _leftover(
-            "without a manifest",
-            f"{folder}/{upload}",
-            [info for path, info in stray.items() if path.startswith(f"{upload}/")],
-            remote=True,
-        )
-        for upload in sorted({path.split("/", 1)[0] for path in stray})
-    ]
-
-
-def pruned_yet_there(
-    root: StoreRoot, store: ArtifactStore, manifest: Manifest, files: Mapping[str, dict[str, Any]]
-) -> list[Leftover]:
-    """Files that count as pruned but that a kill left in place."""
-    folder = root.join("artifacts", manifest.stage, manifest.artifact_id)
+        return _if_old("without a manifest", folder, files, before, remote=not root.local)
+    # A local artifact was published whole, and `lineage verify` reports files that were added later.
     own = "" if root.local else f"{upload_folder(manifest)}/"
-    return [
-        _leftover("pruned, and still there", f"{folder}/{path}", [files[path]], remote=not root.local)
-        for path in (own + file.path for file in store.pruned(manifest).files)
-        if path in files
+    uploads: dict[str, dict[str, dict[str, Any]]] = {}
+    for path, info in files.items():
+        if "/" in path and not path.startswith(own):
+            uploads.setdefault(path.split("/", 1)[0], {})[path] = info
+    found = [
+        leftover
+        for name in sorted(uploads)
+        for leftover in _if_old("without a manifest", f"{folder}/{name}", uploads[name], before, remote=True)
     ]
-
-
-def half_pruned(
-    root: StoreRoot, store: ArtifactStore, manifest: Manifest, files: Mapping[str, dict[str, Any]]
-) -> list[Leftover]:
-    """Files of kept rows that a killed pruning left without a record, and half-written records."""
-    folder = root.join("artifacts", manifest.stage, manifest.artifact_id)
-    own = "" if root.local else f"{upload_folder(manifest)}/"
-    found = [path for path in files if path.startswith(f"{own}{KEPT_ROWS}/") or is_half_record(path)]
-    if not found:
-        return []
-    recorded = {f"{own}{file.kept.path}" for file in store.pruned(manifest).files if file.kept is not None}
-    return [
-        _leftover("half pruned", f"{folder}/{path}", [files[path]], remote=not root.local)
-        for path in found
-        if path not in recorded
-    ]
+    half = {path for path in files if path.startswith(f"{own}{KEPT_ROWS}/") or is_half_record(path)}
+    if half or PRUNED in files:
+        pruned = store.pruned(manifest).files
+        half -= {f"{own}{file.kept.path}" for file in pruned if file.kept is not None}
+        kinds: dict[str, LeftoverKind] = {own + file.path: "pruned, and still there" for file in pruned}
+        kinds |= dict.fromkeys(half, "half pruned")
+        found += [
+            _leftover(kind, f"{folder}/{path}", [files[path]], remote=not root.local)
+            for path, kind in kinds.items()
+            if path in files
+        ]
+    return found
 
 
 def set_aside(root: StoreRoot, before: datetime) -> list[Leftover]:
     return [
-        _leftover(
-            "set aside as damaged", root.join("damaged", stage, name), files.values(), remote=not root.local
-        )
+        leftover
         for (stage, name), files in list_folders(root, root.join("damaged")).items()
-        if max(map(modified, files.values())) < before
+        for leftover in _if_old(
+            "set aside as damaged", root.join("damaged", stage, name), files, before, remote=not root.local
+        )
     ]
 
 
@@ -165,7 +143,15 @@ def _leftover(kind: LeftoverKind, path: str, files: Iterable[Mapping[str, Any]],
     return Leftover(kind, path, len(sizes), sum(sizes), remote)
 
 
-def modified(info: Mapping[str, Any]) -> datetime:
+def _if_old(
+    kind: LeftoverKind, path: str, files: Mapping[str, dict[str, Any]], before: datetime, *, remote: bool
+) -> list[Leftover]:
+    """Files as one leftover if there are some, and all are older than `before`."""
+    old = bool(files) and max(map(_modified, files.values())) < before
+    return [_leftover(kind, path, files.values(), remote=remote)] if old else []
+
+
+def _modified(info: Mapping[str, Any]) -> datetime:
     """When a file was written, by fsspec's information about a local file or an object."""
     if "mtime" in info:
         return datetime.fromtimestamp(info["mtime"], UTC)

@@ -6,17 +6,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from storage.artifacts.artifact import present_files
 from storage.artifacts.manifest import FileEntry, Manifest
-from storage.artifacts.pruned import present_files
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.filesystem import open_root
 from storage.lineage.graph import START, ArtifactGraph, walk_inputs
 from storage.runs.ledger import LedgerEntry, latest_entries
 from storage.runs.locks import lock_collection
-from storage.runs.origin import OfflineOrigin, read_origin
 from storage.runs.run import Run, RunStore
 from storage.upkeep.rules import Kept, RetentionRule
+from storage.upkeep.runs import begun_with, run_roots
 
 _FILES: Mapping[Kept, tuple[ArtifactKind, str]] = {
     "checkpoints": ("checkpoint", "model/*.safetensors"),
@@ -54,7 +54,7 @@ def plan_retention(
         runs.open(run_name)
     stages = {name: _current(store, runs.open(name).recorded()) for name in runs.list()}
     named = {name: {entry.artifact_id for entry in runs.open(name).stages()} for name in stages}
-    begun_from = _beginnings(store_uri, stages)
+    begun_from = {each for name in stages for each in begun_with(store_uri, name)}
     planned: list[PlannedPruning] = []
     for kind, rule in rules.items():
         offered: set[str] = set()
@@ -116,7 +116,8 @@ class RunRetention:
         if not offered:
             return []
         self.run.require_lock()
-        kept = self._kept_by_others()
+        others = (name for name in RunStore(self.store.uri).list() if name != self.run.name)
+        kept = {each for name in others for each in run_roots(self.store.uri, name)}
         done = []
         for kind, artifact_id in offered:
             if artifact_id in kept:
@@ -130,12 +131,6 @@ class RunRetention:
     def came_back(self, artifact_id: str) -> None:
         """Count an artifact, which was made again, as having files to lose."""
         self._settled = {each for each in self._settled if each[1] != artifact_id}
-
-    def _kept_by_others(self) -> set[str]:
-        runs = RunStore(self.store.uri)
-        others = {name: runs.open(name).recorded() for name in runs.list() if name != self.run.name}
-        named = {entry.artifact_id for entries in others.values() for entry in entries}
-        return named | _beginnings(self.store.uri, others)
 
 
 def offered_by(entries: Iterable[LedgerEntry], kind: Kept, rule: RetentionRule) -> set[str]:
@@ -181,16 +176,6 @@ def files_of(manifest: Manifest, kind: Kept) -> list[FileEntry]:
 def rules_about(kind: ArtifactKind) -> list[Kept]:
     """Kinds of rules that are about artifacts of a kind."""
     return [kept for kept, (about, _) in _FILES.items() if about == kind]
-
-
-def _beginnings(store_uri: str, runs: Iterable[str]) -> set[str]:
-    """Ids of checkpoints of other runs that offline runs, on stored rollouts, begin with."""
-    origins = [read_origin(store_uri, name) for name in runs]
-    return {
-        origin.checkpoint_id
-        for origin in origins
-        if isinstance(origin, OfflineOrigin) and origin.checkpoint_id is not None
-    }
 
 
 def _pruning_of(

@@ -10,22 +10,21 @@ from typing import Any
 
 import polars as pl
 
-from storage.artifacts.integrity import Problems
-from storage.artifacts.manifest import Manifest
-from storage.artifacts.pruned import PrunedFile
+from storage.artifacts.artifact import PrunedFile
+from storage.artifacts.manifest import Manifest, Problems
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact
 from storage.lineage.graph import Visit, walk_inputs
 from storage.lineage.rows import LineageRows, RowKind
 from storage.lineage.trained_on import record_file
 from storage.memory.checksums import IndexChecksums
-from storage.memory.index import EMPTY_MEMORY, MemoryIndex, index_folder
-from storage.memory.requests import REQUEST_STAGE
+from storage.memory.index import MemoryIndex, index_folder
+from storage.memory.versions import EMPTY_MEMORY, REQUEST_STAGE
+from storage.runs.documents import read_origin
 from storage.runs.ledger import LedgerEntry
-from storage.runs.origin import read_origin
 from storage.runs.run import Run, RunStore
-from storage.tables.training_record import scan_training_records
-from storage.upkeep.unrecorded import find_unrecorded
+from storage.tables.training import scan_training_records
+from storage.upkeep.runs import find_unrecorded
 
 
 def mend_run(store: ArtifactStore, name: str, config: Mapping[str, Any]) -> list[str]:
@@ -263,7 +262,7 @@ def _memory_problems(store: ArtifactStore, run: Run, manifests: list[Manifest]) 
     """Check the memory's table. It is made from the artifacts when it is searched, so it may be absent or
     behind, but never different."""
     folder = index_folder(store.uri, run.name)
-    memories = {m.artifact_id for m in manifests if any(entry.table == "memory" for entry in m.files)}
+    memories = {manifest.artifact_id for manifest in manifests if manifest.tables("memory")}
     versions = [entry.artifact_id for entry in run.stages() if entry.artifact_id in memories]
     index = MemoryIndex(folder, store)
     if not versions or not index.exists:

@@ -10,8 +10,8 @@ from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
 
+from storage.artifacts.artifact import PRUNED
 from storage.artifacts.manifest import MANIFEST
-from storage.artifacts.pruned import PRUNED
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
 from storage.upkeep.verification import verify_run

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from storage.artifacts.store import ArtifactStore
-from storage.memory.chain import latest_version, read_chain, scan_entries
+from storage.memory.chain import read_chain, scan_entries
+from storage.memory.versions import latest_version
 from storage.runs.run import RunStore
 from tests.command_line.invoke import FinishedRun, invoke
 from tests.command_line.killing import content, problems, run_killed

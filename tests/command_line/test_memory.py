@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from erl_pipeline.stages.columns import ENTRIES
-from storage.runs.ledger import record_bytes
+from storage.artifacts.sealing import record_bytes
 from tests.command_line.invoke import FinishedRun, invoke
 
 

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from command_line.ui.access import access_for
 from command_line.ui.app import create_app
-from storage.runs.ledger import record_bytes
+from storage.artifacts.sealing import record_bytes
 from storage.runs.run import RunStore
 from tests.command_line.invoke import FinishedRun, invoke
 

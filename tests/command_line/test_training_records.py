@@ -8,7 +8,7 @@ import pytest
 
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
-from storage.tables.training_record import TRAINING_RECORD_FILE, scan_training_records
+from storage.tables.training import TRAINING_RECORD_FILE, scan_training_records
 from tests.command_line.invoke import FinishedRun, invoke
 from tests.training_stores import TrainingStore, write_training_store
 

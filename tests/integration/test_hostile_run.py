@@ -25,7 +25,7 @@ from erl_pipeline.qualification.hostile_answers import hostile_answers
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
-from storage.tables.training_record import TRAINING_RECORD_FILE, scan_training_records
+from storage.tables.training import TRAINING_RECORD_FILE, scan_training_records
 from storage.tables.trajectories import read_trajectories, said, says, scan_trajectories
 from storage.texts import REPLACED_TEXTS, read_json
 from storage.upkeep.verification import verify_run

@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from storage.artifacts.staging import StagingFolder
+from storage.artifacts.layout import StagingFolder
 from storage.artifacts.store import ArtifactStore
 from tests.integration.killing import writers
 

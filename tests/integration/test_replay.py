@@ -20,9 +20,9 @@ from erl_pipeline.runs.branch import begin_branch
 from erl_pipeline.stages.training.replayed_rows import REPLAYED_FILE
 from storage.artifacts.store import ArtifactStore
 from storage.lineage import downstream, upstream
-from storage.runs.origin import BranchOrigin
+from storage.runs.documents import BranchOrigin
 from storage.runs.run import RunStore
-from storage.tables.training_record import TRAINING_RECORD_FILE
+from storage.tables.training import TRAINING_RECORD_FILE
 from storage.tables.trajectories import read_trajectories
 from storage.upkeep.verification import verify_run
 from tests.erl_pipeline.runs.small_runs import SMALL, go, hashes, ids, small

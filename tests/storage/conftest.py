@@ -15,10 +15,9 @@ import pytest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import Artifact, ArtifactStore
 from storage.filesystem import open_root
-from storage.memory.embedder import Embedder
-from storage.memory.entries import MemoryEntry, write_delta
+from storage.memory.entries import Embedder, MemoryEntry, write_delta
 from storage.runs.run import Run, RunStore
-from storage.tables.sft import SftRow, write_sft_rows
+from storage.tables.training import SftRow, write_sft_rows
 from storage.tables.trajectories import Trajectory, write_trajectories
 from tests.embedders import WordEmbedder
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 from storage.errors import EngineError
-from storage.links import open_to_write
+from storage.filesystem import open_to_write
 
 _TAIL_LINES = 30
 _TAIL_BYTES = 32768

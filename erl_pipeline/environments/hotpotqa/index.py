@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from storage.memory.embedder import Embedder
+    from storage.memory.entries import Embedder
     from storage.memory.search import Ranked
 
 INDEXED_PASSAGES = 200_000

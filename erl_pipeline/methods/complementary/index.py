@@ -88,11 +88,9 @@ def _compute(call: StageCall[IndexExperienceSettings]) -> StageResult:
     """Write how the memory changes. A new text becomes an entry; one that the memory has gives its entry more
     support. Updates replace their parents, entries that were shown get evidence from the attempts that saw
     them, and a full memory evicts."""
-    from storage.memory.chain import EMPTY_MEMORY
-    from storage.memory.changes import plan_change, write_change
-    from storage.memory.credit import evidence
-    from storage.memory.selection import MemoryLimits
-    from storage.memory.use import memory_searches
+    from storage.memory.changes import MemoryLimits, plan_change, write_change
+    from storage.memory.credit import evidence, memory_searches
+    from storage.memory.versions import EMPTY_MEMORY
 
     settings, version = call.settings, call.artifact_id
     keep, iteration = settings.keep, call.index["iteration"]

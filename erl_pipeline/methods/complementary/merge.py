@@ -147,8 +147,7 @@ def _slice(config: RunConfig, _sources: Sources) -> MergeSettings:
 def _compute(call: StageCall[MergeSettings]) -> StageResult:
     """Merge the entries of each task type. All task types advance in lockstep, so that their requests are
     answered together."""
-    from storage.memory.changes import plan_change, write_change
-    from storage.memory.selection import MemoryLimits
+    from storage.memory.changes import MemoryLimits, plan_change, write_change
     from storage.tables.trajectories import write_trajectories
 
     settings, iteration = call.settings, call.index["iteration"]

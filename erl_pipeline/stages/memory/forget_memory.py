@@ -8,7 +8,7 @@ from erl_pipeline.config.base import Settings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.memory.index_memory import INDEX_MEMORY
 from erl_pipeline.stages.names import MEMORY
-from storage.memory.requests import FORGET_STAGE, FORGET_VERSION, REQUEST_INPUT
+from storage.memory.versions import FORGET_STAGE, FORGET_VERSION, REQUEST_INPUT
 
 if TYPE_CHECKING:
     from erl_pipeline.plan.planner import Planner

@@ -37,11 +37,9 @@ def _compute(call: StageCall[IndexSettings]) -> StageResult:
     The artifact holds the changes; the LanceDB table of the run is derived from these artifacts, and can
     always be rebuilt from them.
     """
-    from storage.memory.chain import EMPTY_MEMORY, PARENT_INPUT
-    from storage.memory.changes import plan_change, write_change
-    from storage.memory.credit import evidence, observations
-    from storage.memory.selection import MemoryLimits
-    from storage.memory.use import memory_searches
+    from storage.memory.changes import MemoryLimits, plan_change, write_change
+    from storage.memory.credit import evidence, memory_searches, observations
+    from storage.memory.versions import EMPTY_MEMORY, PARENT_INPUT
     from storage.tables.trajectories import read_trajectories
 
     settings, version = call.settings, call.artifact_id

@@ -245,7 +245,7 @@ def _warn_of_silent_judge(call: StageCall[Any], played: PlayedEpisodes) -> None:
 def _retrieve(call: StageCall[Any], settings: PlaySettings, memory: Artifact | None) -> Retrieve:
     """Answers retrievals from a memory version."""
     from erl_pipeline.episodes.context import RetrievalRequest, nothing_remembered
-    from storage.memory.scoring import Scoring
+    from storage.memory.search import Scoring
     from storage.memory.view import MemoryHit
 
     how = settings.retrieval

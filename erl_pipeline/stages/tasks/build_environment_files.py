@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from erl_pipeline.environments.dependencies import Embedders
     from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.sources import Sources
-    from storage.memory.embedder import Embedder
+    from storage.memory.entries import Embedder
 
 BUILT_FILES = "built_files"
 """Name of the input of a task set that holds the files with which its tasks are opened."""

@@ -14,7 +14,7 @@ from erl_pipeline.trainers.sequences import DISTILLED
 from storage.tables.scored import is_scored
 
 if TYPE_CHECKING:
-    from storage.tables.sft import SftRow
+    from storage.tables.training import SftRow
     from storage.tables.trajectories import Trajectory
 
 DATASET = "sft.parquet"
@@ -45,7 +45,7 @@ class DistillationSettings(Settings):
 
 def _compute(call: StageCall[DistillationSettings]) -> StageResult:
     """Write the dataset: attempts that went well, on the prompt of the first attempt of their episode."""
-    from storage.tables.sft import write_sft_rows
+    from storage.tables.training import write_sft_rows
     from storage.tables.trajectories import read_trajectories
 
     files = trajectory_files(call.inputs[ROLLOUTS], call.resources.store)
@@ -133,7 +133,7 @@ def _sft_row(
 ) -> SftRow:
     """The response of `row` on the prompt of `asked`, in the episode that `first` began."""
     from erl_pipeline.episodes.rows import opening_messages
-    from storage.tables.sft import SftRow
+    from storage.tables.training import SftRow
 
     return SftRow(
         sft_row_id=row_id,

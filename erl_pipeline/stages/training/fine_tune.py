@@ -93,7 +93,7 @@ def _slice(config: RunConfig, _sources: Sources) -> FineTuneSettings:
 def _compute(call: StageCall[FineTuneSettings]) -> StageResult:
     """Take supervised steps on the datasets. Without rows the weights do not change, but are committed
     too."""
-    from storage.tables.sft import read_sft_rows
+    from storage.tables.training import read_sft_rows
 
     # Sorted by name, the datasets go from the newest to the oldest.
     datasets = [call.inputs[name] for name in sorted(call.inputs) if name.startswith(NEWEST)]

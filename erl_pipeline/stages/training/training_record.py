@@ -11,7 +11,7 @@ from storage.tables.scored import NOT_SCORED, NotScored
 
 if TYPE_CHECKING:
     from erl_pipeline.trainers.sequences import TrainingSequence
-    from storage.tables.sft import SftRow
+    from storage.tables.training import SftRow
     from storage.tables.trajectories import Trajectory
 
 _NEVER_TRAINED = SequenceRecord(weight=0.0, not_trained="never_trained")
@@ -31,7 +31,7 @@ def reinforcement_rows(
 
     Raises ValueError where the trainer reported more or fewer than it was given.
     """
-    from storage.tables.training_record import REINFORCEMENT
+    from storage.tables.training import REINFORCEMENT
 
     # Matched by position: a trajectory that is replayed can occur twice.
     given = [row for row in trainable(trajectories) if row.trajectory_id not in old]
@@ -69,7 +69,7 @@ def supervised_rows(
 ) -> Iterator[Mapping[str, Any]]:
     """A row for each row of a dataset; all arguments are in the same order. Raises as
     `reinforcement_rows`."""
-    from storage.tables.training_record import SUPERVISED
+    from storage.tables.training import SUPERVISED
 
     for row, sequence, record in zip(rows, sequences, records, strict=True):
         yield {

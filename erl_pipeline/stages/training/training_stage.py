@@ -177,7 +177,7 @@ def training_result(
         record: the rows of the training record.
         counters: what the stage itself has counted.
     """
-    from storage.tables.training_record import TRAINING_RECORD_FILE, write_training_record
+    from storage.tables.training import TRAINING_RECORD_FILE, write_training_record
 
     trainer.save(call.folder)
     recorded = write_training_record(call.folder / TRAINING_RECORD_FILE, record)

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage.artifacts.store import ArtifactStore
-from storage.errors import InputError, PipelineError
-from storage.filesystem import store_errors
+from storage.errors import InputError, PipelineError, store_errors
 from storage.runs.run import Run
 
 if TYPE_CHECKING:

@@ -54,14 +54,13 @@ from erl_pipeline.views.report.tables import (
 from erl_pipeline.views.report.templating import static_text, templates
 from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
-from storage.filesystem import open_root
+from storage.filesystem import open_root, open_to_write, refuse_linked_path
 from storage.lineage.graph import walk_inputs
-from storage.links import open_to_write, refuse_linked_path
-from storage.memory.chain import ENTRIES_FILE, PARENT_INPUT
+from storage.memory.chain import ENTRIES_FILE
 from storage.memory.entries import scan_deltas
-from storage.runs.origin import BranchOrigin, OfflineOrigin, read_origin
+from storage.memory.versions import PARENT_INPUT
+from storage.runs.documents import BranchOrigin, OfflineOrigin, read_origin, read_warnings
 from storage.runs.run import Run
-from storage.runs.warnings import read_warnings
 from storage.tables.scored import was_scored
 from storage.tables.trajectories import scan_trajectories
 from storage.texts import storable

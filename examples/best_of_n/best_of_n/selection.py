@@ -46,7 +46,7 @@ def _best(rows: Sequence[Trajectory], settings: SelectionSettings) -> list[Traje
 def _compute(call: StageCall[SelectionSettings]) -> StageResult:
     """Write the best attempts as supervised rows, each on its own prompt."""
     # Imported here, so that a plan can be made without them.
-    from storage.tables.sft import write_sft_rows
+    from storage.tables.training import write_sft_rows
     from storage.tables.trajectories import read_trajectories
 
     rollouts = read_trajectories(trajectory_files(call.inputs[ROLLOUTS], call.resources.store))

@@ -6,8 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from storage.artifacts.integrity import parse_manifest
-from storage.artifacts.manifest import Manifest
+from storage.artifacts.manifest import Manifest, parse_manifest
 from storage.runs.run import RunStore
 from tests.command_line.invoke import Result, invoke
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from storage.artifacts.integrity import parse_manifest
+from storage.artifacts.manifest import parse_manifest
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
 from tests.command_line.invoke import invoke

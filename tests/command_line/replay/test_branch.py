@@ -12,7 +12,7 @@ import pytest
 
 from erl_pipeline.policies.embedding import SentenceEmbedder
 from storage.artifacts.store import ArtifactStore
-from storage.memory.chain import latest_version
+from storage.memory.versions import latest_version
 from storage.memory.view import ReflectionMemory
 from storage.runs.run import RunStore
 from tests.command_line.invoke import FinishedRun, invoke

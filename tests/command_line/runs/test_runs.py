@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.stages.columns import HELD_OUT
-from storage.runs.ledger import record_bytes
+from storage.artifacts.sealing import record_bytes
 from storage.runs.run import RunStore
 from tests.command_line.invoke import FinishedRun, invoke
 

@@ -15,8 +15,7 @@ from storage.memory.chain import ENTRIES_FILE
 from storage.memory.entries import MEMORY
 from storage.runs.run import RunStore
 from storage.tables.parquet import write_rows
-from storage.tables.sft import SFT
-from storage.tables.training_record import SUPERVISED
+from storage.tables.training import SFT, SUPERVISED
 from storage.tables.trajectories import TRAJECTORIES
 from tests.command_line.invoke import SMALL
 from tests.histories import entry_row, sft_row, trajectory_row

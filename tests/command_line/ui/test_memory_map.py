@@ -14,8 +14,7 @@ from command_line.ui.memory import project
 from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
 from storage.memory.chain import held_entries, held_rows, read_chain
-from storage.memory.entries import MEMORY
-from storage.memory.entry_files import EntryFiles
+from storage.memory.entries import MEMORY, EntryFiles
 from storage.memory.operations import Operation, write_operations
 from storage.tables.parquet import write_rows
 from tests.command_line.ui.clients import client, main_text

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from storage.artifacts.sealing import record_bytes
 from storage.filesystem import open_root
-from storage.runs.ledger import record_bytes
 from storage.runs.locks import lock_collection
 from tests.command_line.ui.clients import client, main_text
 from tests.command_line.ui.stores import HOSTILE, write_hostile_store, write_page_store

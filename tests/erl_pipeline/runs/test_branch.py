@@ -18,7 +18,7 @@ from erl_pipeline.runs.planning import plan_as_made
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, InputError
-from storage.runs.origin import BranchOrigin, OfflineOrigin, read_origin
+from storage.runs.documents import BranchOrigin, OfflineOrigin, read_origin
 from storage.runs.run import RunStore
 from tests.erl_pipeline.runs.small_runs import DECOUPLED, Notes, go, hashes, ids, small
 

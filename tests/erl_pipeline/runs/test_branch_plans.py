@@ -10,7 +10,7 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.plan import Plan
 from erl_pipeline.runs.run_plans import plan_branch, plan_offline, plan_run, shared_stages
 from storage.errors import ConfigError, InputError
-from storage.runs.origin import BranchOrigin, OfflineOrigin
+from storage.runs.documents import BranchOrigin, OfflineOrigin
 from tests.erl_pipeline.runs.planned_runs import DECOUPLED, SOURCES, at, config, ids, inputs, plan, stages
 
 

@@ -10,9 +10,8 @@ import pytest
 from erl_pipeline.runs.config import is_blank, refuse_other_settings, run_config
 from erl_pipeline.runs.driver import open_run
 from storage.errors import ConfigError, InputError
-from storage.runs.origin import BranchOrigin, write_origin
+from storage.runs.documents import BranchOrigin, RunWarning, read_warnings, record_warning, write_origin
 from storage.runs.run import RunStore
-from storage.runs.warnings import RunWarning, read_warnings, record_warning
 from tests.erl_pipeline.runs.planned_runs import config
 from tests.erl_pipeline.runs.small_runs import Notes, small
 

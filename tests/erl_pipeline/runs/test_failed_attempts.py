@@ -20,7 +20,7 @@ from erl_pipeline.stages.rollouts import generate_rollouts
 from erl_pipeline.stages.rollouts.playing import play_episodes
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
-from storage.tables.training_record import TRAINING_RECORD_FILE
+from storage.tables.training import TRAINING_RECORD_FILE
 from tests.erl_pipeline.runs.small_runs import SMALL, go, hashes, ids, small
 
 FAILED = "environment_error"

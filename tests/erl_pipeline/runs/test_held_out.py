@@ -20,7 +20,7 @@ from erl_pipeline.runs.import_trajectories import import_trajectories
 from erl_pipeline.stages.evaluation.evaluate import EVALUATION, WITH_MEMORY
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.runs.origin import OfflineOrigin
+from storage.runs.documents import OfflineOrigin
 from storage.runs.run import RunStore
 from storage.upkeep.verification import verify_run
 from tests.erl_pipeline.runs.small_runs import DECOUPLED, SMALL, Notes, go, ids, small

@@ -30,10 +30,10 @@ from erl_pipeline.views.report.page import example_episodes
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
 from storage.lineage import explain
-from storage.memory.use import memory_searches, rollout_files
+from storage.memory.credit import memory_searches, rollout_files
 from storage.runs.run import RunStore
 from storage.tables.scored import NOT_SCORED, was_scored
-from storage.tables.training_record import TRAINING_RECORD_FILE
+from storage.tables.training import TRAINING_RECORD_FILE
 from storage.tables.trajectories import read_trajectories, scan_trajectories
 from tests.command_line.ui.clients import client, main_text
 from tests.erl_pipeline.runs.planned_runs import SOURCES

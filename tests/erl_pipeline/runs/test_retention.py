@@ -21,10 +21,10 @@ from erl_pipeline.runs.driver import open_run
 from erl_pipeline.runs.on_request import evaluate_on_request
 from erl_pipeline.runs.retention import retain_run, still_needed
 from erl_pipeline.runs.run_plans import plan_run
-from storage.artifacts import removal
+from storage.artifacts import writing
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, RunBusy
-from storage.runs.origin import BranchOrigin, OfflineOrigin
+from storage.runs.documents import BranchOrigin, OfflineOrigin
 from storage.runs.run import RunStore
 from storage.upkeep.collection import collect
 from storage.upkeep.verification import verify_run
@@ -95,7 +95,7 @@ def test_a_kill_while_files_go_leaves_a_sound_store_and_the_run_goes_on(
 
     for step in ("replace_file", "remove"):  # before the record is written, and before the files are removed
         with monkeypatch.context() as patched:
-            patched.setattr(removal, step, killed)
+            patched.setattr(writing, step, killed)
             with pytest.raises(KeyboardInterrupt):
                 go(small(retention={"trajectories": 1}), store, 3)
         artifacts = ArtifactStore(str(store))

@@ -8,7 +8,7 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.plan import Plan
 from erl_pipeline.runs.run_plans import plan_branch
 from storage.errors import ConfigError
-from storage.runs.origin import BranchOrigin
+from storage.runs.documents import BranchOrigin
 from tests.erl_pipeline.runs.planned_runs import (
     DECOUPLED,
     SMALL,

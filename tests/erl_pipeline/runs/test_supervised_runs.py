@@ -14,7 +14,7 @@ from erl_pipeline.runs.audit import audit
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
-from storage.tables.sft import read_sft_rows
+from storage.tables.training import read_sft_rows
 from storage.upkeep.verification import verify_run
 from tests.erl_pipeline.runs.small_runs import go, hashes, ids, small
 

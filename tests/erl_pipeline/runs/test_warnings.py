@@ -15,8 +15,8 @@ from erl_pipeline.runs.report import write_run_report
 from erl_pipeline.runs.warnings import rollout_warnings, settings_warnings, update_warnings
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, StoreError
+from storage.runs.documents import read_warnings
 from storage.runs.run import RunStore
-from storage.runs.warnings import read_warnings
 from tests.erl_pipeline.runs.small_runs import go, ids, small
 from tests.stage_records import stage_record
 

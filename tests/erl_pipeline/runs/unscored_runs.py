@@ -22,7 +22,7 @@ from erl_pipeline.stages.names import MEMORY, TASKS, TRAINING
 from erl_pipeline.stages.rollouts import counts, generate_rollouts
 from erl_pipeline.stages.rollouts.playing import play_episodes
 from erl_pipeline.stages.tasks.prepare_tasks import read_tasks
-from storage.runs.origin import OfflineOrigin
+from storage.runs.documents import OfflineOrigin
 from storage.tables.scored import NOT_SCORED
 from storage.tables.trajectories import FREE, GUIDED, Trajectory
 from tests.erl_pipeline.runs.small_runs import go, small

@@ -34,7 +34,7 @@ from erl_pipeline.stages.training.build_distillation import (
 )
 from storage.artifacts.artifact import Artifact
 from storage.errors import InputError
-from storage.tables.sft import read_sft_rows
+from storage.tables.training import read_sft_rows
 from storage.tables.trajectories import FREE, GUIDED, Trajectory, write_trajectories
 from tests.erl_pipeline.episodes.script import play
 from tests.erl_pipeline.stages.calls import Bench

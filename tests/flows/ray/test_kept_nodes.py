@@ -23,7 +23,7 @@ from flows.ray.runner import RAY
 from flows.ray.settings import RayConfig
 from storage.artifacts.recipe import Recipe
 from storage.errors import ConfigError
-from storage.tables.sft import write_sft_rows
+from storage.tables.training import write_sft_rows
 from tests.erl_pipeline.stages.calls import Bench
 from tests.erl_pipeline.trainers.fsdp2.nodes import ranks_below
 from tests.erl_pipeline.trainers.fsdp2.stopped import ROW

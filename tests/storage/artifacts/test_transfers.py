@@ -67,8 +67,7 @@ def test_a_file_is_cut_into_parts_of_sixteen_mebibytes() -> None:
         (16_777_216, 33_554_432),
         (33_554_432, 33_554_433),
     ]
-    empty = FileEntry(path="empty", sha256="", bytes=0)
-    assert [(part.start, part.end) for part in parts_of(empty)] == [(0, 0)]
+    assert not list(parts_of(FileEntry(path="empty", sha256="", bytes=0)))
 
 
 def test_processes_of_one_machine_download_once(
@@ -100,7 +99,7 @@ def test_processes_of_one_machine_download_once(
     for reader in readers:
         assert reader.communicate()[0] == "33554433\n"
     asked = [path.rsplit("/", 1)[-1] for path in server.requests("GET", f"/{tmp_path.name}/artifacts/")]
-    assert (asked.count("weights"), asked.count("config.json"), asked.count(".parts.json")) == (3, 1, 1)
+    assert (asked.count("weights"), asked.count("config.json")) == (3, 1)
 
 
 def test_a_limit_holds_and_what_left_is_asked_for_again(
@@ -123,14 +122,15 @@ def test_a_limit_holds_and_what_left_is_asked_for_again(
     assert of_each == [2, 1, 1]
 
 
-def test_a_damaged_part_is_named(object_store_uri: str, elsewhere: Callable[[], ArtifactStore]) -> None:
-    """Bytes 5 to 8 of ten, in three parts, of which the last has two."""
+def test_a_damaged_file_is_named(object_store_uri: str, elsewhere: Callable[[], ArtifactStore]) -> None:
+    """The sixth of ten bytes, in the second of three parts."""
     store = elsewhere()
     commit(store, {"weights": b"0123456789", "small": b"abc"})
     open_root(object_store_uri).fs.pipe_file(in_bucket(object_store_uri, "weights"), b"01234!6789")
     (problem,) = store.verify(RECIPE.artifact_id)
-    assert "bytes 4 to 7 (part 2 of 3) of weights has SHA-256" in problem
-    with pytest.raises(DamagedArtifact, match=r"bytes 4 to 7 \(part 2 of 3\) of weights has SHA-256"):
+    assert "/weights has SHA-256" in problem
+    assert "small" not in problem
+    with pytest.raises(DamagedArtifact, match="/weights has SHA-256"):
         elsewhere().open(RECIPE.artifact_id)
 
 
@@ -146,34 +146,35 @@ def test_files_of_another_length_or_none_are_named(
         elsewhere().open(RECIPE.artifact_id)
 
 
-def test_a_part_that_came_damaged_is_fetched_again(
+def test_a_file_that_came_damaged_is_fetched_again(
     object_store_uri: str, elsewhere: Callable[[], ArtifactStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit(elsewhere(), {"weights": b"0123456789", "empty": b""})
+    """The first time a part has another byte, or another length; other files are fetched once."""
+    commit(elsewhere(), {"weights": b"0123456789", "cut": b"abcde", "whole": b"abc", "empty": b""})
     other = elsewhere()
     fs = open_root(object_store_uri).fs
     send, asked = fs.cat_file, []
 
     def damage_once(path: str, start: int | None = None, end: int | None = None) -> bytes:
-        asked.append((start, end))
+        part = (path.rsplit("/", 1)[-1], start)
+        asked.append(part)
         content: bytes = send(path, start=start, end=end)
-        return b"456" if asked.count((4, 8)) == 1 and start == 4 else content
+        damaged = {("weights", 4): b"4!67", ("cut", 0): b"ab"}
+        return damaged[part] if asked.count(part) == 1 and part in damaged else content
 
     monkeypatch.setattr(fs, "cat_file", damage_once)
     opened = other.open(RECIPE.artifact_id)
     assert opened.path("weights").read_bytes() == b"0123456789"
+    assert opened.path("cut").read_bytes() == b"abcde"
     assert opened.path("empty").read_bytes() == b""
-    assert sorted(each for each in asked if each != (None, None)) == [(0, 4), (4, 8), (4, 8), (8, 10)]
-
-
-def test_a_list_of_parts_that_was_changed_is_named(
-    object_store_uri: str, elsewhere: Callable[[], ArtifactStore]
-) -> None:
-    commit(elsewhere(), {"weights": b"0123456789"})
-    fs, path = open_root(object_store_uri).fs, in_bucket(object_store_uri, ".parts.json")
-    fs.pipe_file(path, fs.cat_file(path).replace(b"part_bytes", b"part_Bytes"))
-    with pytest.raises(DamagedArtifact, match=r"\.parts\.json was changed after it was written\."):
-        elsewhere().open(RECIPE.artifact_id)
+    assert {part: asked.count(part) for part in asked if part[1] is not None} == {
+        ("weights", 0): 2,
+        ("weights", 4): 2,
+        ("weights", 8): 2,
+        ("cut", 0): 2,
+        ("cut", 4): 2,
+        ("whole", 0): 1,
+    }
 
 
 def test_an_error_of_the_store_is_told_and_leaves_no_copy(

@@ -27,7 +27,7 @@ def test_what_did_not_change_is_not_hashed_again(file: Path, monkeypatch: pytest
     store = WatchedStore(str(file.parents[3]))
     artifact = store.open(file.parent.name)
     path = store.open_file(artifact.manifest, "file")
-    monkeypatch.setattr("storage.artifacts.integrity.sha256_file", lambda path: pytest.fail("hashed"))
+    monkeypatch.setattr("storage.artifacts.manifest.sha256_file", lambda path: pytest.fail("hashed"))
     assert store.open(file.parent.name) is artifact
     assert store.open_file(artifact.manifest, "file") == path
 

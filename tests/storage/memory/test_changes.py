@@ -10,14 +10,12 @@ import pytest
 
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
-from storage.memory.chain import EMPTY_MEMORY, held_entries, read_chain, remaining, states
-from storage.memory.changes import MemoryChange, plan_change, write_change
-from storage.memory.credit import Evidence
-from storage.memory.embedder import Embedder
-from storage.memory.entries import MemoryEntry, entries_digest
+from storage.memory.chain import held_entries, read_chain, remaining, states
+from storage.memory.changes import MemoryChange, MemoryLimits, plan_change, write_change
+from storage.memory.credit import Evidence, growth
+from storage.memory.entries import Embedder, MemoryEntry, entries_digest
 from storage.memory.operations import Operation
-from storage.memory.selection import MemoryLimits
-from storage.memory.use import growth
+from storage.memory.versions import EMPTY_MEMORY
 from storage.memory.view import ReflectionMemory
 
 Entry = Callable[..., MemoryEntry]

@@ -11,8 +11,7 @@ import pytest
 from storage.artifacts.store import ArtifactStore
 from storage.memory.chain import Delta
 from storage.memory.checksums import IndexChecksums
-from storage.memory.embedder import Embedder
-from storage.memory.entries import MemoryEntry
+from storage.memory.entries import Embedder, MemoryEntry
 from storage.memory.index import MemoryIndex, copy_index
 from storage.memory.view import ReflectionMemory
 
@@ -108,10 +107,10 @@ def test_a_table_of_an_earlier_layout_is_made_anew(
     version = commit_memory([entry(1), entry(2)])
     ReflectionMemory(store.uri, "run", store, embedder).at(version)
     table = lancedb.connect(folder).open_table("reflections")
-    table.drop_columns(["index_key", "credit_step"])
+    table.drop_columns(["text_key"])
     table.tags.update(version, table.version)
     checksums = folder.with_name("run.checksums.jsonl")
-    checksums.write_text(checksums.read_text().replace('"layout":4,', ""))
+    checksums.write_text(checksums.read_text().replace('"layout":5,', ""))
     view = ReflectionMemory(store.uri, "run", store, embedder).at(version)
     assert [len(hits) for hits in view.search(["a lake"], 5, minimum_credit=0.0)] == [2]
 

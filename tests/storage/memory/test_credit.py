@@ -8,8 +8,15 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from storage.memory.credit import Evidence, Observation, evidence, observations, with_observations
-from storage.memory.use import memory_searches, retrieval_counts
+from storage.memory.credit import (
+    Evidence,
+    Observation,
+    evidence,
+    memory_searches,
+    observations,
+    retrieval_counts,
+)
+from storage.memory.operations import with_observations
 from storage.tables.trajectories import FREE, GUIDED, Trajectory, write_trajectories
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from storage.memory.embedder import Embedder
 from storage.memory.entries import (
     MEMORY_SCHEMA,
+    Embedder,
     MemoryEntry,
     entries_digest,
     iterate_delta,

@@ -11,13 +11,12 @@ import pytest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError, RunBusy
-from storage.lineage.memory_policies import policies_reached
+from storage.lineage.questions import policies_reached
 from storage.memory import forgetting
-from storage.memory.chain import latest_version, memory_versions, read_delta_of
-from storage.memory.embedder import Embedder
-from storage.memory.entries import MemoryEntry, write_delta
+from storage.memory.chain import read_delta_of
+from storage.memory.entries import Embedder, MemoryEntry, write_delta
 from storage.memory.forgetting import forget
-from storage.memory.requests import forget_requests
+from storage.memory.versions import forget_requests, latest_version, memory_versions
 from storage.memory.view import ReflectionMemory
 from storage.runs.run import RunStore
 from storage.tables.trajectories import Trajectory, write_trajectories

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from storage.artifacts.store import ArtifactStore
-from storage.memory.embedder import Embedder
-from storage.memory.entries import MemoryEntry
-from storage.memory.scoring import Scoring
+from storage.memory.entries import Embedder, MemoryEntry
+from storage.memory.search import Scoring
 from storage.memory.view import MemoryView, ReflectionMemory
 
 Entry = Callable[..., MemoryEntry]

@@ -12,10 +12,8 @@ import pytest
 
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
-from storage.memory.embedder import Embedder
-from storage.memory.entries import MemoryEntry, write_embedded
-from storage.memory.scoring import Scoring
-from storage.memory.search import Found, fuse
+from storage.memory.entries import Embedder, MemoryEntry, write_embedded
+from storage.memory.search import Found, Scoring, fuse
 from storage.memory.view import MemoryView, ReflectionMemory
 
 Entry = Callable[..., MemoryEntry]
@@ -181,10 +179,10 @@ def test_a_large_memory_has_indexes_and_exact_search_does_not_depend_on_them(
 def test_entries_of_another_type_are_found_where_nothing_near_the_query_has_it(
     monkeypatch: pytest.MonkeyPatch, store: ArtifactStore, entry: Entry
 ) -> None:
-    """2000 entries are in 44 partitions; each of eight types has five or six partitions. A search that reads
-    ten partitions finds nearly all entries of another type, and the only two entries of the type `rare`."""
+    """2000 entries are in 44 partitions. A search that reads at least ten of them finds nearly all entries of
+    another type, and the only two entries of the type `rare`."""
     monkeypatch.setattr("storage.memory.index.INDEXED_ROWS", 600)
-    monkeypatch.setattr("storage.memory.search.TYPED_PROBES", 10)
+    monkeypatch.setattr("storage.memory.search.PROBES", 10)
     vectors = unit_vectors(2000)
     types = np.argmax(vectors @ vectors[:8].T, axis=1)
     names = [f"type {number}" for number in types]

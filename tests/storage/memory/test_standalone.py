@@ -8,7 +8,7 @@ import pytest
 
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.memory.selection import MemoryLimits
+from storage.memory.changes import MemoryLimits
 from storage.memory.standalone import Lesson, StandaloneMemory
 from storage.runs.run import RunStore
 from storage.upkeep.verification import verify_run

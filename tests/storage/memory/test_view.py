@@ -11,8 +11,7 @@ import pytest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact, InputError, StoreError
-from storage.memory.embedder import Embedder
-from storage.memory.entries import MemoryEntry, write_delta
+from storage.memory.entries import Embedder, MemoryEntry, write_delta
 from storage.memory.view import ReflectionMemory
 from tests.embedders import WordEmbedder
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from storage.artifacts.sealing import read_record, record_bytes
 from storage.errors import DamagedRecord, StoreError
 from storage.filesystem import open_root
-from storage.runs.ledger import PART_LINES, Ledger, LedgerEntry, end_of_whole_lines, read_record, record_bytes
+from storage.runs.ledger import PART_LINES, Ledger, LedgerEntry, end_of_whole_lines
 
 
 def entry(iteration: int, artifact_id: str = "a") -> LedgerEntry:

@@ -7,7 +7,7 @@ from typing import Any
 import datasets
 import pytest
 
-from storage.tables.sft import SFT_SCHEMA, SftRow, read_sft_rows, write_sft_rows
+from storage.tables.training import SFT_SCHEMA, SftRow, read_sft_rows, write_sft_rows
 
 ROW = SftRow(
     sft_row_id="s-1",

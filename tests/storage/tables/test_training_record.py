@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.tables.training_record import scan_training_records, write_training_record
+from storage.tables.training import scan_training_records, write_training_record
 from tests.training_stores import record_row
 
 

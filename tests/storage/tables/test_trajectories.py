@@ -86,21 +86,24 @@ def test_the_schema_has_the_fields_of_the_dataclass() -> None:
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"response_mask": (1, 0)}, "has 3 response tokens, 2 mask values and 3 log-probabilities"),
-        ({"behaviour_logprobs": (0.0,)}, "has 3 response tokens, 3 mask values and 1 log-probabilities"),
-        ({"response_mask": (1, 2, 1)}, "neither 0 nor 1"),
-        ({"behaviour_logprobs": (-1.0, 0.5, -1.0)}, "log-probability 0.5 for token 9"),
-        ({"behaviour_logprobs": (-1.0, float("nan"), -1.0)}, "log-probability nan for token 9"),
+        ({"response_mask": (1, 0)}, "response_mask has 2 values and response_token_ids 3"),
+        ({"behaviour_logprobs": (0.0,)}, "behaviour_logprobs has 1 values and response_token_ids 3"),
+        ({"response_mask": (1, 2, 1)}, "value 1 is 2; allowed are 0 and 1"),
+        (
+            {"behaviour_logprobs": (-1.0, 0.5, -1.0)},
+            "behaviour_logprobs value 1 is 0.5; a log-probability is at most 0",
+        ),
+        ({"behaviour_logprobs": (-1.0, float("nan"), -1.0)}, "behaviour_logprobs value 1 is nan"),
         ({"prompt_token_ids": (1, -1)}, "negative token id"),
-        ({"role": ""}, "has no role"),
-        ({"metrics": '{"steps": NaN}'}, "has metrics .* a JSON object"),
-        ({"reward": float("inf")}, "reward inf"),
+        ({"role": ""}, "role is empty"),
+        ({"metrics": '{"steps": NaN}'}, "metrics must be a JSON object"),
+        ({"reward": float("inf")}, "reward is inf; it must be finite"),
     ],
 )
 def test_a_contradictory_trajectory_is_refused_by_name(
     trajectory: Trajectory, changes: dict[str, Any], fault: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ValueError, match=f"trajectory first .*{fault}"):
+    with pytest.raises(ValueError, match=f"trajectory first: .*{fault}"):
         write_trajectories(tmp_path / "rows.parquet", [replace(trajectory, **changes)])
 
 

@@ -14,7 +14,8 @@ from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import RunBusy, StoreError
 from storage.runs.run import RunStore
-from storage.upkeep.collection import collect, committed_bytes, plan_collection, usage_by_run
+from storage.upkeep.collection import collect, committed_bytes, plan_collection
+from storage.upkeep.runs import usage_by_run
 from tests.histories import write_history
 
 NOW = timedelta(0)

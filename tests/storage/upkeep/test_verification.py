@@ -14,10 +14,9 @@ from storage.artifacts.recipe import Recipe
 from storage.artifacts.sealing import seal
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedRecord, StoreError
-from storage.memory.embedder import Embedder
-from storage.memory.entries import MemoryEntry, write_delta
+from storage.memory.entries import Embedder, MemoryEntry, write_delta
 from storage.memory.view import ReflectionMemory
-from storage.runs.origin import BranchOrigin, write_origin
+from storage.runs.documents import BranchOrigin, write_origin
 from storage.runs.run import RunStore
 from storage.tables.trajectories import Trajectory, write_trajectories
 from storage.upkeep.verification import verify_run

@@ -15,7 +15,7 @@ from erl_pipeline.methods.complementary.settings import (
     retrieval_settings,
 )
 from erl_pipeline.methods.complementary.train_extractor import extractor_objective
-from storage.memory.scoring import Scoring
+from storage.memory.search import Scoring
 
 PRETRAINED = {"type": "pretrained", "model": "/models/llama"}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from erl_pipeline.runs.run_plans import plan_branch, plan_offline
-from storage.runs.origin import BranchOrigin, OfflineOrigin
+from storage.runs.documents import BranchOrigin, OfflineOrigin
 from tests.erl_pipeline.runs.planned_runs import DECOUPLED, SOURCES, at, config, ids, inputs, plan, stages
 
 SHARDS = ["rollout_shard 0000", "rollout_shard 0001", "generate_rollouts"]

@@ -5,12 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from storage.artifacts.staging import StagingFolder, remove_abandoned
+from storage.artifacts.layout import StagingFolder, remove_abandoned
 
 WRITER = """
 import signal, sys
 from pathlib import Path
-from storage.artifacts.staging import StagingFolder
+from storage.artifacts.layout import StagingFolder
 folder = StagingFolder(Path(sys.argv[1]))
 (folder.path / "half").write_text("half")
 print(folder.path, flush=True)

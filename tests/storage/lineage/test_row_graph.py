@@ -7,11 +7,11 @@ from pathlib import Path
 
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
-from storage.lineage.links import RowLinks
+from storage.lineage.row_graph import RowLinks
 from storage.lineage.rows import LineageRows, RowKind
 from storage.memory.entries import MEMORY
 from storage.tables.parquet import write_rows
-from storage.tables.sft import SFT
+from storage.tables.training import SFT
 from storage.tables.trajectories import TRAJECTORIES
 from tests.histories import entry_row, sft_row, trajectory_row
 

@@ -11,8 +11,8 @@ from storage.artifacts.watched import WatchedStore
 from storage.errors import InputError
 from storage.lineage import downstream, upstream
 from storage.lineage.graph import ArtifactGraph
-from storage.lineage.places import RowPlaces
 from storage.lineage.reach import downstream_near, upstream_near
+from storage.lineage.row_graph import RowPlaces
 from storage.tables.parquet import write_rows
 from storage.tables.trajectories import TRAJECTORIES
 from tests.histories import History, trajectory_row, write_history

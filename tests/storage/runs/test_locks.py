@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from storage.filesystem import open_root
-from storage.runs import watching
-from storage.runs.locks import lock_collection
+from storage.runs import locks
+from storage.runs.locks import lock_collection, run_holder, run_mark
 from storage.runs.run import RunStore
-from storage.runs.watching import run_holder, run_mark
 
 
 @pytest.mark.parametrize("proc", [True, False])
@@ -19,7 +18,7 @@ def test_whoever_works_on_a_run_is_named_while_it_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proc: bool
 ) -> None:
     if not proc:  # as where the kernel lists no locks
-        monkeypatch.setattr(watching, "_LOCKS", tmp_path / "nothing")
+        monkeypatch.setattr(locks, "_LOCKS", tmp_path / "nothing")
     root, run = open_root(str(tmp_path)), RunStore(str(tmp_path)).create("run", {})
     assert run_holder(root, "run") is None
     with run.lock():
@@ -51,8 +50,8 @@ def test_a_lock_of_another_disk_is_another_lock_and_an_unclear_one_is_taken_for_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, device: tuple[int, int], held: bool
 ) -> None:
     (tmp_path / "locks").write_text(f"{line}\n")
-    monkeypatch.setattr(watching, "_LOCKS", tmp_path / "locks")
-    assert watching._is_locked(os.makedev(*device), 7) is held
+    monkeypatch.setattr(locks, "_LOCKS", tmp_path / "locks")
+    assert locks._is_locked(os.makedev(*device), 7) is held
 
 
 def test_a_file_that_is_no_lock_names_nobody(tmp_path: Path) -> None:

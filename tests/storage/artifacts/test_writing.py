@@ -1,4 +1,4 @@
-"""An artifact that repeats files of its input: a local store holds their bytes once."""
+"""The first writer wins, and a local store holds the bytes of files that an artifact repeats once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
+from storage.artifacts.writing import publish_folder
 from storage.runs.run import RunStore
 from storage.upkeep.collection import plan_collection
 
@@ -63,3 +64,13 @@ def test_damage_is_not_taken_over(tmp_path: Path) -> None:
     second = commit(store, "tune", files, first)
     assert store.verify(second) == []
     assert len(store.verify(first)) == 1
+
+
+def test_the_first_folder_published_stays(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    target = tmp_path / "parent" / "target"
+    assert publish_folder(tmp_path / "one", target)
+    assert not publish_folder(tmp_path / "two", target)
+    assert (target / "file").read_text() == "one"

@@ -1,0 +1,93 @@
+"""The memory versions that a run has recorded, and requests to forget an entry, as recipes.
+
+Plans look up a run's requests, so to keep them fast this module imports neither polars nor pyarrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from storage.artifacts.recipe import Recipe
+from storage.errors import InputError
+from storage.runs.ledger import LedgerEntry, latest_entries
+
+if TYPE_CHECKING:
+    from storage.runs.run import Run
+
+EMPTY_MEMORY = "empty"
+"""The version of a memory to which nothing was added yet."""
+
+PARENT_INPUT = "memory"
+"""Name of the input by which a memory version names its parent."""
+
+REQUEST_STAGE = "forget_request"
+"""Stage of a request: which entry to forget, and why."""
+
+FORGET_STAGE, FORGET_VERSION = "forget_memory", 2
+"""Stage that removes the entry that a request names, and the stage's version."""
+
+REQUEST_INPUT = "request"
+"""Name of the input that is the request."""
+
+
+def request_recipe(version: str, entry_id: str, reason: str) -> Recipe:
+    """The recipe of the request to forget an entry, made when `version` was the newest memory."""
+    return Recipe(
+        REQUEST_STAGE, 1, {"entry_id": entry_id, "reason": reason}, {PARENT_INPUT: version}, 0, kind="request"
+    )
+
+
+def forget_recipe(parent: str, request_id: str) -> Recipe:
+    """The recipe of the memory version that fulfils a request."""
+    return Recipe(
+        FORGET_STAGE,
+        FORGET_VERSION,
+        {},
+        {PARENT_INPUT: parent, REQUEST_INPUT: request_id},
+        0,
+        kind="memory",
+    )
+
+
+def forget_requests(entries: Iterable[LedgerEntry]) -> dict[int, tuple[str, ...]]:
+    """Iteration -> artifact ids of the requests to be fulfilled after it, in order."""
+    requests: dict[int, list[tuple[str, str]]] = {}
+    for entry in latest_entries(entries):
+        if entry.kind == "request":
+            requests.setdefault(entry.iteration or 0, []).append((entry.key, entry.artifact_id))
+    return {
+        iteration: tuple(artifact_id for _, artifact_id in sorted(of)) for iteration, of in requests.items()
+    }
+
+
+@dataclass(frozen=True)
+class MemoryVersion:
+    """A memory version and the iteration after which it was the run's memory."""
+
+    iteration: int
+    stage: str
+    artifact_id: str
+
+
+def memory_versions(run: Run) -> list[MemoryVersion]:
+    """All memory versions of a run, the oldest first."""
+    found = [entry for entry in run.stages() if entry.kind == "memory"]
+    # The sort is stable: within an iteration the ledger lists them in the order in which they were made.
+    found.sort(key=lambda entry: entry.iteration or 0)
+    return [MemoryVersion(entry.iteration or 0, entry.stage, entry.artifact_id) for entry in found]
+
+
+def latest_version(run: Run, iteration: int | None = None) -> str:
+    """The newest memory version, or the newest one at the end of an iteration; `empty` before the first.
+
+    Raises InputError for an iteration that the run does not have.
+    """
+    versions = memory_versions(run)
+    if iteration:
+        last = max((entry.iteration or 0 for entry in run.stages()), default=0)
+        if iteration > last:
+            raise InputError(f"run {run.name} has no iteration {iteration}; its last one is {last}.")
+    ids = [each.artifact_id for each in versions if iteration is None or each.iteration <= iteration]
+    return ids[-1] if ids else EMPTY_MEMORY
