@@ -21,12 +21,11 @@ from datetime import UTC, datetime
 import measurements
 from measurements import Column, Figures
 
-from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.loading import load_config
 from erl_pipeline.plan.execution import Execution, execute
-from erl_pipeline.plan.job import StageJob, StageOutcome
-from erl_pipeline.plan.listener import NullListener
-from erl_pipeline.plan.resources import WorkerSettings
+from erl_pipeline.plan.job import NullListener, StageJob, StageOutcome
 from erl_pipeline.plan.sources import read_sources
+from erl_pipeline.plan.stage import WorkerSettings
 from erl_pipeline.runs.driver import open_run
 from erl_pipeline.runs.run_plans import plan_run
 from storage.artifacts.manifest import Manifest

@@ -43,10 +43,9 @@ from measurements import (
     write_section,
 )
 
-from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.loading import load_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.job import StageOutcome
-from erl_pipeline.plan.listener import NullListener
+from erl_pipeline.plan.job import NullListener, StageOutcome
 from erl_pipeline.runs.driver import open_run
 from erl_pipeline.runs.state import completed_iterations
 from erl_pipeline.runs.train import train

@@ -30,9 +30,9 @@ import measurements
 from measurements import Column, Figures
 from runner_overhead import Times
 
-from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.loading import load_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.listener import NullListener
+from erl_pipeline.plan.job import NullListener
 from erl_pipeline.runs.driver import open_run
 from erl_pipeline.runs.train import train
 

@@ -15,7 +15,7 @@ import resource
 import torch
 from measurements import ResidentMemory
 
-from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.loading import load_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.policies.adapters import add_fresh_adapter
 from erl_pipeline.policies.kind import policy_traits

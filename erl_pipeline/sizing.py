@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from erl_pipeline.config.optimizer import MicrobatchConfig, OptimizerConfig
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.sources import unread_sources
 from erl_pipeline.policies.kind import policy_traits

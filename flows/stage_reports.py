@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from erl_pipeline.plan.job import StageOutcome
-    from erl_pipeline.plan.listener import Listener
+    from erl_pipeline.plan.job import Listener, StageOutcome
 
 
 @contextmanager

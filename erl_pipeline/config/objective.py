@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.config.plugins.installed import function_of
+from erl_pipeline.config.plugins import function_of
 from storage.errors import ConfigError
 
 

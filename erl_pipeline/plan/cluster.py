@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field, ValidationError, field_validator
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.config.loading.explain import explain, parse_yaml
+from erl_pipeline.config.explain import explain, parse_yaml
 from erl_pipeline.plan.plan import Plan, PlannedStage
 from storage.artifacts.recipe import ArtifactKind
 from storage.errors import ConfigError

@@ -9,9 +9,8 @@ from threading import Event
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.plan.job import StageJob, StageOutcome, compute
-from erl_pipeline.plan.listener import Listener, StageProgress
-from erl_pipeline.plan.resources import Resources, WorkerSettings
+from erl_pipeline.plan.job import Listener, StageJob, StageOutcome, StageProgress, compute
+from erl_pipeline.plan.stage import Resources, WorkerSettings
 from storage.artifacts.manifest import Manifest
 from storage.errors import DamagedArtifact, EngineError, PipelineError, StoreError
 

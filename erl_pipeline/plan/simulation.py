@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 
 from erl_pipeline.plan.cluster import ClusterConfig, Job, NodeGroup, Work
 from erl_pipeline.plan.execution import Execution, execute
-from erl_pipeline.plan.job import StageJob, StageOutcome
-from erl_pipeline.plan.listener import NullListener
+from erl_pipeline.plan.job import NullListener, StageJob, StageOutcome
 from erl_pipeline.plan.plan import Plan, PlannedStage
-from erl_pipeline.plan.resources import WorkerSettings
+from erl_pipeline.plan.stage import WorkerSettings
 from storage.artifacts.manifest import Manifest
 
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.config.plugins.installed import NO_BYTES, plugins
-from erl_pipeline.config.policy import LoraConfig
-from erl_pipeline.config.warm_start import WarmStartConfig
+from erl_pipeline.config.plugins import NO_BYTES, plugins
+from erl_pipeline.config.policy import LoraConfig, WarmStartConfig
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig

@@ -8,10 +8,9 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.config.loading.explain import explain
-from erl_pipeline.config.loading.load import PLUGGED, require_usable_plugins
-from erl_pipeline.config.plugins.installed import Group, plugins, settings_of
-from erl_pipeline.config.plugins.operational import Operated, operational_names
+from erl_pipeline.config.explain import explain
+from erl_pipeline.config.loading import PLUGGED, require_usable_plugins
+from erl_pipeline.config.plugins import Group, Operated, operational_names, plugins, settings_of
 from erl_pipeline.config.run import ReadOnlyConfig, RunConfig
 from erl_pipeline.plan.column import Column
 from erl_pipeline.stages.columns import NOT_SCORED_COLUMNS, with_reward

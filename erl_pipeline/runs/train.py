@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.plan import Plan, RunState, StageKey
 from erl_pipeline.plan.sources import read_sources

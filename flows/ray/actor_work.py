@@ -23,8 +23,7 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
-from erl_pipeline.plan.job import StageJob
-from erl_pipeline.plan.listener import Listener
+from erl_pipeline.plan.job import Listener, StageJob
 from erl_pipeline.plan.runner import WorkerDied
 from flows.nodes.survey import uri_for_all
 from flows.ray.actor import LINE

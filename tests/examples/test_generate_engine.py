@@ -15,12 +15,10 @@ import pytest
 
 from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.engines.embedded.engine import TransformersEngine
-from erl_pipeline.engines.interface import GenerationRequest
-from erl_pipeline.engines.plugin import EngineCall, SampledModel
+from erl_pipeline.engines.interface import EngineCall, GenerationRequest, SampledModel
 from erl_pipeline.policies.checkpoints import CheckpointParts
 from erl_pipeline.policies.pretrained import LoadedPolicy
-from erl_pipeline.policies.tiny.architecture import build_model
-from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
+from erl_pipeline.policies.tiny.model import build_model, build_tokenizer
 from tests.examples.installed import ROOT, SMALL
 
 FOLDER = ROOT / "examples/generate_engine"

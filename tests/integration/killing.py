@@ -17,8 +17,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from erl_pipeline.config.loading.load import load_config
-from erl_pipeline.config.plugins.installed import Plugin
+from erl_pipeline.config.loading import load_config
+from erl_pipeline.config.plugins import Plugin
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan import sources
 from erl_pipeline.plan.plugin_code import plugin_fingerprints
@@ -69,7 +69,7 @@ def _drive(settings: dict[str, Any], store_uri: str, check: bool) -> None:
     import torch
     from transformers.utils import logging as transformers_logging
 
-    from erl_pipeline.plan.listener import NullListener
+    from erl_pipeline.plan.job import NullListener
     from erl_pipeline.runs.driver import open_run
     from erl_pipeline.runs.train import train
 
@@ -208,7 +208,7 @@ def start_edited(config: RunConfig, store: Path, edit: str) -> BaseProcess:
 
 
 def _train_edited(settings: dict[str, Any], store: str, edit: str) -> None:
-    from erl_pipeline.plan.listener import NullListener
+    from erl_pipeline.plan.job import NullListener
     from erl_pipeline.runs.driver import open_run
     from erl_pipeline.runs.train import train
 

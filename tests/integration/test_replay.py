@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from erl_pipeline.evaluation.samples import count_samples
-from erl_pipeline.plan.listener import NullListener
+from erl_pipeline.plan.job import NullListener
 from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.runs.audit import audit
 from erl_pipeline.runs.branch import begin_branch

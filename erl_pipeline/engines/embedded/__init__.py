@@ -7,7 +7,13 @@ from typing import Literal
 from pydantic import Field
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.engines.plugin import EngineCall, EnginePlugin, OpenedEngine, SampledModel, SamplingCapacity
+from erl_pipeline.engines.interface import (
+    EngineCall,
+    EnginePlugin,
+    OpenedEngine,
+    SampledModel,
+    SamplingCapacity,
+)
 
 
 class TransformersEngineConfig(PluginSettings):

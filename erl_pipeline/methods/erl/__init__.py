@@ -26,8 +26,8 @@ from erl_pipeline.policies.kind import policy_traits
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
-    from erl_pipeline.config.generation import SamplingConfig
     from erl_pipeline.config.memory import RetrievalSettings
+    from erl_pipeline.config.rollouts import SamplingConfig
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.prompt_format import PromptFormat
     from erl_pipeline.episodes.context import EpisodeProtocol

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.policy import PretrainedPolicyConfig, TinyPolicyConfig
-from erl_pipeline.config.warm_start import DemonstrationsWarmStart
+from erl_pipeline.config.plugins import plugins
+from erl_pipeline.config.policy import DemonstrationsWarmStart, PretrainedPolicyConfig, TinyPolicyConfig
 from erl_pipeline.policies.kind import PolicyKind, PolicyTraits
 
 if TYPE_CHECKING:

@@ -15,9 +15,13 @@ from pydantic import Field, SerializeAsAny
 
 from erl_pipeline.config.base import NotInstalledSettings, PluginSettings
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig
-from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.policy import PretrainedPolicyConfig
-from erl_pipeline.config.warm_start import DemonstrationsWarmStart, MessagesWarmStart, WarmStartSteps
+from erl_pipeline.config.plugins import plugins
+from erl_pipeline.config.policy import (
+    DemonstrationsWarmStart,
+    MessagesWarmStart,
+    PretrainedPolicyConfig,
+    WarmStartSteps,
+)
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.plan.column import Column
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult

@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from erl_pipeline.config.generation import SamplingConfig
+from erl_pipeline.config.rollouts import SamplingConfig
 from erl_pipeline.engines.vllm.settings import VllmEngineConfig
 
 SERVER = {"url": "http://gpu-1:8000"}

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from erl_pipeline.config.plugins.installed import settings_of
+from erl_pipeline.config.plugins import settings_of
 from erl_pipeline.config.policy import PretrainedPolicyConfig, TinyPolicyConfig
 
 POLICY: TypeAdapter[TinyPolicyConfig | PretrainedPolicyConfig] = TypeAdapter(settings_of("policies"))

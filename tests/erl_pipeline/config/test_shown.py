@@ -9,8 +9,7 @@ import pytest
 from pydantic import Field
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.config.loading.load import change_config
-from erl_pipeline.config.plugins.extras import missing_of_extra
+from erl_pipeline.config.loading import change_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.config.shown import (
     DescribedSetting,
@@ -18,6 +17,7 @@ from erl_pipeline.config.shown import (
     describe_settings,
     settings_differences,
 )
+from erl_pipeline.software import missing_of_extra
 from storage.errors import ConfigError
 
 

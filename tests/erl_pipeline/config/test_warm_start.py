@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from erl_pipeline.config.warm_start import DemonstrationsWarmStart, MessagesWarmStart
+from erl_pipeline.config.policy import DemonstrationsWarmStart, MessagesWarmStart
 
 
 def test_the_learning_rate_rises_stays_and_falls() -> None:

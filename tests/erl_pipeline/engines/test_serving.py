@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from erl_pipeline.config.policy import LoraConfig
 from erl_pipeline.engines.interface import ServedAdapter
-from erl_pipeline.engines.serving import make_probe, served_checkpoint
+from erl_pipeline.engines.sampling import make_probe, served_checkpoint
 from erl_pipeline.policies.adapters import add_fresh_adapter
 from erl_pipeline.policies.pretrained import LoadedPolicy
 from tests.erl_pipeline.engines.vllm.small_policies import (

@@ -11,12 +11,10 @@ from typing import Any
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.plan.execution import Execution, execute
-from erl_pipeline.plan.job import StageJob, StageOutcome, compute
-from erl_pipeline.plan.listener import NullListener, StageProgress
+from erl_pipeline.plan.job import NullListener, StageJob, StageOutcome, StageProgress, compute
 from erl_pipeline.plan.plan import Plan, PlannedStage, StageKey
-from erl_pipeline.plan.resources import Resources, WorkerSettings
 from erl_pipeline.plan.runner import InProcessRunner, Runner
-from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.plan.stage import Resources, Stage, StageCall, StageResult, WorkerSettings
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import ArtifactKind, Recipe
 from storage.artifacts.store import ArtifactStore

@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from erl_pipeline.plan.job import StageJob, compute
-from erl_pipeline.plan.listener import NullListener, StageProgress
-from erl_pipeline.plan.resources import Resources, WorkerSettings
-from erl_pipeline.plan.stage import StageCall
+from erl_pipeline.plan.job import NullListener, StageJob, StageProgress, compute
+from erl_pipeline.plan.stage import Resources, StageCall, WorkerSettings
 from storage.artifacts.cache import CacheSettings
 from tests.erl_pipeline.plan.hand_made import planned
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.job import StageOutcome
-from erl_pipeline.plan.listener import NullListener
+from erl_pipeline.plan.job import NullListener, StageOutcome
 from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.runs.driver import OpenRun, open_run
 from erl_pipeline.runs.train import train

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from erl_pipeline.plan.listener import NullListener
+from erl_pipeline.plan.job import NullListener
 from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.runs.audit import AuditResult, audit
 from erl_pipeline.stages.training.build_distillation import BUILD_DISTILLATION

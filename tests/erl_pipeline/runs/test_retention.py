@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.plan import sources
-from erl_pipeline.plan.listener import NullListener
+from erl_pipeline.plan.job import NullListener
 from erl_pipeline.plan.plan import Plan, StageKey
 from erl_pipeline.plan.plugin_code import plugin_fingerprints
 from erl_pipeline.plan.sources import unread_sources

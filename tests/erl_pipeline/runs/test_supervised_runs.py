@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from erl_pipeline.plan.listener import NullListener
+from erl_pipeline.plan.job import NullListener
 from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.runs.audit import audit
 from storage.artifacts.manifest import Manifest

@@ -8,11 +8,9 @@ from threading import Event
 from typing import Any
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.plan.job import StageJob, compute
-from erl_pipeline.plan.listener import NullListener, StageProgress
+from erl_pipeline.plan.job import NullListener, StageJob, StageProgress, compute
 from erl_pipeline.plan.plan import PlannedStage
-from erl_pipeline.plan.resources import Resources, WorkerSettings
-from erl_pipeline.plan.stage import Stage
+from erl_pipeline.plan.stage import Resources, Stage, WorkerSettings
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.recipe import ArtifactKind, Recipe
 from storage.memory.view import ReflectionMemory

@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.plan.job import StageJob, compute
-from erl_pipeline.plan.listener import NullListener, StageProgress
+from erl_pipeline.plan.job import NullListener, StageJob, StageProgress, compute
 from erl_pipeline.plan.plan import PlannedStage
-from erl_pipeline.plan.resources import Resources, WorkerSettings
-from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.plan.stage import Resources, Stage, StageCall, StageResult, WorkerSettings
 from erl_pipeline.plan.versions import find_stages
 from storage.artifacts.recipe import Recipe
 from tests.erl_pipeline.stages.settings_reads import settings_reads
@@ -25,8 +23,8 @@ COMPUTING = ("torch", "transformers", "prefect", "lancedb", "vllm", "sentence_tr
 TABLES = ("polars", "pyarrow")
 EVERYTHING = """
 import importlib, pkgutil, sys, typing
-import erl_pipeline.config.loading.load, erl_pipeline.stages
-from erl_pipeline.config.plugins.installed import Group, plugins
+import erl_pipeline.config.loading, erl_pipeline.stages
+from erl_pipeline.config.plugins import Group, plugins
 for group in typing.get_args(Group):
     for plugin in plugins(group).found.values():
         for package in plugin.packages:

@@ -14,11 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from erl_pipeline.config.loading.load import load_config
-from erl_pipeline.plan.listener import NullListener
+from erl_pipeline.config.loading import load_config
+from erl_pipeline.plan.job import NullListener
 from erl_pipeline.plan.plan import Plan, PlannedStage, RunState
-from erl_pipeline.plan.resources import WorkerSettings
 from erl_pipeline.plan.runner import IN_PROCESS, InProcessConfig, RunnerCall
+from erl_pipeline.plan.stage import WorkerSettings
 from erl_pipeline.runs.driver import execute_run, open_run
 from flows.ray.runner import RAY
 from flows.ray.settings import RayConfig

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from erl_pipeline.engines.interface import ServedAdapter
-from erl_pipeline.engines.vllm.adapters import adapter_arguments, applied_share
+from erl_pipeline.engines.vllm.weight_sync import adapter_arguments, applied_share
 
 
 def test_the_share_is_1_where_the_server_changes_as_the_trainer_does_and_0_where_it_does_not() -> None:

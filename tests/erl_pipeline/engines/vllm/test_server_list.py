@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.engines.vllm.server_list import read_server_list
-from erl_pipeline.engines.vllm.settings import ServerAddress
+from erl_pipeline.engines.vllm.settings import ServerAddress, read_server_list
 from storage.errors import ConfigError
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.config.plugins.operational import as_in_recipes, operational_part, with_operational
+from erl_pipeline.config.plugins import as_in_recipes, operational_part, with_operational
 from erl_pipeline.engines.vllm.engine import VllmEngine
 from erl_pipeline.engines.vllm.model_servers import devices_of_replicas, server_arguments
 from erl_pipeline.engines.vllm.settings import VllmEngineConfig, VllmSampling

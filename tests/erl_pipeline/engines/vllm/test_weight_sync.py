@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from erl_pipeline.engines.interface import POLICY, PROBE_TEMPERATURE, GenerationRequest
-from erl_pipeline.engines.serving import make_probe
+from erl_pipeline.engines.sampling import make_probe
 from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
 from erl_pipeline.engines.vllm.engine import VllmEngine
 from erl_pipeline.engines.vllm.model_servers import write_serving_copy

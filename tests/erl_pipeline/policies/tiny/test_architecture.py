@@ -3,8 +3,7 @@ from __future__ import annotations
 import torch
 
 from erl_pipeline.config.policy import TinyPolicyConfig
-from erl_pipeline.policies.tiny.architecture import build_model
-from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
+from erl_pipeline.policies.tiny.model import build_model, build_tokenizer
 
 
 def test_weights_depend_on_the_seed_alone() -> None:

@@ -8,9 +8,14 @@ from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.messages import Message
-from erl_pipeline.policies.tiny.architecture import build_model
-from erl_pipeline.policies.tiny.conversations import Batch, to_batch, to_batches, to_words
-from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
+from erl_pipeline.policies.tiny.model import (
+    Batch,
+    build_model,
+    build_tokenizer,
+    to_batch,
+    to_batches,
+    to_words,
+)
 
 PARTS = ENVIRONMENT.tiny.require(FrozenLakeConfig())
 CONVERSATION: list[Message] = [

@@ -6,9 +6,8 @@ import torch
 from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.environments.tiny_parts import ExamQuestion
-from erl_pipeline.policies.tiny.architecture import build_model
 from erl_pipeline.policies.tiny.cold_start import examiner
-from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
+from erl_pipeline.policies.tiny.model import build_model, build_tokenizer
 
 TOKENIZER = build_tokenizer(["x", "y", "?"], 16)
 

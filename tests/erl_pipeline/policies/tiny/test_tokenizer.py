@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
+from erl_pipeline.policies.tiny.model import build_tokenizer
 
 WORDS = ["@", "&", "notes", "?", "up", "a", "bump", "c0", "c15", "."]
 MESSAGES = [

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.loading import load_config
 from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
@@ -201,7 +201,7 @@ def test_a_bad_value_of_an_override_names_the_override(small: Path) -> None:
 
 
 def test_importing_the_loader_does_not_import_torch() -> None:
-    code = "import sys, erl_pipeline.config.loading.load; sys.exit('torch' in sys.modules)"
+    code = "import sys, erl_pipeline.config.loading; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
