@@ -1,11 +1,14 @@
-"""Addresses of machines, and connections that notice when the other machine is gone."""
+"""Addresses of machines, connections that notice when the other machine is gone, and machines that work
+together."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 _HOST_AND_PORT = re.compile(r"([^/:\s]+|\[[0-9a-fA-F:]+\]):(\d{1,5})")
 _EVERYWHERE = ("0.0.0.0", "::", "*")
@@ -77,3 +80,17 @@ def notice_silence(connection: socket.socket, seconds: int) -> None:
     ):
         if hasattr(socket, name):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+class OtherNodes(Protocol):
+    """The machines that a runner keeps for trainings, as the process that computes a stage sees them."""
+
+    @property
+    def host(self) -> str:
+        """The address of this machine at which they reach it."""
+        ...
+
+    def invite(self, take_part: Callable[[], str], raise_if_stopped: Callable[[], None]) -> None:
+        """Have each of them call `take_part`, which can be pickled, takes part in one training, and returns
+        how that ended. Waits until they are free, and calls `raise_if_stopped` meanwhile."""
+        ...

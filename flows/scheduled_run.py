@@ -39,7 +39,7 @@ from storage.runs.run import Run, RunStore
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.plan.job import Listener, StageOutcome
+    from erl_pipeline.plan.stage import Listener, StageOutcome
     from erl_pipeline.runs.driver import OpenRun
 
 Overlap = Literal["skip", "wait"]
@@ -161,9 +161,9 @@ def find_or_begin(request: ScheduledRun) -> Run:
 
 def listener_for(run: Run, config: RunConfig, logger: Logger, link: WorkerLink) -> Listener:
     """A listener that writes what stages do into the flow run's log and sends it to the worker."""
-    from erl_pipeline.plan.job import NullListener
+    from erl_pipeline.plan.stage import Listener
 
-    class Reporter(NullListener):
+    class Reporter(Listener):
         iterations = completed_iterations(config, run.recorded())
         last = policy_makers(config).last
 

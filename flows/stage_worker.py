@@ -22,9 +22,8 @@ from prefect.states import Cancelled, Completed
 from flows.stage_reports import CallsPassedOn, reports_to, sent_whole
 
 if TYPE_CHECKING:
-    from erl_pipeline.plan.job import Listener, StageJob
-    from erl_pipeline.plan.runner import RunnerCall
-    from erl_pipeline.plan.stage import Resources
+    from erl_pipeline.plan.runner import RunnerCall, StageJob
+    from erl_pipeline.plan.stage import Listener, Resources
     from storage.artifacts.manifest import Manifest
 
 _LOOK_SECONDS = 0.2
@@ -198,7 +197,8 @@ def _end_with_driver() -> None:
 
 
 def _compute(job: StageJob, resources: Resources, listener: Listener, stop: threading.Event) -> Manifest:
-    from erl_pipeline.plan.job import StageProgress, compute
+    from erl_pipeline.plan.runner import compute
+    from erl_pipeline.plan.stage import StageProgress
 
     return compute(job, resources, StageProgress(job.planned.title, listener, stop))
 

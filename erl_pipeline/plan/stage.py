@@ -1,5 +1,6 @@
 """The definition of a stage: an object with a name, a version, a kind of output, the settings that it reads,
-and `compute`; and what a worker process keeps between stages, such as models in memory and servers.
+and `compute`; what a worker process keeps between stages, such as models in memory and servers; and
+what stages do, reported to a progress display, a log, or nobody.
 
 No artifact id depends on what is kept, nor on its settings. Bytes depend on the number of threads, so every
 manifest records it.
@@ -13,20 +14,21 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from erl_pipeline.config.base import Settings
+from erl_pipeline.network import OtherNodes
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.cache import CacheSettings
 from storage.artifacts.manifest import Determinism
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
+from storage.errors import Interrupted
 from storage.filesystem import open_root
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.plan.sources import CodeOwner, Sources
-    from erl_pipeline.trainers.interface import OtherNodes
 
 
 T = TypeVar("T")
@@ -110,28 +112,76 @@ Needs = Literal["device", "processor"]
 """What a stage keeps busy: a device on which models run, or only a processor."""
 
 
-class Progress(Protocol):
-    """Takes reports on how far the stage at work is."""
+@dataclass(frozen=True)
+class StageOutcome:
+    """A committed artifact and the numbers of its manifest. `seconds` is wall time, small when `reused`.
 
-    def begin(self, total: int, unit: str) -> None:
+    `made_by` is the run that made a reused artifact.
+    """
+
+    stage: str
+    kind: ArtifactKind
+    iteration: int | None
+    key: str
+    artifact_id: str
+    reused: bool
+    seconds: float
+    made_by: str
+    counters: Mapping[str, float]
+    metrics: Mapping[str, float]
+
+
+class Listener:
+    """Takes reports on stages, which it knows by their titles, such as `fine_tune of iteration 3`. May be
+    called from any thread. This one shows nothing; others show what they override."""
+
+    def stage_started(self, title: str) -> None:
+        """The computation of a stage has begun."""
+
+    def counting(self, title: str, total: int, unit: str) -> None:
         """The stage will count `total` units, such as episodes."""
-        ...
 
-    def advance(self, amount: int, **numbers: float) -> None:
-        """`amount` more units are done; `numbers` are what is known of them so far."""
-        ...
+    def advanced(self, title: str, amount: int, numbers: dict[str, float]) -> None:
+        """`amount` more units are done."""
 
-    def waiting(self, what: str, seconds: float, detail: str) -> None:
+    def waiting(self, title: str, what: str, seconds: float, detail: str) -> None:
         """The stage has waited for `what` this long; `detail` is the latest news of it."""
-        ...
+
+    def stage_finished(self, title: str, outcome: StageOutcome) -> None:
+        """The artifact is committed and recorded."""
 
     def warn(self, message: str) -> None:
         """Something that a user should know, and that stops nothing."""
-        ...
+
+
+class StageProgress:
+    """Reports the progress of one stage to a listener."""
+
+    def __init__(self, title: str, listener: Listener, stop: threading.Event) -> None:
+        self._title = title
+        self._listener = listener
+        self._stop = stop
+
+    def begin(self, total: int, unit: str) -> None:
+        """The stage will count `total` units, such as episodes."""
+        self._listener.counting(self._title, total, unit)
+
+    def advance(self, amount: int, **numbers: float) -> None:
+        """`amount` more units are done; `numbers` are what is known of them so far."""
+        self._listener.advanced(self._title, amount, numbers)
+
+    def waiting(self, what: str, seconds: float, detail: str) -> None:
+        """The stage has waited for `what` this long."""
+        self._listener.waiting(self._title, what, seconds, detail)
+
+    def warn(self, message: str) -> None:
+        """Something that a user should know, and that stops nothing."""
+        self._listener.warn(message)
 
     def raise_if_stopped(self) -> None:
         """Raise `Interrupted` when the run was asked to stop."""
-        ...
+        if self._stop.is_set():
+            raise Interrupted
 
 
 @dataclass(frozen=True)
@@ -152,7 +202,7 @@ class StageCall(Generic[SettingsT]):
     artifact_id: str
     locations: Mapping[str, str]
     folder: Path
-    progress: Progress
+    progress: StageProgress
     resources: Resources
 
 

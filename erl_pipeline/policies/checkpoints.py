@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from erl_pipeline.config.base import PluginSettings, Settings
-from erl_pipeline.config.policy import LoraConfig
-from erl_pipeline.policies.kind import policy_traits
+from erl_pipeline.config.plugins import plugins
+from erl_pipeline.config.policy import LoraConfig, WarmStartConfig
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.recipe import derive_seed
 from storage.artifacts.store import ArtifactStore
@@ -34,6 +34,31 @@ MODEL = "model"
 
 CHECKPOINT, BASE = "checkpoint", "base"
 """Names of the inputs of a stage that works with a policy."""
+
+
+@dataclass(frozen=True)
+class PolicyTraits:
+    """What the rest of the program asks about a policy, whatever its kind is."""
+
+    model: str | None = None
+    """Folder or hub name of the model that the run begins with; None where it makes its first weights."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Precision of the weights in training and generation."""
+    lora: LoraConfig | None = None
+    """The adapter that is trained; None when all weights are."""
+    warm_start: WarmStartConfig | None = None
+    """Supervised training before the first iteration."""
+    own_words: bool = False
+    """Whether it reads and writes only the words of its environment, so that no text in a natural language
+    can be put to it."""
+    parameters: int | None = None
+    """How many numbers its weights have, without the vocabulary, where the settings say it."""
+
+
+def policy_traits(policy: PluginSettings) -> PolicyTraits:
+    """What is true of a policy with these settings."""
+    traits: PolicyTraits = plugins("policies")[policy.type].value.traits(policy)
+    return traits
 
 
 class WeightsSettings(Settings):

@@ -20,7 +20,7 @@ from erl_pipeline.plan.plan import (
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.sources import NO_CODE, Sources
 from erl_pipeline.plan.stage import Stage
-from erl_pipeline.policies.kind import policy_traits
+from erl_pipeline.policies.checkpoints import policy_traits
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE, plan_evaluation
 from erl_pipeline.stages.memory.forget_memory import FORGET_MEMORY
 from erl_pipeline.stages.tasks.build_environment_files import built_inputs

@@ -29,9 +29,8 @@ from erl_pipeline.engines.vllm.weight_sync import (
     sync_weights,
 )
 from erl_pipeline.plan.execution import Execution, execute
-from erl_pipeline.plan.job import NullListener
 from erl_pipeline.plan.runner import InProcessRunner
-from erl_pipeline.plan.stage import Resources, WorkerSettings
+from erl_pipeline.plan.stage import Listener, Resources, WorkerSettings
 from erl_pipeline.policies.adapters import write_adapter
 from erl_pipeline.policies.checkpoints import load_checkpoint, stored_parts, weights_settings
 from erl_pipeline.policies.pretrained import LoadedPolicy
@@ -89,7 +88,7 @@ def write_config(folder: Path) -> Path:
 def adapted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adapted]:
     """Trained with resources that outlive the run."""
     folder = tmp_path_factory.mktemp("adapted")
-    path, listener, stop = write_config(folder), NullListener(), threading.Event()
+    path, listener, stop = write_config(folder), Listener(), threading.Event()
     loaded = load_config(path)
     with open_run(loaded, str(folder / "store"), listener, stop) as opened:
         worker = WorkerSettings(

@@ -22,7 +22,7 @@ from erl_pipeline.methods.erl.settings import (
 )
 from erl_pipeline.methods.interface import Method, ReflectionSpec
 from erl_pipeline.plan.plan import POLICY
-from erl_pipeline.policies.kind import policy_traits
+from erl_pipeline.policies.checkpoints import policy_traits
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:

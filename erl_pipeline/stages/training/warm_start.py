@@ -25,8 +25,7 @@ from erl_pipeline.config.policy import (
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.plan.column import Column
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.policies.checkpoints import CHECKPOINT, MODEL, WeightsSettings
-from erl_pipeline.policies.kind import policy_traits
+from erl_pipeline.policies.checkpoints import CHECKPOINT, MODEL, WeightsSettings, policy_traits
 from erl_pipeline.stages.tasks.prepare_tasks import digests, located, unchanged_file, without_files
 from erl_pipeline.stages.training.training_stage import TrainingSettings, count_steps, open_trainer
 from erl_pipeline.stages.training.warm_start_examination import examine

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
-from erl_pipeline.network import Address, interface_of
+from erl_pipeline.network import Address, OtherNodes, interface_of
 from erl_pipeline.trainers.fsdp2.devices import (
     QUESTION,
     REPORT,
@@ -28,7 +28,7 @@ from erl_pipeline.trainers.fsdp2.devices import (
     problems_of,
 )
 from erl_pipeline.trainers.fsdp2.launcher import Launch, LaunchedRanks, connect, last_lines
-from erl_pipeline.trainers.interface import OtherNodes, TellWaiting
+from erl_pipeline.trainers.interface import TellWaiting
 from storage.errors import ConfigError, PipelineError
 
 if TYPE_CHECKING:

@@ -12,9 +12,17 @@ from typing import Any
 import pytest
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.plan.job import NullListener, StageJob, StageProgress, compute
 from erl_pipeline.plan.plan import PlannedStage
-from erl_pipeline.plan.stage import Resources, Stage, StageCall, StageResult, WorkerSettings
+from erl_pipeline.plan.runner import StageJob, compute
+from erl_pipeline.plan.stage import (
+    Listener,
+    Resources,
+    Stage,
+    StageCall,
+    StageProgress,
+    StageResult,
+    WorkerSettings,
+)
 from erl_pipeline.plan.versions import find_stages
 from storage.artifacts.recipe import Recipe
 from tests.erl_pipeline.stages.settings_reads import settings_reads
@@ -49,7 +57,7 @@ def test_a_stage_that_asks_for_a_setting_that_its_recipe_lacks_fails(tmp_path: P
     planned = PlannedStage(stage, settings, recipe, None, "", recipe.artifact_id)
     worker = WorkerSettings(str(tmp_path), "run", threads=1)
     with Resources(worker) as resources:
-        progress = StageProgress(planned.title, NullListener(), resources.stop)
+        progress = StageProgress(planned.title, Listener(), resources.stop)
         with pytest.raises(AttributeError, match="threads"):
             compute(StageJob(planned, worker), resources, progress)
         assert resources.store.find(recipe.artifact_id, stage.name) is None
