@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from erl_pipeline.config.base import Settings
 
@@ -168,8 +168,9 @@ class SamplingConfig(Settings):
     distribution (`top_p`, `top_k`, penalties, ...) are refused, because the update divides by the probability
     with which a token was drawn."""
 
-    temperature: float = Field(default=1.0, le=2.0)
-    """Divides the logits before the softmax; stored log-probabilities include it. More than 0."""
+    temperature: float = Field(default=1.0, gt=0.0, le=2.0)
+    """Divides the logits before the softmax; stored log-probabilities include it. At 0 all
+    attempts of a group would be alike, and the ratio to such a policy would have no meaning."""
     max_new_tokens: int = Field(default=8, ge=1)
     """The most tokens in one turn of an attempt."""
 
@@ -180,13 +181,3 @@ class SamplingConfig(Settings):
             if name in _REFUSED_SAMPLING:
                 raise ValueError(f"{name} is not offered: {_REFUSED_SAMPLING[name]}; leave it out")
         return values
-
-    @field_validator("temperature")
-    @classmethod
-    def _samples(cls, temperature: float) -> float:
-        if temperature <= 0.0:
-            raise ValueError(
-                f"{temperature:g}; allowed: more than 0.0 (at 0 the most probable token is taken each time: "
-                "all attempts of a group are alike, and the ratio to such a policy has no meaning)"
-            )
-        return temperature

@@ -11,9 +11,9 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Literal, Protocol
 
+from erl_pipeline.config.shown import settings_differences
 from erl_pipeline.plan.plan import Plan, PlannedStage, StageKey
 from storage.artifacts.recipe import Recipe
-from storage.runs.run import config_differences
 
 Verdict = Literal["reused", "computed"]
 
@@ -196,7 +196,7 @@ def forecast(plan: Plan, lookups: Lookups, again: Collection[StageKey] = frozens
 
 def recipe_differences(old: Recipe, new: Recipe) -> list[str]:
     """The differences in settings, code, version, seed and index, one line each; inputs last, by name."""
-    lines = config_differences(old.settings, new.settings)
+    lines = settings_differences(old.settings, new.settings)
     for package in sorted(old.code.keys() | new.code.keys()):
         if old.code.get(package) != new.code.get(package):
             lines.append(f"the code of {package} has changed")
@@ -205,7 +205,7 @@ def recipe_differences(old: Recipe, new: Recipe) -> list[str]:
     if old.seed != new.seed:
         lines.append(f"seed: {old.seed} -> {new.seed}")
     if old.index != new.index:
-        lines += config_differences(old.index, new.index)
+        lines += settings_differences(old.index, new.index)
     for name in sorted(old.inputs.keys() | new.inputs.keys()):
         if old.inputs.get(name) != new.inputs.get(name):
             lines.append(f"input {name} is a different one")

@@ -48,7 +48,10 @@ def compute(job: StageJob, resources: Resources, progress: StageProgress) -> Man
     stage, recipe, store = planned.stage, planned.recipe, resources.store
     progress.raise_if_stopped()
     if stage.needs == "device":
-        _use_threads(job.worker.threads)
+        import torch
+
+        # Bytes depend on the number of threads.
+        torch.set_num_threads(job.worker.threads)
     with (
         store.reading(),
         store.create(recipe, run=job.worker.run, iteration=planned.iteration) as staging,
@@ -76,13 +79,6 @@ def compute(job: StageJob, resources: Resources, progress: StageProgress) -> Man
             determinism=result.determinism,
             unchanged_from=recipe.inputs[result.unchanged] if result.unchanged else "",
         ).manifest
-
-
-def _use_threads(threads: int) -> None:
-    """Compute with the number of threads that the run is configured with: bytes depend on it."""
-    import torch
-
-    torch.set_num_threads(threads)
 
 
 def outcome_of(planned: PlannedStage, manifest: Manifest, reused: bool, started: float) -> StageOutcome:

@@ -75,7 +75,7 @@ def test_its_log_probabilities_are_those_of_the_projects_engine(
     assert counted == [len(made.token_ids)]
     assert len(made.token_ids) == 6 or made.finish_reason == "stop"
     # The other engine is asked for one token at a time after the same tokens.
-    other = TransformersEngine(policy.model, "id", policy.eos_token_ids, 8)
+    other = TransformersEngine(policy.model, policy.eos_token_ids, 8)
     if temperature == 0.0:
         (greedy,) = other.generate([GenerationRequest((3, 4, 5), 6, 0.0, 7, "b")])
         assert greedy.token_ids == made.token_ids

@@ -20,7 +20,7 @@ from erl_pipeline.config.plugins import operational_part
 from erl_pipeline.engines.interface import POLICY, GenerationRequest, ServedCheckpoint
 from erl_pipeline.engines.sampling import make_probe, served_checkpoint
 from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
-from erl_pipeline.engines.vllm.engine import KeptVllmEngine, VllmEngine
+from erl_pipeline.engines.vllm.engine import VllmEngine
 from erl_pipeline.engines.vllm.weight_sync import (
     ServedPolicy,
     WeightSync,
@@ -106,13 +106,12 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adapted]:
             )
             execute(plan_for(opened.store.uri, opened.run, loaded, loaded.iterations), execution)
             kept = resources.kept("engine")
-            assert isinstance(kept, KeptVllmEngine)
-            yield Adapted(path, opened, kept.engine)
+            assert isinstance(kept, VllmEngine)
+            yield Adapted(path, opened, kept)
 
 
 def client_of(engine: VllmEngine) -> VllmClient:
-    server = engine.server()
-    assert server is not None
+    (server,) = engine.servers()
     return VllmClient(server.url, server.api_key, frozenset(), 120.0)
 
 
@@ -246,8 +245,7 @@ def test_a_server_that_died_gets_the_adapter_again(adapted: Adapted, tmp_path: P
     policy = further_trained(adapted, tmp_path)
     engine = adapted.engine
     engine.serve(POLICY, adapted.served(policy, "further-again", tmp_path))
-    server = engine.server()
-    assert server is not None
+    (server,) = engine.servers()
     server.end()
 
     answers_are_of(engine, policy)

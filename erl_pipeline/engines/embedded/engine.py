@@ -45,23 +45,17 @@ class TransformersEngine:
     def __init__(
         self,
         model: PreTrainedModel,
-        policy_version: str,
         stop_token_ids: frozenset[int],
         max_batch_sequences: int,
         stop: threading.Event | None = None,
         on_tokens: Callable[[int], None] | None = None,
     ) -> None:
         self._model = model.eval()
-        self._policy_version = policy_version
         self._stop_token_ids = torch.tensor(sorted(stop_token_ids), device=model.device)
         self._max_batch_sequences = max_batch_sequences
         self._stop = stop
         self._on_tokens = on_tokens
         self._cached: list[_CachedBatch] = []
-
-    @property
-    def policy_version(self) -> str:
-        return self._policy_version
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
@@ -86,14 +80,6 @@ class TransformersEngine:
         self._cached = kept
         return [answers[i] for i in range(len(requests))]
 
-    def _empty_batch(self, rows: int) -> _CachedBatch:
-        return _CachedBatch(
-            cache=DynamicCache(config=self._model.config),
-            rows={},
-            token_ids=[()] * rows,
-            slot_mask=torch.zeros(rows, 0, dtype=torch.long, device=self._model.device),
-        )
-
     def _answer(
         self,
         known: _CachedBatch | None,
@@ -108,7 +94,12 @@ class TransformersEngine:
         for request in mine:
             firsts.setdefault(request.prompt_token_ids, request)
         if known is None:
-            batch = self._empty_batch(len(firsts))
+            batch = _CachedBatch(
+                cache=DynamicCache(config=self._model.config),
+                rows={},
+                token_ids=[()] * len(firsts),
+                slot_mask=torch.zeros(len(firsts), 0, dtype=torch.long, device=device),
+            )
         else:
             batch = _take_rows(known, [known.rows[first.conversation] for first in firsts.values()])
         logits = self._prefill(batch, list(firsts))
@@ -259,17 +250,10 @@ class EmbeddedEngine:
         self._on_tokens = on_tokens
         self._models: dict[str, TransformersEngine] = {}
 
-    def serve(
-        self, name: str, model: PreTrainedModel, policy_version: str, end_token_ids: frozenset[int]
-    ) -> None:
+    def serve(self, name: str, model: PreTrainedModel, end_token_ids: frozenset[int]) -> None:
         """Answer requests for `name` with this model from now on."""
         self._models[name] = TransformersEngine(
-            model,
-            policy_version,
-            end_token_ids,
-            self._max_batch_sequences,
-            stop=self._stop,
-            on_tokens=self._on_tokens,
+            model, end_token_ids, self._max_batch_sequences, self._stop, self._on_tokens
         )
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:

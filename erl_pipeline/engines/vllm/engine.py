@@ -34,10 +34,6 @@ _STOP_POLL_SECONDS = 0.2
 Result = TypeVar("Result")
 
 
-def _say_nothing(message: str) -> None:
-    pass
-
-
 class VllmEngine:
     """Samples from one checkpoint of each model at a time; a context manager that ends its servers.
 
@@ -60,7 +56,7 @@ class VllmEngine:
         environment: Mapping[str, str],
         stop: threading.Event | None = None,
         on_progress: OnProgress | None = None,
-        warn: Callable[[str], None] = _say_nothing,
+        warn: Callable[[str], None] = lambda message: None,
     ) -> None:
         self._config = config
         self._folder = folder
@@ -115,19 +111,17 @@ class VllmEngine:
         servers.finish(checkpoint)
         return syncs
 
+    def served(self, model: str = POLICY) -> str:
+        """The id of the checkpoint of which a server has proven that it serves it; empty if none has."""
+        return self._models[model].served_id if model in self._models else ""
+
     def all_serving(self, model: str = POLICY) -> list[WeightSync]:
         """Wait until every server of a model has proven that it serves what `serve` was given; returns how
         each came to it. Raises EngineError as `serve`."""
         return self.run(self._serving(model).pool().all_serving())
 
-    def server(self, model: str = POLICY) -> ManagedServer | None:
-        """The first of our own servers of a model; None before its first checkpoint, and where the servers
-        are not our own."""
-        own = self.servers(model)
-        return own[0] if own else None
-
     def servers(self, model: str = POLICY) -> Sequence[ManagedServer]:
-        """All our own servers of a model."""
+        """Our own servers of a model; none before its first checkpoint, and where they are somebody else's."""
         return self._models[model].servers if model in self._models else ()
 
     def offload(self) -> None:
@@ -220,68 +214,34 @@ class VllmEngine:
         return None if variable is None else self._environment[variable]
 
 
-_WHAT_STARTS = "the vLLM server to start"
-
-
-class KeptVllmEngine:
-    """A vLLM engine, and for each model the checkpoint that it was verified to sample from."""
-
-    def __init__(self, engine: VllmEngine) -> None:
-        self.engine = engine
-        self._checkpoint_ids: dict[str, str] = {}
-
-    def __enter__(self) -> KeptVllmEngine:
-        self.engine.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.engine.__exit__(kind, error, traceback)
-
-    def serve(self, model: SampledModel, call: EngineCall) -> None:
-        """Sample from this checkpoint from now on. The server of each model starts at the first call."""
+def open_served(settings: VllmEngineConfig, model: SampledModel, call: EngineCall) -> OpenedEngine:
+    """The worker's engine, verified to sample from this checkpoint."""
+    worker, news = call.worker, call.news
+    engine = keep_engine(
+        worker,
+        lambda: VllmEngine(
+            settings,
+            worker.scratch / "vllm",
+            os.environ,
+            worker.stop,
+            lambda seconds, line: news.waiting("the vLLM server to start", seconds, line),
+            news.warn,
+        ),
+    )
+    parts = model.parts
+    if engine.served(model.name) != parts.checkpoint_id:
         # torch, which a process that only names this engine need not import.
         from erl_pipeline.engines.sampling import served_checkpoint
         from erl_pipeline.policies.hardware import release_cached_memory
 
-        parts = model.parts
-        if self._checkpoint_ids.get(model.name) == parts.checkpoint_id:
-            return
-        self._checkpoint_ids.pop(model.name, None)
         # Release the trainer and cached memory, so that a server on the same GPU finds room.
-        call.worker.keep("policies", LoadedPolicies).forget_trainer()
+        worker.keep("policies", LoadedPolicies).forget_trainer()
         release_cached_memory()
-        checkpoint = served_checkpoint(
-            model.policy, parts.checkpoint_id, parts.base_folder, parts.adapter_folder
+        engine.serve(
+            model.name,
+            served_checkpoint(model.policy, parts.checkpoint_id, parts.base_folder, parts.adapter_folder),
         )
-        self.engine.serve(model.name, checkpoint)
-        self._checkpoint_ids[model.name] = parts.checkpoint_id
-
-    def offload(self) -> None:
-        """Release the memory of the servers."""
-        self.engine.offload()
-        self._checkpoint_ids.clear()
-
-
-def open_served(settings: VllmEngineConfig, model: SampledModel, call: EngineCall) -> OpenedEngine:
-    """The worker's engine, verified to sample from this checkpoint."""
-    worker, news = call.worker, call.news
-    kept = keep_engine(
-        worker,
-        lambda: KeptVllmEngine(
-            VllmEngine(
-                settings,
-                worker.scratch / "vllm",
-                os.environ,
-                worker.stop,
-                lambda seconds, line: news.waiting(_WHAT_STARTS, seconds, line),
-                news.warn,
-            )
-        ),
-    )
-    kept.serve(model, call)
     if settings.max_in_flight == 1 and not settings.others_servers:
         # Whether a prefix comes from the cache or is computed may change the last bits.
-        kept.engine.reset_prefix_cache(model.name)
-    return OpenedEngine(kept.engine, kept.engine, settings.max_in_flight)
+        engine.reset_prefix_cache(model.name)
+    return OpenedEngine(engine, engine, settings.max_in_flight)

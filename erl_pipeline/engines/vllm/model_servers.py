@@ -152,6 +152,11 @@ class ModelServers:
             checkpoint.adapter,
         )
 
+    @property
+    def served_id(self) -> str:
+        """The id of the checkpoint that is served; empty where none is."""
+        return "" if self._served is None else self._served.checkpoint_id
+
     async def serve(self, checkpoint: ServedCheckpoint, policy: ServedPolicy) -> list[WeightSync]:
         """Give the policy to every server, and return how each that has proven by then that it serves it came
         to it; there is at least one."""

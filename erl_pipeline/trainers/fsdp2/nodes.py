@@ -21,7 +21,7 @@ from erl_pipeline.network import Address, OtherNodes, interface_of
 from erl_pipeline.trainers.fsdp2.devices import (
     QUESTION,
     REPORT,
-    NodeQuestion,
+    TrainerNodeQuestion,
     TrainerNodeReport,
     devices_here,
     look,
@@ -109,7 +109,7 @@ def gather(store: TCPStore, config: NodesConfig, launch: Launch) -> list[str]:
     """
     sign = launch.orders / "sign"
     sign.write_text(secrets.token_hex(16), encoding="utf-8")
-    question = NodeQuestion(sign, config.folders)
+    question = TrainerNodeQuestion(sign, config.folders)
     store.set("question", QUESTION.dump_json(question).decode())
     if config.others is not None:
         config.others.invite(_TakePart(launch.address), config.raise_if_stopped)

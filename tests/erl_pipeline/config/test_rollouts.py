@@ -19,5 +19,5 @@ def test_sampling_from_another_distribution_than_the_trainers_is_refused(setting
 
 
 def test_greedy_rollouts_are_refused() -> None:
-    with pytest.raises(ValidationError, match=r"0; allowed: more than 0\.0 .* has no meaning"):
+    with pytest.raises(ValidationError, match="greater than 0"):
         SamplingConfig(temperature=0.0)

@@ -198,7 +198,7 @@ def test_an_engine_serves_one_policy_after_another(gpt2_server: ManagedServer, t
         with pytest.raises(EngineError, match="serves no model extractor"):
             engine.generate([replace(request, model="extractor")])
     assert gpt2_server.running
-    assert engine.server() is None
+    assert not engine.servers()
 
 
 def test_the_share_is_1_where_the_server_changes_as_the_trainer_does_and_0_where_it_does_not() -> None:
