@@ -1,5 +1,4 @@
-"""Addresses of machines, connections that notice when the other machine is gone, and machines that work
-together."""
+"""Addresses of machines, and machines that work together."""
 
 from __future__ import annotations
 
@@ -13,7 +12,6 @@ from typing import Protocol
 _HOST_AND_PORT = re.compile(r"([^/:\s]+|\[[0-9a-fA-F:]+\]):(\d{1,5})")
 _EVERYWHERE = ("0.0.0.0", "::", "*")
 _LOOPBACK = "127.0.0.1"
-_PROBES = 3
 
 
 @dataclass(frozen=True)
@@ -63,23 +61,6 @@ def interface_of(number: str) -> str:
         if any(each.address.partition("%")[0] == number for each in addresses):
             return str(name)
     raise OSError(f"this machine has no network interface with the address {number}")
-
-
-def notice_silence(connection: socket.socket, seconds: int) -> None:
-    """Let operations on a connection fail about this many seconds after the other machine, or the network,
-    has gone without a word."""
-    probe = max(1, seconds // 5)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # Not all systems have each of them.
-    for name, value in (
-        ("TCP_KEEPIDLE", max(1, seconds - _PROBES * probe)),
-        ("TCP_KEEPINTVL", probe),
-        ("TCP_KEEPCNT", _PROBES),
-        ("TCP_USER_TIMEOUT", 1000 * seconds),
-    ):
-        if hasattr(socket, name):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class OtherNodes(Protocol):

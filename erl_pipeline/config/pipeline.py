@@ -135,12 +135,8 @@ class RetentionConfig(Settings):
 
     def rules(self) -> dict[Kept, RetentionRule]:
         """The rules that are set."""
-        given: dict[Kept, str | None] = {
-            "checkpoints": self.checkpoints,
-            "optimizer": self.optimizer,
-            "trajectories": self.trajectories,
-        }
-        return {kind: parse_rule(text, _ORIGIN) for kind, text in given.items() if text is not None}
+        given: dict[Kept, str] = self.model_dump(exclude_none=True)  # type: ignore[assignment]
+        return {kind: parse_rule(text, _ORIGIN) for kind, text in given.items()}
 
 
 WarningKind = Literal[

@@ -109,7 +109,8 @@ class TransformersEngine:
         if len(firsts) < len(mine):
             logits = logits[torch.tensor(rows, device=device)]
         batch.rows = {request.conversation: row for row, request in enumerate(mine)}
-        return self._decode(batch, logits, mine, chosen, answers)
+        answers.update(zip(chosen, self._decode(batch, logits, mine), strict=True))
+        return batch
 
     def _prefill(self, batch: _CachedBatch, prompts: Sequence[tuple[int, ...]]) -> torch.Tensor:
         """Extend each row's cache to the end of its prompt; logits `[rows, vocabulary]` of the next token."""
@@ -142,13 +143,8 @@ class TransformersEngine:
         return last
 
     def _decode(
-        self,
-        batch: _CachedBatch,
-        logits: torch.Tensor,
-        mine: Sequence[GenerationRequest],
-        chosen: Sequence[int],
-        answers: dict[int, Generation],
-    ) -> _CachedBatch:
+        self, batch: _CachedBatch, logits: torch.Tensor, mine: Sequence[GenerationRequest]
+    ) -> list[Generation]:
         """Draw tokens until every row has stopped. `logits`: `[rows, vocabulary]`, of the first token."""
         device = self._model.device
         budget = max(request.max_new_tokens for request in mine)
@@ -176,40 +172,36 @@ class TransformersEngine:
             batch.slot_mask = torch.cat([batch.slot_mask, running[:, None].long()], dim=1)
             logits = self._forward(batch, tokens[:, None], lengths)
             lengths = lengths + running[:, None]
-        self._collect(
-            batch,
-            mine,
-            chosen,
-            torch.stack(drawn, 1),
-            torch.stack(drawn_logprobs, 1),
-            torch.stack(live, 1),
-            answers,
+        return self._cut(
+            batch, mine, torch.stack(drawn, 1), torch.stack(drawn_logprobs, 1), torch.stack(live, 1)
         )
-        return batch
 
-    def _collect(
+    def _cut(
         self,
         batch: _CachedBatch,
         mine: Sequence[GenerationRequest],
-        chosen: Sequence[int],
         drawn: torch.Tensor,
         logprobs: torch.Tensor,
         live: torch.Tensor,
-        answers: dict[int, Generation],
-    ) -> None:
-        """Cut each row's tokens where it stopped. `drawn`, `logprobs`, `live`: `[rows, steps]`."""
+    ) -> list[Generation]:
+        """The answers: each row's tokens up to where it stopped. `drawn`, `logprobs`, `live`:
+        `[rows, steps]`."""
         stop_ids = set(self._stop_token_ids.tolist())
         counts = live.sum(dim=1).tolist()
         known = batch.slot_mask.sum(dim=1).tolist()
         all_drawn, all_logprobs = drawn.tolist(), logprobs.tolist()
-        for row, (index, request) in enumerate(zip(chosen, mine, strict=True)):
+        answers = []
+        for row, request in enumerate(mine):
             tokens = tuple(all_drawn[row][: counts[row]])
-            answers[index] = Generation(
-                token_ids=tokens,
-                logprobs=tuple(all_logprobs[row][: counts[row]]),
-                finish_reason="stop" if tokens[-1] in stop_ids else "length",
+            answers.append(
+                Generation(
+                    token_ids=tokens,
+                    logprobs=tuple(all_logprobs[row][: counts[row]]),
+                    finish_reason="stop" if tokens[-1] in stop_ids else "length",
+                )
             )
             batch.token_ids[row] = (request.prompt_token_ids + tokens)[: known[row]]
+        return answers
 
 
 def _continues(batch: _CachedBatch, request: GenerationRequest) -> bool:

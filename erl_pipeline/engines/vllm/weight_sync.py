@@ -196,6 +196,11 @@ class ServedPolicy:
     dtype: str
     adapter: ServedAdapter | None = None
 
+    @property
+    def tolerance(self) -> LogprobDifference:
+        """How far server and trainer may differ: as much as the coarser of their number types allows."""
+        return tolerance(self.probe.dtype, self.dtype)
+
 
 @dataclass(frozen=True)
 class WeightSync:
@@ -221,7 +226,7 @@ async def sync_weights(client: VllmClient, server: ManagedServer | None, policy:
     # Somebody else's server may only have been out of reach: a reload would drop its cache for nothing.
     if await client.weights_label() == policy.policy_version and await _has_adapter(client, policy):
         difference = await _distance(client, policy.probe)
-        if difference.within(_tolerance(policy)):
+        if difference.within(policy.tolerance):
             return await _conclude(client, policy, "kept", difference, started)
     method: Method = "reload" if policy.adapter is None else "load"
     try:
@@ -229,7 +234,7 @@ async def sync_weights(client: VllmClient, server: ManagedServer | None, policy:
             await client.reload_weights(policy.folder)
         await _put_adapter(client, policy)
         difference = await _distance(client, policy.probe)
-        served = difference.within(_tolerance(policy))
+        served = difference.within(policy.tolerance)
     except (ServerFailure, EngineError):
         # Some weights can only be read at a start: those of other shapes, or in a layout that is packed then.
         if server is None:
@@ -256,7 +261,7 @@ async def _conclude(
     difference: LogprobDifference,
     started: float,
 ) -> WeightSync:
-    bound = _tolerance(policy)
+    bound = policy.tolerance
     refused = f"{client.url} does not serve policy {policy.policy_version} after a {method}"
     if math.isnan(difference.mean):
         raise EngineError(f"{refused}: its log-probabilities are not numbers")
@@ -283,7 +288,7 @@ async def _prove_sampling(client: VllmClient, policy: ServedPolicy) -> None:
         return compare_hot(policy.probe, await asyncio.gather(*drawn))
 
     difference = await _worst(client, of_copy)
-    if not difference.within(_tolerance(policy)):
+    if not difference.within(policy.tolerance):
         raise EngineError(
             f"{client.url} does not report the distribution that it samples from: at temperature {hot:g} "
             f"its log-probabilities differ from the trainer's by {difference.mean:.3g} nats on average. Rows "
@@ -308,7 +313,3 @@ async def _worst(
     """The largest difference of all copies of the model that the server keeps."""
     differences = await asyncio.gather(*map(of_copy, range(client.copies)))
     return reduce(LogprobDifference.or_worse, differences)
-
-
-def _tolerance(policy: ServedPolicy) -> LogprobDifference:
-    return tolerance(policy.probe.dtype, policy.dtype)
