@@ -121,7 +121,7 @@ class VllmEngine:
         return self.run(self._serving(model).pool().all_serving())
 
     def servers(self, model: str = POLICY) -> Sequence[ManagedServer]:
-        """Our own servers of a model; none before its first checkpoint, and where they are somebody else's."""
+        """Our own servers of a model; none before its first checkpoint, or where they are not our own."""
         return self._models[model].servers if model in self._models else ()
 
     def offload(self) -> None:
