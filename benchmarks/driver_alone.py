@@ -21,12 +21,11 @@ from datetime import UTC, datetime
 import measurements
 from measurements import Column, Figures
 
-from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.loading import load_config
 from erl_pipeline.plan.execution import Execution, execute
-from erl_pipeline.plan.job import StageJob, StageOutcome
-from erl_pipeline.plan.listener import NullListener
-from erl_pipeline.plan.resources import WorkerSettings
+from erl_pipeline.plan.runner import StageJob
 from erl_pipeline.plan.sources import read_sources
+from erl_pipeline.plan.stage import Listener, StageOutcome, WorkerSettings
 from erl_pipeline.runs.driver import open_run
 from erl_pipeline.runs.run_plans import plan_run
 from storage.artifacts.manifest import Manifest
@@ -113,7 +112,7 @@ def measure(iterations: int, shards: int, workers: int) -> Figures:
     planned = time.perf_counter()
     after_plan = measurements.process_memory_and_cpu()["peak_bytes"]
     stop = threading.Event()
-    with tempfile.TemporaryDirectory() as store, open_run(config, store, NullListener(), stop) as opened:
+    with tempfile.TemporaryDirectory() as store, open_run(config, store, Listener(), stop) as opened:
         worker = WorkerSettings(opened.store.uri, opened.run.name, config.resources.threads)
         begun = time.perf_counter()
         execute(

@@ -97,7 +97,7 @@ def measure_rollouts(contender: str, threads: int) -> Figures:
     """One iteration's shards in this process, with the policy loaded."""
     from workloads.planned import planned_run
 
-    from erl_pipeline.config.loading.load import load_config
+    from erl_pipeline.config.loading import load_config
     from erl_pipeline.engines.embedded.engine import TransformersEngine
     from erl_pipeline.stages.names import TRAJECTORIES
     from storage.tables.trajectories import read_trajectories

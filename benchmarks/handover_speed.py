@@ -24,7 +24,7 @@ from measurements import SMOLLM2, Column, Figures
 from requests_to_server import generate_one
 
 from erl_pipeline.engines.interface import POLICY
-from erl_pipeline.engines.serving import served_checkpoint
+from erl_pipeline.engines.sampling import served_checkpoint
 from erl_pipeline.engines.vllm.engine import VllmEngine
 from erl_pipeline.engines.vllm.model_servers import server_arguments, write_serving_copy
 from erl_pipeline.engines.vllm.server import ManagedServer

@@ -41,10 +41,9 @@ from measurements import (
     spread,
 )
 
-from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.loading import load_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.job import StageOutcome
-from erl_pipeline.plan.listener import NullListener
+from erl_pipeline.plan.stage import Listener, StageOutcome
 from erl_pipeline.runs.driver import open_run
 from erl_pipeline.runs.state import completed_iterations
 from erl_pipeline.runs.train import train
@@ -79,7 +78,7 @@ FIGURES = {
 }
 
 
-class StageSeconds(NullListener):
+class StageSeconds(Listener):
     """Adds up the seconds of the stages of one iteration."""
 
     def __init__(self, iteration: int) -> None:
@@ -115,7 +114,7 @@ def stored_iterations(store: Path, config: RunConfig) -> int:
 def build(store: Path, config: RunConfig, iterations: int) -> None:
     """Train the run in a store to this many iterations, unless it has them already."""
     stored = stored_iterations(store, config)
-    with open_run(config, str(store), NullListener(), threading.Event()) as opened:
+    with open_run(config, str(store), Listener(), threading.Event()) as opened:
         while stored < iterations:
             target = min(iterations, stored + PORTION)
             started = time.perf_counter()

@@ -110,7 +110,7 @@ def measure_ours(arguments: argparse.Namespace) -> Figures:
     """The second iteration of a run, in this process."""
     from workloads.planned import planned_run
 
-    from erl_pipeline.config.loading.load import load_config
+    from erl_pipeline.config.loading import load_config
 
     overrides = [*settings(arguments), f"resources.threads={arguments.threads}", "iterations=3"]
     if arguments.contender == VLLM:
@@ -143,7 +143,7 @@ def measure_ours(arguments: argparse.Namespace) -> Figures:
 
 def prompts_of_the_run(arguments: argparse.Namespace) -> list[Any]:
     """The chat prompts of our first two iterations."""
-    from erl_pipeline.config.loading.load import load_config
+    from erl_pipeline.config.loading import load_config
     from erl_pipeline.environments.frozen_lake import ENVIRONMENT
     from erl_pipeline.environments.frozen_lake.game import game_of
     from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig

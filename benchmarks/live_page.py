@@ -30,9 +30,9 @@ import measurements
 from measurements import Column, Figures
 from runner_overhead import Times
 
-from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.loading import load_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.listener import NullListener
+from erl_pipeline.plan.stage import Listener
 from erl_pipeline.runs.driver import open_run
 from erl_pipeline.runs.train import train
 
@@ -116,7 +116,7 @@ def main() -> None:
             arguments.figures.write_text(json.dumps(figures))
             return
         config = configuration(STORED, arguments.threads)
-        with open_run(config, str(base), NullListener(), threading.Event()) as opened:
+        with open_run(config, str(base), Listener(), threading.Event()) as opened:
             train(opened)
         measurements.compare_contenders(
             "live_page",

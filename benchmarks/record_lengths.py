@@ -15,7 +15,7 @@ import tempfile
 from workloads.batches import LENGTHS
 from workloads.planned import planned_run
 
-from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.loading import load_config
 from erl_pipeline.stages.names import TRAJECTORIES
 from storage.tables.trajectories import Trajectory, read_trajectories
 

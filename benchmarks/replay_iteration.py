@@ -23,7 +23,7 @@ import measurements
 from measurements import Column, Figures
 from workloads.planned import PlannedRun, planned_run
 
-from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.loading import load_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.plan import StageKey
 
@@ -97,7 +97,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
 
 def entropy_speed(run: PlannedRun) -> float:
     """Prompt and response tokens per second when entropies of an iteration's trajectories are computed."""
-    from erl_pipeline.config.plugins.installed import plugins
+    from erl_pipeline.config.plugins import plugins
     from erl_pipeline.policies.checkpoints import load_checkpoint, stored_parts, weights_settings
     from erl_pipeline.stages.names import trajectory_files
     from erl_pipeline.trainers.interface import TrainingStart

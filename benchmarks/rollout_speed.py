@@ -109,7 +109,7 @@ def start(path: str, overrides: list[str], folder: Path, open_: ExitStack) -> tu
     """Commit tasks and checkpoint, and start a server with it; also return the configuration that uses it."""
     from workloads.planned import planned_run
 
-    from erl_pipeline.config.loading.load import load_config
+    from erl_pipeline.config.loading import load_config
     from erl_pipeline.engines.vllm.model_servers import server_arguments, write_serving_copy
     from erl_pipeline.engines.vllm.server import ManagedServer
     from erl_pipeline.engines.vllm.settings import VllmEngineConfig

@@ -27,10 +27,9 @@ import measurements
 from measurements import Column, Figures
 from workloads.idle_stages import idle_plan
 
-from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.loading import load_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.job import StageOutcome
-from erl_pipeline.plan.listener import NullListener
+from erl_pipeline.plan.stage import Listener, StageOutcome
 from erl_pipeline.runs.driver import execute_run, open_run
 from erl_pipeline.runs.train import train
 from storage.artifacts.store import ArtifactStore
@@ -53,7 +52,7 @@ COLUMNS = (
 )
 
 
-class Times(NullListener):
+class Times(Listener):
     """Records when the first stage began, and when the last stage of each iteration ended."""
 
     def __init__(self) -> None:

@@ -49,7 +49,7 @@ def measure(replicas: int, rounds: int, threads: int) -> Figures:
     """Rollouts of some iterations on this many servers, which share the threads."""
     from workloads.planned import planned_run
 
-    from erl_pipeline.config.loading.load import load_config
+    from erl_pipeline.config.loading import load_config
     from erl_pipeline.stages.names import TRAJECTORIES
     from storage.tables.trajectories import read_trajectories
 

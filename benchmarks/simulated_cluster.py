@@ -34,7 +34,7 @@ from measurements import (
     publish,
 )
 
-from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.loading import load_config
 from erl_pipeline.plan.cluster import ClusterConfig, read_cluster
 from erl_pipeline.runs.cluster_forecast import ClusterForecast, forecast_on_cluster
 from storage.runs.run import RunStore

@@ -15,10 +15,10 @@ import resource
 import torch
 from measurements import ResidentMemory
 
-from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.loading import load_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.policies.adapters import add_fresh_adapter
-from erl_pipeline.policies.kind import policy_traits
+from erl_pipeline.policies.checkpoints import policy_traits
 from erl_pipeline.policies.pretrained import load_policy
 from erl_pipeline.sizing import estimate_memory, model_size
 from erl_pipeline.trainers.interface import Reinforcement

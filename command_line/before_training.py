@@ -47,7 +47,7 @@ def warn_of_qualification(
 
 def has_users_code(config: RunConfig) -> bool:
     """Whether the environment, one of its parts or its scorer is a plug-in of another package than this."""
-    from erl_pipeline.config.plugins.installed import plugins
+    from erl_pipeline.config.plugins import plugins
 
     others = {
         package
@@ -127,7 +127,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def uncommitted_code(config: RunConfig) -> list[str]:
     """A sentence for the program and for each plug-in of a run whose git checkout has changes."""
-    from erl_pipeline.config.plugins.installed import plugins
+    from erl_pipeline.config.plugins import plugins
     from erl_pipeline.plan.sources import environment_packages
     from storage.artifacts.manifest import code_version
 

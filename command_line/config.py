@@ -11,7 +11,7 @@ from command_line.options import ConfigFile, Json, Settings
 from command_line.output import counted, print_json, print_line, print_table
 
 if TYPE_CHECKING:
-    from erl_pipeline.config.plugins.installed import BrokenPlugin, Plugin
+    from erl_pipeline.config.plugins import BrokenPlugin, Plugin
 
 
 app = typer.Typer(help="Look at a configuration before anything starts.", no_args_is_help=True)
@@ -22,7 +22,7 @@ def show(config: ConfigFile, settings: Settings = None, json: Json = False) -> N
     """Print the whole configuration with every default filled in."""
     import yaml
 
-    from erl_pipeline.config.loading.load import load_config
+    from erl_pipeline.config.loading import load_config
 
     resolved = load_config(config, settings or []).model_dump(mode="json")
     if json:
@@ -37,7 +37,7 @@ def check(config: ConfigFile, settings: Settings = None, json: Json = False) -> 
 
     The files and models that it names have to be there, and its environment has to give enough tasks.
     """
-    from erl_pipeline.config.loading.load import load_config
+    from erl_pipeline.config.loading import load_config
     from erl_pipeline.plan.sources import require_sources
     from erl_pipeline.runs.enough_tasks import require_tasks, sentences_left_out
 
@@ -60,8 +60,8 @@ def plugins(json: Json = False) -> None:
     be used."""
     from typing import get_args
 
-    from erl_pipeline.config.plugins.installed import Group
-    from erl_pipeline.config.plugins.installed import plugins as find
+    from erl_pipeline.config.plugins import Group
+    from erl_pipeline.config.plugins import plugins as find
 
     groups = [find(group) for group in get_args(Group)]
     found = [plugin for group in groups for plugin in group.found.values()]

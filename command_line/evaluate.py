@@ -14,7 +14,7 @@ from command_line.selectors import SELECTOR, find_checkpoint
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from erl_pipeline.plan.job import StageOutcome
+    from erl_pipeline.plan.stage import StageOutcome
     from erl_pipeline.runs.driver import OpenRun
 Tasks = Annotated[
     str,

@@ -37,7 +37,7 @@ def export(
     json: Json = False,
 ) -> None:
     """Write a checkpoint as a plain folder with safetensors, configuration and tokenizer."""
-    from erl_pipeline.policies.export import export_checkpoint
+    from erl_pipeline.policies.checkpoints import export_checkpoint
     from erl_pipeline.runs.config import run_policy
     from storage.artifacts.store import ArtifactStore
     from storage.runs.run import RunStore

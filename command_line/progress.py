@@ -17,7 +17,7 @@ from rich.text import Text
 from command_line.output import counted
 from erl_pipeline.evaluation.iterations import IterationRow, iteration_row, shown_value
 from erl_pipeline.plan.column import Column
-from erl_pipeline.plan.job import StageOutcome
+from erl_pipeline.plan.stage import Listener, StageOutcome
 
 _TELL_EVERY_SECONDS = 30
 _TOGETHER_SECONDS = 1.0
@@ -51,7 +51,7 @@ class _Iteration:
     shown: bool = False
 
 
-class ProgressDisplay:
+class ProgressDisplay(Listener):
     """A `Listener` that shows progress. Its methods may be called from any thread.
 
     On a terminal every stage at work has a bar, and a finished iteration is one line. Elsewhere each finished

@@ -270,7 +270,7 @@ def _to_begin(run: str, store: str, config: Path | None) -> Callable[[], object]
     Raises InputError for a run that neither exists nor has a configuration, ConfigError for a run that exists
     with other settings.
     """
-    from erl_pipeline.config.loading.load import load_config
+    from erl_pipeline.config.loading import load_config
     from erl_pipeline.runs.config import is_blank, refuse_other_settings
     from storage.runs.run import RunStore
 

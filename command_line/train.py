@@ -62,7 +62,7 @@ def train(
     `lineage verify` checks all artifacts, and `--check` makes damaged ones again.
     """
     from command_line.run_state import find_finished_run
-    from erl_pipeline.config.loading.load import load_config
+    from erl_pipeline.config.loading import load_config
     from storage.artifacts.store import ArtifactStore
     from storage.runs.run import RunStore
     from storage.upkeep.verification import mend_run

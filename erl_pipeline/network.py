@@ -1,16 +1,17 @@
-"""Addresses of machines, and connections that notice when the other machine is gone."""
+"""Addresses of machines, and machines that work together."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 _HOST_AND_PORT = re.compile(r"([^/:\s]+|\[[0-9a-fA-F:]+\]):(\d{1,5})")
 _EVERYWHERE = ("0.0.0.0", "::", "*")
 _LOOPBACK = "127.0.0.1"
-_PROBES = 3
 
 
 @dataclass(frozen=True)
@@ -62,18 +63,15 @@ def interface_of(number: str) -> str:
     raise OSError(f"this machine has no network interface with the address {number}")
 
 
-def notice_silence(connection: socket.socket, seconds: int) -> None:
-    """Let operations on a connection fail about this many seconds after the other machine, or the network,
-    has gone without a word."""
-    probe = max(1, seconds // 5)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # Not all systems have each of them.
-    for name, value in (
-        ("TCP_KEEPIDLE", max(1, seconds - _PROBES * probe)),
-        ("TCP_KEEPINTVL", probe),
-        ("TCP_KEEPCNT", _PROBES),
-        ("TCP_USER_TIMEOUT", 1000 * seconds),
-    ):
-        if hasattr(socket, name):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+class OtherNodes(Protocol):
+    """The machines that a runner keeps for trainings, as the process that computes a stage sees them."""
+
+    @property
+    def host(self) -> str:
+        """The address of this machine at which they reach it."""
+        ...
+
+    def invite(self, take_part: Callable[[], str], raise_if_stopped: Callable[[], None]) -> None:
+        """Have each of them call `take_part`, which can be pickled, takes part in one training, and returns
+        how that ended. Waits until they are free, and calls `raise_if_stopped` meanwhile."""
+        ...

@@ -1,14 +1,17 @@
 """What the bytes of results depend on besides recipes: Python, packages and this project's code, on one
-machine, and in what two machines differ."""
+machine, in what two machines differ, and which packages of an extra are missing."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import importlib.util
 import platform
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 from storage.artifacts.manifest import machine, package_versions
 
@@ -67,3 +70,30 @@ def _own_code() -> str:
                 name = f"{package}/{path.relative_to(folder).as_posix()}"
                 digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()[:16]
+
+
+def missing_of_extra(distribution: str, extra: str) -> list[str]:
+    """The requirements of an extra that are not installed, or installed in a wrong version; empty if `extra`
+    is."""
+    if not extra:
+        return []
+    try:
+        requirements = importlib.metadata.requires(distribution) or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    return [
+        f"{requirement.name}{requirement.specifier}"
+        for requirement in map(Requirement, requirements)
+        if requirement.marker is not None
+        and requirement.marker.evaluate({"extra": extra})
+        and not requirement.marker.evaluate({"extra": ""})
+        and not _is_installed(requirement)
+    ]
+
+
+def _is_installed(requirement: Requirement) -> bool:
+    try:
+        version = importlib.metadata.version(requirement.name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return requirement.specifier.contains(version, prereleases=True)

@@ -16,7 +16,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import Crashed
 from prefect.tasks import Task
 
-from erl_pipeline.plan.resources import WorkerSettings
+from erl_pipeline.plan.stage import WorkerSettings
 from flows.orphans import add_tag, end_left_behind
 from flows.submissions import Work
 from storage.runs.documents import run_identity

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from erl_pipeline.plan.job import StageJob
-from erl_pipeline.plan.runner import RunnerCall, WorkerDied
+from erl_pipeline.plan.runner import RunnerCall, StageJob, WorkerDied
 from storage.errors import Interrupted, PipelineError
 
 WorkerT = TypeVar("WorkerT")

@@ -22,7 +22,7 @@ from prefect.runtime import flow_run
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.states import Cancelled, Completed, Failed
 
-from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.loading import load_config
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.state import completed_iterations, policy_makers
 from flows.signals import call_beside_signals
@@ -39,8 +39,7 @@ from storage.runs.run import Run, RunStore
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.plan.job import StageOutcome
-    from erl_pipeline.plan.listener import Listener
+    from erl_pipeline.plan.stage import Listener, StageOutcome
     from erl_pipeline.runs.driver import OpenRun
 
 Overlap = Literal["skip", "wait"]
@@ -162,9 +161,9 @@ def find_or_begin(request: ScheduledRun) -> Run:
 
 def listener_for(run: Run, config: RunConfig, logger: Logger, link: WorkerLink) -> Listener:
     """A listener that writes what stages do into the flow run's log and sends it to the worker."""
-    from erl_pipeline.plan.listener import NullListener
+    from erl_pipeline.plan.stage import Listener
 
-    class Reporter(NullListener):
+    class Reporter(Listener):
         iterations = completed_iterations(config, run.recorded())
         last = policy_makers(config).last
 

@@ -13,9 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from erl_pipeline.plan.job import StageJob
-from erl_pipeline.plan.resources import Resources
-from erl_pipeline.plan.runner import RunnerCall, WorkerDied
+from erl_pipeline.plan.runner import RunnerCall, StageJob, WorkerDied
+from erl_pipeline.plan.stage import Resources
 from flows.places import Loss, Places
 from flows.stage_reports import Reports
 

@@ -1,7 +1,4 @@
-"""What a stage reports from another process: calls of a listener, on their way to the driver.
-
-Importing this module imports only the standard library.
-"""
+"""What a stage reports from another process: calls of a listener, on their way to the driver."""
 
 from __future__ import annotations
 
@@ -11,11 +8,9 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from erl_pipeline.plan.job import StageOutcome
-    from erl_pipeline.plan.listener import Listener
+from erl_pipeline.plan.stage import Listener
 
 
 @contextmanager
@@ -33,18 +28,12 @@ def sent_whole() -> Iterator[None]:
         raise
 
 
-class CallsPassedOn:
+class CallsPassedOn(Listener):
     """A `Listener` that passes its calls on, as their names and arguments; what the driver knows by itself is
     left out."""
 
     def __init__(self, tell: Callable[[str, list[Any]], None]) -> None:
         self._tell = tell
-
-    def stage_started(self, title: str) -> None:
-        """Not passed on."""
-
-    def stage_finished(self, title: str, outcome: StageOutcome) -> None:
-        """Not passed on."""
 
     def counting(self, title: str, total: int, unit: str) -> None:
         """The stage will count `total` units."""

@@ -21,8 +21,8 @@ from contextvars import copy_context
 from pathlib import Path
 from types import TracebackType
 
-from erl_pipeline.plan.job import StageJob, StageOutcome
-from erl_pipeline.plan.runner import RunnerCall
+from erl_pipeline.plan.runner import RunnerCall, StageJob
+from erl_pipeline.plan.stage import StageOutcome
 from flows.stage_pools import StagePool
 from flows.submissions import Submissions, TaskOptions
 from storage.artifacts.manifest import Manifest

@@ -22,10 +22,8 @@ from prefect.states import Cancelled, Completed
 from flows.stage_reports import CallsPassedOn, reports_to, sent_whole
 
 if TYPE_CHECKING:
-    from erl_pipeline.plan.job import StageJob
-    from erl_pipeline.plan.listener import Listener
-    from erl_pipeline.plan.resources import Resources
-    from erl_pipeline.plan.runner import RunnerCall
+    from erl_pipeline.plan.runner import RunnerCall, StageJob
+    from erl_pipeline.plan.stage import Listener, Resources
     from storage.artifacts.manifest import Manifest
 
 _LOOK_SECONDS = 0.2
@@ -175,7 +173,7 @@ _RESOURCES: dict[str, Resources] = {}
 
 
 def _kept_resources(job: StageJob) -> Resources:
-    from erl_pipeline.plan.resources import Resources
+    from erl_pipeline.plan.stage import Resources
 
     name = repr(job.worker)
     if name not in _RESOURCES:
@@ -199,8 +197,8 @@ def _end_with_driver() -> None:
 
 
 def _compute(job: StageJob, resources: Resources, listener: Listener, stop: threading.Event) -> Manifest:
-    from erl_pipeline.plan.job import compute
-    from erl_pipeline.plan.listener import StageProgress
+    from erl_pipeline.plan.runner import compute
+    from erl_pipeline.plan.stage import StageProgress
 
     return compute(job, resources, StageProgress(job.planned.title, listener, stop))
 

@@ -32,8 +32,7 @@ from prefect.settings import (
 from prefect.states import Cancelled, Completed, Failed
 from prefect.tasks import MaterializingTask
 
-from erl_pipeline.plan.job import StageJob
-from erl_pipeline.plan.runner import MOST_DEATHS, WorkerDied
+from erl_pipeline.plan.runner import MOST_DEATHS, StageJob, WorkerDied
 from flows.local_server import OrchestratorError, WentAway
 from flows.orphans import FLOW
 from flows.page import RunPage

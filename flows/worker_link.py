@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
-from erl_pipeline.plan.job import StageOutcome
+from erl_pipeline.plan.stage import StageOutcome
 
 LINK_VARIABLE = "ERL_PIPELINE_WORKER_LINK"
 """Environment variable of a flow run's process: the file of its worker's socket."""

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import fields
 
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.plan.column import Column
 from erl_pipeline.stages.columns import with_reward
 from erl_pipeline.trainers import metrics as trainer_metrics

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import numpy as np
 from workloads.long_history import RUN, WORDS, Readable, build
 
-from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.loading import load_config
 from erl_pipeline.policies.embedding import SentenceEmbedder
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore

@@ -8,17 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from erl_pipeline.config.plugins.operational import operational_part
+from erl_pipeline.config.plugins import operational_part
 from erl_pipeline.config.rollouts import RolloutConfig
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.execution import Execution, execute
-from erl_pipeline.plan.job import StageOutcome
-from erl_pipeline.plan.listener import Listener, NullListener
 from erl_pipeline.plan.plan import Plan, PlannedStage
 from erl_pipeline.plan.planner import Planner
-from erl_pipeline.plan.resources import Resources, WorkerSettings
 from erl_pipeline.plan.runner import InProcessRunner
 from erl_pipeline.plan.sources import read_sources
+from erl_pipeline.plan.stage import Listener, Resources, StageOutcome, WorkerSettings
 from erl_pipeline.runs.driver import OpenRun, open_run
 from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
@@ -83,7 +81,7 @@ class PlannedRun:
 def planned_run(config: RunConfig, store: str, listener: Listener | None = None) -> Iterator[PlannedRun]:
     """Open a run of a store, to execute parts of its plan."""
     stop = threading.Event()
-    with open_run(config, store, listener or NullListener(), stop) as opened:
+    with open_run(config, store, listener or Listener(), stop) as opened:
         worker = WorkerSettings(
             opened.store.uri,
             opened.run.name,

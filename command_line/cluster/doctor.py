@@ -56,8 +56,8 @@ def _findings(
 ) -> list[NodeFinding[ClusterNode]]:
     from pydantic import ValidationError
 
-    from erl_pipeline.config.loading.explain import explain
-    from erl_pipeline.config.loading.load import load_config
+    from erl_pipeline.config.explain import explain
+    from erl_pipeline.config.loading import load_config
     from erl_pipeline.plan.sources import code_packages
     from flows.ray.settings import RayConfig
     from flows.ray.survey import examine

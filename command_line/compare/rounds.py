@@ -20,8 +20,8 @@ from erl_pipeline.comparison.result import Failure, Result, make_result
 from erl_pipeline.comparison.training import TrainingFigures
 from erl_pipeline.comparison.work import TrainingTask, is_done, read_curve, read_training, run_task
 from erl_pipeline.evaluation.history import CurvePoint
-from erl_pipeline.plan.listener import NullListener
 from erl_pipeline.plan.plan import POLICY
+from erl_pipeline.plan.stage import Listener
 from erl_pipeline.runs.run_plans import plan_run
 from storage.errors import InputError, Interrupted, PipelineError
 from storage.texts import counted
@@ -54,7 +54,7 @@ class Failed:
 FromWorker = Warned | Done | Stopped | Failed
 
 
-class _Line(NullListener):
+class _Line(Listener):
     """A listener that passes warnings on to the driver."""
 
     def __init__(self, connection: Connection[Any, Any]) -> None:

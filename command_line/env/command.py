@@ -109,7 +109,7 @@ def _require_free(name: str) -> None:
     from importlib.util import find_spec
     from typing import get_args
 
-    from erl_pipeline.config.plugins.installed import Group, plugins
+    from erl_pipeline.config.plugins import Group, plugins
     from storage.errors import InputError
 
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name) or name.endswith("_") or keyword.iskeyword(name):
@@ -161,7 +161,7 @@ def qualify(
     The same examination of the same code is not done again; another --seed is another examination.
     """
     from command_line.foreground import in_foreground
-    from erl_pipeline.config.loading.load import load_config
+    from erl_pipeline.config.loading import load_config
     from erl_pipeline.runs.qualification import qualify_environment
 
     resolved = load_config(config, settings or [], {} if seed is None else {"--seed": ("seed", seed)})

@@ -52,7 +52,7 @@ def play(
 
     Turns are read from standard input.
     """
-    from erl_pipeline.config.loading.load import load_config
+    from erl_pipeline.config.loading import load_config
     from erl_pipeline.episodes.by_hand import HandPlayed
     from erl_pipeline.episodes.guarded_environment import EnvironmentFailure
 
@@ -101,7 +101,7 @@ def _chosen(config: RunConfig, split: str, task_id: str | None) -> Task:
     """The task with an id, or one of the split, drawn by the seed. Raises InputError if there is none."""
     import random
 
-    from erl_pipeline.config.plugins.installed import plugins
+    from erl_pipeline.config.plugins import plugins
     from storage.errors import InputError
 
     plugin = plugins("environments")[config.environment.type].value
@@ -171,13 +171,13 @@ def require_files(config: RunConfig) -> None:
 def ready_environment(config: RunConfig) -> Iterator[EnvironmentPlugin[Any]]:
     """The environment of a configuration, inside this context. Files that it needs built, such as a search
     index, are built in a temporary folder."""
-    from erl_pipeline.config.plugins.installed import plugins
+    from erl_pipeline.config.plugins import plugins
 
     plugin: EnvironmentPlugin[Any] = plugins("environments")[config.environment.type].value
     if plugin.built_files_of(config.environment) is None:
         yield plugin
         return
-    from erl_pipeline.plan.resources import Resources, WorkerSettings
+    from erl_pipeline.plan.stage import Resources, WorkerSettings
     from erl_pipeline.stages.tasks.build_environment_files import ready_to_open
 
     print(f"Building what environment {config.environment.type} reads ...", file=sys.stderr)

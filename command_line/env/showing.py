@@ -13,7 +13,7 @@ from command_line.output import print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from erl_pipeline.config.base import PluginSettings
-    from erl_pipeline.config.plugins.installed import Plugin
+    from erl_pipeline.config.plugins import Plugin
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.interface import EnvironmentPlugin, Task
 
@@ -30,7 +30,7 @@ def show(given: Given, settings: Settings = None, json: Json = False) -> None:
     tasks (a board turned or mirrored), what of its files is left out, and how one begins.
     """
     from command_line.env.playing import require_files
-    from erl_pipeline.config.plugins.installed import plugins
+    from erl_pipeline.config.plugins import plugins
     from storage.errors import InputError
 
     known = plugins("environments")
@@ -62,7 +62,7 @@ def show(given: Given, settings: Settings = None, json: Json = False) -> None:
 def _configuration(given: str, settings: list[str], types: list[str]) -> RunConfig:
     from pathlib import Path
 
-    from erl_pipeline.config.loading.load import load_config
+    from erl_pipeline.config.loading import load_config
     from storage.errors import InputError
 
     if not Path(given).exists() and not given.endswith((".yaml", ".yml")):
@@ -75,8 +75,8 @@ def _configuration(given: str, settings: list[str], types: list[str]) -> RunConf
 def _about(plugin: Plugin) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from erl_pipeline.config.plugins.extras import missing_of_extra
     from erl_pipeline.config.shown import describe_settings
+    from erl_pipeline.software import missing_of_extra
 
     return {
         "type": plugin.type,
@@ -229,7 +229,7 @@ def _plain(value: Any) -> str:
 
 def list_environments(json: Json = False) -> None:
     """List the installed environments, the package of each, and what it still needs."""
-    from erl_pipeline.config.plugins.installed import plugins
+    from erl_pipeline.config.plugins import plugins
 
     group = plugins("environments")
     found = [_described(plugin) for plugin in group.found.values()]
@@ -258,7 +258,7 @@ def list_environments(json: Json = False) -> None:
 
 
 def _described(plugin: Plugin) -> dict[str, Any]:
-    from erl_pipeline.config.plugins.extras import missing_of_extra
+    from erl_pipeline.software import missing_of_extra
 
     return {
         "type": plugin.type,

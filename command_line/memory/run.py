@@ -9,7 +9,7 @@ from functools import cached_property
 
 import polars as pl
 
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.evaluation.memory_effect import MemoryArm, MemoryEffect
 from erl_pipeline.policies.embedding import SentenceEmbedder
 from erl_pipeline.runs.config import readable_config

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from command_line.replay.stored_run import StoredRun, planned_branch
-from erl_pipeline.config.loading.load import change_config, load_config
+from erl_pipeline.config.loading import change_config, load_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.forecast import Forecast, forecast
 from erl_pipeline.plan.plan import Plan, StageKey

@@ -15,7 +15,7 @@ from command_line.output import command, counted, print_json, print_line, print_
 from command_line.replay.stored_run import own_settings, planned_branch, require_other_name
 from command_line.run_state import run_folder
 from command_line.selectors import find_checkpoint
-from erl_pipeline.config.loading.load import change_config, load_config
+from erl_pipeline.config.loading import change_config, load_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.config.shown import changed_settings
 from erl_pipeline.evaluation.history import of_stage, read_history

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from erl_pipeline.config.loading.load import change_config
+from erl_pipeline.config.loading import change_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.config.shown import changed_settings
 from erl_pipeline.plan.plan import Plan

@@ -14,11 +14,11 @@ from pydantic import Field, ValidationError
 
 from erl_pipeline.comparison.equal_steps import iterations_for_the_same_tasks, with_equal_steps
 from erl_pipeline.config.base import Settings
-from erl_pipeline.config.loading.explain import explain, parse_yaml
-from erl_pipeline.config.loading.load import change_config, load_config
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.explain import explain, parse_yaml
+from erl_pipeline.config.loading import change_config, load_config
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.differences import recipe_differences
+from erl_pipeline.plan.forecast import recipe_differences
 from erl_pipeline.plan.plan import POLICY, StageKey
 from erl_pipeline.plan.sources import Sources, read_sources
 from erl_pipeline.runs.on_request import plan_on_test

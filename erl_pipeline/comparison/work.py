@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from erl_pipeline.comparison.design import ComparedRun
 from erl_pipeline.comparison.training import TrainingFigures, training_figures
 from erl_pipeline.evaluation.history import CurvePoint, learning_curve, read_history, test_evaluations
-from erl_pipeline.plan.listener import Listener
 from erl_pipeline.plan.plan import Plan
+from erl_pipeline.plan.stage import Listener
 from erl_pipeline.runs.config import method_columns, refuse_other_settings
 from erl_pipeline.runs.driver import execute_run, open_run
 from erl_pipeline.runs.on_request import evaluate_on_test, plan_on_test

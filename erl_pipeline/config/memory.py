@@ -87,28 +87,20 @@ class MemoryConfig(Settings):
     def retrieval(self) -> RetrievalSettings:
         """How it is searched, apart from what it keeps."""
         weighted = self.credit_weight or self.support_weight or self.retrieval_penalty
-        return RetrievalSettings(
-            embedding_model=self.embedding_model,
-            top_k=self.top_k,
-            same_task_type=self.same_task_type,
-            withhold=self.withhold,
-            credit_weight=self.credit_weight,
-            support_weight=self.support_weight,
-            retrieval_penalty=self.retrieval_penalty,
-            candidates=self.candidates if weighted else None,
-            min_similarity=self.min_similarity,
-            fallback=None if self.min_similarity is None else self.fallback,
-        )
+        values = self.model_dump(include=set(RetrievalSettings.model_fields))
+        if not weighted:
+            values["candidates"] = None
+        if self.min_similarity is None:
+            values["fallback"] = None
+        return RetrievalSettings(**values)
 
     @property
     def keep(self) -> KeepSettings:
         """What it keeps, apart from how it is searched."""
-        return KeepSettings(
-            embedding_model=self.embedding_model,
-            merge_similarity=self.merge_similarity,
-            max_entries=self.max_entries,
-            evict=None if self.max_entries is None else self.evict,
-        )
+        values = self.model_dump(include=set(KeepSettings.model_fields))
+        if self.max_entries is None:
+            values["evict"] = None
+        return KeepSettings(**values)
 
 
 def require_subgroups(retrieval: RetrievalSettings, group_size: int) -> None:

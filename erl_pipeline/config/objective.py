@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.config.plugins.installed import function_of
+from erl_pipeline.config.plugins import function_of
 from storage.errors import ConfigError
 
 
@@ -132,20 +132,8 @@ class ObjectiveConfig(Settings):
 
     def terms(self, role: str) -> RoleTerms:
         """The numbers of the objective for trajectories of this role."""
-        override = self.roles.get(role, RoleObjective())
-
-        def value(name: str) -> float:
-            own = getattr(override, name)
-            return float(getattr(self, name) if own is None else own)
-
-        return RoleTerms(
-            clip_low=value("clip_low"),
-            clip_high=value("clip_high"),
-            dual_clip=self.dual_clip if override.dual_clip is None else override.dual_clip,
-            kl_coefficient=value("kl_coefficient"),
-            entropy_coefficient=value("entropy_coefficient"),
-            weight=override.weight,
-        )
+        own = self.roles.get(role, RoleObjective()).model_dump(exclude_none=True)
+        return RoleTerms(**(self.model_dump(include=set(RoleObjective.model_fields)) | own))
 
     @property
     def needs_reference(self) -> bool:

@@ -1,13 +1,18 @@
-"""Settings of the order of a run's stages, and of the resources that they use."""
+"""Settings of the order of a run's stages, of the resources that they use, and of the store: where artifacts
+are, what is kept of them, and when a run warns."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from erl_pipeline.config.base import Settings
+from storage.artifacts.cache import CacheSettings
+from storage.errors import InputError
+from storage.filesystem import MOST_CONNECTIONS
+from storage.upkeep.rules import Kept, RetentionRule, parse_rule
 
 
 class PipelineConfig(Settings):
@@ -70,3 +75,106 @@ class ResourcesConfig(Settings):
     `refuse`: the run stops before it, so that nothing is lost, and the same command continues it once there
     is room. `warn`: it goes on. The expected size is what the stages took before, or is computed from the
     model's size."""
+
+
+class StoreConfig(Settings):
+    """How a machine reads and writes a store in a bucket; a store in a folder needs none of this. The store's
+    address is not a setting but an option (`--store`). No artifact's id depends on these settings, and a run
+    can be continued with others."""
+
+    cache_gb: float | None = Field(default=None, gt=0)
+    """Gigabytes (10^9 bytes) of artifacts that each machine caches for all its processes together, so that
+    none is downloaded twice; `null`: no limit. Beyond the limit, artifacts that no process uses are removed,
+    the least recently used first. Artifacts that a stage is reading stay, so the cache is larger for a while
+    if they alone need more. Files that are being written are not counted."""
+    connections: int = Field(default=8, ge=1, le=MOST_CONNECTIONS)
+    """How many transfers each process makes at the same time: small files as a whole, large ones in parts of
+    16 MiB. Each part takes about twice its size in memory."""
+
+    def cache(self) -> CacheSettings:
+        """The same settings in the form that the store takes."""
+        limit = None if self.cache_gb is None else int(self.cache_gb * 1e9)
+        return CacheSettings(limit, self.connections)
+
+
+_ORIGIN = "retention."
+
+
+def _as_text(value: Any) -> Any:
+    """The rule as text: YAML reads a rule such as `3` as a number."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _require_rule(text: str) -> str:
+    try:
+        return parse_rule(text, _ORIGIN).text
+    except InputError as error:
+        raise ValueError(str(error)) from error
+
+
+Rule = Annotated[str, BeforeValidator(_as_text), AfterValidator(_require_rule)]
+"""`N`, `every:K` or `N,every:K`."""
+
+
+class RetentionConfig(Settings):
+    """What a run keeps of its old iterations. Each kind of file has a rule: the last `N` iterations;
+    `every:K`, which keeps those that K divides and the last; or both, as in `2,every:10`. `null` keeps all.
+    The driver applies the rules after each iteration, and scheduled maintenance applies them too. A file is
+    removed only if no other run's ledger names its artifact and nothing is still to be made from it.
+    Manifests, ids and lineage stay. No artifact depends on these rules, and a run can be continued with
+    others; removed files do not come back."""
+
+    checkpoints: Rule | None = None
+    """Weights. Old ones are needed to evaluate, branch from or audit old iterations."""
+    optimizer: Rule | None = None
+    """States of the optimizer, often larger than the weights. Old ones are needed only to branch from old
+    iterations or audit their updates."""
+    trajectories: Rule | None = None
+    """Tokens and texts of rollouts; rewards, ids and what lineage needs are kept. A run that keeps experience
+    to replay (ExGRPO, Complementary RL) keeps all its rollouts."""
+
+    def rules(self) -> dict[Kept, RetentionRule]:
+        """The rules that are set."""
+        given: dict[Kept, str] = self.model_dump(exclude_none=True)  # type: ignore[assignment]
+        return {kind: parse_rule(text, _ORIGIN) for kind, text in given.items()}
+
+
+WarningKind = Literal[
+    "group_size", "no_advantage", "ill_formed", "cut_off", "not_scored", "entropy", "mismatch"
+]
+"""The kinds of warnings.
+
+- `group_size`: `rollouts.group_size` is 1, so that no group has an advantage
+- `no_advantage`: no trajectory of some iterations in a row had an advantage
+- `ill_formed`: texts of a role, such as reflections, were ill-formed
+- `cut_off`: completions ended at the limit of tokens
+- `not_scored`: the environment or its scorer failed in many attempts
+- `entropy`: the policy's entropy has collapsed
+- `mismatch`: sampler and trainer disagree on log-probabilities
+"""
+
+
+class WarningsConfig(Settings):
+    """When a run warns that it is not learning. Each kind of warning is given once: in the terminal or the
+    log, by the trackers, and in the report; it is recorded beside the run's ledger. `null` switches a kind
+    off. No artifact depends on these settings, and a run can be continued with other values."""
+
+    no_advantage: int | None = Field(default=3, ge=1)
+    """Warn after this many iterations in a row whose update had no trajectory with an advantage, because all
+    rewards of each group were equal. `null` also switches off the warning about `rollouts.group_size: 1`."""
+    ill_formed: float | None = Field(default=1.0, gt=0.0, le=1.0)
+    """Warn when this share of an iteration's texts of one role, such as reflections, is ill-formed."""
+    cut_off: float | None = Field(default=1.0, gt=0.0, le=1.0)
+    """Warn when this share of an iteration's trajectories was cut off at the limit of tokens."""
+    not_scored: float | None = Field(default=0.05, gt=0.0, le=1.0)
+    """Warn when this share of an iteration's trajectories was not scored, since the environment or its scorer
+    failed; nothing is learned from them."""
+    entropy: float | None = Field(default=0.02, ge=0.0)
+    """Warn when the mean entropy of an update's trained tokens is below this, in nats."""
+    mismatch: float | None = Field(default=0.1, gt=0.0)
+    """Warn when the mean difference of log-probabilities between sampler and trainer is above this, in nats
+    per token."""
+    stop_on: tuple[WarningKind, ...] = ()
+    """Kinds after which the run stops, when the iteration is complete: `group_size`, `no_advantage`,
+    `ill_formed`, `cut_off`, `not_scored`, `entropy`, `mismatch`. It goes on once the kind is removed from the
+    list."""

@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field, model_validator
 
 from erl_pipeline.config.base import NotInstalledSettings, PluginSettings, Settings
-from erl_pipeline.config.generation import SamplingConfig
 from erl_pipeline.config.memory import require_subgroups
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, require_known_roles
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
-from erl_pipeline.config.pipeline import NodesToFind, PipelineConfig, ResourcesConfig
-from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.rollouts import EasyToHardSelection, EvaluationConfig, RolloutConfig
-from erl_pipeline.config.store import RetentionConfig, StoreConfig, WarningsConfig
+from erl_pipeline.config.pipeline import (
+    NodesToFind,
+    PipelineConfig,
+    ResourcesConfig,
+    RetentionConfig,
+    StoreConfig,
+    WarningsConfig,
+)
+from erl_pipeline.config.plugins import plugins
+from erl_pipeline.config.rollouts import EasyToHardSelection, EvaluationConfig, RolloutConfig, SamplingConfig
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -26,7 +31,7 @@ if TYPE_CHECKING:
     TrainerSettings: TypeAlias = PluginSettings
     RunnerSettings: TypeAlias = PluginSettings
 else:
-    from erl_pipeline.config.plugins.installed import settings_of
+    from erl_pipeline.config.plugins import settings_of
 
     MethodSettings = settings_of("methods")
     EnvironmentSettings = settings_of("environments")

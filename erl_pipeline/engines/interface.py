@@ -1,19 +1,28 @@
-"""The one interface of all generation engines. Importing it never imports torch.
+"""The one interface of all generation engines: requests and answers, and what a package offers as an engine.
+Importing it never imports torch.
 
 An engine serves models by name, one checkpoint of each at a time. How it is given a checkpoint differs. An
 engine in this process takes the loaded policy. An engine in another process takes a `ServedCheckpoint`: plain
-data, made where the policy is loaded (`erl_pipeline.engines.serving`).
+data, made where the policy is loaded (`erl_pipeline.engines.sampling`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+
+from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.plugins import NO_BYTES
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from erl_pipeline.policies.checkpoints import CheckpointParts
+    from erl_pipeline.policies.pretrained import LoadedPolicy
+
 
 Result = TypeVar("Result")
 
@@ -122,3 +131,147 @@ class ServedCheckpoint:
     probe: Probe
     end_token_ids: frozenset[int]
     adapter: ServedAdapter | None = None
+
+
+SettingsT = TypeVar("SettingsT", bound=PluginSettings)
+T = TypeVar("T")
+
+_KEPT = "engine"
+
+
+@dataclass(frozen=True)
+class SampledModel:
+    """The checkpoint to sample from: as it is loaded in this process, and where its files are. Requests ask
+    for it by `name`."""
+
+    name: str
+    policy: LoadedPolicy
+    parts: CheckpointParts
+
+
+class EngineWorker(Protocol):
+    """The worker process, for whose life an engine may keep servers."""
+
+    stop: threading.Event
+    """Set when the run was asked to stop."""
+
+    @property
+    def scratch(self) -> Path:
+        """A folder on this machine for files that are not artifacts, such as a server's log."""
+        ...
+
+    def keep(self, name: str, make: Callable[[], T]) -> T:
+        """What `make` returned for this name, at its first call. A context manager is entered then, and left
+        when the worker ends."""
+        ...
+
+    def kept(self, name: str) -> Any | None:
+        """What is kept under this name; None if nothing."""
+        ...
+
+
+class EngineNews(Protocol):
+    """What an engine tells people."""
+
+    def waiting(self, what: str, seconds: float, detail: str) -> None:
+        """It has waited for so long."""
+        ...
+
+    def warn(self, message: str) -> None:
+        """Something that a user should know."""
+        ...
+
+
+@dataclass(frozen=True)
+class EngineCall:
+    """What an engine is given besides its settings and the model."""
+
+    worker: EngineWorker
+    news: EngineNews
+    on_tokens: Callable[[int], None] = lambda count: None
+    """Called with the number of tokens as they are sampled, by an engine that only takes batches."""
+
+
+@dataclass(frozen=True)
+class OpenedEngine:
+    """An engine that serves the model.
+
+    `concurrent` is the same engine where it takes single turns and has up to `max_in_flight` of them under
+    way; None where it only takes batches.
+    """
+
+    batches: GenerationEngine
+    concurrent: AsynchronousEngine | None = None
+    max_in_flight: int = 256
+
+
+class DeviceHolder(Protocol):
+    """An engine that holds device memory between stages."""
+
+    def offload(self) -> None:
+        """Release it, so that something can be trained on the same device."""
+        ...
+
+
+Holder = TypeVar("Holder", bound=DeviceHolder)
+
+
+def keep_engine(worker: EngineWorker, make: Callable[[], Holder]) -> Holder:
+    """The worker's engine, which is made at the first call and told before anything is trained."""
+    return worker.keep(_KEPT, make)
+
+
+def release_engine(worker: EngineWorker) -> None:
+    """Make the worker's engine, if it has one, release the memory of its device."""
+    kept: DeviceHolder | None = worker.kept(_KEPT)
+    if kept is not None:
+        kept.offload()
+
+
+@dataclass(frozen=True)
+class SamplingCapacity:
+    """What takes memory while an engine samples, for estimates.
+
+    `weight_copies` is 0 where the trainer's own weights are used. `dtype` is None for that of the policy, and
+    `max_tokens` None for the model's own context.
+    """
+
+    sequences: int
+    weight_copies: int = 0
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    max_tokens: int | None = None
+
+
+def _any_machine(_settings: Any) -> None:
+    """The check of an engine that needs no particular machine."""
+
+
+@dataclass(frozen=True)
+class EnginePlugin(Generic[SettingsT]):
+    """What an entry point of `erl_pipeline.engines` names.
+
+    The module that holds it imports heavy packages only within functions: it is imported in every process.
+    """
+
+    settings: type[SettingsT]
+    """Has a field `type: Literal["..."]`, by which a configuration chooses the engine."""
+    open: Callable[[SettingsT, SampledModel, EngineCall], OpenedEngine]
+    """An engine that serves the model, and is known to do so."""
+    in_recipes: type[PluginSettings] | None = None
+    """The part of `settings` that samples depend on, a model that `settings` extends; None: they depend on
+    all. The others may change during a run."""
+    repeats_bytes: Callable[[SettingsT], bool] = lambda _settings: True
+    """Whether equal requests give equal bytes on a CPU, whatever else is sampled at the same time."""
+    one_model_because: Callable[[SettingsT], str | None] = field(
+        default=lambda _settings: None, metadata=NO_BYTES
+    )
+    """The setting because of which it serves one model only; None where it serves several."""
+    require_here: Callable[[SettingsT], None] = field(default=_any_machine, metadata=NO_BYTES)
+    """Raises ConfigError where this machine lacks what the settings ask for; a run that samples here asks
+    before its first stage."""
+    capacity: Callable[[SettingsT, int], SamplingCapacity] = field(
+        default=lambda _settings, asked: SamplingCapacity(asked), metadata=NO_BYTES
+    )
+    """What it holds in memory; the number says how many sequences it is asked for at a time."""
+    packages: tuple[str, ...] = field(default=(), metadata=NO_BYTES)
+    """Further packages whose code decides what is sampled; its own always counts."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from erl_pipeline.config.prompts import PromptTemplates
-from erl_pipeline.config.templates import render
+from erl_pipeline.config.prompts import PromptTemplates, render
 from erl_pipeline.environments.messages import Message, opening
 from erl_pipeline.environments.prompt_format import AttemptReport
 

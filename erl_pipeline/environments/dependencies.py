@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic
 
 from erl_pipeline.config.base import PluginSettings, SettingsT
-from erl_pipeline.config.plugins.installed import NO_BYTES
+from erl_pipeline.config.plugins import NO_BYTES
 
 if TYPE_CHECKING:
     from erl_pipeline.environments.interface import Environment, Task

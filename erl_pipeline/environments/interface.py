@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol
 
 from erl_pipeline.config.base import PluginSettings, SettingsT
-from erl_pipeline.config.plugins.installed import NO_BYTES
+from erl_pipeline.config.plugins import NO_BYTES
 from erl_pipeline.environments.dependencies import BuiltFiles, Dependencies
 from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
 from erl_pipeline.environments.prompt_format import PromptFormat

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic
 
 from erl_pipeline.config.base import SettingsT
-from erl_pipeline.config.plugins.installed import NO_BYTES
+from erl_pipeline.config.plugins import NO_BYTES
 from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.environments.experience_format import ExperienceFormat
 from erl_pipeline.environments.messages import Message

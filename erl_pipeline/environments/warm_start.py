@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.config.warm_start import DemonstrationsWarmStart
+from erl_pipeline.config.policy import DemonstrationsWarmStart
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.environments.tiny_parts import Demonstration
 

@@ -14,7 +14,7 @@ from storage.runs.ledger import LedgerEntry
 
 
 class StageNumbers(Protocol):
-    """The numbers of a stage; `erl_pipeline.plan.job.StageOutcome` and `StageRecord` have them."""
+    """The numbers of a stage; `erl_pipeline.plan.stage.StageOutcome` and `StageRecord` have them."""
 
     @property
     def stage(self) -> str: ...

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.config.plugins.installed import NO_BYTES
+from erl_pipeline.config.plugins import NO_BYTES
 
 if TYPE_CHECKING:
-    from erl_pipeline.config.generation import SamplingConfig
     from erl_pipeline.config.memory import RetrievalSettings
     from erl_pipeline.config.prompts import JudgeFeedback
+    from erl_pipeline.config.rollouts import SamplingConfig
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.prompt_format import PromptFormat
     from erl_pipeline.episodes.context import EpisodeProtocol

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from erl_pipeline.config.generation import SamplingConfig
+    from erl_pipeline.config.rollouts import SamplingConfig
     from erl_pipeline.environments.prompt_format import AttemptPrompts, PromptFormat
     from erl_pipeline.episodes.context import EpisodeContext, EpisodeProtocol
     from erl_pipeline.episodes.rows import RoleLimits

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from storage.errors import InputError
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.config.loading.explain import explain, parse_yaml
+from erl_pipeline.config.explain import explain, parse_yaml
 from erl_pipeline.plan.plan import Plan, PlannedStage
 from storage.artifacts.recipe import ArtifactKind
 from storage.errors import ConfigError
@@ -33,7 +33,7 @@ class NodeGroup(Settings):
     workers: int | None = Field(default=None, ge=1)
     """Stages that a node computes at the same time; null: one for each device, and one more that needs no
     device."""
-    computes: tuple[Work, ...] = ALL_WORK
+    computes: tuple[Work, ...] = Field(default=ALL_WORK, min_length=1)
     """What is computed here. `pipeline.lag` saves time if some nodes generate while others train."""
     generation_tokens_per_second: float | None = Field(default=None, gt=0.0)
     """Tokens per second that a device generates; null: as measured, times `speed`."""
@@ -52,13 +52,6 @@ class NodeGroup(Settings):
     between_bytes_per_second: float | None = Field(default=None, gt=0.0)
     """Bandwidth from another node that has the artifact, which is then used instead of the store; null:
     artifacts always come from the store."""
-
-    @field_validator("computes")
-    @classmethod
-    def _something(cls, value: tuple[Work, ...]) -> tuple[Work, ...]:
-        if not value:
-            raise ValueError(f"names nothing; allowed are {', '.join(ALL_WORK)}")
-        return value
 
     @property
     def slots(self) -> int:
@@ -85,17 +78,10 @@ class StageAssumption(Settings):
 class ClusterConfig(Settings):
     """A cluster to simulate."""
 
-    nodes: dict[str, NodeGroup]
+    nodes: dict[str, NodeGroup] = Field(min_length=1)
     """Name of a group of nodes -> what they are."""
     stages: dict[str, StageAssumption] = Field(default_factory=dict)
     """Name of a stage -> what is assumed of its artifacts."""
-
-    @field_validator("nodes")
-    @classmethod
-    def _some(cls, value: dict[str, NodeGroup]) -> dict[str, NodeGroup]:
-        if not value:
-            raise ValueError("there are none; name a group of them, such as trainers: {devices: 8}")
-        return value
 
 
 def read_cluster(path: Path) -> ClusterConfig:

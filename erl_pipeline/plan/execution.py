@@ -10,11 +10,9 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 
-from erl_pipeline.plan.job import StageJob, StageOutcome, outcome_of
-from erl_pipeline.plan.listener import Listener
 from erl_pipeline.plan.plan import Plan, PlannedStage, StageKey
-from erl_pipeline.plan.resources import WorkerSettings
-from erl_pipeline.plan.runner import MOST_DEATHS, Runner, WorkerDied, can_pass
+from erl_pipeline.plan.runner import MOST_DEATHS, Runner, StageJob, WorkerDied, can_pass, outcome_of
+from erl_pipeline.plan.stage import Listener, StageOutcome, WorkerSettings
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import (

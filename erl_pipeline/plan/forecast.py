@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Literal, Protocol
 
-from erl_pipeline.plan.differences import recipe_differences
+from erl_pipeline.config.shown import settings_differences
 from erl_pipeline.plan.plan import Plan, PlannedStage, StageKey
 from storage.artifacts.recipe import Recipe
 
@@ -192,6 +192,24 @@ def forecast(plan: Plan, lookups: Lookups, again: Collection[StageKey] = frozens
         compared = earlier.run if earlier else ""
         found.append(StageForecast(node, "computed", "", reasons, compared, lookups.cost(node.stage.name)))
     return Forecast(tuple(found))
+
+
+def recipe_differences(old: Recipe, new: Recipe) -> list[str]:
+    """The differences in settings, code, version, seed and index, one line each; inputs last, by name."""
+    lines = settings_differences(old.settings, new.settings)
+    for package in sorted(old.code.keys() | new.code.keys()):
+        if old.code.get(package) != new.code.get(package):
+            lines.append(f"the code of {package} has changed")
+    if old.stage_version != new.stage_version:
+        lines.append(f"stage version: {old.stage_version} -> {new.stage_version}")
+    if old.seed != new.seed:
+        lines.append(f"seed: {old.seed} -> {new.seed}")
+    if old.index != new.index:
+        lines += settings_differences(old.index, new.index)
+    for name in sorted(old.inputs.keys() | new.inputs.keys()):
+        if old.inputs.get(name) != new.inputs.get(name):
+            lines.append(f"input {name} is a different one")
+    return lines
 
 
 def own_differences(old: Recipe, new: Recipe, changed: Iterable[str] = ()) -> tuple[str, ...]:

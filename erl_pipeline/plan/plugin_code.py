@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from erl_pipeline.config.plugins.installed import Plugin, makes_bytes
+from erl_pipeline.config.plugins import Plugin, makes_bytes
 from erl_pipeline.plan.fingerprint import data_files, package_fingerprint, package_place
 from erl_pipeline.plan.source_tree import Name, SourceTree
 from storage.artifacts.recipe import ID_LENGTH

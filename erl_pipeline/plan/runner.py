@@ -1,7 +1,9 @@
-"""Runners compute stages: in this process one after the other, or in threads or other processes."""
+"""Runners compute stages and commit what they make: in this process one after the other, or in threads or
+other processes."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -9,16 +11,90 @@ from threading import Event
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.plan.job import StageJob, StageOutcome, compute
-from erl_pipeline.plan.listener import Listener, StageProgress
-from erl_pipeline.plan.resources import Resources, WorkerSettings
+from erl_pipeline.plan.plan import PlannedStage
+from erl_pipeline.plan.stage import (
+    Listener,
+    Resources,
+    StageCall,
+    StageOutcome,
+    StageProgress,
+    WorkerSettings,
+)
 from storage.artifacts.manifest import Manifest
 from storage.errors import DamagedArtifact, EngineError, PipelineError, StoreError
 
 if TYPE_CHECKING:
     from erl_pipeline.config.pipeline import NodesToFind
 
+
 SettingsT = TypeVar("SettingsT", bound=PluginSettings)
+
+
+@dataclass(frozen=True)
+class StageJob:
+    """All that another process needs to compute a stage: the stage and where the store is."""
+
+    planned: PlannedStage
+    worker: WorkerSettings
+
+
+def compute(job: StageJob, resources: Resources, progress: StageProgress) -> Manifest:
+    """Compute a stage from its inputs, commit its artifact, and return the manifest.
+
+    If another process was first, its artifact is kept. Raises what the stage raises, `Interrupted` when the
+    run was asked to stop, and StoreError when the store cannot be read or written.
+    """
+    planned = job.planned
+    stage, recipe, store = planned.stage, planned.recipe, resources.store
+    progress.raise_if_stopped()
+    if stage.needs == "device":
+        import torch
+
+        # Bytes depend on the number of threads.
+        torch.set_num_threads(job.worker.threads)
+    with (
+        store.reading(),
+        store.create(recipe, run=job.worker.run, iteration=planned.iteration) as staging,
+    ):
+        inputs = {name: store.open(artifact_id) for name, artifact_id in recipe.inputs.items()}
+        result = stage.compute(
+            StageCall(
+                settings=planned.settings,
+                inputs=inputs,
+                index=recipe.index,
+                seed=recipe.seed,
+                artifact_id=recipe.artifact_id,
+                locations=planned.locations,
+                folder=staging.path,
+                progress=progress,
+                resources=resources,
+            )
+        )
+        return staging.commit(
+            counters=dict(result.counters),
+            metrics=dict(result.metrics),
+            rows=dict(result.rows),
+            policy_version=result.policy_version,
+            memory_version=result.memory_version,
+            determinism=result.determinism,
+            unchanged_from=recipe.inputs[result.unchanged] if result.unchanged else "",
+        ).manifest
+
+
+def outcome_of(planned: PlannedStage, manifest: Manifest, reused: bool, started: float) -> StageOutcome:
+    """The outcome of a stage; `started` is `time.perf_counter()` at its beginning."""
+    return StageOutcome(
+        stage=planned.stage.name,
+        kind=planned.stage.output,
+        iteration=planned.iteration,
+        key=planned.key,
+        artifact_id=manifest.artifact_id,
+        reused=reused,
+        seconds=time.perf_counter() - started,
+        made_by=manifest.run,
+        counters=manifest.counters,
+        metrics=manifest.metrics,
+    )
 
 
 class WorkerDied(PipelineError):

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 
 from erl_pipeline.plan.cluster import ClusterConfig, Job, NodeGroup, Work
 from erl_pipeline.plan.execution import Execution, execute
-from erl_pipeline.plan.job import StageJob, StageOutcome
-from erl_pipeline.plan.listener import NullListener
 from erl_pipeline.plan.plan import Plan, PlannedStage
-from erl_pipeline.plan.resources import WorkerSettings
+from erl_pipeline.plan.runner import StageJob
+from erl_pipeline.plan.stage import Listener, StageOutcome, WorkerSettings
 from storage.artifacts.manifest import Manifest
 
 
@@ -198,7 +197,7 @@ def simulate(jobs: Sequence[Job], cluster: ClusterConfig, overhead_seconds: floa
             runner=runner,
             worker=WorkerSettings("", "", 1),
             devices=0,
-            listener=NullListener(),
+            listener=Listener(),
             record=lambda _planned, _outcome: None,
             stopped=lambda: False,
             has_room=runner.has_room,

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from erl_pipeline.config.plugins.installed import Plugin, plugins
-from erl_pipeline.config.warm_start import MessagesWarmStart
+from erl_pipeline.config.plugins import Plugin, plugins
+from erl_pipeline.config.policy import MessagesWarmStart
 from erl_pipeline.plan.fingerprint import package_fingerprint
 from erl_pipeline.plan.plugin_code import plugin_fingerprints
 from erl_pipeline.policies.checkpoint_files import require_checkpoint, weights_digest
-from erl_pipeline.policies.kind import policy_traits
+from erl_pipeline.policies.checkpoints import policy_traits
 from storage.errors import InputError
 
 if TYPE_CHECKING:

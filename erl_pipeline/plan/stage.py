@@ -1,22 +1,110 @@
 """The definition of a stage: an object with a name, a version, a kind of output, the settings that it reads,
-and `compute`."""
+and `compute`; what a worker process keeps between stages, such as models in memory and servers; and
+what stages do, reported to a progress display, a log, or nobody.
+
+No artifact id depends on what is kept, nor on its settings. Bytes depend on the number of threads, so every
+manifest records it.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.plan.resources import Resources
+from erl_pipeline.network import OtherNodes
 from storage.artifacts.artifact import Artifact
+from storage.artifacts.cache import CacheSettings
 from storage.artifacts.manifest import Determinism
 from storage.artifacts.recipe import ArtifactKind
+from storage.artifacts.store import ArtifactStore
+from storage.errors import Interrupted
+from storage.filesystem import open_root
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.plan.sources import CodeOwner, Sources
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """All that a worker process needs to know besides the planned stage. `engine` and `trainer` hold the
+    operational settings of the two, such as servers and deadlines, which no artifact depends on."""
+
+    store_uri: str
+    run: str
+    threads: int
+    engine: dict[str, Any] = field(default_factory=dict)
+    cache: CacheSettings = field(default_factory=CacheSettings)
+    """What the worker's machine caches of a store in a bucket."""
+    trainer: dict[str, Any] = field(default_factory=dict)
+
+
+class Resources:
+    """What the stages of one process share. Close it when no stage is at work any more.
+
+    Args:
+        other_nodes: machines that the runner keeps for trainings; None where it keeps none.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        stop: threading.Event | None = None,
+        store: ArtifactStore | None = None,
+        other_nodes: OtherNodes | None = None,
+    ) -> None:
+        self.settings = settings
+        self.store = store or ArtifactStore(settings.store_uri, settings.threads, settings.cache)
+        self.stop = stop or threading.Event()
+        """Set when the run was asked to stop; long computations check it."""
+        self.other_nodes = other_nodes
+        self._kept: dict[str, Any] = {}
+        self._open = ExitStack()
+        self._lock = threading.RLock()
+
+    @property
+    def scratch(self) -> Path:
+        """A folder on this machine for files that are not artifacts, such as a server's log."""
+        return open_root(self.store.uri).scratch / "runs" / self.settings.run
+
+    def keep(self, name: str, make: Callable[[], T]) -> T:
+        """What `make` returned for this name; it is called once for each name. If it returns a context
+        manager, that is entered now, and left when the resources are closed."""
+        with self._lock:
+            if name not in self._kept:
+                made = make()
+                if hasattr(made, "__enter__"):
+                    made = self._open.enter_context(made)  # type: ignore[arg-type]
+                self._kept[name] = made
+            kept: T = self._kept[name]
+            return kept
+
+    def kept(self, name: str) -> Any | None:
+        """What `keep` has made under this name; None if nothing."""
+        return self._kept.get(name)
+
+    def close(self) -> None:
+        """End what was started."""
+        self._kept.clear()
+        self._open.close()
+
+    def __enter__(self) -> Resources:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
 
 SettingsT = TypeVar("SettingsT", bound=Settings)
 
@@ -24,28 +112,76 @@ Needs = Literal["device", "processor"]
 """What a stage keeps busy: a device on which models run, or only a processor."""
 
 
-class Progress(Protocol):
-    """Takes reports on how far the stage at work is."""
+@dataclass(frozen=True)
+class StageOutcome:
+    """A committed artifact and the numbers of its manifest. `seconds` is wall time, small when `reused`.
 
-    def begin(self, total: int, unit: str) -> None:
+    `made_by` is the run that made a reused artifact.
+    """
+
+    stage: str
+    kind: ArtifactKind
+    iteration: int | None
+    key: str
+    artifact_id: str
+    reused: bool
+    seconds: float
+    made_by: str
+    counters: Mapping[str, float]
+    metrics: Mapping[str, float]
+
+
+class Listener:
+    """Takes reports on stages, which it knows by their titles, such as `fine_tune of iteration 3`. May be
+    called from any thread. This one shows nothing; others show what they override."""
+
+    def stage_started(self, title: str) -> None:
+        """The computation of a stage has begun."""
+
+    def counting(self, title: str, total: int, unit: str) -> None:
         """The stage will count `total` units, such as episodes."""
-        ...
 
-    def advance(self, amount: int, **numbers: float) -> None:
-        """`amount` more units are done; `numbers` are what is known of them so far."""
-        ...
+    def advanced(self, title: str, amount: int, numbers: dict[str, float]) -> None:
+        """`amount` more units are done."""
 
-    def waiting(self, what: str, seconds: float, detail: str) -> None:
+    def waiting(self, title: str, what: str, seconds: float, detail: str) -> None:
         """The stage has waited for `what` this long; `detail` is the latest news of it."""
-        ...
+
+    def stage_finished(self, title: str, outcome: StageOutcome) -> None:
+        """The artifact is committed and recorded."""
 
     def warn(self, message: str) -> None:
         """Something that a user should know, and that stops nothing."""
-        ...
+
+
+class StageProgress:
+    """Reports the progress of one stage to a listener."""
+
+    def __init__(self, title: str, listener: Listener, stop: threading.Event) -> None:
+        self._title = title
+        self._listener = listener
+        self._stop = stop
+
+    def begin(self, total: int, unit: str) -> None:
+        """The stage will count `total` units, such as episodes."""
+        self._listener.counting(self._title, total, unit)
+
+    def advance(self, amount: int, **numbers: float) -> None:
+        """`amount` more units are done; `numbers` are what is known of them so far."""
+        self._listener.advanced(self._title, amount, numbers)
+
+    def waiting(self, what: str, seconds: float, detail: str) -> None:
+        """The stage has waited for `what` this long."""
+        self._listener.waiting(self._title, what, seconds, detail)
+
+    def warn(self, message: str) -> None:
+        """Something that a user should know, and that stops nothing."""
+        self._listener.warn(message)
 
     def raise_if_stopped(self) -> None:
         """Raise `Interrupted` when the run was asked to stop."""
-        ...
+        if self._stop.is_set():
+            raise Interrupted
 
 
 @dataclass(frozen=True)
@@ -66,7 +202,7 @@ class StageCall(Generic[SettingsT]):
     artifact_id: str
     locations: Mapping[str, str]
     folder: Path
-    progress: Progress
+    progress: StageProgress
     resources: Resources
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from erl_pipeline.config.plugins.installed import Group, plugins
+from erl_pipeline.config.plugins import Group, plugins
 from erl_pipeline.plan.plugin_code import left_out
 from erl_pipeline.plan.source_tree import Name, SourceTree, stage_calls
 from erl_pipeline.plan.sources import CodeOwner

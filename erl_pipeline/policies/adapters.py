@@ -135,7 +135,7 @@ def adapter_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
 
 def has_adapter(model: PreTrainedModel) -> bool:
     """Whether an adapter was put into this model."""
-    return bool(model._hf_peft_config_loaded)
+    return hasattr(model, "peft_config")
 
 
 def adapted_modules(model: PreTrainedModel) -> tuple[str, ...]:
@@ -173,8 +173,7 @@ def merge_adapter(model: PreTrainedModel) -> None:
         base.weight.requires_grad_(True)
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, base)
-    del model.peft_config
-    model._hf_peft_config_loaded = False
+    model.delete_adapter(_NAME)  # Nothing is left of it but transformers' note that there is one.
 
 
 def _inject(model: PreTrainedModel, settings: PeftLoraConfig, base: str | None) -> None:

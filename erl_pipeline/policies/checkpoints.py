@@ -6,17 +6,20 @@ input of its own, so that lineage, verification and whatever removes artifacts s
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from erl_pipeline.config.base import Settings
-from erl_pipeline.config.policy import LoraConfig
-from erl_pipeline.policies.kind import policy_traits
+from erl_pipeline.config.base import PluginSettings, Settings
+from erl_pipeline.config.plugins import plugins
+from erl_pipeline.config.policy import LoraConfig, WarmStartConfig
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.recipe import derive_seed
-from storage.errors import ConfigError
+from storage.artifacts.store import ArtifactStore
+from storage.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     import torch
@@ -25,11 +28,37 @@ if TYPE_CHECKING:
     from erl_pipeline.policies.pretrained import LoadedPolicy
     from storage.artifacts.store import ArtifactStore
 
+
 MODEL = "model"
 """The folder of a checkpoint that has the weights, or the adapter."""
 
 CHECKPOINT, BASE = "checkpoint", "base"
 """Names of the inputs of a stage that works with a policy."""
+
+
+@dataclass(frozen=True)
+class PolicyTraits:
+    """What the rest of the program asks about a policy, whatever its kind is."""
+
+    model: str | None = None
+    """Folder or hub name of the model that the run begins with; None where it makes its first weights."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Precision of the weights in training and generation."""
+    lora: LoraConfig | None = None
+    """The adapter that is trained; None when all weights are."""
+    warm_start: WarmStartConfig | None = None
+    """Supervised training before the first iteration."""
+    own_words: bool = False
+    """Whether it reads and writes only the words of its environment, so that no text in a natural language
+    can be put to it."""
+    parameters: int | None = None
+    """How many numbers its weights have, without the vocabulary, where the settings say it."""
+
+
+def policy_traits(policy: PluginSettings) -> PolicyTraits:
+    """What is true of a policy with these settings."""
+    traits: PolicyTraits = plugins("policies")[policy.type].value.traits(policy)
+    return traits
 
 
 class WeightsSettings(Settings):
@@ -174,3 +203,54 @@ class LoadedPolicies:
     def forget_trainer(self) -> None:
         """Release the trainer, but not the policy."""
         self._trainer = None
+
+
+Exported = Literal["weights", "merged", "adapter"]
+"""What was written: the checkpoint's own weights, base and adapter in one, or the adapter alone."""
+
+
+def export_checkpoint(
+    store: ArtifactStore, policy: PluginSettings, checkpoint_id: str, output: Path, adapter_only: bool = False
+) -> Exported:
+    """Write a checkpoint of a run with this policy into the folder `output`, whole or not at all.
+
+    A checkpoint that is an adapter is merged into its base, in the policy's dtype, unless `adapter_only` is
+    given. Raises `InputError` when the folder holds something already or cannot be written, or when
+    `adapter_only` is given for a checkpoint without an adapter.
+    """
+    if output.is_file() or (output.is_dir() and any(output.iterdir())):
+        raise InputError(f"--output {output} exists and is not an empty folder; name another one")
+    parts = stored_parts(store, checkpoint_id)
+    if adapter_only and parts.adapter_folder is None:
+        raise InputError(f"--adapter-only: checkpoint {checkpoint_id} has no adapter; it is a whole model")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        # Beside the folder, so that a rename makes it appear whole.
+        with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as scratch:
+            written = Path(scratch) / "model"
+            exported = _write(parts, policy, written, adapter_only)
+            if output.is_dir():
+                output.rmdir()
+            written.rename(output)
+    except OSError as error:
+        raise InputError(f"--output {output} cannot be written: {error}") from error
+    return exported
+
+
+def _write(parts: CheckpointParts, policy: PluginSettings, folder: Path, adapter_only: bool) -> Exported:
+    if parts.adapter_folder is None:
+        shutil.copytree(parts.base_folder, folder, copy_function=shutil.copyfile)
+        return "weights"
+    from erl_pipeline.policies.adapters import merge_adapter, write_adapter
+    from erl_pipeline.policies.pretrained import save_policy
+
+    traits = policy_traits(policy)
+    # The adapter is there: no fresh one is drawn.
+    loaded = load_checkpoint(parts, WeightsSettings(dtype=traits.dtype, lora=traits.lora, adapter_seed=None))
+    if adapter_only:
+        # Outside the store a base is known by the name that it came from.
+        write_adapter(loaded.model, folder, base=traits.model)
+        return "adapter"
+    merge_adapter(loaded.model)
+    save_policy(loaded, folder)
+    return "merged"

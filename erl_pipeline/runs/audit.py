@@ -10,12 +10,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Literal
 
-from erl_pipeline.config.plugins.operational import operational_part
-from erl_pipeline.plan.differences import recipe_differences
-from erl_pipeline.plan.job import StageJob, compute, outcome_of
-from erl_pipeline.plan.listener import Listener, StageProgress
+from erl_pipeline.config.plugins import operational_part
+from erl_pipeline.plan.forecast import recipe_differences
 from erl_pipeline.plan.plan import PlannedStage, stage_names
-from erl_pipeline.plan.resources import Resources, WorkerSettings
+from erl_pipeline.plan.runner import StageJob, compute, outcome_of
+from erl_pipeline.plan.stage import Listener, Resources, StageProgress, WorkerSettings
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.planning import plan_as_made
 from erl_pipeline.trainers.operational import operational_part_here

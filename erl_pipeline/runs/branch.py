@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from erl_pipeline.config.objective import DecoupledCorrection
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.plan.plan import PlannedStage, StageKey

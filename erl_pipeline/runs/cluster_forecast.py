@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from erl_pipeline.config.loading.load import change_config
+from erl_pipeline.config.loading import change_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.cluster import ClusterConfig, Job, Measured, jobs_of, split_parts, work_of
 from erl_pipeline.plan.plan import Plan, PlannedStage

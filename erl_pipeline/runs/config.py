@@ -8,17 +8,17 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.config.loading.explain import explain
-from erl_pipeline.config.loading.load import PLUGGED, require_usable_plugins
-from erl_pipeline.config.plugins.installed import Group, plugins, settings_of
-from erl_pipeline.config.plugins.operational import Operated, operational_names
+from erl_pipeline.config.explain import explain
+from erl_pipeline.config.loading import PLUGGED, require_usable_plugins
+from erl_pipeline.config.plugins import Group, Operated, operational_names, plugins, settings_of
 from erl_pipeline.config.run import ReadOnlyConfig, RunConfig
+from erl_pipeline.config.shown import settings_differences
 from erl_pipeline.plan.column import Column
 from erl_pipeline.stages.columns import NOT_SCORED_COLUMNS, with_reward
 from erl_pipeline.stages.training.warm_start import warm_start_columns
 from storage.errors import ConfigError, InputError
 from storage.runs.documents import IMPORTED, read_origin
-from storage.runs.run import Run, config_differences
+from storage.runs.run import Run
 from storage.texts import counted
 
 _POLICY: TypeAdapter[PluginSettings] = TypeAdapter(settings_of("policies"))
@@ -130,7 +130,7 @@ def refuse_other_settings(run: Run, config: RunConfig) -> None:
     """Raise ConfigError if a run was begun with other settings than those of `config`. Only `iterations`,
     `metrics`, `runner`, `resources`, `store`, `retention`, `warnings` and the operational settings of the
     engine and of the trainer may change."""
-    differences = config_differences(
+    differences = settings_differences(
         _fixed(_without_former(run.config)), _fixed(config.model_dump(mode="json"))
     )
     if differences:

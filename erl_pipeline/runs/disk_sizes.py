@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.plan import PlannedStage
-from erl_pipeline.policies.kind import policy_traits
+from erl_pipeline.policies.checkpoints import policy_traits
 from erl_pipeline.stages.training.training_stage import TrainingSettings
 from erl_pipeline.stages.training.warm_start import WarmStartSettings
 from storage.errors import InputError

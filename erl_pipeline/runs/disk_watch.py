@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.plan import Plan, PlannedStage
+from erl_pipeline.plan.stage import StageOutcome
 from erl_pipeline.runs.disk_sizes import (
     ArtifactSize,
     DiskForecast,

@@ -8,16 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.plugins.operational import operational_part
+from erl_pipeline.config.plugins import operational_part, plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.execution import Execution, execute
-from erl_pipeline.plan.job import StageOutcome
-from erl_pipeline.plan.listener import Listener
 from erl_pipeline.plan.plan import Plan, PlannedStage, StageKey
-from erl_pipeline.plan.resources import WorkerSettings
 from erl_pipeline.plan.runner import Runner, RunnerCall
 from erl_pipeline.plan.sources import code_packages
+from erl_pipeline.plan.stage import Listener, StageOutcome, WorkerSettings
 from erl_pipeline.runs.config import is_blank, refuse_other_settings
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore

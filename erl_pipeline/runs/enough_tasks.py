@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.warm_start import MessagesWarmStart
+from erl_pipeline.config.plugins import plugins
+from erl_pipeline.config.policy import MessagesWarmStart
 from erl_pipeline.plan.plan import Plan
-from erl_pipeline.policies.kind import policy_traits
+from erl_pipeline.policies.checkpoints import policy_traits
 from erl_pipeline.stages.tasks.draw_tasks import draw_tasks
 from erl_pipeline.stages.tasks.held_out import KeptApart, refuse_held_out
 from erl_pipeline.stages.tasks.prepare_tasks import PREPARE_TASKS

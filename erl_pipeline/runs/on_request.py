@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.plan import POLICY, Plan, RunState, StageKey
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.sources import Sources, read_sources
+from erl_pipeline.plan.stage import StageOutcome
 from erl_pipeline.runs.driver import OpenRun, execute_run
 from erl_pipeline.runs.planning import stages_as_made
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE, EVALUATE_ON_REQUEST

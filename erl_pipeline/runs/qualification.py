@@ -8,13 +8,11 @@ from dataclasses import dataclass
 
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.execution import Execution, execute
-from erl_pipeline.plan.job import StageOutcome
-from erl_pipeline.plan.listener import Listener
 from erl_pipeline.plan.plan import Plan, PlannedStage
 from erl_pipeline.plan.planner import Planner
-from erl_pipeline.plan.resources import WorkerSettings
 from erl_pipeline.plan.runner import InProcessConfig, Runner, RunnerCall, run_in_process
 from erl_pipeline.plan.sources import examined_sources
+from erl_pipeline.plan.stage import Listener, StageOutcome, WorkerSettings
 from erl_pipeline.qualification.check import Qualification, parse_qualification
 from erl_pipeline.stages.tasks.qualify_environment import (
     QUALIFICATION,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.plan.plan import Plan, PlannedStage, StageKey
 from erl_pipeline.runs.config import method_columns, readable_config
 from erl_pipeline.runs.qualification import state_of_qualification, tasks_of_run

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.plan import Plan, StageKey
 from erl_pipeline.plan.sources import Sources, read_sources
+from erl_pipeline.plan.stage import StageOutcome
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.driver import OpenRun
 from erl_pipeline.runs.planning import plan_beyond, recorded_ids

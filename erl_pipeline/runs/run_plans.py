@@ -6,14 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.shown import changed_settings
-from erl_pipeline.plan.differences import recipe_differences
-from erl_pipeline.plan.plan import POLICY, Plan, PlannedStage, RunState, StageKey, stage_names
+from erl_pipeline.plan.forecast import recipe_differences
+from erl_pipeline.plan.plan import (
+    POLICY,
+    Plan,
+    PlannedStage,
+    RunState,
+    StageKey,
+    stage_names,
+)
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.sources import NO_CODE, Sources
 from erl_pipeline.plan.stage import Stage
-from erl_pipeline.policies.kind import policy_traits
+from erl_pipeline.policies.checkpoints import policy_traits
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE, plan_evaluation
 from erl_pipeline.stages.memory.forget_memory import FORGET_MEMORY
 from erl_pipeline.stages.tasks.build_environment_files import built_inputs

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.plan.job import StageOutcome
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.plan.plan import Plan, RunState, StageKey
 from erl_pipeline.plan.sources import read_sources
-from erl_pipeline.policies.kind import policy_traits
+from erl_pipeline.plan.stage import StageOutcome
+from erl_pipeline.policies.checkpoints import policy_traits
 from erl_pipeline.runs.disk_watch import DiskWatch
 from erl_pipeline.runs.driver import OpenRun, execute_run
 from erl_pipeline.runs.enough_tasks import require_tasks_of

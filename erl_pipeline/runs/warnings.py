@@ -11,7 +11,7 @@ from pathlib import Path
 
 import polars as pl
 
-from erl_pipeline.config.store import WarningKind, WarningsConfig
+from erl_pipeline.config.pipeline import WarningKind, WarningsConfig
 from erl_pipeline.episodes.roles import NEVER_TRAINED
 from erl_pipeline.evaluation.history import stored_records
 from erl_pipeline.evaluation.iterations import StageNumbers

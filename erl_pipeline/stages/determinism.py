@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.plugins.operational import with_operational
+from erl_pipeline.config.plugins import plugins, with_operational
 from storage.artifacts.manifest import Determinism
 
 if TYPE_CHECKING:
     import torch
 
-    from erl_pipeline.engines.plugin import EnginePlugin
+    from erl_pipeline.engines.interface import EnginePlugin
     from erl_pipeline.plan.stage import StageCall
 
 

@@ -11,6 +11,7 @@ from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.config.objective import ObjectiveConfig, ReplayLoss
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
 from erl_pipeline.config.pipeline import NodesToFind
+from erl_pipeline.network import OtherNodes
 from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
 from erl_pipeline.trainers.sequences import TrainingSequence
 
@@ -30,20 +31,6 @@ LoadPolicy = Callable[[], "LoadedPolicy"]
 
 TellWaiting = Callable[[str, float, str], None]
 """Shows what a trainer waits for, for how many seconds it has waited, and the latest news of it."""
-
-
-class OtherNodes(Protocol):
-    """The machines that a runner keeps for trainings, as the process that computes a stage sees them."""
-
-    @property
-    def host(self) -> str:
-        """The address of this machine at which they reach it."""
-        ...
-
-    def invite(self, take_part: Callable[[], str], raise_if_stopped: Callable[[], None]) -> None:
-        """Have each of them call `take_part`, which can be pickled, takes part in one training, and returns
-        how that ended. Waits until they are free, and calls `raise_if_stopped` meanwhile."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.plugins.operational import operational_part
+from erl_pipeline.config.plugins import operational_part, plugins
 
 
 def operational_part_here(trainer: PluginSettings) -> dict[str, Any]:

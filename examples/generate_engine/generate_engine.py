@@ -6,8 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.engines.interface import Generation, GenerationRequest
-from erl_pipeline.engines.plugin import EngineCall, EnginePlugin, OpenedEngine, SampledModel
+from erl_pipeline.engines.interface import (
+    EngineCall,
+    EnginePlugin,
+    Generation,
+    GenerationRequest,
+    OpenedEngine,
+    SampledModel,
+)
 from storage.errors import Interrupted
 
 if TYPE_CHECKING:

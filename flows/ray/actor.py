@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from erl_pipeline.plan.job import StageJob
-    from erl_pipeline.plan.resources import Resources
+    from erl_pipeline.plan.runner import StageJob
+    from erl_pipeline.plan.stage import Resources
     from flows.nodes.report import NodeReport
     from flows.ray.invitation import InvitedNodes
 
@@ -54,9 +54,8 @@ class StageActor:
     def compute(self, job: StageJob) -> Iterator[Any]:
         """Compute a stage in a thread, and yield what it reports: calls of a listener, as lists, invitations
         of other nodes, and at last the manifest of its artifact. Raises what the stage raises."""
-        from erl_pipeline.plan.job import compute
-        from erl_pipeline.plan.listener import StageProgress
-        from erl_pipeline.plan.resources import Resources
+        from erl_pipeline.plan.runner import compute
+        from erl_pipeline.plan.stage import Resources, StageProgress
         from flows.ray.invitation import InvitedNodes
         from flows.stage_reports import CallsPassedOn, sent_whole
         from storage.artifacts.manifest import Manifest

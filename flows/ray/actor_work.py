@@ -23,9 +23,8 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
-from erl_pipeline.plan.job import StageJob
-from erl_pipeline.plan.listener import Listener
-from erl_pipeline.plan.runner import WorkerDied
+from erl_pipeline.plan.runner import StageJob, WorkerDied
+from erl_pipeline.plan.stage import Listener
 from flows.nodes.survey import uri_for_all
 from flows.ray.actor import LINE
 from flows.ray.invitation import Invitation

@@ -9,8 +9,8 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from erl_pipeline.config.plugins.extras import missing_of_extra
 from erl_pipeline.network import Address
+from erl_pipeline.software import missing_of_extra
 from flows.nodes.variables import computing_variables
 from flows.stage_tasks import PREFECT_VARIABLES
 from storage.errors import ConfigError

@@ -19,7 +19,7 @@ class Invitation:
 
 
 class InvitedNodes:
-    """`erl_pipeline.trainers.interface.OtherNodes` on a worker.
+    """`erl_pipeline.network.OtherNodes` on a worker.
 
     `send` sends an invitation of the stage at work to the driver. `lent` is set when the driver has lent the
     nodes.

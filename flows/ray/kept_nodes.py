@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayTaskError
 
-from erl_pipeline.plan.listener import Listener
+from erl_pipeline.plan.stage import Listener
 from flows.places import Loss
 from flows.ray.actor_work import DEATHS, reason
 from flows.ray.invitation import Invitation

@@ -17,8 +17,7 @@ from ray.exceptions import GetTimeoutError, NodeDiedError
 from ray.util.placement_group import remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from erl_pipeline.plan.job import StageJob
-from erl_pipeline.plan.runner import RunnerCall, WorkerDied
+from erl_pipeline.plan.runner import RunnerCall, StageJob, WorkerDied
 from flows.nodes.check import differences, require_fit
 from flows.nodes.survey import survey_of, uri_for_all
 from flows.places import Loss, NoWorkerLeft, Places

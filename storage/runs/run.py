@@ -271,16 +271,6 @@ def _damaged(what: str, name: str) -> DamagedRecord:
     )
 
 
-def config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Settings that differ, each as `dotted.key: old -> new`."""
-    before, after = flat_settings(old), flat_settings(new)
-    return [
-        f"{key}: {before.get(key, 'absent')} -> {after.get(key, 'absent')}"
-        for key in dict.fromkeys([*before, *after])
-        if key not in before or key not in after or before[key] != after[key]
-    ]
-
-
 def flat_settings(config: Mapping[str, Any]) -> dict[str, str]:
     """Every setting by its dotted key, its value as JSON."""
     return dict(_flatten(config))

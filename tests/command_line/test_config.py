@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from erl_pipeline.config.loading.load import load_config
-from erl_pipeline.config.plugins import installed
+from erl_pipeline.config import plugins as installed
+from erl_pipeline.config.loading import load_config
 from tests.command_line.invoke import SMALL, invoke
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))

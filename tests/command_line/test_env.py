@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.loading import load_config
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.runs.qualification import state_of_qualification, tasks_of_plan
 from erl_pipeline.runs.run_plans import plan_run

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from command_line.progress import ProgressDisplay
 from erl_pipeline.plan.column import Column
-from erl_pipeline.plan.job import StageOutcome
+from erl_pipeline.plan.stage import StageOutcome
 from tests.stage_records import KINDS
 
 COLUMNS = (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.loading import load_config
 from reference.commands import root, values_of
 from storage.errors import ConfigError
 from tests.documents.pages import ROOT, Command, command_words, pages

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.loading import load_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.cluster import ClusterConfig
 from storage.errors import ConfigError

@@ -1,8 +1,6 @@
-import socket
-
 import pytest
 
-from erl_pipeline.network import Address, interface_of, listen, notice_silence
+from erl_pipeline.network import Address, interface_of
 
 
 def test_addresses_are_read_and_written() -> None:
@@ -17,19 +15,6 @@ def test_addresses_are_read_and_written() -> None:
             Address.parse(wrong)
     with pytest.raises(ValueError, match=r"'0\.0\.0\.0:29500': other machines cannot reach this"):
         Address.parse("0.0.0.0:29500")
-
-
-def test_a_connection_probes_three_times_within_the_time() -> None:
-    """25 s: the first probe after 10 s without a word, then one every 5 s."""
-    with listen("127.0.0.1", 0) as server:
-        notice_silence(server, 25)
-        for option, value in (
-            (socket.TCP_KEEPIDLE, 10),
-            (socket.TCP_KEEPINTVL, 5),
-            (socket.TCP_KEEPCNT, 3),
-            (socket.TCP_USER_TIMEOUT, 25_000),
-        ):
-            assert server.getsockopt(socket.IPPROTO_TCP, option) == value
 
 
 def test_the_interface_of_an_address_is_one_of_this_machine() -> None:

@@ -15,12 +15,10 @@ import pytest
 
 from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.engines.embedded.engine import TransformersEngine
-from erl_pipeline.engines.interface import GenerationRequest
-from erl_pipeline.engines.plugin import EngineCall, SampledModel
+from erl_pipeline.engines.interface import EngineCall, GenerationRequest, SampledModel
 from erl_pipeline.policies.checkpoints import CheckpointParts
 from erl_pipeline.policies.pretrained import LoadedPolicy
-from erl_pipeline.policies.tiny.architecture import build_model
-from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
+from erl_pipeline.policies.tiny.model import build_model, build_tokenizer
 from tests.examples.installed import ROOT, SMALL
 
 FOLDER = ROOT / "examples/generate_engine"
@@ -77,7 +75,7 @@ def test_its_log_probabilities_are_those_of_the_projects_engine(
     assert counted == [len(made.token_ids)]
     assert len(made.token_ids) == 6 or made.finish_reason == "stop"
     # The other engine is asked for one token at a time after the same tokens.
-    other = TransformersEngine(policy.model, "id", policy.eos_token_ids, 8)
+    other = TransformersEngine(policy.model, policy.eos_token_ids, 8)
     if temperature == 0.0:
         (greedy,) = other.generate([GenerationRequest((3, 4, 5), 6, 0.0, 7, "b")])
         assert greedy.token_ids == made.token_ids

@@ -16,7 +16,7 @@ from guess_number.tiny import CompactPrompts
 from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.environments.interface import Task, Transition
 from erl_pipeline.environments.messages import AssistantTurn
-from erl_pipeline.policies.tiny.conversations import to_words
+from erl_pipeline.policies.tiny.model import to_words
 from storage.errors import InputError
 
 COMPACT = GuessNumberConfig(max_guesses=3)

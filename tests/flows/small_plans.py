@@ -15,12 +15,17 @@ from typing import Any
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.pipeline import NodesToFind
 from erl_pipeline.plan.execution import Execution, execute
-from erl_pipeline.plan.job import StageOutcome
-from erl_pipeline.plan.listener import NullListener
 from erl_pipeline.plan.plan import Plan, PlannedStage, RunState
-from erl_pipeline.plan.resources import WorkerSettings
 from erl_pipeline.plan.runner import Runner, RunnerCall, RunnerPlugin
-from erl_pipeline.plan.stage import Needs, Stage, StageCall, StageResult
+from erl_pipeline.plan.stage import (
+    Listener,
+    Needs,
+    Stage,
+    StageCall,
+    StageOutcome,
+    StageResult,
+    WorkerSettings,
+)
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
@@ -221,7 +226,7 @@ def chain(length: int, stage: Stage[SmallSettings] = WRITE) -> list[PlannedStage
     return stages
 
 
-class Recorded(NullListener):
+class Recorded(Listener):
     """A listener that records its calls."""
 
     def __init__(self) -> None:

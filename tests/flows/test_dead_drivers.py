@@ -13,7 +13,7 @@ from prefect import flow, task
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.states import Completed, Running
 
-from erl_pipeline.plan.resources import WorkerSettings
+from erl_pipeline.plan.stage import WorkerSettings
 from flows.deployments import connected
 from flows.orphans import FLOW
 from flows.page import RunPage

@@ -5,7 +5,7 @@ import socket
 import httpx
 import pytest
 
-from erl_pipeline.plan.job import StageOutcome
+from erl_pipeline.plan.stage import StageOutcome
 from flows.local_server import OrchestratorError
 from flows.metrics import WorkerMetrics, serve_metrics
 from flows.worker_link import FlowEnded, FlowStarted, StageEnded

@@ -6,9 +6,8 @@ from threading import Event
 
 import pytest
 
-from erl_pipeline.plan.job import StageJob
-from erl_pipeline.plan.resources import WorkerSettings
-from erl_pipeline.plan.runner import RunnerCall, WorkerDied
+from erl_pipeline.plan.runner import RunnerCall, StageJob, WorkerDied
+from erl_pipeline.plan.stage import WorkerSettings
 from flows import places as places_module
 from flows.places import Loss, NoWorkerLeft, Places
 from storage.errors import Interrupted

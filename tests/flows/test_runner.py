@@ -17,9 +17,9 @@ import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from pydantic import ValidationError
 
-from erl_pipeline.config.loading.load import load_config
-from erl_pipeline.plan.job import StageOutcome
+from erl_pipeline.config.loading import load_config
 from erl_pipeline.plan.runner import IN_PROCESS, InProcessConfig
+from erl_pipeline.plan.stage import StageOutcome
 from flows import stage_tasks
 from flows.local_server import answers
 from flows.runner import PREFECT, PrefectConfig

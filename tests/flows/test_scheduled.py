@@ -69,7 +69,7 @@ def test_a_run_is_begun_from_its_configuration_and_goes_on_by_one_iteration(tmp_
 @pytest.fixture
 def begun(tmp_path: Path) -> Path:
     """A store with a run that has only been created."""
-    from erl_pipeline.config.loading.load import load_config
+    from erl_pipeline.config.loading import load_config
 
     config = tmp_path / "small.yaml"
     config.write_text(SMALL)

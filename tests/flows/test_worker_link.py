@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from erl_pipeline.plan.job import StageOutcome
+from erl_pipeline.plan.stage import StageOutcome
 from flows.worker_link import (
     FlowEnded,
     FlowStarted,

@@ -17,8 +17,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from erl_pipeline.config.loading.load import load_config
-from erl_pipeline.config.plugins.installed import Plugin
+from erl_pipeline.config.loading import load_config
+from erl_pipeline.config.plugins import Plugin
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan import sources
 from erl_pipeline.plan.plugin_code import plugin_fingerprints
@@ -69,7 +69,7 @@ def _drive(settings: dict[str, Any], store_uri: str, check: bool) -> None:
     import torch
     from transformers.utils import logging as transformers_logging
 
-    from erl_pipeline.plan.listener import NullListener
+    from erl_pipeline.plan.stage import Listener
     from erl_pipeline.runs.driver import open_run
     from erl_pipeline.runs.train import train
 
@@ -77,7 +77,7 @@ def _drive(settings: dict[str, Any], store_uri: str, check: bool) -> None:
     torch.set_num_threads(config.resources.threads)
     transformers_logging.disable_progress_bar()
     try:
-        with open_run(config, store_uri, NullListener(), threading.Event()) as opened:
+        with open_run(config, store_uri, Listener(), threading.Event()) as opened:
             train(opened, check=check)
     except PipelineError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
@@ -208,7 +208,7 @@ def start_edited(config: RunConfig, store: Path, edit: str) -> BaseProcess:
 
 
 def _train_edited(settings: dict[str, Any], store: str, edit: str) -> None:
-    from erl_pipeline.plan.listener import NullListener
+    from erl_pipeline.plan.stage import Listener
     from erl_pipeline.runs.driver import open_run
     from erl_pipeline.runs.train import train
 
@@ -216,7 +216,7 @@ def _train_edited(settings: dict[str, Any], store: str, edit: str) -> None:
         return {package: each + edit for package, each in plugin_fingerprints(found).items()}
 
     setattr(sources, "plugin_fingerprints", edited)  # noqa: B010
-    with open_run(RunConfig.model_validate(settings), store, NullListener(), threading.Event()) as opened:
+    with open_run(RunConfig.model_validate(settings), store, Listener(), threading.Event()) as opened:
         train(opened)
     os._exit(0)
 

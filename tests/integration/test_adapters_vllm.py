@@ -15,19 +15,22 @@ import pytest
 import torch
 import yaml
 
-from erl_pipeline.config.loading.load import load_config
-from erl_pipeline.config.plugins.operational import operational_part
+from erl_pipeline.config.loading import load_config
+from erl_pipeline.config.plugins import operational_part
 from erl_pipeline.engines.interface import POLICY, GenerationRequest, ServedCheckpoint
-from erl_pipeline.engines.serving import make_probe, served_checkpoint
-from erl_pipeline.engines.vllm.adapters import prove_adapter
+from erl_pipeline.engines.sampling import make_probe, served_checkpoint
 from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
 from erl_pipeline.engines.vllm.engine import VllmEngine
-from erl_pipeline.engines.vllm.serving import KeptVllmEngine
-from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, WeightSync, compare, sync_weights
+from erl_pipeline.engines.vllm.weight_sync import (
+    ServedPolicy,
+    WeightSync,
+    compare,
+    prove_adapter,
+    sync_weights,
+)
 from erl_pipeline.plan.execution import Execution, execute
-from erl_pipeline.plan.listener import NullListener
-from erl_pipeline.plan.resources import Resources, WorkerSettings
 from erl_pipeline.plan.runner import InProcessRunner
+from erl_pipeline.plan.stage import Listener, Resources, WorkerSettings
 from erl_pipeline.policies.adapters import write_adapter
 from erl_pipeline.policies.checkpoints import load_checkpoint, stored_parts, weights_settings
 from erl_pipeline.policies.pretrained import LoadedPolicy
@@ -85,7 +88,7 @@ def write_config(folder: Path) -> Path:
 def adapted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adapted]:
     """Trained with resources that outlive the run."""
     folder = tmp_path_factory.mktemp("adapted")
-    path, listener, stop = write_config(folder), NullListener(), threading.Event()
+    path, listener, stop = write_config(folder), Listener(), threading.Event()
     loaded = load_config(path)
     with open_run(loaded, str(folder / "store"), listener, stop) as opened:
         worker = WorkerSettings(
@@ -103,13 +106,12 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adapted]:
             )
             execute(plan_for(opened.store.uri, opened.run, loaded, loaded.iterations), execution)
             kept = resources.kept("engine")
-            assert isinstance(kept, KeptVllmEngine)
-            yield Adapted(path, opened, kept.engine)
+            assert isinstance(kept, VllmEngine)
+            yield Adapted(path, opened, kept)
 
 
 def client_of(engine: VllmEngine) -> VllmClient:
-    server = engine.server()
-    assert server is not None
+    (server,) = engine.servers()
     return VllmClient(server.url, server.api_key, frozenset(), 120.0)
 
 
@@ -222,18 +224,17 @@ def test_an_adapter_that_is_not_the_trainers_is_noticed(adapted: Adapted, tmp_pa
     policy = further_trained(adapted, tmp_path)
     parts = stored_parts(adapted.opened.store, adapted.checkpoints[-1])
     wrong = adapted.served(policy, "wrong", parts.adapter_folder)
-    probe, adapter = wrong.probe, wrong.adapter
-    assert adapter is not None
+    probe = wrong.probe
+    target = ServedPolicy("wrong", parts.base_folder, probe, "float32", wrong.adapter)
 
     async def exchange() -> WeightSync:
         async with client_of(engine) as client:
             # Requests that name no adapter are answered by the base.
             with pytest.raises(EngineError, match=r"does not apply the adapter .* shows -?0\.00"):
-                await prove_adapter(client, probe, "wrong", adapter)
+                await prove_adapter(client, target)
             client.adapter = "never loaded"
             with pytest.raises(ServerFailure, match="has no adapter never loaded"):
                 await client.score(probe.token_ids[0])
-            target = ServedPolicy("wrong", parts.base_folder, probe, "float32", adapter)
             return await sync_weights(client, None, target)
 
     with pytest.raises(EngineError, match="does not serve policy wrong after a load"):
@@ -244,8 +245,7 @@ def test_a_server_that_died_gets_the_adapter_again(adapted: Adapted, tmp_path: P
     policy = further_trained(adapted, tmp_path)
     engine = adapted.engine
     engine.serve(POLICY, adapted.served(policy, "further-again", tmp_path))
-    server = engine.server()
-    assert server is not None
+    (server,) = engine.servers()
     server.end()
 
     answers_are_of(engine, policy)

@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.engines.embedded.engine import EmbeddedEngine
 from erl_pipeline.environments.hotpotqa.tool import SEARCH_TOOL

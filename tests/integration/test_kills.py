@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.loading import load_config
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
 from storage.upkeep.verification import verify_run

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from erl_pipeline.evaluation.samples import count_samples
-from erl_pipeline.plan.listener import NullListener
 from erl_pipeline.plan.plan import StageKey
+from erl_pipeline.plan.stage import Listener
 from erl_pipeline.runs.audit import audit
 from erl_pipeline.runs.branch import begin_branch
 from erl_pipeline.stages.training.replayed_rows import REPLAYED_FILE
@@ -79,7 +79,7 @@ def test_the_run_is_whole_and_a_replayed_row_leads_to_its_source(replayed: Path)
 
 def test_every_stage_computes_the_same_bytes_again(replayed: Path, tmp_path: Path) -> None:
     results = audit(
-        str(replayed), "small", 1, "generate_rollouts", 4, tmp_path, NullListener(), threading.Event()
+        str(replayed), "small", 1, "generate_rollouts", 4, tmp_path, Listener(), threading.Event()
     )
     assert {each.verdict for each in results} == {"equal"}
     assert {"select_replay", "index_experience"} <= {each.stage for each in results}

@@ -7,7 +7,13 @@ from typing import Literal
 from pydantic import Field
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.engines.plugin import EngineCall, EnginePlugin, OpenedEngine, SampledModel, SamplingCapacity
+from erl_pipeline.engines.interface import (
+    EngineCall,
+    EnginePlugin,
+    OpenedEngine,
+    SampledModel,
+    SamplingCapacity,
+)
 
 
 class TransformersEngineConfig(PluginSettings):
@@ -23,7 +29,7 @@ def _open(settings: TransformersEngineConfig, model: SampledModel, call: EngineC
     from erl_pipeline.engines.embedded.engine import EmbeddedEngine
 
     engine = EmbeddedEngine(settings.max_batch_sequences, stop=call.worker.stop, on_tokens=call.on_tokens)
-    engine.serve(model.name, model.policy.model, model.parts.checkpoint_id, model.policy.eos_token_ids)
+    engine.serve(model.name, model.policy.model, model.policy.eos_token_ids)
     return OpenedEngine(engine)
 
 

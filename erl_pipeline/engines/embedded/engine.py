@@ -45,23 +45,17 @@ class TransformersEngine:
     def __init__(
         self,
         model: PreTrainedModel,
-        policy_version: str,
         stop_token_ids: frozenset[int],
         max_batch_sequences: int,
         stop: threading.Event | None = None,
         on_tokens: Callable[[int], None] | None = None,
     ) -> None:
         self._model = model.eval()
-        self._policy_version = policy_version
         self._stop_token_ids = torch.tensor(sorted(stop_token_ids), device=model.device)
         self._max_batch_sequences = max_batch_sequences
         self._stop = stop
         self._on_tokens = on_tokens
         self._cached: list[_CachedBatch] = []
-
-    @property
-    def policy_version(self) -> str:
-        return self._policy_version
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
@@ -86,14 +80,6 @@ class TransformersEngine:
         self._cached = kept
         return [answers[i] for i in range(len(requests))]
 
-    def _empty_batch(self, rows: int) -> _CachedBatch:
-        return _CachedBatch(
-            cache=DynamicCache(config=self._model.config),
-            rows={},
-            token_ids=[()] * rows,
-            slot_mask=torch.zeros(rows, 0, dtype=torch.long, device=self._model.device),
-        )
-
     def _answer(
         self,
         known: _CachedBatch | None,
@@ -108,7 +94,12 @@ class TransformersEngine:
         for request in mine:
             firsts.setdefault(request.prompt_token_ids, request)
         if known is None:
-            batch = self._empty_batch(len(firsts))
+            batch = _CachedBatch(
+                cache=DynamicCache(config=self._model.config),
+                rows={},
+                token_ids=[()] * len(firsts),
+                slot_mask=torch.zeros(len(firsts), 0, dtype=torch.long, device=device),
+            )
         else:
             batch = _take_rows(known, [known.rows[first.conversation] for first in firsts.values()])
         logits = self._prefill(batch, list(firsts))
@@ -118,7 +109,8 @@ class TransformersEngine:
         if len(firsts) < len(mine):
             logits = logits[torch.tensor(rows, device=device)]
         batch.rows = {request.conversation: row for row, request in enumerate(mine)}
-        return self._decode(batch, logits, mine, chosen, answers)
+        answers.update(zip(chosen, self._decode(batch, logits, mine), strict=True))
+        return batch
 
     def _prefill(self, batch: _CachedBatch, prompts: Sequence[tuple[int, ...]]) -> torch.Tensor:
         """Extend each row's cache to the end of its prompt; logits `[rows, vocabulary]` of the next token."""
@@ -151,13 +143,8 @@ class TransformersEngine:
         return last
 
     def _decode(
-        self,
-        batch: _CachedBatch,
-        logits: torch.Tensor,
-        mine: Sequence[GenerationRequest],
-        chosen: Sequence[int],
-        answers: dict[int, Generation],
-    ) -> _CachedBatch:
+        self, batch: _CachedBatch, logits: torch.Tensor, mine: Sequence[GenerationRequest]
+    ) -> list[Generation]:
         """Draw tokens until every row has stopped. `logits`: `[rows, vocabulary]`, of the first token."""
         device = self._model.device
         budget = max(request.max_new_tokens for request in mine)
@@ -185,40 +172,36 @@ class TransformersEngine:
             batch.slot_mask = torch.cat([batch.slot_mask, running[:, None].long()], dim=1)
             logits = self._forward(batch, tokens[:, None], lengths)
             lengths = lengths + running[:, None]
-        self._collect(
-            batch,
-            mine,
-            chosen,
-            torch.stack(drawn, 1),
-            torch.stack(drawn_logprobs, 1),
-            torch.stack(live, 1),
-            answers,
+        return self._cut(
+            batch, mine, torch.stack(drawn, 1), torch.stack(drawn_logprobs, 1), torch.stack(live, 1)
         )
-        return batch
 
-    def _collect(
+    def _cut(
         self,
         batch: _CachedBatch,
         mine: Sequence[GenerationRequest],
-        chosen: Sequence[int],
         drawn: torch.Tensor,
         logprobs: torch.Tensor,
         live: torch.Tensor,
-        answers: dict[int, Generation],
-    ) -> None:
-        """Cut each row's tokens where it stopped. `drawn`, `logprobs`, `live`: `[rows, steps]`."""
+    ) -> list[Generation]:
+        """The answers: each row's tokens up to where it stopped. `drawn`, `logprobs`, `live`:
+        `[rows, steps]`."""
         stop_ids = set(self._stop_token_ids.tolist())
         counts = live.sum(dim=1).tolist()
         known = batch.slot_mask.sum(dim=1).tolist()
         all_drawn, all_logprobs = drawn.tolist(), logprobs.tolist()
-        for row, (index, request) in enumerate(zip(chosen, mine, strict=True)):
+        answers = []
+        for row, request in enumerate(mine):
             tokens = tuple(all_drawn[row][: counts[row]])
-            answers[index] = Generation(
-                token_ids=tokens,
-                logprobs=tuple(all_logprobs[row][: counts[row]]),
-                finish_reason="stop" if tokens[-1] in stop_ids else "length",
+            answers.append(
+                Generation(
+                    token_ids=tokens,
+                    logprobs=tuple(all_logprobs[row][: counts[row]]),
+                    finish_reason="stop" if tokens[-1] in stop_ids else "length",
+                )
             )
             batch.token_ids[row] = (request.prompt_token_ids + tokens)[: known[row]]
+        return answers
 
 
 def _continues(batch: _CachedBatch, request: GenerationRequest) -> bool:
@@ -259,17 +242,10 @@ class EmbeddedEngine:
         self._on_tokens = on_tokens
         self._models: dict[str, TransformersEngine] = {}
 
-    def serve(
-        self, name: str, model: PreTrainedModel, policy_version: str, end_token_ids: frozenset[int]
-    ) -> None:
+    def serve(self, name: str, model: PreTrainedModel, end_token_ids: frozenset[int]) -> None:
         """Answer requests for `name` with this model from now on."""
         self._models[name] = TransformersEngine(
-            model,
-            policy_version,
-            end_token_ids,
-            self._max_batch_sequences,
-            stop=self._stop,
-            on_tokens=self._on_tokens,
+            model, end_token_ids, self._max_batch_sequences, self._stop, self._on_tokens
         )
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:

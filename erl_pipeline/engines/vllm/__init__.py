@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from erl_pipeline.engines.plugin import EngineCall, EnginePlugin, OpenedEngine, SampledModel, SamplingCapacity
-from erl_pipeline.engines.vllm.settings import VllmEngineConfig, VllmSampling, copies_of_server
+from erl_pipeline.engines.interface import (
+    EngineCall,
+    EnginePlugin,
+    OpenedEngine,
+    SampledModel,
+    SamplingCapacity,
+)
+from erl_pipeline.engines.vllm.settings import (
+    VllmEngineConfig,
+    VllmSampling,
+    copies_of_server,
+    read_server_list,
+)
 
 
 def _open(settings: VllmEngineConfig, model: SampledModel, call: EngineCall) -> OpenedEngine:
     # torch and aiohttp take seconds to import, which a process that only plans should not pay.
-    from erl_pipeline.engines.vllm.serving import open_served
+    from erl_pipeline.engines.vllm.engine import open_served
 
     return open_served(settings, model, call)
 
@@ -24,9 +35,6 @@ def _repeats_bytes(settings: VllmEngineConfig) -> bool:
 
 def _require_here(settings: VllmEngineConfig) -> None:
     if settings.server_list is not None:
-        # aiohttp takes a while to import.
-        from erl_pipeline.engines.vllm.server_list import read_server_list
-
         read_server_list(settings.server_list)
 
 

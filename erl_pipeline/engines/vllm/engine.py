@@ -1,8 +1,10 @@
-"""The vLLM engine: requests from any thread, answered by servers over HTTP."""
+"""The vLLM engine: requests from any thread, answered by servers over HTTP. A worker keeps it from stage to
+stage."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import wait
@@ -10,20 +12,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from erl_pipeline.engines.interface import POLICY, Generation, GenerationRequest, ServedCheckpoint
+from erl_pipeline.engines.interface import (
+    POLICY,
+    EngineCall,
+    Generation,
+    GenerationRequest,
+    OpenedEngine,
+    SampledModel,
+    ServedCheckpoint,
+    keep_engine,
+)
 from erl_pipeline.engines.vllm.client import ServerFailure
 from erl_pipeline.engines.vllm.model_servers import ModelServers
 from erl_pipeline.engines.vllm.server import ManagedServer, OnProgress
 from erl_pipeline.engines.vllm.settings import ServerAddress, VllmEngineConfig
 from erl_pipeline.engines.vllm.weight_sync import WeightSync
+from erl_pipeline.policies.checkpoints import LoadedPolicies
 from storage.errors import ConfigError, EngineError, Interrupted
 
 _STOP_POLL_SECONDS = 0.2
 Result = TypeVar("Result")
-
-
-def _say_nothing(message: str) -> None:
-    pass
 
 
 class VllmEngine:
@@ -48,7 +56,7 @@ class VllmEngine:
         environment: Mapping[str, str],
         stop: threading.Event | None = None,
         on_progress: OnProgress | None = None,
-        warn: Callable[[str], None] = _say_nothing,
+        warn: Callable[[str], None] = lambda message: None,
     ) -> None:
         self._config = config
         self._folder = folder
@@ -103,19 +111,17 @@ class VllmEngine:
         servers.finish(checkpoint)
         return syncs
 
+    def served(self, model: str = POLICY) -> str:
+        """The id of the checkpoint of which a server has proven that it serves it; empty if none has."""
+        return self._models[model].served_id if model in self._models else ""
+
     def all_serving(self, model: str = POLICY) -> list[WeightSync]:
         """Wait until every server of a model has proven that it serves what `serve` was given; returns how
         each came to it. Raises EngineError as `serve`."""
         return self.run(self._serving(model).pool().all_serving())
 
-    def server(self, model: str = POLICY) -> ManagedServer | None:
-        """The first of our own servers of a model; None before its first checkpoint, and where the servers
-        are not our own."""
-        own = self.servers(model)
-        return own[0] if own else None
-
     def servers(self, model: str = POLICY) -> Sequence[ManagedServer]:
-        """All our own servers of a model."""
+        """Our own servers of a model; none before its first checkpoint, or where they are not our own."""
         return self._models[model].servers if model in self._models else ()
 
     def offload(self) -> None:
@@ -206,3 +212,36 @@ class VllmEngine:
                 f"(api_key_variable of {address.url}) is not set"
             )
         return None if variable is None else self._environment[variable]
+
+
+def open_served(settings: VllmEngineConfig, model: SampledModel, call: EngineCall) -> OpenedEngine:
+    """The worker's engine, verified to sample from this checkpoint."""
+    worker, news = call.worker, call.news
+    engine = keep_engine(
+        worker,
+        lambda: VllmEngine(
+            settings,
+            worker.scratch / "vllm",
+            os.environ,
+            worker.stop,
+            lambda seconds, line: news.waiting("the vLLM server to start", seconds, line),
+            news.warn,
+        ),
+    )
+    parts = model.parts
+    if engine.served(model.name) != parts.checkpoint_id:
+        # torch, which a process that only names this engine need not import.
+        from erl_pipeline.engines.sampling import served_checkpoint
+        from erl_pipeline.policies.hardware import release_cached_memory
+
+        # Release the trainer and cached memory, so that a server on the same GPU finds room.
+        worker.keep("policies", LoadedPolicies).forget_trainer()
+        release_cached_memory()
+        engine.serve(
+            model.name,
+            served_checkpoint(model.policy, parts.checkpoint_id, parts.base_folder, parts.adapter_folder),
+        )
+    if settings.max_in_flight == 1 and not settings.others_servers:
+        # Whether a prefix comes from the cache or is computed may change the last bits.
+        engine.reset_prefix_cache(model.name)
+    return OpenedEngine(engine, engine, settings.max_in_flight)

@@ -13,19 +13,22 @@ from typing import Literal
 from safetensors import safe_open
 
 from erl_pipeline.engines.interface import GenerationRequest, ServedAdapter, ServedCheckpoint
-from erl_pipeline.engines.vllm.adapters import ADAPTER_ENVIRONMENT, adapter_arguments
 from erl_pipeline.engines.vllm.client import VllmClient
 from erl_pipeline.engines.vllm.replica import Replica
 from erl_pipeline.engines.vllm.server import ManagedServer, OnProgress
-from erl_pipeline.engines.vllm.server_list import ListedServers
-from erl_pipeline.engines.vllm.server_pool import ServerPool
+from erl_pipeline.engines.vllm.server_pool import ListedServers, ServerPool
 from erl_pipeline.engines.vllm.settings import (
     ServerAddress,
     VllmEngineConfig,
     copies_of_server,
     devices_of_server,
 )
-from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, WeightSync
+from erl_pipeline.engines.vllm.weight_sync import (
+    ADAPTER_ENVIRONMENT,
+    ServedPolicy,
+    WeightSync,
+    adapter_arguments,
+)
 from storage.errors import ConfigError, EngineError
 
 # A checkpoint in a form that a running server can reload: complete, and with an output head of its own.
@@ -148,6 +151,11 @@ class ModelServers:
             self._config.dtype,
             checkpoint.adapter,
         )
+
+    @property
+    def served_id(self) -> str:
+        """The id of the checkpoint that is served; empty where none is."""
+        return "" if self._served is None else self._served.checkpoint_id
 
     async def serve(self, checkpoint: ServedCheckpoint, policy: ServedPolicy) -> list[WeightSync]:
         """Give the policy to every server, and return how each that has proven by then that it serves it came

@@ -1,9 +1,11 @@
-"""One server of a pool, and how it comes to serve a policy."""
+"""The servers of a pool: how one comes to serve a policy, and which of them gets a prompt."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -69,3 +71,77 @@ async def sleeps(replica: Replica, level: Literal[1, 2] | None) -> bool:
     except ServerFailure:
         return False
     return True
+
+
+BLOCK_TOKENS = 16
+"""Tokens in a block, whose keys and values a vLLM server stores and reuses only together."""
+_BUSIER = 2
+_REQUESTS_MORE = 8
+
+
+class PrefixRouter:
+    """Remembers which replica got which beginnings of prompts, and so has their keys and values.
+
+    A server that keeps several copies of the model counts as several replicas here.
+
+    A group's attempts share their prompt, and a turn of a conversation begins with all turns before it: on
+    one replica such a beginning is computed once. A replica keeps what it has computed as long as its cache
+    has room; the router forgets a block when `most_blocks` others were used after it.
+    """
+
+    def __init__(self, most_blocks: int = 100_000) -> None:
+        self._most_blocks = most_blocks
+        self._holders: OrderedDict[int, set[int]] = OrderedDict()
+
+    def choose(self, prompt_token_ids: Sequence[int], in_flight: dict[int, int]) -> int:
+        """The replica for a prompt. From then on it counts as having the prompt's blocks.
+
+        It is the one that has the longest beginning of the prompt, if that is at least half of the prompt's
+        whole blocks; otherwise the idlest one. A replica with more than 2n + 8 requests is passed over, where
+        the idlest has n. Among equals the idlest gets the prompt, and among those the first.
+
+        Args:
+            in_flight: requests under way, by the number of each replica that can be chosen.
+        """
+        least = min(in_flight.values())
+        allowed = {each for each, busy in in_flight.items() if busy <= _BUSIER * least + _REQUESTS_MORE}
+        blocks = list(_blocks(prompt_token_ids))
+        held = {each: self._held(blocks, each) for each in allowed}
+        longest = max(held.values())
+        if longest and 2 * longest >= len(blocks):
+            candidates = [each for each in allowed if held[each] == longest]
+        else:
+            candidates = [each for each, busy in in_flight.items() if busy == least]
+        chosen = min(candidates, key=lambda each: (in_flight[each], each))
+        self._remember(blocks, chosen)
+        return chosen
+
+    def forget(self, replica: int | None = None) -> None:
+        """To be called when the cache of a replica, or of every one (None), was emptied."""
+        if replica is None:
+            self._holders.clear()
+            return
+        for holders in self._holders.values():
+            holders.discard(replica)
+
+    def _held(self, blocks: list[int], replica: int) -> int:
+        """How many of these blocks the replica has before the first that it lacks."""
+        for count, block in enumerate(blocks):
+            if replica not in self._holders.get(block, ()):
+                return count
+        return len(blocks)
+
+    def _remember(self, blocks: list[int], replica: int) -> None:
+        for block in blocks:
+            self._holders.setdefault(block, set()).add(replica)
+            self._holders.move_to_end(block)
+        while len(self._holders) > self._most_blocks:
+            self._holders.popitem(last=False)
+
+
+def _blocks(token_ids: Sequence[int]) -> Iterator[int]:
+    """A hash of each whole block and all tokens before it."""
+    before = 0
+    for start in range(0, len(token_ids) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
+        before = hash((before, *token_ids[start : start + BLOCK_TOKENS]))
+        yield before

@@ -1,93 +1,25 @@
-"""Several servers as one: one of them answers a request, and one that fails is set aside until it works."""
+"""Several servers as one: one of them answers a request, and one that fails is set aside until it works.
+
+A file may name the servers: others may then add and remove them while a run samples.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.engines.vllm.client import ServerFailure
-from erl_pipeline.engines.vllm.replica import Replica, bring_up, sleeps
+from erl_pipeline.engines.vllm.replica import PrefixRouter, Replica, bring_up, sleeps
+from erl_pipeline.engines.vllm.settings import ServerAddress, read_server_list
 from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, WeightSync
-from storage.errors import EngineError
+from storage.errors import ConfigError, EngineError
 
-BLOCK_TOKENS = 16
-"""Tokens in a block, whose keys and values a vLLM server stores and reuses only together."""
-_BUSIER = 2
-_REQUESTS_MORE = 8
-
-
-class PrefixRouter:
-    """Remembers which replica got which beginnings of prompts, and so has their keys and values.
-
-    A server that keeps several copies of the model counts as several replicas here.
-
-    A group's attempts share their prompt, and a turn of a conversation begins with all turns before it: on
-    one replica such a beginning is computed once. A replica keeps what it has computed as long as its cache
-    has room; the router forgets a block when `most_blocks` others were used after it.
-    """
-
-    def __init__(self, most_blocks: int = 100_000) -> None:
-        self._most_blocks = most_blocks
-        self._holders: OrderedDict[int, set[int]] = OrderedDict()
-
-    def choose(self, prompt_token_ids: Sequence[int], in_flight: dict[int, int]) -> int:
-        """The replica for a prompt. From then on it counts as having the prompt's blocks.
-
-        It is the one that has the longest beginning of the prompt, if that is at least half of the prompt's
-        whole blocks; otherwise the idlest one. A replica with more than 2n + 8 requests is passed over, where
-        the idlest has n. Among equals the idlest gets the prompt, and among those the first.
-
-        Args:
-            in_flight: requests under way, by the number of each replica that can be chosen.
-        """
-        least = min(in_flight.values())
-        allowed = {each for each, busy in in_flight.items() if busy <= _BUSIER * least + _REQUESTS_MORE}
-        blocks = list(_blocks(prompt_token_ids))
-        held = {each: self._held(blocks, each) for each in allowed}
-        longest = max(held.values())
-        if longest and 2 * longest >= len(blocks):
-            candidates = [each for each in allowed if held[each] == longest]
-        else:
-            candidates = [each for each, busy in in_flight.items() if busy == least]
-        chosen = min(candidates, key=lambda each: (in_flight[each], each))
-        self._remember(blocks, chosen)
-        return chosen
-
-    def forget(self, replica: int | None = None) -> None:
-        """To be called when the cache of a replica, or of every one (None), was emptied."""
-        if replica is None:
-            self._holders.clear()
-            return
-        for holders in self._holders.values():
-            holders.discard(replica)
-
-    def _held(self, blocks: list[int], replica: int) -> int:
-        """How many of these blocks the replica has before the first that it lacks."""
-        for count, block in enumerate(blocks):
-            if replica not in self._holders.get(block, ()):
-                return count
-        return len(blocks)
-
-    def _remember(self, blocks: list[int], replica: int) -> None:
-        for block in blocks:
-            self._holders.setdefault(block, set()).add(replica)
-            self._holders.move_to_end(block)
-        while len(self._holders) > self._most_blocks:
-            self._holders.popitem(last=False)
-
-
-def _blocks(token_ids: Sequence[int]) -> Iterator[int]:
-    """A hash of each whole block and all tokens before it."""
-    before = 0
-    for start in range(0, len(token_ids) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
-        before = hash((before, *token_ids[start : start + BLOCK_TOKENS]))
-        yield before
-
-
+LOOK_SECONDS = 5.0
+"""Between two looks at a file that names servers."""
 _RECOVERY_POLL_SECONDS = 1.0
 
 
@@ -340,3 +272,51 @@ async def _cancel(replicas: Sequence[Replica]) -> None:
     for recovery in recoveries:
         recovery.cancel()
     await asyncio.gather(*recoveries, return_exceptions=True)
+
+
+class ListedServers:
+    """Keeps the servers of a pool those of a file. Lives in the event loop of the pool.
+
+    Args:
+        make_replica: makes a replica of a server. Raises ConfigError when its key is not known.
+        warn: called when the file cannot be used while the run samples; the servers then stay as they are.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        pool: ServerPool,
+        make_replica: Callable[[ServerAddress], Replica],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._path = path
+        self._pool = pool
+        self._make_replica = make_replica
+        self._warn = warn
+        self._replicas: dict[ServerAddress, Replica] = {}
+
+    async def update(self) -> None:
+        """Add and remove servers of the pool, as the file says now.
+
+        Raises ConfigError when the file cannot be used; the pool is then as before.
+        """
+        listed = await asyncio.to_thread(read_server_list, self._path)
+        new = {each: self._make_replica(each) for each in listed if each not in self._replicas}
+        for address in set(self._replicas).difference(listed):
+            self._pool.dismiss(self._replicas.pop(address))
+        for address, replica in new.items():
+            self._replicas[address] = replica
+            await self._pool.admit(replica)
+
+    async def follow(self) -> None:
+        """Update the pool again and again, until this is cancelled."""
+        told = ""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                await self.update()
+                told = ""
+            except ConfigError as error:
+                if str(error) != told:
+                    told = str(error)
+                    self._warn(f"{told}\n  The run goes on with the servers that it has.")

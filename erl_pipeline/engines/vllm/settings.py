@@ -1,4 +1,4 @@
-"""Settings of vLLM's servers."""
+"""Settings of vLLM's servers, and the list of servers that a file names."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+import yaml
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from erl_pipeline.config.base import PluginSettings, Settings, checked_address
+from erl_pipeline.config.explain import explain
+from storage.errors import ConfigError
 
 _OF_DEVICES = ("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp")
 _OF_COPIES = ("--data-parallel-size", "-dp")
@@ -201,3 +204,32 @@ def _whole_number(name: str, value: str) -> int:
     if not value.isdecimal() or not int(value):
         raise ValueError(f"{name}: {value!r}; allowed is a whole number above 0, as in {name}=2")
     return int(value)
+
+
+class _Listed(Settings):
+    servers: tuple[ServerAddress, ...]
+
+
+def read_server_list(path: Path) -> tuple[ServerAddress, ...]:
+    """The servers of an `engine.server_list`; an empty file names none.
+
+    Raises ConfigError for a file that cannot be read, is not such a list, or names a server twice.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        servers = _Listed.model_validate({"servers": [] if content is None else content}).servers
+    except OSError as error:
+        raise ConfigError(f"engine.server_list: {path} cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"engine.server_list: {path} is not YAML: {error}") from error
+    except ValidationError as error:
+        problems = "\n  ".join(explain(error, _Listed, {}))
+        raise ConfigError(
+            f"engine.server_list: {path} is not a list of servers, such as `- url: http://gpu-1:8000`:\n"
+            f"  {problems}"
+        ) from error
+    urls = [server.url for server in servers]
+    for url in urls:
+        if urls.count(url) > 1:
+            raise ConfigError(f"engine.server_list: {path} names {url} twice")
+    return servers

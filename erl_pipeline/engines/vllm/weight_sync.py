@@ -1,4 +1,9 @@
-"""Giving a server the weights of a new policy, with proof that it samples from them."""
+"""Giving a server the weights of a new policy, or an adapter of its base, with proof that it samples from it.
+
+A LoRA adapter is loaded under its policy version, a name that no other adapter ever has. Each request names
+its adapter: the server refuses an adapter that it does not have, and shares no cached prompt between
+adapters. A request that names none is answered by the base.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +19,109 @@ from typing import Literal
 import numpy as np
 
 from erl_pipeline.engines.interface import PROBE_TEMPERATURE, Probe, ServedAdapter
-from erl_pipeline.engines.vllm.adapters import has_adapter, prove_adapter, put_adapter
 from erl_pipeline.engines.vllm.client import ServerFailure, UndefinedLogprobs, VllmClient
 from erl_pipeline.engines.vllm.server import ManagedServer
 from storage.errors import EngineError
+
+ADAPTER_ENVIRONMENT = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
+"""Environment variables of a server that loads adapters while it runs."""
+
+_SERVED_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+_SHARE_NEEDED = 0.5
+_STANDARD_ERRORS = 5.0
+
+
+def adapter_arguments(adapter: ServedAdapter) -> list[str]:
+    """Arguments of a server that serves one adapter at a time, of the rank and modules of this one."""
+    room = next(served for served in _SERVED_RANKS if served >= adapter.rank)
+    # A server that may adapt the output head crashes when asked for a prompt's log-probabilities (vLLM 0.32).
+    modules = ["--lora-target-modules", *adapter.modules]
+    return ["--enable-lora", *modules, "--max-loras=1", f"--max-lora-rank={room}"]
+
+
+def _wanted_adapter(policy: ServedPolicy) -> str | None:
+    """The name of the policy's adapter; None where it has none, or none that was saved."""
+    return policy.policy_version if policy.adapter is not None and policy.adapter.folder is not None else None
+
+
+async def _put_adapter(client: VllmClient, policy: ServedPolicy) -> None:
+    """Load the policy's adapter, drop all others and send requests to it; no request may be in flight.
+
+    Raises `EngineError` when the server takes no adapters at run time.
+    """
+    if policy.adapter is None:
+        return
+    loaded, wanted = await client.adapters(), _wanted_adapter(policy)
+    if policy.adapter.folder is not None and wanted not in loaded:
+        try:
+            await client.load_adapter(policy.policy_version, policy.adapter.folder)
+        except EngineError as error:
+            variables = " ".join(f"{name}={value}" for name, value in ADAPTER_ENVIRONMENT.items())
+            raise EngineError(
+                f"{error}. A server takes LoRA adapters only when it was started with {variables}, "
+                "--enable-lora, --lora-target-modules and a --max-lora-rank that is high enough"
+            ) from error
+    for name in loaded:
+        if name != wanted:
+            await client.unload_adapter(name)
+    client.adapter = wanted
+    await client.reset_prefix_cache()
+
+
+async def _has_adapter(client: VllmClient, policy: ServedPolicy) -> bool:
+    """Whether requests go to the policy's adapter, if it has one, and the server has no other."""
+    wanted = _wanted_adapter(policy)
+    return policy.adapter is None or (
+        client.adapter == wanted and await client.adapters() == ([] if wanted is None else [wanted])
+    )
+
+
+async def prove_adapter(client: VllmClient, policy: ServedPolicy) -> None:
+    """Raise `EngineError` where it can be shown that a copy of the server does not apply the adapter.
+
+    A fresh adapter changes log-probabilities by less than the tolerance of a coarse number type, so
+    comparing them token by token shows nothing. But rounding is random, and its size is known from how
+    much server and trainer differ on the base: the mean over all tokens of the probe shows the change.
+    """
+    probe = policy.probe
+    if policy.adapter is None or policy.adapter.folder is None:
+        return
+    if probe.base_logprobs is None:
+        raise ValueError("the probe of a policy with an adapter must hold what its base says too")
+    trainer_base = np.asarray(probe.base_logprobs)
+    for copy in range(client.copies):
+        base, adapted = [await _scores(client, probe, copy, base=of_base) for of_base in (True, False)]
+        share, error = applied_share(
+            trainer=np.asarray(probe.logprobs) - trainer_base,
+            server=adapted - base,
+            rounding=base - trainer_base,
+        )
+        if _STANDARD_ERRORS * error <= _SHARE_NEEDED and not share >= _SHARE_NEEDED:
+            raise EngineError(
+                f"{client.url} does not apply the adapter of policy {policy.policy_version}: the server "
+                f"shows {share:.2f} of the change that the adapter makes to the trainer's log-probabilities "
+                f"(standard error {error:.2g}); with the adapter it would show 1"
+            )
+
+
+async def _scores(client: VllmClient, probe: Probe, copy: int, *, base: bool) -> np.ndarray:
+    """A copy's log-probabilities of the probe's continuations: `[sequences, time]`."""
+    scores = (client.score(ids, copy, base=base) for ids in probe.token_ids)
+    return np.asarray(await asyncio.gather(*scores), dtype=float)[:, -len(probe.logprobs[0]) :]
+
+
+def applied_share(trainer: np.ndarray, server: np.ndarray, rounding: np.ndarray) -> tuple[float, float]:
+    """How much of the trainer's change of log-probabilities the server shows, and its standard error.
+
+    The least-squares factor between the two changes: 1 where the server applies the adapter, 0 where it
+    does not. `rounding` is how much the two differ without an adapter; all three have the same shape.
+    """
+    size = float(np.sum(trainer**2))
+    if size == 0.0:
+        return 0.0, math.inf
+    # Rounding enters twice: with the adapter and without.
+    error = math.sqrt(2.0 * float(np.mean(rounding**2)) / size)
+    return float(np.sum(trainer * server)) / size, error
 
 
 @dataclass(frozen=True)
@@ -92,6 +196,11 @@ class ServedPolicy:
     dtype: str
     adapter: ServedAdapter | None = None
 
+    @property
+    def tolerance(self) -> LogprobDifference:
+        """How far server and trainer may differ: as much as the coarser of their number types allows."""
+        return tolerance(self.probe.dtype, self.dtype)
+
 
 @dataclass(frozen=True)
 class WeightSync:
@@ -117,7 +226,7 @@ async def sync_weights(client: VllmClient, server: ManagedServer | None, policy:
     # Somebody else's server may only have been out of reach: a reload would drop its cache for nothing.
     if await client.weights_label() == policy.policy_version and await _has_adapter(client, policy):
         difference = await _distance(client, policy.probe)
-        if difference.within(_tolerance(policy)):
+        if difference.within(policy.tolerance):
             return await _conclude(client, policy, "kept", difference, started)
     method: Method = "reload" if policy.adapter is None else "load"
     try:
@@ -125,7 +234,7 @@ async def sync_weights(client: VllmClient, server: ManagedServer | None, policy:
             await client.reload_weights(policy.folder)
         await _put_adapter(client, policy)
         difference = await _distance(client, policy.probe)
-        served = difference.within(_tolerance(policy))
+        served = difference.within(policy.tolerance)
     except (ServerFailure, EngineError):
         # Some weights can only be read at a start: those of other shapes, or in a layout that is packed then.
         if server is None:
@@ -145,15 +254,6 @@ async def prove_restarted(client: VllmClient, policy: ServedPolicy, started: flo
     return await _conclude(client, policy, "restart", await _distance(client, policy.probe), started)
 
 
-async def _has_adapter(client: VllmClient, policy: ServedPolicy) -> bool:
-    return policy.adapter is None or await has_adapter(client, policy.policy_version, policy.adapter)
-
-
-async def _put_adapter(client: VllmClient, policy: ServedPolicy) -> None:
-    if policy.adapter is not None:
-        await put_adapter(client, policy.policy_version, policy.adapter)
-
-
 async def _conclude(
     client: VllmClient,
     policy: ServedPolicy,
@@ -161,7 +261,7 @@ async def _conclude(
     difference: LogprobDifference,
     started: float,
 ) -> WeightSync:
-    bound = _tolerance(policy)
+    bound = policy.tolerance
     refused = f"{client.url} does not serve policy {policy.policy_version} after a {method}"
     if math.isnan(difference.mean):
         raise EngineError(f"{refused}: its log-probabilities are not numbers")
@@ -171,8 +271,7 @@ async def _conclude(
             f"average and {difference.maximum:.3g} at most; allowed are {bound.mean:g} and "
             f"{bound.maximum:g} (server in {policy.dtype}, trainer in {policy.probe.dtype})"
         )
-    if policy.adapter is not None:
-        await prove_adapter(client, policy.probe, policy.policy_version, policy.adapter)
+    await prove_adapter(client, policy)
     await _prove_sampling(client, policy)
     # Last, so that no answer carries the label before the proof.
     await client.label_weights(policy.policy_version)
@@ -189,7 +288,7 @@ async def _prove_sampling(client: VllmClient, policy: ServedPolicy) -> None:
         return compare_hot(policy.probe, await asyncio.gather(*drawn))
 
     difference = await _worst(client, of_copy)
-    if not difference.within(_tolerance(policy)):
+    if not difference.within(policy.tolerance):
         raise EngineError(
             f"{client.url} does not report the distribution that it samples from: at temperature {hot:g} "
             f"its log-probabilities differ from the trainer's by {difference.mean:.3g} nats on average. Rows "
@@ -214,7 +313,3 @@ async def _worst(
     """The largest difference of all copies of the model that the server keeps."""
     differences = await asyncio.gather(*map(of_copy, range(client.copies)))
     return reduce(LogprobDifference.or_worse, differences)
-
-
-def _tolerance(policy: ServedPolicy) -> LogprobDifference:
-    return tolerance(policy.probe.dtype, policy.dtype)

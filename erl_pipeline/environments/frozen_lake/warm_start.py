@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from erl_pipeline.config.warm_start import DemonstrationsWarmStart
+from erl_pipeline.config.policy import DemonstrationsWarmStart
 from erl_pipeline.environments.chat_prompts import ChatPrompts
 from erl_pipeline.environments.frozen_lake.game import (
     FrozenLake,

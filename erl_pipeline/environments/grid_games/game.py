@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, cast
 
-from erl_pipeline.config.templates import render
+from erl_pipeline.config.prompts import render
 from erl_pipeline.environments.grid_games.boards import DIRECTIONS, BoardT, Direction, StateT
 from erl_pipeline.environments.grid_games.hidden_words import SymbolsT, World
 from erl_pipeline.environments.interface import Observation, Transition

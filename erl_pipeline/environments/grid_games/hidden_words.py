@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from itertools import permutations
 from typing import Any, Generic, Protocol, TypeVar
 
-from erl_pipeline.config.policy import ColdStartConfig
-from erl_pipeline.config.warm_start import DemonstrationsWarmStart
+from erl_pipeline.config.policy import ColdStartConfig, DemonstrationsWarmStart
 from erl_pipeline.environments.grid_games.boards import DIRECTIONS, Direction
 from erl_pipeline.environments.grid_games.settings import GridSettings
 from erl_pipeline.environments.messages import Message, user_message

@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 from pydantic import Field, field_validator, model_validator
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.config.templates import check_template
+from erl_pipeline.config.prompts import check_template
 from erl_pipeline.environments.grid_games.boards import Twins
 
 INSTRUCTIONS = (

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from pydantic import Field, SerializeAsAny, ValidationError, field_validator, model_validator
 
 from erl_pipeline.config.base import PluginSettings, Settings
-from erl_pipeline.config.loading.explain import explain
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.explain import explain
+from erl_pipeline.config.plugins import plugins
 from storage.errors import ConfigError
 
 TYPE = "mixture"

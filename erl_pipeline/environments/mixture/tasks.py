@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from erl_pipeline.config.base import with_settings
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.dependencies import BuiltFiles, Embedders
 from erl_pipeline.environments.interface import Environment, MixturePart, Task, part_name
 from erl_pipeline.environments.mixture.settings import MixtureConfig

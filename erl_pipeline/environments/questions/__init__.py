@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.dependencies import Dependencies
 from erl_pipeline.environments.gold_answers import GoldAnswers
 from erl_pipeline.environments.interface import EnvironmentPlugin

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 
 AnswerFormat = Literal["boxed", "last_line", "tag", "whole"]
 

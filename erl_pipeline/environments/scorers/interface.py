@@ -14,7 +14,7 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any, Protocol
 
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.interface import ScorerFailed
 
 LONGEST_ANSWER = 10_000

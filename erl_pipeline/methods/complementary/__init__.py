@@ -27,7 +27,7 @@ from erl_pipeline.methods.complementary.settings import (
 from erl_pipeline.methods.interface import Method
 
 if TYPE_CHECKING:
-    from erl_pipeline.config.generation import SamplingConfig
+    from erl_pipeline.config.rollouts import SamplingConfig
     from erl_pipeline.environments.prompt_format import PromptFormat
     from erl_pipeline.episodes.context import EpisodeProtocol
     from erl_pipeline.episodes.rows import RoleLimits

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import SerializeAsAny
 
 from erl_pipeline.config.base import PluginSettings, Settings
-from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.plugins.operational import as_in_recipes
-from erl_pipeline.engines.plugin import SampledModel
+from erl_pipeline.config.plugins import as_in_recipes, plugins
+from erl_pipeline.engines.interface import SampledModel
 from erl_pipeline.environments.experience_format import ExperienceFormat
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.methods.complementary.prompts import ExperiencePrompts, ExperienceTemplates

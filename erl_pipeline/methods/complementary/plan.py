@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from erl_pipeline.config.objective import RoleObjective
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.methods.complementary.credit import CREDIT_EXPERIENCE, CreditSettings
 from erl_pipeline.methods.complementary.evaluate import EVALUATE_WITH_EXPERIENCE
@@ -35,7 +35,7 @@ from erl_pipeline.methods.complementary.train_extractor import (
 from erl_pipeline.plan.column import ChartLine, Column, only_drawn
 from erl_pipeline.plan.plan import POLICY, RunState
 from erl_pipeline.plan.planner import Planner
-from erl_pipeline.policies.kind import policy_traits
+from erl_pipeline.policies.checkpoints import policy_traits
 from erl_pipeline.stages.columns import (
     ENTRIES,
     HELD_OUT,

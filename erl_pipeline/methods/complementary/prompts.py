@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationInfo, field_validator
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.config.templates import check_template, render
+from erl_pipeline.config.prompts import check_template, render
 from erl_pipeline.environments.experience_format import EpisodeRecord, ExperienceOperation
 from erl_pipeline.environments.messages import Message, opening
 

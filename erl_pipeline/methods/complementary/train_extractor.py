@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.config.optimizer import UpdateConfig
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.methods.complementary.settings import CREDIT, ComplementaryConfig
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult

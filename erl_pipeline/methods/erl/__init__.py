@@ -22,12 +22,12 @@ from erl_pipeline.methods.erl.settings import (
 )
 from erl_pipeline.methods.interface import Method, ReflectionSpec
 from erl_pipeline.plan.plan import POLICY
-from erl_pipeline.policies.kind import policy_traits
+from erl_pipeline.policies.checkpoints import policy_traits
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
-    from erl_pipeline.config.generation import SamplingConfig
     from erl_pipeline.config.memory import RetrievalSettings
+    from erl_pipeline.config.rollouts import SamplingConfig
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.prompt_format import PromptFormat
     from erl_pipeline.episodes.context import EpisodeProtocol

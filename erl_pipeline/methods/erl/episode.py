@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from erl_pipeline.config.prompts import JudgeFeedback
-from erl_pipeline.config.templates import render
+from erl_pipeline.config.prompts import JudgeFeedback, render
 from erl_pipeline.environments.chat_prompts import report_values
 from erl_pipeline.environments.messages import Message, opening
 from erl_pipeline.environments.prompt_format import AttemptReport, PromptFormat

@@ -19,7 +19,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.tables.parquet import TableFormat, scan_files, write_rows
 
 if TYPE_CHECKING:
-    from erl_pipeline.plan.resources import Resources
+    from erl_pipeline.plan.stage import Resources
 
 
 PARENT = "experience"

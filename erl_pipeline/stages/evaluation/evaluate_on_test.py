@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.plan.plan import RunState
 from erl_pipeline.plan.planner import Planner

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from erl_pipeline.plan.resources import Resources
+    from erl_pipeline.plan.stage import Resources
     from storage.memory.view import ReflectionMemory
 
 

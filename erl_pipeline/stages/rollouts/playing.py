@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic import SerializeAsAny
 
 from erl_pipeline.config.base import PluginSettings, Settings
-from erl_pipeline.config.generation import SamplingConfig
 from erl_pipeline.config.memory import RetrievalSettings
-from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.plugins.operational import as_in_recipes, with_operational
-from erl_pipeline.config.rollouts import Failed
-from erl_pipeline.engines.plugin import EngineCall, EnginePlugin, OpenedEngine, SampledModel
+from erl_pipeline.config.plugins import as_in_recipes, plugins, with_operational
+from erl_pipeline.config.rollouts import Failed, SamplingConfig
+from erl_pipeline.engines.interface import EngineCall, EnginePlugin, OpenedEngine, SampledModel
 from erl_pipeline.environments.interface import Task, part_name
 from erl_pipeline.episodes.roles import JUDGE
 from erl_pipeline.plan.plan import POLICY

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pydantic import SerializeAsAny
 
 from erl_pipeline.config.base import PluginSettings, Settings
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.rollouts import (
     ByDifficultySelection,
     EasyToHardSelection,

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import SerializeAsAny
 
 from erl_pipeline.config.base import PluginSettings, Settings, with_settings
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.interface import EnvironmentPlugin
-from erl_pipeline.plan.resources import Resources
-from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.plan.stage import Resources, Stage, StageCall, StageResult
 from erl_pipeline.stages.tasks.prepare_tasks import located
 from storage.artifacts.artifact import Artifact
 

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import SerializeAsAny
 
 from erl_pipeline.config.base import PluginSettings, Settings, with_settings
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.interface import EnvironmentPlugin, MixturePart, Task
-from erl_pipeline.plan.resources import Resources
-from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.plan.stage import Resources, Stage, StageCall, StageResult
 from erl_pipeline.stages.names import HELD_OUT, TRAINING, WEIGHTS
 from erl_pipeline.stages.tasks.held_out import KeptApart, refuse_held_out
 from storage.artifacts.artifact import Artifact

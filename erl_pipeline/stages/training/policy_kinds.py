@@ -1,18 +1,48 @@
-"""The project's own kinds of policies: the tiny one, which a cold start makes, and pretrained models."""
+"""What a package offers as a kind of policy, and the project's own kinds: the tiny one, which a cold start
+makes, and pretrained models. Importing it never imports torch."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.policy import PretrainedPolicyConfig, TinyPolicyConfig
-from erl_pipeline.config.warm_start import DemonstrationsWarmStart
-from erl_pipeline.policies.kind import PolicyKind, PolicyTraits
+from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.plugins import NO_BYTES, plugins
+from erl_pipeline.config.policy import DemonstrationsWarmStart, PretrainedPolicyConfig, TinyPolicyConfig
+from erl_pipeline.policies.checkpoints import PolicyTraits
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.stage import Stage
+
+
+SettingsT = TypeVar("SettingsT", bound=PluginSettings)
+
+
+def _possible(_config: RunConfig) -> None:
+    """The check of a kind that goes with every environment and method."""
+
+
+@dataclass(frozen=True)
+class PolicyKind(Generic[SettingsT]):
+    """What an entry point of `erl_pipeline.policies` names.
+
+    The module that holds it imports heavy packages only within functions: it is imported in every process.
+    """
+
+    settings: type[SettingsT]
+    """Has a field `type: Literal["..."]`, by which a configuration chooses the kind."""
+    traits: Callable[[SettingsT], PolicyTraits]
+    plan_first: Callable[[Planner], str] = field(metadata=NO_BYTES)
+    """Plans the stages that make the run's first checkpoint; returns its id."""
+    first_stage: Callable[[SettingsT], Stage[Any]] = field(metadata=NO_BYTES)
+    """The last of these stages."""
+    require_possible: Callable[[RunConfig], None] = field(default=_possible, metadata=NO_BYTES)
+    """Raises ValueError, which names them, for settings of a run that do not go with the kind."""
+    packages: tuple[str, ...] = field(default=(), metadata=NO_BYTES)
+    """Further packages whose code decides what the first checkpoint is; its own always counts."""
 
 
 def _tiny_traits(policy: TinyPolicyConfig) -> PolicyTraits:

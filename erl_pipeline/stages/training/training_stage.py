@@ -12,9 +12,8 @@ from pydantic import SerializeAsAny, field_validator
 
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.optimizer import OptimizerConfig
-from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.plugins.operational import as_in_recipes, with_operational
-from erl_pipeline.engines.plugin import release_engine
+from erl_pipeline.config.plugins import as_in_recipes, plugins, with_operational
+from erl_pipeline.engines.interface import release_engine
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import (
     CHECKPOINT,

@@ -15,14 +15,17 @@ from pydantic import Field, SerializeAsAny
 
 from erl_pipeline.config.base import NotInstalledSettings, PluginSettings
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig
-from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.config.policy import PretrainedPolicyConfig
-from erl_pipeline.config.warm_start import DemonstrationsWarmStart, MessagesWarmStart, WarmStartSteps
+from erl_pipeline.config.plugins import plugins
+from erl_pipeline.config.policy import (
+    DemonstrationsWarmStart,
+    MessagesWarmStart,
+    PretrainedPolicyConfig,
+    WarmStartSteps,
+)
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.plan.column import Column
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.policies.checkpoints import CHECKPOINT, MODEL, WeightsSettings
-from erl_pipeline.policies.kind import policy_traits
+from erl_pipeline.policies.checkpoints import CHECKPOINT, MODEL, WeightsSettings, policy_traits
 from erl_pipeline.stages.tasks.prepare_tasks import digests, located, unchanged_file, without_files
 from erl_pipeline.stages.training.training_stage import TrainingSettings, count_steps, open_trainer
 from erl_pipeline.stages.training.warm_start_examination import examine

@@ -9,8 +9,8 @@ from pydantic import Field, field_validator, model_validator
 
 from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.config.pipeline import NodesToFind
-from erl_pipeline.network import Address
-from erl_pipeline.trainers.interface import OtherNodes, Trainer, TrainerPlugin, TrainingStart
+from erl_pipeline.network import Address, OtherNodes
+from erl_pipeline.trainers.interface import Trainer, TrainerPlugin, TrainingStart
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -56,7 +56,7 @@ def asked(processes: int, nodes: int) -> str:
 
 
 @dataclass(frozen=True)
-class NodeQuestion:
+class TrainerNodeQuestion:
     """What a node is asked. `sign`: a file with a secret, in the folder with the orders of the training; who
     cannot read it is not one of its nodes. `folders`: what the ranks read at first."""
 
@@ -84,11 +84,11 @@ class TrainerNodeReport(Software):
         return self.devices.ids[:processes]
 
 
-QUESTION: TypeAdapter[NodeQuestion] = TypeAdapter(NodeQuestion)
+QUESTION: TypeAdapter[TrainerNodeQuestion] = TypeAdapter(TrainerNodeQuestion)
 REPORT: TypeAdapter[TrainerNodeReport] = TypeAdapter(TrainerNodeReport)
 
 
-def look(question: NodeQuestion, number: str) -> TrainerNodeReport:
+def look(question: TrainerNodeQuestion, number: str) -> TrainerNodeReport:
     """Make a report on this machine."""
     sign = question.sign
     return TrainerNodeReport(

@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
-from erl_pipeline.network import Address, interface_of
+from erl_pipeline.network import Address, OtherNodes, interface_of
 from erl_pipeline.trainers.fsdp2.devices import (
     QUESTION,
     REPORT,
-    NodeQuestion,
+    TrainerNodeQuestion,
     TrainerNodeReport,
     devices_here,
     look,
     problems_of,
 )
 from erl_pipeline.trainers.fsdp2.launcher import Launch, LaunchedRanks, connect, last_lines
-from erl_pipeline.trainers.interface import OtherNodes, TellWaiting
+from erl_pipeline.trainers.interface import TellWaiting
 from storage.errors import ConfigError, PipelineError
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def gather(store: TCPStore, config: NodesConfig, launch: Launch) -> list[str]:
     """
     sign = launch.orders / "sign"
     sign.write_text(secrets.token_hex(16), encoding="utf-8")
-    question = NodeQuestion(sign, config.folders)
+    question = TrainerNodeQuestion(sign, config.folders)
     store.set("question", QUESTION.dump_json(question).decode())
     if config.others is not None:
         config.others.invite(_TakePart(launch.address), config.raise_if_stopped)

@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import Any, Literal
 
 from erl_pipeline.config.base import NotInstalledSettings
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.pictures import FoundDocuments, Picture

@@ -13,7 +13,7 @@ from command_line.selectors import SELECTOR, find_checkpoint
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from erl_pipeline.plan.job import StageOutcome
+    from erl_pipeline.plan.stage import StageOutcome
     from erl_pipeline.runs.driver import OpenRun
     from realms.scores import StreamScore
 

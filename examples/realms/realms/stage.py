@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.plan.plan import POLICY, Plan, RunState
 from erl_pipeline.plan.planner import Planner
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.prompt_format import PromptFormat
     from erl_pipeline.episodes.rows import RoleLimits
-    from erl_pipeline.plan.job import StageOutcome
     from erl_pipeline.plan.plan import RunState
     from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.sources import Sources
+    from erl_pipeline.plan.stage import StageOutcome
     from erl_pipeline.runs.driver import OpenRun
 
 TRAJECTORIES = "streamed.parquet"

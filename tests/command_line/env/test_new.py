@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from command_line.env.command import Kind, write_package
-from erl_pipeline.config.store import RetentionConfig
+from erl_pipeline.config.pipeline import RetentionConfig
 from erl_pipeline.environments.questions import ENVIRONMENT
 from erl_pipeline.environments.questions.settings import QuestionsConfig
 from tests.command_line.invoke import invoke

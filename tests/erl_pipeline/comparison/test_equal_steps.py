@@ -9,7 +9,7 @@ from erl_pipeline.comparison.equal_steps import (
     planned_steps,
     with_equal_steps,
 )
-from erl_pipeline.config.loading.load import change_config
+from erl_pipeline.config.loading import change_config
 from storage.errors import ConfigError
 from tests.erl_pipeline.runs.small_runs import small
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.loading import load_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.engines.vllm.settings import VllmEngineConfig
 from erl_pipeline.sizing import estimate_memory, model_size

@@ -16,13 +16,13 @@ def test_each_request_is_answered_by_the_model_that_it_names() -> None:
     models = {POLICY: random_llama(20), "extractor": random_gpt2(20)}
     engine = EmbeddedEngine(max_batch_sequences=8)
     for name, model in models.items():
-        engine.serve(name, model, f"{name}-1", END)
+        engine.serve(name, model, END)
     requests = [
         GenerationRequest((1, 3, 5 + seed), 4, 1.0, seed, str(seed), model)
         for seed, model in enumerate([POLICY, "extractor", POLICY, "extractor"])
     ]
     alone = {
-        name: TransformersEngine(model, "", END, 8).generate([r for r in requests if r.model == name])
+        name: TransformersEngine(model, END, 8).generate([r for r in requests if r.model == name])
         for name, model in models.items()
     }
     answers = engine.generate(requests)

@@ -8,7 +8,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from erl_pipeline.engines.embedded.engine import TransformersEngine
-from erl_pipeline.engines.embedded.short_query_attention import attend
+from erl_pipeline.engines.embedded.short_query_attention import SHORT_QUERIES, attend
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from storage.errors import Interrupted
 
@@ -31,7 +31,7 @@ def llama() -> PreTrainedModel:
 
 
 def engine(model: PreTrainedModel, stop: threading.Event | None = None) -> TransformersEngine:
-    return TransformersEngine(model, "policy", frozenset({END}), max_batch_sequences=3, stop=stop)
+    return TransformersEngine(model, frozenset({END}), max_batch_sequences=3, stop=stop)
 
 
 def some_requests(count: int) -> list[GenerationRequest]:
@@ -79,7 +79,7 @@ def test_a_prompt_that_requests_share_is_computed_once_in_every_turn(
     computed: list[tuple[int, ...]] = []
     model.get_input_embeddings().register_forward_pre_hook(lambda _, inputs: computed.append(inputs[0].shape))
     prompts = [(5, 6, 7, 8, 9), (11, 12, 13, 14)]
-    shared = TransformersEngine(model, "policy", frozenset({END}), max_batch_sequences=8)
+    shared = TransformersEngine(model, frozenset({END}), max_batch_sequences=8)
     for turn in range(2):
         requests = [
             GenerationRequest(prompts[row % 2], 1, 1.0, 10 * turn + row, str(row)) for row in range(6)
@@ -111,10 +111,12 @@ def test_attention_of_short_queries_is_that_of_the_built_in_kernel(queries: int)
 
 
 def test_a_model_keeps_its_attention_after_generation() -> None:
-    model = llama()
-    before = model.config._attn_implementation
+    """`_attn_implementation` is the only way to ask transformers for it; it is not public."""
+    model, used = llama(), set()
+    model.register_forward_pre_hook(lambda *_: used.add(model.config._attn_implementation))
     engine(model).generate(some_requests(1))
-    assert model.config._attn_implementation == before
+    assert used == {SHORT_QUERIES}
+    assert model.config._attn_implementation == "sdpa"
 
 
 def test_log_probabilities_are_those_of_a_plain_forward_pass() -> None:

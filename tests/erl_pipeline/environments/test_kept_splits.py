@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.grid_games.boards import is_generated_size
 from erl_pipeline.environments.interface import EnvironmentPlugin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.pictures import Picture
 from erl_pipeline.environments.sokoban.game import SokobanSymbols

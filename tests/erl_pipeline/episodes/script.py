@@ -17,7 +17,7 @@ from erl_pipeline.episodes.play import EpisodeSetup
 from erl_pipeline.episodes.rows import EpisodeIdentity, EpisodeLimits, Provenance, RoleLimits
 from erl_pipeline.methods.erl.episode import ErlRules, run_episode
 from erl_pipeline.methods.erl.settings import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT
-from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
+from erl_pipeline.policies.tiny.model import build_tokenizer
 from storage.tables.trajectories import Trajectory
 
 CONTEXT = 128

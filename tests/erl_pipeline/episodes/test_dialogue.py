@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.messages import Message, ToolSchema, tool_message, user_message
 from erl_pipeline.episodes.dialogue import ChatTokenizer, Dialogue
-from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
+from erl_pipeline.policies.tiny.model import build_tokenizer
 
 WORDS = ["@", "#", "notes", "?", "up", "left", "a", "b", "bump", "c3"]
 SEARCH: ToolSchema = {

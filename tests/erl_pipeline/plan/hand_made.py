@@ -11,12 +11,18 @@ from typing import Any
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.plan.execution import Execution, execute
-from erl_pipeline.plan.job import StageJob, StageOutcome, compute
-from erl_pipeline.plan.listener import NullListener, StageProgress
 from erl_pipeline.plan.plan import Plan, PlannedStage, StageKey
-from erl_pipeline.plan.resources import Resources, WorkerSettings
-from erl_pipeline.plan.runner import InProcessRunner, Runner
-from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.plan.runner import InProcessRunner, Runner, StageJob, compute
+from erl_pipeline.plan.stage import (
+    Listener,
+    Resources,
+    Stage,
+    StageCall,
+    StageOutcome,
+    StageProgress,
+    StageResult,
+    WorkerSettings,
+)
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import ArtifactKind, Recipe
 from storage.artifacts.store import ArtifactStore
@@ -70,7 +76,7 @@ def planned(
     return PlannedStage(stage, settings, recipe, iteration, key, recipe.artifact_id)
 
 
-class Notes(NullListener):
+class Notes(Listener):
     """A listener that records its calls."""
 
     def __init__(self) -> None:
@@ -99,7 +105,7 @@ class ThreadRunner:
         """Nothing has to start."""
 
     def submit(self, job: StageJob) -> Future[Manifest]:
-        progress = StageProgress(job.planned.title, NullListener(), self._resources.stop)
+        progress = StageProgress(job.planned.title, Listener(), self._resources.stop)
         return self._pool.submit(compute, job, self._resources, progress)
 
     def finished(self, outcome: StageOutcome) -> None:

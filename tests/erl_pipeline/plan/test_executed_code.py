@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.plan.plugin_code import reached_code
 from erl_pipeline.plan.source_tree import Name
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult

@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 
 from erl_pipeline.plan import execution
-from erl_pipeline.plan.job import StageJob
 from erl_pipeline.plan.plan import PlannedStage
-from erl_pipeline.plan.resources import Resources
-from erl_pipeline.plan.runner import InProcessRunner, Runner, WorkerDied
-from erl_pipeline.plan.stage import StageCall
+from erl_pipeline.plan.runner import InProcessRunner, Runner, StageJob, WorkerDied
+from erl_pipeline.plan.stage import Resources, StageCall
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, DamagedArtifact, EngineError, InputError, Interrupted

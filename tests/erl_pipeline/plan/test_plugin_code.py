@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.config.plugins.installed import Group, plugins
+from erl_pipeline.config.plugins import Group, plugins
 from erl_pipeline.plan.plugin_code import plugin_fingerprints
 
 LAKE, ERL = "erl_pipeline.environments.frozen_lake", "erl_pipeline.methods.erl"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.plan.source_tree import SourceTree
 from erl_pipeline.plan.versions import (
     StageCode,

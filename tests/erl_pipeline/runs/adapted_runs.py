@@ -14,7 +14,7 @@ import torch
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
-from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
+from erl_pipeline.policies.tiny.model import build_tokenizer
 from tests.erl_pipeline.runs.small_runs import SMALL
 from tests.random_models import random_llama
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from erl_pipeline.config.loading.load import change_config
+from erl_pipeline.config.loading import change_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.plan import Plan, PlannedStage, StageKey
 from erl_pipeline.plan.sources import NO_CODE, Sources

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.job import StageOutcome
-from erl_pipeline.plan.listener import NullListener
 from erl_pipeline.plan.plan import StageKey
+from erl_pipeline.plan.stage import Listener, StageOutcome
 from erl_pipeline.runs.driver import OpenRun, open_run
 from erl_pipeline.runs.train import train
 from storage.artifacts.store import ArtifactStore
@@ -53,7 +52,7 @@ def small(**changes: Any) -> RunConfig:
     return RunConfig.model_validate({**SMALL, **changes})
 
 
-class Notes(NullListener):
+class Notes(Listener):
     """A listener that records its calls, and requests a stop after the stage with a given title."""
 
     def __init__(self, stop_after: str | None = None) -> None:

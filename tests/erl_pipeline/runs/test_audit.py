@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from erl_pipeline.plan.listener import NullListener
 from erl_pipeline.plan.plan import StageKey
+from erl_pipeline.plan.stage import Listener
 from erl_pipeline.runs.audit import AuditResult, audit
 from erl_pipeline.stages.training.build_distillation import BUILD_DISTILLATION
 from storage.artifacts.manifest import Determinism
@@ -20,7 +20,7 @@ from tests.erl_pipeline.runs.small_runs import damage, ids
 
 def audited(store: Path, tmp_path: Path, iteration: int, stage: str, last: int = 2) -> list[AuditResult]:
     return audit(
-        str(store), "small", iteration, stage, last, tmp_path / "scratch", NullListener(), threading.Event()
+        str(store), "small", iteration, stage, last, tmp_path / "scratch", Listener(), threading.Event()
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.loading import load_config
 from erl_pipeline.plan.cluster import ClusterConfig, read_cluster
 from erl_pipeline.runs.cluster_forecast import forecast_on_cluster
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE

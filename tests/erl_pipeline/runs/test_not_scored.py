@@ -13,7 +13,7 @@ import pytest
 
 from command_line.episodes.reading import EpisodeFilter, list_episodes
 from erl_pipeline.comparison.training import training_figures
-from erl_pipeline.config.store import WarningsConfig
+from erl_pipeline.config.pipeline import WarningsConfig
 from erl_pipeline.evaluation.history import learning_curve, read_history
 from erl_pipeline.evaluation.memory_effect import memory_effect
 from erl_pipeline.plan.plan import Plan

@@ -10,8 +10,8 @@ import pytest
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.evaluation.history import held_out_evaluations, read_history
 from erl_pipeline.evaluation.history import test_evaluations as evaluations_on_test
-from erl_pipeline.plan.job import StageOutcome
 from erl_pipeline.plan.plan import StageKey
+from erl_pipeline.plan.stage import StageOutcome
 from erl_pipeline.runs.driver import open_run
 from erl_pipeline.runs.on_request import evaluate_on_request, evaluate_on_test
 from erl_pipeline.runs.planning import plan_for

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.loading import load_config
 from erl_pipeline.runs.train import require_ready_here
 from storage.errors import ConfigError
 

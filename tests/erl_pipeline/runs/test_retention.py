@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.plan import sources
-from erl_pipeline.plan.listener import NullListener
 from erl_pipeline.plan.plan import Plan, StageKey
 from erl_pipeline.plan.plugin_code import plugin_fingerprints
 from erl_pipeline.plan.sources import unread_sources
+from erl_pipeline.plan.stage import Listener
 from erl_pipeline.runs.audit import audit
 from erl_pipeline.runs.branch import begin_branch, begin_offline
 from erl_pipeline.runs.driver import open_run
@@ -109,7 +109,7 @@ def test_a_kill_while_files_go_leaves_a_sound_store_and_the_run_goes_on(
 def test_an_audit_says_what_retention_makes_impossible(store: Path, tmp_path: Path) -> None:
     go(small(retention={"optimizer": 1}), store, 3)
     scratch, stop = tmp_path / "scratch", threading.Event()
-    results = audit(str(store), "small", 2, "build_distillation", 3, scratch, NullListener(), stop)
+    results = audit(str(store), "small", 2, "build_distillation", 3, scratch, Listener(), stop)
     verdicts = {(each.iteration, each.stage): each.verdict for each in results}
     # The fine-tuning of iteration 2 reads the optimizer state of its update, and the update of 3 reads the
     # state of that fine-tuning.

@@ -94,7 +94,7 @@ def test_what_replays_draws_its_tasks_itself() -> None:
 def test_an_environment_that_cannot_tell_difficulty_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 
-    from erl_pipeline.config.plugins.installed import plugins
+    from erl_pipeline.config.plugins import plugins
 
     plugin = plugins("environments")["frozen_lake"]
     mute = replace(plugin, value=replace(plugin.value, splits=replace(plugin.value.splits, difficulty=None)))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from erl_pipeline.plan.listener import NullListener
 from erl_pipeline.plan.plan import StageKey
+from erl_pipeline.plan.stage import Listener
 from erl_pipeline.runs.audit import audit
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
@@ -82,7 +82,7 @@ def test_an_audit_gives_a_window_the_bytes_that_it_had(windowed: Path, tmp_path:
         "update_policy",
         3,
         tmp_path / "scratch",
-        NullListener(),
+        Listener(),
         threading.Event(),
     )
     assert {(each.stage, each.verdict) for each in results} == {

@@ -8,7 +8,7 @@ import pytest
 
 from erl_pipeline.plan.execution import Execution
 from erl_pipeline.plan.plan import Plan
-from erl_pipeline.plan.resources import WorkerSettings
+from erl_pipeline.plan.stage import WorkerSettings
 from erl_pipeline.runs import driver
 from tests.erl_pipeline.runs.planned_runs import config, ids, plan
 from tests.erl_pipeline.runs.small_runs import Notes

@@ -11,7 +11,7 @@ import torch
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.plan.plan import StageKey
-from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
+from erl_pipeline.policies.tiny.model import build_tokenizer
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
 from tests.erl_pipeline.runs.small_runs import SMALL, go, ids, small

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from erl_pipeline.config.store import WarningsConfig
+from erl_pipeline.config.pipeline import WarningsConfig
 from erl_pipeline.evaluation.history import StageRecord
 from erl_pipeline.runs.report import write_run_report
 from erl_pipeline.runs.warnings import rollout_warnings, settings_warnings, update_warnings

@@ -8,11 +8,9 @@ from threading import Event
 from typing import Any
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.plan.job import StageJob, compute
-from erl_pipeline.plan.listener import NullListener, StageProgress
 from erl_pipeline.plan.plan import PlannedStage
-from erl_pipeline.plan.resources import Resources, WorkerSettings
-from erl_pipeline.plan.stage import Stage
+from erl_pipeline.plan.runner import StageJob, compute
+from erl_pipeline.plan.stage import Listener, Resources, Stage, StageProgress, WorkerSettings
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.recipe import ArtifactKind, Recipe
 from storage.memory.view import ReflectionMemory
@@ -59,7 +57,7 @@ class Bench:
             kind=stage.output,
         )
         planned = PlannedStage(stage, settings, recipe, 1, "", recipe.artifact_id, locations or {})
-        compute(StageJob(planned, self._worker), self.resources, StageProgress("", NullListener(), Event()))
+        compute(StageJob(planned, self._worker), self.resources, StageProgress("", Listener(), Event()))
         return self.store.open(recipe.artifact_id)
 
     def commit(

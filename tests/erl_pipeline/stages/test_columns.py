@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.evaluation.iterations import IterationRow
 from erl_pipeline.stages.columns import with_reward
 from erl_pipeline.views.report.tables import iteration_table

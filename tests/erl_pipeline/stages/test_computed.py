@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from erl_pipeline.config.memory import MemoryConfig
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.stages.memory.forget_memory import FORGET_MEMORY, ForgetSettings
 from erl_pipeline.stages.memory.index_memory import INDEX_MEMORY, IndexSettings

@@ -12,11 +12,17 @@ from typing import Any
 import pytest
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.plan.job import StageJob, compute
-from erl_pipeline.plan.listener import NullListener, StageProgress
 from erl_pipeline.plan.plan import PlannedStage
-from erl_pipeline.plan.resources import Resources, WorkerSettings
-from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.plan.runner import StageJob, compute
+from erl_pipeline.plan.stage import (
+    Listener,
+    Resources,
+    Stage,
+    StageCall,
+    StageProgress,
+    StageResult,
+    WorkerSettings,
+)
 from erl_pipeline.plan.versions import find_stages
 from storage.artifacts.recipe import Recipe
 from tests.erl_pipeline.stages.settings_reads import settings_reads
@@ -25,8 +31,8 @@ COMPUTING = ("torch", "transformers", "prefect", "lancedb", "vllm", "sentence_tr
 TABLES = ("polars", "pyarrow")
 EVERYTHING = """
 import importlib, pkgutil, sys, typing
-import erl_pipeline.config.loading.load, erl_pipeline.stages
-from erl_pipeline.config.plugins.installed import Group, plugins
+import erl_pipeline.config.loading, erl_pipeline.stages
+from erl_pipeline.config.plugins import Group, plugins
 for group in typing.get_args(Group):
     for plugin in plugins(group).found.values():
         for package in plugin.packages:
@@ -51,7 +57,7 @@ def test_a_stage_that_asks_for_a_setting_that_its_recipe_lacks_fails(tmp_path: P
     planned = PlannedStage(stage, settings, recipe, None, "", recipe.artifact_id)
     worker = WorkerSettings(str(tmp_path), "run", threads=1)
     with Resources(worker) as resources:
-        progress = StageProgress(planned.title, NullListener(), resources.stop)
+        progress = StageProgress(planned.title, Listener(), resources.stop)
         with pytest.raises(AttributeError, match="threads"):
             compute(StageJob(planned, worker), resources, progress)
         assert resources.store.find(recipe.artifact_id, stage.name) is None

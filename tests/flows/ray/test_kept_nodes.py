@@ -12,7 +12,7 @@ import pytest
 
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig
 from erl_pipeline.config.pipeline import NodesToFind
-from erl_pipeline.config.plugins.operational import operational_part
+from erl_pipeline.config.plugins import operational_part
 from erl_pipeline.plan.plan import PlannedStage
 from erl_pipeline.plan.runner import IN_PROCESS, InProcessConfig
 from erl_pipeline.policies.checkpoints import CHECKPOINT, WeightsSettings

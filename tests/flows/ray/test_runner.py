@@ -14,11 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from erl_pipeline.config.loading.load import load_config
-from erl_pipeline.plan.listener import NullListener
+from erl_pipeline.config.loading import load_config
 from erl_pipeline.plan.plan import Plan, PlannedStage, RunState
-from erl_pipeline.plan.resources import WorkerSettings
 from erl_pipeline.plan.runner import IN_PROCESS, InProcessConfig, RunnerCall
+from erl_pipeline.plan.stage import Listener, WorkerSettings
 from erl_pipeline.runs.driver import execute_run, open_run
 from flows.ray.runner import RAY
 from flows.ray.settings import RayConfig
@@ -150,7 +149,7 @@ def carried_out(store: Path, runner: str, stages: list[PlannedStage]) -> list[st
         ["name=small", "metrics=[]", "resources.threads=1", f"runner={runner}"],
     )
     plan = Plan(tuple(stages), (RunState(tasks="", models={}, initial={}),))
-    with open_run(config, str(store), NullListener(), threading.Event()) as opened:
+    with open_run(config, str(store), Listener(), threading.Event()) as opened:
         execute_run(opened, plan, frozenset())
     return [entry.artifact_id for entry in RunStore(str(store)).open("small").recorded()]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import InputError, RunBusy, StoreError
-from storage.runs.run import RunStore, config_differences
+from storage.runs.run import RunStore
 
 HOLDER = """
 import signal, sys
@@ -109,15 +109,3 @@ def test_the_lock_is_free_again_after_an_error(store_uri: str) -> None:
         raise ZeroDivisionError
     with run.lock():
         pass
-
-
-def test_differences_of_settings_are_named_by_dotted_key() -> None:
-    old = {"seed": 0, "update": {"rate": 0.001, "steps": 1}, "memory": {"top_k": 1}, "same": [1, 2]}
-    new = {"seed": 0, "update": {"rate": 0.002, "steps": 1}, "memory": None, "same": [1, 2], "added": "x"}
-    assert config_differences(old, new) == [
-        "update.rate: 0.001 -> 0.002",
-        "memory.top_k: 1 -> absent",
-        "memory: absent -> null",
-        'added: absent -> "x"',
-    ]
-    assert config_differences(old, old) == []

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from erl_pipeline.engines.interface import ServedCheckpoint
-from erl_pipeline.engines.serving import make_probe
+from erl_pipeline.engines.sampling import make_probe
 from erl_pipeline.engines.vllm.settings import VllmEngineConfig
 from tests.random_models import random_gpt2, random_llama
 

@@ -13,7 +13,7 @@ import pytest
 from transformers import PreTrainedModel
 
 from erl_pipeline.engines.interface import POLICY, GenerationRequest
-from erl_pipeline.engines.serving import make_probe
+from erl_pipeline.engines.sampling import make_probe
 from erl_pipeline.engines.vllm.client import VllmClient
 from erl_pipeline.engines.vllm.engine import VllmEngine
 from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, WeightSync, compare, sync_weights
@@ -152,8 +152,7 @@ def test_a_stale_head_is_noticed(engine: VllmEngine, tmp_path: Path) -> None:
     train_a_little(model)
     checkpoint = save(model, tmp_path / "tied")
     policy = ServedPolicy("tied", checkpoint, make_probe(model), "float32")
-    server = engine.server()
-    assert server is not None
+    (server,) = engine.servers()
 
     async def exchange() -> WeightSync:
         async with VllmClient(server.url, server.api_key, frozenset({END}), 120.0) as client:
@@ -168,8 +167,7 @@ def test_a_server_of_one_stage_ends_when_the_trainer_works(
 ) -> None:
     checkpoint = served(model, "of-one-stage", tmp_path)
     engine.serve(POLICY, checkpoint)
-    server = engine.server()
-    assert server is not None
+    (server,) = engine.servers()
     (first,) = engine.generate([request(3)])
     engine.offload()
     assert not server.running
@@ -214,7 +212,7 @@ def test_a_stop_ends_the_wait_for_a_starting_server(tmp_path: Path, model: PreTr
     engine = VllmEngine(ENGINE, tmp_path / "vllm", {}, stop, lambda seconds, line: stop.set())
     with engine, pytest.raises(Interrupted):
         engine.serve(POLICY, served(model, "policy", tmp_path))
-    assert (server := engine.server()) is not None
+    (server,) = engine.servers()
     assert not server.running
 
 
@@ -266,8 +264,7 @@ def assert_sampled_from(model: PreTrainedModel, rows: list[Trajectory]) -> None:
 
 def engine_process(engine: VllmEngine) -> int:
     """The process that schedules the steps and computes them; it is found through its parents."""
-    server = engine.server()
-    assert server is not None
+    (server,) = engine.servers()
     assert server._process is not None
     (api_server,) = children(server._process.pid)
     return next(pid for pid in children(api_server) if "EngineCor" in Path(f"/proc/{pid}/comm").read_text())

@@ -10,12 +10,11 @@ import pytest
 from transformers import PreTrainedModel
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest
-from erl_pipeline.engines.serving import make_probe
+from erl_pipeline.engines.sampling import make_probe
 from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
 from erl_pipeline.engines.vllm.replica import Replica
 from erl_pipeline.engines.vllm.server import ManagedServer
-from erl_pipeline.engines.vllm.server_list import ListedServers
-from erl_pipeline.engines.vllm.server_pool import ServerPool
+from erl_pipeline.engines.vllm.server_pool import ListedServers, ServerPool
 from erl_pipeline.engines.vllm.settings import ServerAddress
 from erl_pipeline.engines.vllm.weight_sync import ServedPolicy
 from storage.errors import ConfigError, EngineError

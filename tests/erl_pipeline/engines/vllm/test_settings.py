@@ -1,13 +1,16 @@
+from __future__ import annotations
+
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
-from erl_pipeline.config.plugins.operational import as_in_recipes, operational_part, with_operational
+from erl_pipeline.config.plugins import as_in_recipes, operational_part, with_operational
 from erl_pipeline.engines.vllm.engine import VllmEngine
 from erl_pipeline.engines.vllm.model_servers import devices_of_replicas, server_arguments
-from erl_pipeline.engines.vllm.settings import VllmEngineConfig, VllmSampling
+from erl_pipeline.engines.vllm.settings import ServerAddress, VllmEngineConfig, VllmSampling, read_server_list
 from storage.errors import ConfigError
 
 
@@ -82,3 +85,92 @@ def test_importing_the_engine_imports_neither_torch_nor_models() -> None:
     heavy = "{'torch', 'transformers'} & {*sys.modules}"
     code = f"import sys, erl_pipeline.engines.vllm.engine; sys.exit(bool({heavy}))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_list_has_the_keys_of_engine_servers(tmp_path: Path) -> None:
+    path = tmp_path / "servers.yaml"
+    path.write_text(
+        "- url: http://gpu-1:8000\n- url: http://gpu-2:8000\n  api_key_variable: KEY\n  copies: 7\n"
+    )
+    assert read_server_list(path) == (
+        ServerAddress(url="http://gpu-1:8000"),
+        ServerAddress(url="http://gpu-2:8000", api_key_variable="KEY", copies=7),
+    )
+
+
+@pytest.mark.parametrize("content", ["", "# none now\n", "[]"])
+def test_no_server_is_a_list_too(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "servers.yaml"
+    path.write_text(content)
+    assert read_server_list(path) == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("- url: [", "is not YAML"),
+        ("http://gpu-1:8000", r"servers: 'http://gpu-1:8000'; allowed: a list"),
+        ("- http://gpu-1:8000", r"servers\.0: .http://gpu-1:8000."),
+        (
+            "- url: gpu-1:8000",
+            r"servers\.0\.url: gpu-1:8000: allowed are addresses such as http://gpu-1:8000",
+        ),
+        ("- url: http://gpu-1:8000\n  key: secret", r"servers\.0\.key: unknown"),
+        ("- url: http://gpu-1:8000\n- url: http://gpu-1:8000/", "names http://gpu-1:8000 twice"),
+    ],
+)
+def test_what_is_wrong_is_named_with_the_file(tmp_path: Path, content: str, problem: str) -> None:
+    path = tmp_path / "servers.yaml"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=rf"(?s)^engine\.server_list: .*servers\.yaml .*{problem}"):
+        read_server_list(path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"engine\.server_list: .*none\.yaml cannot be read: No such file"):
+        read_server_list(tmp_path / "none.yaml")
+
+
+SERVER = {"url": "http://gpu-1:8000"}
+
+
+@pytest.mark.parametrize(
+    "argument",
+    ["--logprobs-mode=raw_logprobs", "--override_generation_config", "--port=1", "--no-enable-sleep-mode"],
+)
+def test_arguments_cannot_undo_what_the_pipeline_needs(argument: str) -> None:
+    with pytest.raises(ValidationError, match="set by the pipeline"):
+        VllmEngineConfig(arguments=(argument,))
+
+
+def test_other_arguments_pass() -> None:
+    arguments = ("--tensor-parallel-size=2", "--seed", "1", '--compilation-config={"level": 0}')
+    assert VllmEngineConfig(arguments=arguments).arguments == arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--tensor-parallel-size 2",), "write --tensor-parallel-size=2, or two items"),
+        (("--tensor-parallel-size=two",), "'two'; allowed is a whole number above 0"),
+        (("--data-parallel-size",), "''; allowed is a whole number above 0"),
+    ],
+)
+def test_arguments_that_no_server_can_read_are_refused(arguments: tuple[str, ...], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        VllmEngineConfig(arguments=arguments)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"servers": [SERVER], "sleep": True}, "a server that the run starts itself"),
+        ({"servers": [SERVER], "lifecycle": "per_stage"}, "a server that the run starts itself"),
+        ({"lifecycle": "per_stage", "sleep": True}, "allowed: lifecycle: persistent"),
+    ],
+)
+def test_a_server_cannot_rest_in_two_ways_or_on_behalf_of_others(
+    settings: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        VllmEngineConfig.model_validate(settings)

@@ -1,4 +1,7 @@
+from __future__ import annotations
+
 import asyncio
+import math
 import shutil
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -11,13 +14,19 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-from erl_pipeline.engines.interface import POLICY, PROBE_TEMPERATURE, GenerationRequest
-from erl_pipeline.engines.serving import make_probe
+from erl_pipeline.engines.interface import POLICY, PROBE_TEMPERATURE, GenerationRequest, ServedAdapter
+from erl_pipeline.engines.sampling import make_probe
 from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
 from erl_pipeline.engines.vllm.engine import VllmEngine
 from erl_pipeline.engines.vllm.model_servers import write_serving_copy
 from erl_pipeline.engines.vllm.server import ManagedServer
-from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, compare, sync_weights
+from erl_pipeline.engines.vllm.weight_sync import (
+    ServedPolicy,
+    adapter_arguments,
+    applied_share,
+    compare,
+    sync_weights,
+)
 from storage.errors import ConfigError, EngineError
 from tests.erl_pipeline.engines.vllm.small_policies import (
     CONTEXT,
@@ -189,4 +198,30 @@ def test_an_engine_serves_one_policy_after_another(gpt2_server: ManagedServer, t
         with pytest.raises(EngineError, match="serves no model extractor"):
             engine.generate([replace(request, model="extractor")])
     assert gpt2_server.running
-    assert engine.server() is None
+    assert not engine.servers()
+
+
+def test_the_share_is_1_where_the_server_changes_as_the_trainer_does_and_0_where_it_does_not() -> None:
+    """Changes of 3 and 4 have a square sum of 25. A server that shows 1.5 and 4 shows (4.5 + 16) / 25.
+    Rounding of 0.1 at each token gives a standard error of sqrt(2 * 0.01 / 25)."""
+    trainer, rounding = np.array([[3.0, 4.0]]), np.array([[0.1, -0.1]])
+    error = math.sqrt(2 * 0.01 / 25)
+    assert applied_share(trainer, trainer, rounding) == pytest.approx((1.0, error))
+    assert applied_share(trainer, np.zeros((1, 2)), rounding) == pytest.approx((0.0, error))
+    assert applied_share(trainer, np.array([[1.5, 4.0]]), rounding) == pytest.approx((0.82, error))
+
+
+def test_an_adapter_that_changes_nothing_tells_nothing() -> None:
+    assert applied_share(np.zeros((1, 2)), np.ones((1, 2)), np.ones((1, 2))) == (0.0, math.inf)
+
+
+@pytest.mark.parametrize(("rank", "room"), [(1, 1), (2, 8), (8, 8), (9, 16), (300, 320), (512, 512)])
+def test_the_server_makes_room_for_the_next_rank_it_knows(rank: int, room: int) -> None:
+    assert adapter_arguments(ServedAdapter(None, rank, ("q_proj", "v_proj"))) == [
+        "--enable-lora",
+        "--lora-target-modules",
+        "q_proj",
+        "v_proj",
+        "--max-loras=1",
+        f"--max-lora-rank={room}",
+    ]

@@ -26,7 +26,7 @@ from erl_pipeline.environments.grid_games.game import Action, Step
 from erl_pipeline.environments.grid_games.tiny import DemonstratedEpisode, seen_moves
 from erl_pipeline.environments.messages import Message, user_message
 from erl_pipeline.environments.tiny_parts import Demonstration
-from erl_pipeline.policies.tiny.conversations import to_words
+from erl_pipeline.policies.tiny.model import to_words
 from storage.errors import ConfigError
 
 WORDS = ("a", "b", "c", "d")

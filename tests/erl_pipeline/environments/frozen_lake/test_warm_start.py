@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from erl_pipeline.config.warm_start import DemonstrationsWarmStart
+from erl_pipeline.config.policy import DemonstrationsWarmStart
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.environments.frozen_lake.game import FrozenLakeBoard, FrozenLakeSymbols
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from erl_pipeline.config.loading.load import change_config
+from erl_pipeline.config.loading import change_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.hotpotqa.environment import for_template
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from erl_pipeline.config.loading.load import change_config
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.loading import change_config
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task

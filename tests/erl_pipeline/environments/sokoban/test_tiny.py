@@ -14,7 +14,7 @@ from erl_pipeline.environments.sokoban.board import SokobanBoard, State
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
 from erl_pipeline.environments.sokoban.tasks import TASKS
 from erl_pipeline.environments.sokoban.tiny import TINY, SokobanPlayer, planning_questions, shortest_solution
-from erl_pipeline.policies.tiny.conversations import to_words
+from erl_pipeline.policies.tiny.model import to_words
 from storage.errors import ConfigError
 
 WORDS = ("p", "q", "r", "s")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.loading import load_config
 from erl_pipeline.plan.plan import Plan
 from erl_pipeline.plan.sources import Sources
 from erl_pipeline.runs.run_plans import plan_run

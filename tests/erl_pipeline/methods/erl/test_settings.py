@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from erl_pipeline.config.generation import SamplingConfig
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
+from erl_pipeline.config.rollouts import SamplingConfig
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.episodes.rows import RoleLimits
 from erl_pipeline.methods.erl.settings import ErlConfig, episode_settings

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from erl_pipeline.config.optimizer import OptimizerConfig
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.methods.exgrpo.candidates import SELECTION_FILE
 from erl_pipeline.methods.exgrpo.draw import draw_replay

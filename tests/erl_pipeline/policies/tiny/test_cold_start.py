@@ -10,8 +10,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from erl_pipeline.config.policy import ColdStartConfig, TinyPolicyConfig
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
-from erl_pipeline.environments.tiny_parts import Examination
-from erl_pipeline.policies.tiny.cold_start import cold_start
+from erl_pipeline.environments.messages import Message
+from erl_pipeline.environments.tiny_parts import Examination, ExamQuestion
+from erl_pipeline.policies.tiny.cold_start import Schedule, cold_start, examiner
+from erl_pipeline.policies.tiny.model import build_model, build_tokenizer
 
 PARTS = ENVIRONMENT.tiny.require(FrozenLakeConfig())
 SMALL = TinyPolicyConfig(
@@ -84,3 +86,75 @@ def test_the_rates_do_not_fall_before_each_skill_has_been_learned(
     both = cold_start(policy, replace(PARTS, examinations=[easy, hard]), 0, tmp_path)
     assert (one.steps, one.shares_right) == (10, {"easy": 1.0})
     assert (both.steps, both.shares_right) == (14, {"easy": 1.0, "hard": 0.0})
+
+
+TOKENIZER = build_tokenizer(["x", "y", "?"], 16)
+
+
+def reflection(answer: str) -> list[Message]:
+    return [{"role": "user", "content": "x x"}, {"role": "assistant", "content": answer}]
+
+
+def test_only_the_asked_words_are_looked_at() -> None:
+    """A policy whose most probable word is always `x`."""
+    model = build_model(TinyPolicyConfig(hidden_size=32, heads=1, layers=1), TOKENIZER, 16, seed=0)
+    with torch.no_grad():
+        model.transformer.ln_f.weight.zero_()
+        model.transformer.ln_f.bias.fill_(1.0)
+        model.lm_head.weight.zero_()
+        model.lm_head.weight[TOKENIZER.get_vocab()["x"]] = 1.0
+    questions = [
+        ExamQuestion(reflection("x y x y"), (0, 1)),  # one of two
+        ExamQuestion(reflection("y x"), (1,)),  # one of one
+        ExamQuestion(reflection("? y"), (0, 1)),  # none of two
+    ]
+    assert examiner(questions, TOKENIZER).share_right(model) == pytest.approx(2 / 5)
+
+
+def test_questions_without_an_asked_word_are_refused() -> None:
+    with pytest.raises(ValueError, match="a word that is asked for"):
+        examiner([ExamQuestion(reflection("x"), ())], TOKENIZER)
+
+
+SETTINGS = ColdStartConfig(steps=100, most_steps=200, gate=0.9)
+
+
+def examine(schedule: Schedule, shares: dict[int, float]) -> list[int]:
+    """Go through all steps; returns the numbers of steps after which an examination was due."""
+    due, done = [], 0
+    while done < schedule.steps:
+        if schedule.examination_due(done):
+            due.append(done)
+            schedule.examined(done, shares[done])
+        done += 1
+    return due
+
+
+def test_learning_rates_fall_after_sixty_percent_of_the_steps() -> None:
+    schedule = Schedule(SETTINGS, gated=False)
+    assert examine(schedule, {}) == []
+    assert schedule.steps == 100
+    assert [schedule.rate(done) for done in (0, 59, 60)] == [1.0, 1.0, 1.0]
+    # Half of the 40 falling steps: 1 - 0.95 / 2.
+    assert schedule.rate(80) == pytest.approx(0.525)
+    assert schedule.rate(100) == pytest.approx(0.05)
+
+
+def test_a_policy_that_passes_at_once_takes_its_steps() -> None:
+    schedule = Schedule(SETTINGS, gated=True)
+    assert examine(schedule, {60: 0.9}) == [60]
+    assert schedule.steps == 100
+
+
+def test_learning_rates_stay_high_until_the_gate_is_passed() -> None:
+    schedule = Schedule(SETTINGS, gated=True)
+    assert examine(schedule, {60: 0.5, 110: 0.95}) == [60, 110]
+    assert schedule.steps == 150
+    assert schedule.rate(110) == 1.0
+    assert schedule.rate(130) == pytest.approx(0.525)
+
+
+def test_a_policy_that_never_passes_ends_with_the_most_steps() -> None:
+    schedule = Schedule(SETTINGS, gated=True)
+    assert examine(schedule, {60: 0.5, 110: 0.5, 160: 0.5}) == [60, 110, 160]
+    assert schedule.steps == 200

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.config.optimizer import OptimizerConfig
-from erl_pipeline.config.plugins.operational import operational_part
+from erl_pipeline.config.plugins import operational_part
 from erl_pipeline.network import Address
 from erl_pipeline.policies.checkpoints import CheckpointParts, StoredPolicy, WeightsSettings
 from erl_pipeline.trainers.fsdp2 import nodes as nodes_module

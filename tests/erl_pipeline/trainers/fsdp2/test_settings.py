@@ -12,10 +12,10 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.loading import load_config
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.config.pipeline import NodesToFind
-from erl_pipeline.config.plugins.operational import operational_names, operational_part, with_operational
+from erl_pipeline.config.plugins import operational_names, operational_part, with_operational
 from erl_pipeline.policies.checkpoints import WeightsSettings
 from erl_pipeline.stages.training.training_stage import TrainingSettings
 from erl_pipeline.trainers.fsdp2 import TRAINER, Fsdp2TrainerConfig

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.views.report.page import RunDescription
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore

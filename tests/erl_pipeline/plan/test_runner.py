@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from erl_pipeline.plan.job import StageJob, compute
-from erl_pipeline.plan.listener import NullListener, StageProgress
-from erl_pipeline.plan.resources import Resources, WorkerSettings
-from erl_pipeline.plan.stage import StageCall
+from erl_pipeline.plan.runner import StageJob, compute
+from erl_pipeline.plan.stage import Listener, Resources, StageCall, StageProgress, WorkerSettings
 from storage.artifacts.cache import CacheSettings
 from tests.erl_pipeline.plan.hand_made import planned
 
@@ -35,6 +33,6 @@ def test_inputs_stay_while_a_stage_computes_and_make_room_afterwards(
     worker = WorkerSettings(f"memory://{uuid.uuid4().hex}", "run", 1, cache=CacheSettings(limit_bytes=0))
     with Resources(worker, stop) as resources:
         for node in (first, second):
-            compute(StageJob(node, worker), resources, StageProgress(node.title, NullListener(), stop))
+            compute(StageJob(node, worker), resources, StageProgress(node.title, Listener(), stop))
             assert not list(tmp_path.rglob("file"))
     assert read == ["one"]

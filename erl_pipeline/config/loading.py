@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from erl_pipeline.config.loading.explain import KeyPath, explain, parse_yaml, shorten
-from erl_pipeline.config.plugins.installed import Group, plugins
+from erl_pipeline.config.explain import KeyPath, explain, parse_yaml, shorten
+from erl_pipeline.config.plugins import Group, plugins
 from erl_pipeline.config.run import RunConfig
 from storage.errors import ConfigError
 from storage.texts import counted

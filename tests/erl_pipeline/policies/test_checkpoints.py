@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from erl_pipeline.config.policy import LoraConfig
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.policies.adapters import add_fresh_adapter, write_adapter
-from erl_pipeline.policies.export import export_checkpoint
+from erl_pipeline.policies.checkpoints import export_checkpoint
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError

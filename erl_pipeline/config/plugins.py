@@ -43,8 +43,8 @@ _OWN = "erl-pipeline"
 _INTERFACES: Mapping[Group, str] = {
     "environments": "erl_pipeline.environments.interface:EnvironmentPlugin",
     "methods": "erl_pipeline.methods.interface:Method",
-    "policies": "erl_pipeline.policies.kind:PolicyKind",
-    "engines": "erl_pipeline.engines.plugin:EnginePlugin",
+    "policies": "erl_pipeline.stages.training.policy_kinds:PolicyKind",
+    "engines": "erl_pipeline.engines.interface:EnginePlugin",
     "trainers": "erl_pipeline.trainers.interface:TrainerPlugin",
     "runners": "erl_pipeline.plan.runner:RunnerPlugin",
 }
@@ -257,3 +257,36 @@ def function_of(group: Group) -> AfterValidator:
         return name
 
     return AfterValidator(known)
+
+
+Operated = Literal["engines", "trainers"]
+
+
+def operational_names(group: Operated, type_: str) -> frozenset[str]:
+    """Names of the settings of this plug-in that no artifact depends on. None for one that is not
+    installed."""
+    plugin = plugins(group).found.get(type_)
+    if plugin is None or plugin.value.in_recipes is None:
+        return frozenset()
+    return frozenset(plugin.settings.model_fields.keys() - plugin.value.in_recipes.model_fields.keys())
+
+
+def as_in_recipes(group: Operated, settings: PluginSettings) -> PluginSettings:
+    """The settings as recipes hold them."""
+    names = operational_names(group, settings.type)
+    if not names & type(settings).model_fields.keys():
+        return settings
+    model: type[PluginSettings] = plugins(group)[settings.type].value.in_recipes
+    return model.model_validate(settings.model_dump(exclude=set(names)))
+
+
+def operational_part(group: Operated, settings: PluginSettings) -> dict[str, Any]:
+    """The settings that a worker is given besides the recipe."""
+    return settings.model_dump(mode="json", include=set(operational_names(group, settings.type)))
+
+
+def with_operational(
+    group: Operated, settings: PluginSettings, operational: dict[str, Any]
+) -> PluginSettings:
+    """The settings of a recipe with those of this worker."""
+    return plugins(group)[settings.type].settings.model_validate({**settings.model_dump(), **operational})

@@ -1,6 +1,6 @@
 """Routing of requests to replicas. Blocks have 16 tokens; a prompt of 48 tokens has three."""
 
-from erl_pipeline.engines.vllm.server_pool import PrefixRouter
+from erl_pipeline.engines.vllm.replica import PrefixRouter
 
 
 def prompt(first: int, tokens: int = 48) -> tuple[int, ...]:

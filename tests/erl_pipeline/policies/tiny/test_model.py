@@ -1,16 +1,72 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
+from transformers import AutoTokenizer
 
 from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.messages import Message
-from erl_pipeline.policies.tiny.architecture import build_model
-from erl_pipeline.policies.tiny.conversations import Batch, to_batch, to_batches, to_words
-from erl_pipeline.policies.tiny.tokenizer import build_tokenizer
+from erl_pipeline.policies.tiny.model import (
+    Batch,
+    build_model,
+    build_tokenizer,
+    to_batch,
+    to_batches,
+    to_words,
+)
+
+WORDS = ["@", "&", "notes", "?", "up", "a", "bump", "c0", "c15", "."]
+MESSAGES = [
+    {"role": "user", "content": "@ & notes ? ? ? ?"},
+    {"role": "assistant", "content": "up a"},
+    {"role": "user", "content": "bump c0"},
+]
+
+
+def test_the_chat_template_frames_the_turns() -> None:
+    tokenizer = build_tokenizer(WORDS, 128)
+    text = tokenizer.apply_chat_template(MESSAGES, tokenize=False, add_generation_prompt=True)
+    assert text == "<bos> <user> @ & notes ? ? ? ? <assistant> up a <end> <user> bump c0 <assistant>"
+
+
+def test_ids_come_back_as_words_from_a_saved_tokenizer(tmp_path: Path) -> None:
+    built = build_tokenizer(WORDS, 128)
+    built.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    text = "<bos> <user> @ c15 . <assistant> up a <end>"
+    ids = loaded(text, add_special_tokens=False)["input_ids"]
+    assert ids == built.convert_tokens_to_ids(text.split())
+    assert loaded.decode(ids, skip_special_tokens=True) == "@ c15 . up a"
+    assert loaded.eos_token == "<end>"
+    assert loaded.chat_template == built.chat_template
+
+
+def test_a_word_that_comes_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="'up' comes twice"):
+        build_tokenizer(["up", "a", "up"], 64)
+    with pytest.raises(ValueError, match="'<end>' comes twice"):
+        build_tokenizer(["<end>"], 64)
+
+
+def test_weights_depend_on_the_seed_alone() -> None:
+    policy = TinyPolicyConfig(hidden_size=32, heads=1, layers=1)
+    tokenizer = build_tokenizer(["up", "down"], 64)
+    torch.manual_seed(1)
+    first = build_model(policy, tokenizer, 64, seed=7)
+    torch.manual_seed(2)
+    undisturbed = torch.rand(1)
+    torch.manual_seed(2)
+    second = build_model(policy, tokenizer, 64, seed=7)
+    assert torch.equal(torch.rand(1), undisturbed)  # the global generator is not used
+    assert torch.equal(first.lm_head.weight, second.lm_head.weight)
+    assert not torch.equal(first.lm_head.weight, build_model(policy, tokenizer, 64, seed=8).lm_head.weight)
+    assert first.lm_head.weight is not first.transformer.wte.weight
+
 
 PARTS = ENVIRONMENT.tiny.require(FrozenLakeConfig())
 CONVERSATION: list[Message] = [

@@ -1,7 +1,7 @@
 import pytest
 from jinja2 import TemplateError
 
-from erl_pipeline.config.templates import check_template, render
+from erl_pipeline.config.prompts import check_template, render
 
 
 def test_a_template_is_rendered_with_what_it_is_given() -> None:

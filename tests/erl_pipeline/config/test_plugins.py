@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from erl_pipeline.config.plugins import installed as module
-from erl_pipeline.config.plugins.installed import Group, Plugins, plugins
+from erl_pipeline.config import plugins as module
+from erl_pipeline.config.plugins import Group, Plugins, plugins
 from erl_pipeline.environments.scorers import scorer_named
 from storage.errors import ConfigError
 

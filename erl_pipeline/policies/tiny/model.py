@@ -1,4 +1,10 @@
-"""Demonstrated conversations as tokens of the tiny policy."""
+"""The tiny policy: a stock GPT-2, which transformers trains and vLLM serves, its tokenizer with one token for
+each word of an environment, and conversations as its tokens.
+
+Learned positions suit prompts of fixed width: with rotary positions the cold start needs several
+times as many steps. The head is untied, since servers may keep a stale tied head when weights are
+swapped.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +16,75 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 import torch
-from transformers import PreTrainedTokenizerFast
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
+from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.environments.tiny_parts import Demonstration
-from erl_pipeline.policies.tiny.tokenizer import ASSISTANT, BOS, END, USER
+
+BOS = "<bos>"
+END = "<end>"
+PAD = "<pad>"
+USER = "<user>"
+ASSISTANT = "<assistant>"
+OWN_WORDS = (PAD, BOS, END, USER, ASSISTANT)
+
+CHAT_TEMPLATE = (
+    "<bos>{% for message in messages %}"
+    "{% if message['role'] == 'assistant' %} <assistant> {{ message['content'] }} <end>"
+    "{% else %} <user> {{ message['content'] }}{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %} <assistant>{% endif %}"
+)
+
+
+def build_tokenizer(words: Sequence[str], context_length: int) -> PreTrainedTokenizerFast:
+    """A tokenizer that splits at spaces. An unknown word is an error, never a silent stand-in.
+
+    `words` follow the tokenizer's own in the order of ids. Raises `ValueError` for a word that comes twice.
+    """
+    vocabulary = [*OWN_WORDS, *words]
+    ids = {word: index for index, word in enumerate(vocabulary)}
+    if len(ids) < len(vocabulary):
+        twice = next(word for word in vocabulary if vocabulary.count(word) > 1)
+        raise ValueError(f"the word {twice!r} comes twice in the vocabulary of the tiny policy")
+    tokenizer = Tokenizer(WordLevel(ids))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=BOS,
+        eos_token=END,
+        pad_token=PAD,
+        additional_special_tokens=[USER, ASSISTANT],
+        chat_template=CHAT_TEMPLATE,
+        model_max_length=context_length,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def build_model(
+    policy: TinyPolicyConfig, tokenizer: PreTrainedTokenizerFast, positions: int, seed: int
+) -> GPT2LMHeadModel:
+    """A network with random weights that depend on `seed` alone."""
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_positions=positions,
+        n_embd=policy.hidden_size,
+        n_layer=policy.layers,
+        n_head=policy.heads,
+        activation_function="relu",
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        tie_word_embeddings=False,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return GPT2LMHeadModel(config)
+
 
 _WORTH_SHARING = 0.5  # share of a conversation that the next one must begin with as well
 
