@@ -8,17 +8,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from erl_pipeline.config.base import SettingsT
-from erl_pipeline.environments.dependencies import Dependencies
-from erl_pipeline.environments.gold_answers import GoldAnswers
 from erl_pipeline.environments.interface import (
+    Dependencies,
     EnvironmentPlugin,
+    FindSplit,
+    GoldAnswers,
     Observation,
     ScorerFailed,
+    Splits,
     Task,
     Transition,
+    payload_key,
 )
 from erl_pipeline.environments.messages import AssistantTurn, ToolSchema
-from erl_pipeline.environments.splits import FindSplit, Splits, payload_key
 from storage.errors import InputError
 
 Payload = Mapping[str, Any]

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task, Transition
-from erl_pipeline.environments.messages import Message, ToolSchema
-from erl_pipeline.environments.tool_calls import read_turn
+from erl_pipeline.environments.messages import Message, ToolSchema, read_turn
 from erl_pipeline.episodes.attempt import PlainPrompts
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
 

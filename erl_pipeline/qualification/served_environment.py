@@ -21,8 +21,7 @@ from erl_pipeline.environments.interface import (
     Task,
     Transition,
 )
-from erl_pipeline.environments.messages import AssistantTurn, ToolSchema
-from erl_pipeline.environments.tool_calls import read_turn
+from erl_pipeline.environments.messages import AssistantTurn, ToolSchema, read_turn
 from erl_pipeline.episodes.attempt import PlainPrompts
 from erl_pipeline.episodes.guarded_environment import EnvironmentFailure, GuardedEnvironment
 from erl_pipeline.qualification.leaks import Secret, secrets_of

@@ -12,7 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from erl_pipeline.config.warm_start import DemonstrationsWarmStart
-from erl_pipeline.environments.chat_prompts import ChatPrompts
+from erl_pipeline.environments.demonstrations import (
+    Demonstration,
+    WarmStart,
+    WarmStartParts,
+    WarmStartQuestion,
+)
 from erl_pipeline.environments.frozen_lake.game import (
     FrozenLake,
     FrozenLakeBoard,
@@ -27,9 +32,7 @@ from erl_pipeline.environments.grid_games.boards import DIRECTIONS, Direction
 from erl_pipeline.environments.grid_games.game import Step
 from erl_pipeline.environments.grid_games.hidden_words import Slots, corrected, noisy_slots
 from erl_pipeline.environments.messages import Message, assistant_message
-from erl_pipeline.environments.prompt_format import AttemptReport
-from erl_pipeline.environments.tiny_parts import Demonstration
-from erl_pipeline.environments.warm_start import WarmStart, WarmStartParts, WarmStartQuestion
+from erl_pipeline.environments.prompt_format import AttemptReport, ChatPrompts
 from storage.errors import ConfigError
 
 _KINDS = ("first", "noted", "reflection")

@@ -17,16 +17,16 @@ from typing import Any, Generic, Literal
 
 from erl_pipeline.environments.grid_games.boards import (
     BoardT,
+    ConfigT,
     GridBoard,
+    GridSettings,
     is_generated_size,
     named,
     shape_of,
     without_twins,
 )
 from erl_pipeline.environments.grid_games.hidden_words import BoardSymbols, World, task_world
-from erl_pipeline.environments.grid_games.settings import ConfigT, GridSettings
-from erl_pipeline.environments.interface import Task
-from erl_pipeline.environments.splits import FindSplit, KeptSplit
+from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
 from storage.errors import ConfigError, InputError
 
 Split = Literal["training", "held_out", "test"]

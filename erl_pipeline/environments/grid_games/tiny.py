@@ -16,7 +16,15 @@ from itertools import permutations
 from typing import Any, Generic
 
 from erl_pipeline.config.policy import ColdStartConfig
-from erl_pipeline.environments.grid_games.boards import DIRECTIONS, BoardT, Direction, StateT
+from erl_pipeline.environments.demonstrations import Demonstration, Examination, ExamQuestion, TinyParts
+from erl_pipeline.environments.grid_games.boards import (
+    DIRECTIONS,
+    BoardT,
+    ConfigT,
+    Direction,
+    GridSettings,
+    StateT,
+)
 from erl_pipeline.environments.grid_games.game import PADDING, GridGame, Step, cell_word
 from erl_pipeline.environments.grid_games.hidden_words import (
     FIELD_WORDS,
@@ -31,11 +39,9 @@ from erl_pipeline.environments.grid_games.hidden_words import (
     read_slots,
     slots_text,
 )
-from erl_pipeline.environments.grid_games.settings import ConfigT, GridSettings
 from erl_pipeline.environments.grid_games.tasks import GridTasks
 from erl_pipeline.environments.messages import Message, assistant_message, user_message
 from erl_pipeline.environments.prompt_format import AttemptReport
-from erl_pipeline.environments.tiny_parts import Demonstration, Examination, ExamQuestion, TinyParts
 from storage.errors import ConfigError
 
 _BLANK_MEMORY = 0.5  # share of reflections that are demonstrated without a memory

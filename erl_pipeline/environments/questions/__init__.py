@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from erl_pipeline.config.plugins.installed import plugins
-from erl_pipeline.environments.dependencies import Dependencies
-from erl_pipeline.environments.gold_answers import GoldAnswers
-from erl_pipeline.environments.interface import EnvironmentPlugin
+from erl_pipeline.environments.interface import Dependencies, EnvironmentPlugin, GoldAnswers, Splits
 from erl_pipeline.environments.questions import environment, tasks
 from erl_pipeline.environments.questions.settings import QuestionsConfig
-from erl_pipeline.environments.splits import Splits
 
 
 def _scorer_packages(config: QuestionsConfig) -> Sequence[str]:

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from erl_pipeline.environments.interface import Task
+from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
 from erl_pipeline.environments.questions.settings import QuestionsConfig
-from erl_pipeline.environments.same_text import reading_key
 from erl_pipeline.environments.scorers import scorer_named
-from erl_pipeline.environments.splits import FindSplit, KeptSplit
+from erl_pipeline.environments.scorers.texts import reading_key
 from storage.errors import ConfigError, InputError
 
 

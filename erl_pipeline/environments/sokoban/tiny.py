@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 
 from erl_pipeline.config.policy import ColdStartConfig
+from erl_pipeline.environments.demonstrations import Examination, ExamQuestion
 from erl_pipeline.environments.grid_games.boards import DIRECTIONS, Direction
 from erl_pipeline.environments.grid_games.hidden_words import (
     CompactPrompts,
@@ -23,7 +24,6 @@ from erl_pipeline.environments.sokoban.game import (
 )
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
 from erl_pipeline.environments.sokoban.tasks import TASKS
-from erl_pipeline.environments.tiny_parts import Examination, ExamQuestion
 
 _EXAMINED_BOARDS = 256
 

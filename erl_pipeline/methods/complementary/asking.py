@@ -13,8 +13,8 @@ from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.plugins.operational import as_in_recipes
 from erl_pipeline.engines.plugin import SampledModel
-from erl_pipeline.environments.experience_format import ExperienceFormat
 from erl_pipeline.environments.messages import Message
+from erl_pipeline.environments.prompt_format import ExperienceFormat
 from erl_pipeline.methods.complementary.prompts import ExperiencePrompts, ExperienceTemplates
 from erl_pipeline.methods.complementary.settings import EXTRACTOR, ComplementaryConfig
 from erl_pipeline.plan.stage import StageCall

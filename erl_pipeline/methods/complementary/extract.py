@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from erl_pipeline.environments.experience_format import (
+from erl_pipeline.environments.prompt_format import (
     EpisodeRecord,
     ExperienceFormat,
     ExperienceOperation,

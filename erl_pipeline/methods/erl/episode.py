@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from erl_pipeline.config.prompts import JudgeFeedback
 from erl_pipeline.config.templates import render
-from erl_pipeline.environments.chat_prompts import report_values
 from erl_pipeline.environments.messages import Message, opening
-from erl_pipeline.environments.prompt_format import AttemptReport, PromptFormat
+from erl_pipeline.environments.prompt_format import AttemptReport, PromptFormat, report_values
 from erl_pipeline.episodes.attempt import Attempt, Opening, play_attempt, rewarded
 from erl_pipeline.episodes.context import EpisodeContext, TurnKey
 from erl_pipeline.episodes.dialogue import Dialogue

@@ -13,7 +13,7 @@ from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 
 import erl_pipeline.policies.lean_imports  # noqa: F401
 from erl_pipeline.config.policy import ColdStartConfig, TinyPolicyConfig
-from erl_pipeline.environments.tiny_parts import Demonstration, ExamQuestion, TinyParts
+from erl_pipeline.environments.demonstrations import Demonstration, ExamQuestion, TinyParts
 from erl_pipeline.policies.tiny.architecture import build_model
 from erl_pipeline.policies.tiny.conversations import Batch, to_batch, to_batches, to_words
 from erl_pipeline.policies.tiny.tokenizer import build_tokenizer

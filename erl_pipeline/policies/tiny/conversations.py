@@ -12,7 +12,7 @@ from itertools import takewhile
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from erl_pipeline.environments.tiny_parts import Demonstration
+from erl_pipeline.environments.demonstrations import Demonstration
 from erl_pipeline.policies.tiny.tokenizer import ASSISTANT, BOS, END, USER
 
 _WORTH_SHARING = 0.5  # share of a conversation that the next one must begin with as well

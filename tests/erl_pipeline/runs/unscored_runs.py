@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.environments.experience_format import ExperienceOperation
+from erl_pipeline.environments.prompt_format import ExperienceOperation
 from erl_pipeline.episodes.play import PlayedEpisodes
 from erl_pipeline.episodes.rows import group_id
 from erl_pipeline.methods.complementary import extract

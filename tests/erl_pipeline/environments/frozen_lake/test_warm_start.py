@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from erl_pipeline.config.warm_start import DemonstrationsWarmStart
+from erl_pipeline.environments.demonstrations import Demonstration
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.environments.frozen_lake.game import FrozenLakeBoard, FrozenLakeSymbols
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
@@ -16,7 +17,6 @@ from erl_pipeline.environments.grid_games.boards import Direction
 from erl_pipeline.environments.grid_games.game import Action, Step
 from erl_pipeline.environments.grid_games.hidden_words import World
 from erl_pipeline.environments.grid_games.tasks import split_of
-from erl_pipeline.environments.tiny_parts import Demonstration
 from storage.errors import ConfigError
 from tests.erl_pipeline.environments.frozen_lake.test_game import SHORT
 

@@ -13,8 +13,8 @@ import pytest
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.environments.hotpotqa import ENVIRONMENT
 from erl_pipeline.environments.hotpotqa.environment import HotpotQA
-from erl_pipeline.environments.hotpotqa.question_file import Passage
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
+from erl_pipeline.environments.hotpotqa.tasks import Passage
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.messages import opening
 from erl_pipeline.environments.threads import in_threads

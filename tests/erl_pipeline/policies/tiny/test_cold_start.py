@@ -8,9 +8,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from erl_pipeline.config.policy import ColdStartConfig, TinyPolicyConfig
+from erl_pipeline.environments.demonstrations import Examination
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
-from erl_pipeline.environments.tiny_parts import Examination
 from erl_pipeline.policies.tiny.cold_start import cold_start
 
 PARTS = ENVIRONMENT.tiny.require(FrozenLakeConfig())

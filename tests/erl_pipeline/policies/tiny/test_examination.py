@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from erl_pipeline.config.policy import TinyPolicyConfig
+from erl_pipeline.environments.demonstrations import ExamQuestion
 from erl_pipeline.environments.messages import Message
-from erl_pipeline.environments.tiny_parts import ExamQuestion
 from erl_pipeline.policies.tiny.architecture import build_model
 from erl_pipeline.policies.tiny.cold_start import examiner
 from erl_pipeline.policies.tiny.tokenizer import build_tokenizer

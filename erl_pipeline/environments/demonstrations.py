@@ -1,17 +1,19 @@
-"""What an environment provides for the cold start of a tiny policy."""
+"""What an environment provides to teach a policy before the first iteration: for the cold start of a tiny
+one, and the warm start of a pretrained one."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
-from erl_pipeline.config.base import SettingsT
+from erl_pipeline.config.base import PluginSettings, SettingsT
 from erl_pipeline.config.plugins.installed import NO_BYTES
 from erl_pipeline.config.policy import ColdStartConfig
-from erl_pipeline.environments.experience_format import ExperienceFormat
+from erl_pipeline.config.warm_start import DemonstrationsWarmStart
 from erl_pipeline.environments.messages import Message
+from erl_pipeline.environments.prompt_format import ExperienceFormat
 
 Demonstration = Sequence[Message]
 """A conversation of user and assistant messages; the assistant's words are trained on."""
@@ -107,3 +109,41 @@ class TinyPlayer(Generic[SettingsT]):
             needed = f"; policy.type: tiny needs {self.needs}" if self.needs else ""
             raise ValueError(f"environment: these settings have no form for a policy of type: tiny{needed}")
         return parts
+
+
+@dataclass(frozen=True)
+class WarmStartQuestion:
+    """A prompt of a held-out task. `scores` gives the scores of the policy's answer, by name; a question need
+    not have all of them."""
+
+    prompt: Sequence[Message]
+    scores: Callable[[str], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class WarmStartParts:
+    """Demonstrations and an examination, both in the prompts of `EnvironmentPlugin.prompts`."""
+
+    demonstrations: Callable[[random.Random, DemonstrationsWarmStart], Iterator[Demonstration]]
+    """An endless stream that depends on the seeded generator alone, and shows no held-out task."""
+    questions: Callable[[random.Random, DemonstrationsWarmStart], Sequence[WarmStartQuestion]]
+    """Questions about as many held-out tasks as `DemonstrationsWarmStart.examined` says."""
+    measures: Mapping[str, str]
+    """Name of a score -> what its mean over the questions says, for people."""
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """How an environment's settings give demonstrations."""
+
+    parts: Callable[[Any], WarmStartParts | None]
+    """None where these settings give none."""
+    needs: str
+    """The settings that give some, such as `format: short`."""
+    exclude: frozenset[str] = frozenset()
+    """Settings that the demonstrations do not depend on; runs that differ in them share the checkpoint."""
+
+    def shown(self, settings: PluginSettings) -> PluginSettings:
+        """The settings that the demonstrations depend on; all others at their defaults."""
+        fields = type(settings).model_fields
+        return settings.model_copy(update={name: fields[name].get_default() for name in self.exclude})
