@@ -95,7 +95,9 @@ def test_what_games_share_counts_for_each_of_them(tmp_path: Path, monkeypatch: p
     before = [plugin_fingerprints([game]) for game in games]
     copy = copied(package, tmp_path, monkeypatch)
     shown = copy / "game.py"
-    shown.write_text(shown.read_text(encoding="utf-8").replace("game.reset()", "game.reset(), 1"))
+    shown.write_text(
+        shown.read_text(encoding="utf-8").replace("game.step(text).done", "game.step(text).reward")
+    )
     assert [plugin_fingerprints([game]) for game in games] == before
     rules = copy / "game.py"
     rules.write_text(rules.read_text(encoding="utf-8").replace("reward=result.reward", "reward=1.0"))
