@@ -149,9 +149,9 @@ def play(count: int) -> float:
     from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
     from erl_pipeline.environments.interface import Task
     from erl_pipeline.environments.threads import in_threads
+    from erl_pipeline.episodes.context import EpisodeLimits, Provenance, RoleLimits
     from erl_pipeline.episodes.dialogue import ChatTokenizer
     from erl_pipeline.episodes.play import ConcurrentSampling, EpisodeSetup, play_episodes
-    from erl_pipeline.episodes.rows import EpisodeLimits, Provenance, RoleLimits
     from erl_pipeline.policies.pretrained import load_tokenizer
 
     tokenizer = load_tokenizer(SMOLLM2)

@@ -165,7 +165,7 @@ class Extractor:
         Args:
             texts: the texts in the answer; None where it is ill-formed.
         """
-        from erl_pipeline.episodes.rows import group_id
+        from erl_pipeline.episodes.context import group_id
         from storage.tables.trajectories import Trajectory
 
         dialogue = answer.dialogue

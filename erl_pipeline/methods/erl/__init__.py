@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from erl_pipeline.config.memory import RetrievalSettings
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.prompt_format import PromptFormat
-    from erl_pipeline.episodes.context import EpisodeProtocol
-    from erl_pipeline.episodes.rows import RoleLimits
+    from erl_pipeline.episodes.context import EpisodeProtocol, RoleLimits
 
 
 def _open_episode(
@@ -54,7 +53,7 @@ def _open_episode(
 
 
 def _role_limits(settings: ErlEpisodeSettings, sampling: SamplingConfig) -> Mapping[str, RoleLimits]:
-    from erl_pipeline.episodes.rows import RoleLimits
+    from erl_pipeline.episodes.context import RoleLimits
 
     def of_role(own: RoleSampling) -> RoleLimits:
         return RoleLimits(

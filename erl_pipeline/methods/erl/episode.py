@@ -12,11 +12,10 @@ from erl_pipeline.config.templates import render
 from erl_pipeline.environments.messages import Message, opening
 from erl_pipeline.environments.prompt_format import AttemptReport, PromptFormat, report_values
 from erl_pipeline.episodes.attempt import Attempt, Opening, play_attempt, rewarded
-from erl_pipeline.episodes.context import EpisodeContext, TurnKey
+from erl_pipeline.episodes.context import EpisodeContext, Outcome, TurnKey, trajectory
 from erl_pipeline.episodes.dialogue import Dialogue
 from erl_pipeline.episodes.judge import AskJudge, judge
 from erl_pipeline.episodes.roles import JUDGE
-from erl_pipeline.episodes.rows import Outcome, trajectory
 from erl_pipeline.methods.erl.settings import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT
 from storage.tables.trajectories import FREE, Trajectory
 
