@@ -4,7 +4,7 @@ one, and the warm start of a pretrained one."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
@@ -68,19 +68,17 @@ class TinyParts:
     prompt are not demonstrated, whatever `ColdStartConfig.retries` says."""
 
 
-def _no_parts(settings: Any) -> TinyParts | None:
-    return None
-
-
-def _no_experience(settings: Any) -> ExperienceFormat | None:
-    return None
+def with_defaults(settings: SettingsT, names: Iterable[str]) -> SettingsT:
+    """The settings with these at their defaults."""
+    fields = type(settings).model_fields
+    return settings.model_copy(update={name: fields[name].get_default() for name in names})
 
 
 @dataclass(frozen=True)
 class TinyPlayer(Generic[SettingsT]):
     """How an environment's settings give the parts of a tiny policy; the defaults give none."""
 
-    parts: Callable[[SettingsT], TinyParts | None] = _no_parts
+    parts: Callable[[SettingsT], TinyParts | None] = lambda settings: None
     """What the cold start needs; None where these settings have no form for a tiny policy."""
     needs: str = field(default="", metadata=NO_BYTES)
     """The settings with which `parts` gives something, such as `format: compact`."""
@@ -88,10 +86,10 @@ class TinyPlayer(Generic[SettingsT]):
     """Settings that the cold start does not depend on; runs that differ in them share its checkpoint."""
     view: Callable[[SettingsT], SettingsT] | None = None
     """The settings that the cold start depends on, where `exclude` cannot say it."""
-    extractor: Callable[[SettingsT], TinyParts | None] = _no_parts
+    extractor: Callable[[SettingsT], TinyParts | None] = lambda settings: None
     """What the cold start of a tiny model that extracts experience needs; its prompts are those of
     `experience`. None where these settings have no form for such a model."""
-    experience: Callable[[SettingsT], ExperienceFormat | None] = _no_experience
+    experience: Callable[[SettingsT], ExperienceFormat | None] = lambda settings: None
     """How a model that extracts experience from episodes is asked, in the environment's own words; None: the
     method's templates, as chat."""
 
@@ -99,8 +97,7 @@ class TinyPlayer(Generic[SettingsT]):
         """The settings that the cold start depends on; all others at their defaults."""
         if self.view is not None:
             return self.view(settings)
-        fields = type(settings).model_fields
-        return settings.model_copy(update={name: fields[name].get_default() for name in self.exclude})
+        return with_defaults(settings, self.exclude)
 
     def require(self, settings: SettingsT) -> TinyParts:
         """The parts for the cold start. Raises `ValueError` where these settings give none."""
@@ -145,5 +142,4 @@ class WarmStart:
 
     def shown(self, settings: PluginSettings) -> PluginSettings:
         """The settings that the demonstrations depend on; all others at their defaults."""
-        fields = type(settings).model_fields
-        return settings.model_copy(update={name: fields[name].get_default() for name in self.exclude})
+        return with_defaults(settings, self.exclude)

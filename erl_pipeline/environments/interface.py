@@ -108,6 +108,7 @@ class Environment(Protocol):
         ...
 
 
+Split = Literal["training", "held_out", "test"]
 KeptSplit = Literal["held-out", "test"]
 FindSplit = Callable[[Mapping[str, Any]], KeptSplit | None]
 """From a payload to the split that keeps its problem from training; None where none does. It must take any
@@ -119,23 +120,11 @@ def payload_key(payload: Mapping[str, Any]) -> str:
     return json.dumps(payload, sort_keys=True)
 
 
-def _no_test_tasks(settings: Any, seed: int) -> Sequence[Task]:
-    return ()
-
-
-def _nothing_left_out(settings: Any) -> Sequence[str]:
-    return ()
-
-
-def _quick(settings: Any) -> bool:
-    return True
-
-
 @dataclass(frozen=True)
 class Splits(Generic[SettingsT]):
     """Tasks beside the training and held-out ones, and what keeps the splits apart; all of it is optional."""
 
-    test_tasks: Callable[[SettingsT, int], Sequence[Task]] = _no_test_tasks
+    test_tasks: Callable[[SettingsT, int], Sequence[Task]] = lambda settings, seed: ()
     """The tasks of a third split, which `compare` alone reports on: none of them equals a training or a
     held-out task, so that no setting was tuned on them. The number is the run's seed. Empty where these
     settings give no such split."""
@@ -155,13 +144,13 @@ class Splits(Generic[SettingsT]):
     from_file: Callable[[SettingsT, int, Path], Sequence[Task]] | None = None
     """The tasks of a file; the number is the run's seed. Raises `InputError` naming the file, the line and
     what is wrong."""
-    left_out: Callable[[SettingsT], Sequence[str]] = field(default=_nothing_left_out, metadata=NO_BYTES)
+    left_out: Callable[[SettingsT], Sequence[str]] = field(default=lambda settings: (), metadata=NO_BYTES)
     """What of the files in these settings is no task, a sentence for each reason with number and names, for
     people. Raises `InputError` for bad files."""
     difficulty: Callable[[SettingsT, Task], float] | None = None
     """How hard a task is: the larger the number, the harder the task, such as the moves of its shortest
     solution. Only the order of the numbers counts. None where the environment cannot tell."""
-    quick_to_list: Callable[[SettingsT], bool] = field(default=_quick, metadata=NO_BYTES)
+    quick_to_list: Callable[[SettingsT], bool] = field(default=lambda settings: True, metadata=NO_BYTES)
     """Whether the training and held-out tasks are listed in seconds. `config check`, `plan` and the start of
     `train` then list them, so that too few or wrong ones are found before anything is trained."""
 
@@ -184,26 +173,20 @@ class BuiltFiles:
     """As `EnvironmentPlugin.open`, with the folder that was built. It may change nothing in the folder."""
 
 
-def _no_files(settings: Any) -> Mapping[str, Path]:
-    return {}
-
-
-def _no_packages(settings: Any) -> Sequence[str]:
-    return ()
-
-
 @dataclass(frozen=True)
 class Dependencies(Generic[SettingsT]):
     """Files and packages that decide what happens; all of it is optional."""
 
-    files: Callable[[SettingsT], Mapping[str, Path]] = _no_files
+    files: Callable[[SettingsT], Mapping[str, Path]] = lambda settings: {}
     """Setting that names a file -> that file. Identity has the file's digest instead of the setting."""
     built_files: BuiltFiles | None = None
     """Files that are built once and that episodes are opened with, by `built_files.open` instead of
     `EnvironmentPlugin.open`; None where there are none."""
     packages: tuple[str, ...] = field(default=(), metadata=NO_BYTES)
     """Further packages whose code decides what happens, such as a game's rules; its own always counts."""
-    used_packages: Callable[[SettingsT], Sequence[str]] = field(default=_no_packages, metadata=NO_BYTES)
+    used_packages: Callable[[SettingsT], Sequence[str]] = field(
+        default=lambda settings: (), metadata=NO_BYTES
+    )
     """As `packages`, but for packages that depend on the settings, such as that of the scorer they name."""
     extra: str = field(default="", metadata=NO_BYTES)
     """The extra of its distribution that the environment needs, such as `reasoning-gym` for
@@ -224,14 +207,6 @@ class GoldAnswers(Generic[SettingsT]):
     one of them gets less than reward 1. None where the environment has none to offer."""
 
 
-def _no_prompts(settings: Any) -> PromptFormat | None:
-    return None
-
-
-def _for_any_template(settings: Any, knows_tools: bool) -> Any:
-    return settings
-
-
 @dataclass(frozen=True)
 class EpisodeTraits(Generic[SettingsT]):
     """How episodes of an environment go; all of it is optional."""
@@ -241,7 +216,7 @@ class EpisodeTraits(Generic[SettingsT]):
     repeated byte for byte. `waiting`: steps take as long as they take; no episode waits for another's."""
     mean_metrics: frozenset[str] = frozenset()
     """Metrics of turns whose mean over an attempt's turns is kept; for all others the sum is kept."""
-    for_template: Callable[[SettingsT, bool], SettingsT] = _for_any_template
+    for_template: Callable[[SettingsT, bool], SettingsT] = lambda settings, knows_tools: settings
     """The settings for the episodes of a policy. The second argument: whether its chat template knows tools,
     which means that it shows them and has them called as `erl_pipeline.environments.messages` reads calls.
     Raises `InputError` where the settings ask for tools that the policy cannot be given."""
@@ -288,7 +263,7 @@ class EnvironmentPlugin(Generic[SettingsT]):
     the beginning of the same list."""
     open: Callable[[SettingsT, Task], Environment]
     """A fresh environment for the attempts of one episode."""
-    prompts: Callable[[SettingsT], PromptFormat | None] = _no_prompts
+    prompts: Callable[[SettingsT], PromptFormat | None] = lambda settings: None
     """Prompts that go with the environment's own rendering; None: the method's templates, as chat."""
     splits: Splits[SettingsT] = field(default_factory=Splits)
     dependencies: Dependencies[SettingsT] = field(default_factory=Dependencies)

@@ -263,7 +263,11 @@ def require_room(setup: EpisodeSetup, tasks: Sequence[Task]) -> None:
     if setup.timing == "waiting":
         return
     looked_at = nlargest(_LOOKED_AT, tasks, key=lambda task: len(json.dumps(dict(task.payload))))
-    lengths = asyncio.run(_lengths(setup, looked_at))
+
+    async def measured() -> list[int]:
+        return [await _length(setup, task) for task in looked_at]
+
+    lengths = asyncio.run(measured())
     longest = max(range(len(lengths)), key=lengths.__getitem__, default=None)
     if longest is None or lengths[longest] < setup.limits.context_length:
         return
@@ -272,10 +276,6 @@ def require_room(setup: EpisodeSetup, tasks: Sequence[Task]) -> None:
         f"context holds {setup.limits.context_length}; it is the longest of {len(tasks)} tasks. Remove it "
         "and others like it, or use a longer context"
     )
-
-
-async def _lengths(setup: EpisodeSetup, tasks: Sequence[Task]) -> list[int]:
-    return [await _length(setup, task) for task in tasks]
 
 
 async def _length(setup: EpisodeSetup, task: Task) -> int:

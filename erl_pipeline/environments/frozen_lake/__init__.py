@@ -45,7 +45,11 @@ ENVIRONMENT = EnvironmentPlugin(
     ),
     dependencies=Dependencies[FrozenLakeConfig](
         files=settings_files,
-        packages=("erl_pipeline.environments.grid_games", "erl_pipeline.environments.prompt_format"),
+        packages=(
+            "erl_pipeline.environments.grid_games",
+            "erl_pipeline.environments.prompt_format",
+            "erl_pipeline.environments.tasks",
+        ),
     ),
     tiny=TinyPlayer(
         parts=TINY.parts,

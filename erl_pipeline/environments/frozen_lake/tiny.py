@@ -7,11 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.environments.demonstrations import Demonstration, TinyParts
-from erl_pipeline.environments.frozen_lake.game import (
-    FrozenLakeBoard,
-    FrozenLakeWorld,
-    make_game,
-)
+from erl_pipeline.environments.frozen_lake.game import FrozenLakeBoard, FrozenLakeWorld, make_game
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.tasks import TASKS, realm_words
 from erl_pipeline.environments.grid_games.boards import DIRECTIONS, Direction

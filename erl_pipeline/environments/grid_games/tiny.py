@@ -166,14 +166,6 @@ def _cells(config: GridSettings) -> int:
     return rows * columns
 
 
-def _no_names(config: GridSettings) -> Sequence[str]:
-    return ()
-
-
-def _no_examinations(config: GridSettings) -> Sequence[Examination]:
-    return ()
-
-
 @dataclass(frozen=True)
 class TinyGrid(Generic[ConfigT, BoardT, StateT]):
     """A game in the compact form: its words, and demonstrations of it."""
@@ -186,9 +178,9 @@ class TinyGrid(Generic[ConfigT, BoardT, StateT]):
     """The words besides cells, directions, symbols and action words."""
     observed: Callable[[ConfigT], int]
     """Words of the first observation besides the cells."""
-    names: Callable[[ConfigT], Sequence[str]] = _no_names
+    names: Callable[[ConfigT], Sequence[str]] = lambda config: ()
     """The names of worlds, if they have any."""
-    examinations: Callable[[ConfigT], Sequence[Examination]] = _no_examinations
+    examinations: Callable[[ConfigT], Sequence[Examination]] = lambda config: ()
     """Skills besides reflecting that the cold start should teach."""
 
     def random_world(self, stream: random.Random, config: ConfigT) -> World[Any]:

@@ -36,6 +36,7 @@ ENVIRONMENT = EnvironmentPlugin(
     ),
     dependencies=Dependencies(
         files=_files,
+        packages=("erl_pipeline.environments.tasks",),
         built_files=BuiltFiles(
             settings=index.index_settings, build=index.build, open=environment.open_with_index
         ),

@@ -106,7 +106,8 @@ class HotpotQA:
             metrics["exact_match"] = float(verdict is not None and verdict.exact)
             metrics["f1"] = 0.0 if verdict is None else verdict.f1
         else:
-            messages[-1] = _with_line(messages[-1], self._turns_left())
+            left = turns_left(self._config.max_turns - len(record.turns))
+            messages[-1] = {**messages[-1], "content": f"{messages[-1]['content']}\n{left}"}
         return Transition(
             messages=messages,
             reward=0.0 if verdict is None else self._reward(verdict),
@@ -146,19 +147,12 @@ class HotpotQA:
         elif len(record.turns) >= self._config.max_turns:
             record.ending = "turns_used"
 
-    def _turns_left(self) -> str:
-        return turns_left_as_text(self._config.max_turns - len(self._record.turns))
-
     def _reward(self, verdict: Verdict) -> float:
         return verdict.f1 if self._config.reward == "f1" else float(verdict.exact)
 
 
 def _told(action: Search | BadCall, content: str) -> Message:
     return user_message(content) if action.call is None else tool_message(action.call, content)
-
-
-def _with_line(message: Message, line: str) -> Message:
-    return {**message, "content": f"{message['content']}\n{line}"}
 
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -235,7 +229,7 @@ def pages_as_text(pages: Sequence[Passage], characters: int) -> str:
     )
 
 
-def turns_left_as_text(left: int) -> str:
+def turns_left(left: int) -> str:
     """How many turns are left, as the last line of a message."""
     return f"{left} turns are left." if left > 1 else LAST_TURN
 

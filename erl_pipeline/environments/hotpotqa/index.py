@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from erl_pipeline.environments.demonstrations import with_defaults
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig, SearchMode
 from erl_pipeline.environments.hotpotqa.tasks import (
     Passage,
@@ -231,13 +232,12 @@ _BUILT_FROM = frozenset(
 
 def index_settings(config: HotpotQAConfig) -> HotpotQAConfig:
     """The settings that the index depends on, all others at their defaults."""
-    fields = HotpotQAConfig.model_fields
-    others = {name: each.get_default() for name, each in fields.items() if name not in _BUILT_FROM}
+    kept = _BUILT_FROM
     if config.search == "full_text":
-        others |= {name: fields[name].get_default() for name in ("embedding_model", "embedded_characters")}
-    else:
-        others["search"] = "hybrid"  # The same index answers a search by vector alone.
-    return config.model_copy(update=others)
+        kept = kept - {"embedding_model", "embedded_characters"}
+    settings = with_defaults(config, HotpotQAConfig.model_fields.keys() - kept)
+    # The same index answers a hybrid search and one by vector alone.
+    return settings if config.search == "full_text" else settings.model_copy(update={"search": "hybrid"})
 
 
 def build(config: HotpotQAConfig, folder: Path, embedders: Embedders) -> Mapping[str, int]:

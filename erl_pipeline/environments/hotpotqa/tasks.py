@@ -7,14 +7,13 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
-from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
+from erl_pipeline.environments.interface import FindSplit, Split, Task
 from erl_pipeline.environments.scorers.texts import reading_key
+from erl_pipeline.environments.tasks import KEPT, file_text, filled_text, json_lines, with_keys
 from storage.errors import InputError
-
-Split = Literal["training", "held_out", "test"]
 
 
 def training_tasks(config: HotpotQAConfig, seed: int) -> list[Task]:
@@ -47,10 +46,9 @@ def question_key(payload: Mapping[str, Any]) -> str:
 
 def kept_split(config: HotpotQAConfig, seed: int) -> FindSplit:
     """Tells whether a question is kept from training. The run's seed changes nothing."""
-    kept: dict[str, KeptSplit] = {}
-    splits: tuple[tuple[Split, KeptSplit], ...] = (("held_out", "held-out"), ("test", "test"))
-    for split, name in splits:
-        kept.update((question_key(task.payload), name) for task in _tasks(config, split))
+    kept = {
+        question_key(task.payload): name for split, name in KEPT.items() for task in _tasks(config, split)
+    }
     return lambda payload: kept.get(question_key(payload))
 
 
@@ -137,7 +135,7 @@ def read_questions(path: Path) -> list[HotpotQuestion]:
     Raises `InputError` naming the file, the place of the question in the list and what is wrong with it.
     """
     try:
-        records = json.loads(_text(path))
+        records = json.loads(file_text(path, "question file"))
     except (ValueError, RecursionError) as error:
         raise InputError(f"question file {path} is not JSON: {error}") from error
     if not isinstance(records, list) or not records:
@@ -146,7 +144,7 @@ def read_questions(path: Path) -> list[HotpotQuestion]:
     places: dict[str, int] = {}
     for number, record in enumerate(records, start=1):
         try:
-            question = _question(record)
+            question = _question(with_keys(record, _KEYS))
             if question.question_id in places:
                 raise ValueError(
                     f"_id {question.question_id!r} is already that of question {places[question.question_id]}"
@@ -160,18 +158,12 @@ def read_questions(path: Path) -> list[HotpotQuestion]:
 
 def read_passages(path: Path) -> list[Passage]:
     """The pages of a file of JSON lines. Raises `InputError` naming the file and the line."""
-    passages = []
-    for number, line in enumerate(_text(path).split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-            if not isinstance(record, dict):
-                raise ValueError("needed: an object with title and text")
-            passages.append(Passage(_line(record, "title"), _words(record, "text")))
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"passage file {path}, line {number}: {error}") from error
-    return passages
+
+    def parse(number: int, record: dict[str, Any]) -> Passage:
+        title, text = (filled_text(key, record[key]) for key in ("title", "text"))
+        return Passage(" ".join(title.split()), text)
+
+    return [passage for _, passage in json_lines(path, "passage file", ("title", "text"), parse)]
 
 
 def different_passages(questions: Iterable[HotpotQuestion], further: Iterable[Passage] = ()) -> list[Passage]:
@@ -180,28 +172,16 @@ def different_passages(questions: Iterable[HotpotQuestion], further: Iterable[Pa
     return list(dict.fromkeys([*of_contexts, *further]))
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text (byte {error.start})") from error
-
-
-def _question(record: Any) -> HotpotQuestion:
-    missing = [key for key in _KEYS if not isinstance(record, dict) or key not in record]
-    if missing:
-        raise ValueError(f"{', '.join(missing)} missing; needed: an object with {', '.join(_KEYS)}")
+def _question(record: Mapping[str, Any]) -> HotpotQuestion:
     context = _context(record["context"])
     return HotpotQuestion(
-        question_id=_words(record, "_id"),
-        question=_words(record, "question"),
-        answer=_words(record, "answer"),
+        question_id=filled_text("_id", record["_id"]),
+        question=filled_text("question", record["question"]),
+        answer=filled_text("answer", record["answer"]),
         supporting=_supporting(record["supporting_facts"], {passage.title for passage in context}),
         context=context,
-        kind=_words(record, "type"),
-        level=_words(record, "level"),
+        kind=filled_text("type", record["type"]),
+        level=filled_text("level", record["level"]),
     )
 
 
@@ -234,14 +214,3 @@ def _supporting(value: Any, titles: set[str]) -> tuple[str, ...]:
         if title not in titles:
             raise ValueError(f"supporting_facts: the context has no page {title!r}")
     return found
-
-
-def _words(record: Mapping[str, Any], key: str) -> str:
-    value = record.get(key)
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{key}: {value!r}; allowed is a text that is not empty")
-    return value.strip()
-
-
-def _line(record: Mapping[str, Any], key: str) -> str:
-    return " ".join(_words(record, key).split())

@@ -26,6 +26,10 @@ ENVIRONMENT = EnvironmentPlugin(
         kept_split=tasks.kept_split,
         from_file=tasks.tasks_from_file,
     ),
-    dependencies=Dependencies(files=tasks.files, used_packages=_scorer_packages),
+    dependencies=Dependencies(
+        files=tasks.files,
+        packages=("erl_pipeline.environments.single_turn", "erl_pipeline.environments.tasks"),
+        used_packages=_scorer_packages,
+    ),
     gold_answers=GoldAnswers(environment.gold_answer, environment.wrong_answers),
 )

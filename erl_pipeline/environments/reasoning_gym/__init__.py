@@ -17,6 +17,9 @@ ENVIRONMENT = EnvironmentPlugin(
         task_key=tasks.question_key,
         kept_split=tasks.kept_split,
     ),
-    dependencies=Dependencies(extra="reasoning-gym"),
+    dependencies=Dependencies(
+        packages=("erl_pipeline.environments.single_turn", "erl_pipeline.environments.tasks"),
+        extra="reasoning-gym",
+    ),
     gold_answers=GoldAnswers(environment.gold_answer),
 )

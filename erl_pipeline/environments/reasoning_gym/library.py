@@ -4,7 +4,6 @@ so that every answer gets a score."""
 from __future__ import annotations
 
 import ast
-import importlib.metadata
 import json
 import re
 import tomllib
@@ -16,17 +15,16 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
+from erl_pipeline.environments.tasks import require_version
 from storage.errors import ConfigError
 
 VERSION = "0.1.25"
 """The list of qualified datasets is for this version; another version may score differently."""
 
-_INSTALL = "pip install 'erl-pipeline[reasoning-gym]'"
-
 
 def dataset(name: str, config: Mapping[str, Any], *, size: int, seed: int) -> Any:
     """A dataset of the library. Raises `ConfigError` where the package is missing or refuses `config`."""
-    _require_library()
+    require_version("reasoning-gym", VERSION)
     import reasoning_gym
 
     try:
@@ -44,19 +42,6 @@ def scorer(name: str, config: Mapping[str, Any]) -> Any:
 @lru_cache(maxsize=128)
 def _scorer(name: str, config: str) -> Any:
     return dataset(name, json.loads(config), size=1, seed=0)
-
-
-@lru_cache(maxsize=1)
-def _require_library() -> None:
-    try:
-        version = importlib.metadata.version("reasoning-gym")
-    except importlib.metadata.PackageNotFoundError as error:
-        raise ConfigError(f"environment: reasoning-gym is not installed: {_INSTALL}") from error
-    if version != VERSION:
-        raise ConfigError(
-            f"environment: reasoning-gym {version} is installed, but the list of tasks that can be trained "
-            f"on is for {VERSION}: {_INSTALL}"
-        )
 
 
 LIST = "qualified.toml"

@@ -17,18 +17,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
-from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
+from erl_pipeline.environments.interface import FindSplit, KeptSplit, Split, Task
 from erl_pipeline.environments.reasoning_gym.library import dataset, known_answer, score
 from erl_pipeline.environments.reasoning_gym.settings import ReasoningGymConfig
+from erl_pipeline.environments.tasks import KEPT, hashed_split
 from storage.errors import ConfigError, InputError, PipelineError
-
-Split = Literal["training", "held_out", "test"]
 
 _CHUNK = 64
 _MOST_WITHOUT_NEW = 32 * _CHUNK
-_QUARTERS: tuple[Split, ...] = ("training", "training", "held_out", "test")
 
 
 @dataclass(frozen=True)
@@ -41,13 +39,6 @@ class EntryRequest:
     split: Split
     count: int
     third: bool
-
-
-def split_of(question: str, third: bool) -> Split:
-    """The split of a question, whichever seed it came from: half of all questions are trained on, a quarter
-    is held out, and a quarter is for the test, or is trained on too where there is no test split."""
-    split = _QUARTERS[hashlib.sha256(question.encode()).digest()[0] % len(_QUARTERS)]
-    return "training" if split == "test" and not third else split
 
 
 def generate(requests: Sequence[EntryRequest]) -> list[list[dict[str, Any]]]:
@@ -88,7 +79,7 @@ def _of_split(request: EntryRequest) -> Iterator[dict[str, Any]]:
                 f"only {given} with different questions were found; ask for fewer, or change its config"
             )
         question = entry["question"]
-        if question in seen or split_of(question, request.third) != request.split:
+        if question in seen or hashed_split(question, test=request.third) != request.split:
             continue
         seen.add(question)
         if _is_scored_right(request, entry):
@@ -154,13 +145,12 @@ def question_key(payload: Mapping[str, Any]) -> str:
 
 def kept_split(settings: ReasoningGymConfig, seed: int) -> FindSplit:
     """Tells whether a question of the datasets is kept from training. The run's seed changes nothing."""
-    kept: dict[Split, KeptSplit] = {"held_out": "held-out", "test": "test"}
 
     def find(payload: Mapping[str, Any]) -> KeptSplit | None:
         question = question_key(payload)
         if not question or str(payload.get("dataset")) not in settings.tasks:
             return None
-        return kept.get(split_of(question, settings.test_tasks is not None))
+        return KEPT.get(hashed_split(question, test=settings.test_tasks is not None))
 
     return find
 

@@ -45,7 +45,8 @@ ENVIRONMENT = EnvironmentPlugin(
         quick_to_list=_quick_to_list,
     ),
     dependencies=Dependencies[SokobanConfig](
-        files=settings_files, packages=("erl_pipeline.environments.grid_games",)
+        files=settings_files,
+        packages=("erl_pipeline.environments.grid_games", "erl_pipeline.environments.tasks"),
     ),
     tiny=TinyPlayer(
         parts=TINY.parts,

@@ -20,12 +20,7 @@ from erl_pipeline.environments.grid_games.game import (
 from erl_pipeline.environments.grid_games.hidden_words import World, stored_world
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.pictures import Cell, Picture
-from erl_pipeline.environments.sokoban.board import (
-    Deadlock,
-    SokobanBoard,
-    State,
-    deadlocks,
-)
+from erl_pipeline.environments.sokoban.board import Deadlock, SokobanBoard, State, deadlocks
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
 
 START = "start"

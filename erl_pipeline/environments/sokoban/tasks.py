@@ -10,7 +10,7 @@ from pathlib import Path
 
 from erl_pipeline.environments.grid_games.boards import DIRECTIONS, Direction
 from erl_pipeline.environments.grid_games.hidden_words import turns_of
-from erl_pipeline.environments.grid_games.tasks import BoardTask, Entry, GridTasks, numbered_lines
+from erl_pipeline.environments.grid_games.tasks import BoardTask, Entry, GridTasks
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.sokoban.board import (
     NeedsMoreMoves,
@@ -25,6 +25,7 @@ from erl_pipeline.environments.sokoban.board import (
 )
 from erl_pipeline.environments.sokoban.game import SokobanSymbols
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
+from erl_pipeline.environments.tasks import file_text
 from storage.errors import InputError
 
 
@@ -110,7 +111,8 @@ TASKS = SokobanTasks()
 
 def _levels(path: Path) -> Iterator[_Level]:
     level: _Level | None = None
-    for number, line in [*numbered_lines(path), (0, "")]:
+    lines = file_text(path, "task file").split("\n")
+    for number, line in [*enumerate(lines, start=1), (0, "")]:
         if line.startswith(";"):
             if level is not None:
                 yield level

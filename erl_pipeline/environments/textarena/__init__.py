@@ -17,5 +17,5 @@ ENVIRONMENT = EnvironmentPlugin(
         task_key=environment.start_key,
         kept_split=environment.kept_split,
     ),
-    dependencies=Dependencies(extra="textarena"),
+    dependencies=Dependencies(packages=("erl_pipeline.environments.tasks",), extra="textarena"),
 )

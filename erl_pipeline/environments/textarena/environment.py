@@ -3,7 +3,6 @@ and a reward at its end."""
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -11,8 +10,9 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.environments.interface import FindSplit, KeptSplit, Observation, Task, Transition
+from erl_pipeline.environments.interface import FindSplit, KeptSplit, Observation, Split, Task, Transition
 from erl_pipeline.environments.messages import AssistantTurn, ToolSchema, user_message
+from erl_pipeline.environments.tasks import KEPT, hashed_split
 from erl_pipeline.environments.textarena.library import Ending, Game, Said, games, require_qualified
 from storage.errors import ConfigError
 
@@ -44,15 +44,11 @@ class TextArenaConfig(PluginSettings):
         return game
 
 
-Split = Literal["training", "held_out", "test"]
-
-_QUARTERS: tuple[Split, ...] = ("training", "training", "held_out", "test")
 _ASKED_BY: dict[Split, str] = {
     "training": "environment.training_tasks",
     "held_out": "evaluation.tasks",
     "test": "environment.test_tasks",
 }
-_KEPT: dict[Split, KeptSplit] = {"held_out": "held-out", "test": "test"}
 _TRIES_WITHOUT_NEW = 1_000
 
 
@@ -83,7 +79,7 @@ def kept_split(settings: TextArenaConfig, seed: int) -> FindSplit:
         start = payload.get("start")
         if payload.get("game") != settings.game or not isinstance(start, str):
             return None
-        return _KEPT.get(_split_of(start, settings.test_tasks is not None))
+        return KEPT.get(hashed_split(start, test=settings.test_tasks is not None))
 
     return find
 
@@ -93,13 +89,6 @@ def start_of(game: Game, name: str, seed: int) -> str:
     game.begin(seed)
     digest = game.state_digest()
     return f"{digest}-{seed}" if name in games().drawn_in_play else digest
-
-
-def _split_of(start: str, third: bool) -> Split:
-    """Half of all beginnings are trained on, a quarter is held out, and a quarter is for the test, or is
-    trained on too where there is no test split."""
-    split = _QUARTERS[hashlib.sha256(start.encode()).digest()[0] % len(_QUARTERS)]
-    return "training" if split == "test" and not third else split
 
 
 def _tasks(settings: TextArenaConfig, split: Split, count: int) -> list[Task]:
@@ -119,7 +108,7 @@ def _tasks(settings: TextArenaConfig, split: Split, count: int) -> list[Task]:
                 f"{_ASKED_BY[split]}: {count} tasks of {settings.game} are asked for, but only {len(found)} "
                 "different beginnings were found; ask for fewer"
             )
-        if start in found or _split_of(start, settings.test_tasks is not None) != split:
+        if start in found or hashed_split(start, test=settings.test_tasks is not None) != split:
             continue
         if start_of(game, settings.game, seed) != start:
             raise ConfigError(

@@ -154,5 +154,5 @@ def test_further_pages_are_json_lines_and_equal_pages_are_one(tmp_path: Path) ->
     titles = [page.title for page in different_passages(questions, read_passages(file))]
     assert titles == ["River Ode", "Holm Castle", "Bragg", "Oslo"]
     file.write_text('{"title": "Oslo"}')
-    with pytest.raises(InputError, match="line 1: text: None; allowed is a text that is not empty"):
+    with pytest.raises(InputError, match="line 1: text missing; needed: an object with title, text"):
         read_passages(file)

@@ -134,6 +134,7 @@ def test_files_of_parts_are_known_by_their_content(tmp_path: Path) -> None:
         "erl_pipeline.environments.frozen_lake",
         "erl_pipeline.environments.grid_games",
         "erl_pipeline.environments.prompt_format",
+        "erl_pipeline.environments.tasks",
     }
     identity: Any = environment_identity(with_file)
     assert identity.parts["small"].environment.task_file is None

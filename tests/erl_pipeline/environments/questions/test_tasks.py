@@ -56,7 +56,7 @@ def test_of_gsm8k_what_follows_the_mark_is_the_answer(tmp_path: Path) -> None:
         ("[]", "question, answer missing; needed: an object with question and answer"),
         ('{"question": "Why?"}', "answer missing"),
         ('{"question": " ", "answer": "x"}', "question: ' '; allowed is a text that is not empty"),
-        ('{"question": "Why?", "answer": true}', "answer: 'True'; allowed is a text"),
+        ('{"question": "Why?", "answer": true}', "answer: True; allowed is a text"),
         ('{"question": "Why?", "answer": ["x"]}', "answer: .*; allowed is a text"),
         ('{"question": "Why?", "answer": NaN}', "NaN is no JSON number"),
         ('{"question": "Why?", "answer": "x", "id": ""}', "id: ''; allowed is a text"),

@@ -8,7 +8,8 @@ import pytest
 from erl_pipeline.environments.reasoning_gym import ENVIRONMENT, library
 from erl_pipeline.environments.reasoning_gym.library import score
 from erl_pipeline.environments.reasoning_gym.settings import ReasoningGymConfig
-from erl_pipeline.environments.reasoning_gym.tasks import EntryRequest, entries_of, generate, split_of
+from erl_pipeline.environments.reasoning_gym.tasks import EntryRequest, entries_of, generate
+from erl_pipeline.environments.tasks import require_version
 from storage.errors import ConfigError
 
 SETTINGS = ReasoningGymConfig.model_validate(
@@ -73,13 +74,6 @@ def test_equal_requests_give_equal_entries_under_any_hash_seed(monkeypatch: pyte
         assert score("ransom_note", {}, entry, entry["answer"]).right
 
 
-def test_the_split_of_a_question_does_not_depend_on_where_it_came_from() -> None:
-    # SHA-256 of "a" begins with 0xca = 202, of "e" with 0x3f = 63, of "d" with 0x18 = 24: modulo 4 that is
-    # 2, 3 and 0.
-    assert [split_of(question, True) for question in "aed"] == ["held_out", "test", "training"]
-    assert [split_of(question, False) for question in "aed"] == ["held_out", "training", "training"]
-
-
 def test_other_seeds_and_splits_give_other_questions_and_a_smaller_count_the_beginning() -> None:
     def questions(**changes: object) -> list[str]:
         return [entry["question"] for entry in entries_of(request("leg_counting", count=20, **changes))]
@@ -104,14 +98,14 @@ def test_settings_that_the_dataset_refuses_are_told() -> None:
 
 
 def test_a_missing_extra_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    library._require_library.cache_clear()
+    require_version.cache_clear()
     monkeypatch.setattr(sys, "path", [])
     with pytest.raises(ConfigError, match=r"pip install 'erl-pipeline\[reasoning-gym\]'"):
         library.dataset("gcd", {}, size=1, seed=0)
 
 
 def test_another_version_of_the_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    library._require_library.cache_clear()
+    require_version.cache_clear()
     monkeypatch.setattr(library, "VERSION", "0.0.1")
-    with pytest.raises(ConfigError, match=r"is installed, but the list of tasks .* is for 0\.0\.1"):
+    with pytest.raises(ConfigError, match=r"is installed, but the list of what .* is for 0\.0\.1"):
         library.dataset("gcd", {}, size=1, seed=0)
