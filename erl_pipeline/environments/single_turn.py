@@ -61,18 +61,21 @@ class SingleTurnEnvironment:
     ) -> None:
         self.instructions = instructions
         self._prompt, self._score, self._trace = prompt, score, trace
-        self._reply, self._scored = "", ReplyScore(0.0, "")
+        self._reply = ""
+        self._scored: ReplyScore | None = None
 
     async def reset(self) -> Observation:
-        self._reply = ""
+        self._reply, self._scored = "", None
         return self._prompt
 
     async def step(self, turn: AssistantTurn) -> Transition:
         self._reply = turn.text
-        self._scored = await self._score(turn.text)
-        return Transition((), self._scored.reward, done=True, metrics=self._scored.metrics)
+        self._scored = scored = await self._score(turn.text)
+        return Transition((), scored.reward, done=True, metrics=scored.metrics)
 
     async def feedback(self) -> str:
+        if self._scored is None:
+            raise RuntimeError("the attempt is not over; there is no feedback yet")
         return self._scored.feedback
 
     def trace(self) -> str:

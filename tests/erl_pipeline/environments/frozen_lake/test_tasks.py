@@ -22,8 +22,8 @@ from erl_pipeline.environments.frozen_lake.tasks import (
     shortest_way,
 )
 from erl_pipeline.environments.frozen_lake.tiny import TINY
-from erl_pipeline.environments.grid_games.tasks import BoardTask, Split, split_of
-from erl_pipeline.environments.interface import Task
+from erl_pipeline.environments.grid_games.tasks import BoardTask, split_of
+from erl_pipeline.environments.interface import Split, Task
 from erl_pipeline.stages.tasks.held_out import KeptApart, refuse_held_out
 from storage.errors import ConfigError, InputError
 
