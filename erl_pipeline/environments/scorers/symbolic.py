@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from erl_pipeline.environments.scorers.expressions import latex_of, other_signs, uniform
-from erl_pipeline.environments.scorers.interface import Scored, Scorer, too_long
+from erl_pipeline.environments.scorers.interface import Scored, Scorer, up_to
 
 _LONGEST = 400  # characters; the parser's time grows with the square of the nesting
 _DEEPEST = 25
@@ -160,9 +160,7 @@ def _power(base: int, exponent: float) -> float:
     return power
 
 
-def _math(answer: str | None, payload: Mapping[str, Any]) -> float | Scored:
-    if answer is None or (long := too_long(answer, _LONGEST)):
-        return 0.0 if answer is None else long or 0.0
+def _math(answer: str, payload: Mapping[str, Any]) -> float | Scored:
     right = str(payload["answer"])
     if uniform(answer) == uniform(right):  # A right answer that math-verify cannot read is right too.
         return 1.0
@@ -199,7 +197,7 @@ def _check(payload: Mapping[str, Any]) -> None:
 
 
 math = Scorer(
-    _math,
+    up_to(_LONGEST, _math),
     _check,
     packages=("math_verify",),
     install="pip install 'erl-pipeline[math]'",

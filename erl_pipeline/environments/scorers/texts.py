@@ -10,13 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from erl_pipeline.environments.scorers.interface import (
-    LONGEST_ANSWER,
-    Scored,
-    Scorer,
-    altered_numbers,
-    too_long,
-)
+from erl_pipeline.environments.scorers.interface import LONGEST_ANSWER, Scored, Scorer, altered_numbers, up_to
 
 _KEPT = ("<super>", "<sub>", "<fraction>")
 _UNSEEN = frozenset(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))  # variation selectors
@@ -77,20 +71,16 @@ def _without_marks(text: str) -> str:
     return text[1:] if begins else text
 
 
-def _exact(answer: str | None, payload: Mapping[str, Any]) -> float | Scored:
-    return too_long(answer) or float(answer is not None and normalised(answer) == _right(payload))
+def _exact(answer: str, payload: Mapping[str, Any]) -> float:
+    return float(normalised(answer) == _right(payload))
 
 
-def _contains(answer: str | None, payload: Mapping[str, Any]) -> float | Scored:
-    if answer is None or (long := too_long(answer)):
-        return 0.0 if answer is None else long or 0.0
+def _contains(answer: str, payload: Mapping[str, Any]) -> float:
     said, right = (f" {' '.join(_numbers_and_words(text))} " for text in (answer, str(payload["answer"])))
     return float(right in said)
 
 
-def _f1(answer: str | None, payload: Mapping[str, Any]) -> float | Scored:
-    if answer is None or (long := too_long(answer)):
-        return 0.0 if answer is None else long or 0.0
+def _f1(answer: str, payload: Mapping[str, Any]) -> float:
     said, right = Counter(_words(answer)), Counter(_words(str(payload["answer"])))
     shared = (said & right).total()
     return 2 * shared / (said.total() + right.total()) if shared else 0.0
@@ -132,7 +122,7 @@ def _has_words(payload: Mapping[str, Any]) -> None:
         raise ValueError(f"answer: {payload['answer']!r} has no word that could be compared")
 
 
-exact = Scorer(_exact, _has_text, bounded=True)
+exact = Scorer(up_to(LONGEST_ANSWER, _exact), _has_text, bounded=True)
 """1 where the normalised texts are equal."""
 
 
@@ -143,9 +133,9 @@ def _other_numbers(payload: Mapping[str, Any]) -> list[str]:
     return [wrong for wrong in altered_numbers(payload) if wrong.isdigit() and wrong != right]
 
 
-contains = Scorer(_contains, _has_words, wrong_answers=_other_numbers, bounded=True)
+contains = Scorer(up_to(LONGEST_ANSWER, _contains), _has_words, wrong_answers=_other_numbers, bounded=True)
 """1 where the given answer has the words of the right one, in a row."""
-f1 = Scorer(_f1, _has_words, wrong_answers=_other_numbers, bounded=True)
+f1 = Scorer(up_to(LONGEST_ANSWER, _f1), _has_words, wrong_answers=_other_numbers, bounded=True)
 """The harmonic mean of precision and recall of the words."""
 
 
@@ -203,9 +193,7 @@ def read_number(text: str) -> Number | None:
     return Number(-value if parts["sign"] == "-" else value, parts["percent"] is not None)
 
 
-def _numeric(answer: str | None, payload: Mapping[str, Any]) -> float | Scored:
-    if answer is None or (long := too_long(answer, _LONGEST_NUMBER)):
-        return 0.0 if answer is None else long or 0.0
+def _numeric(answer: str, payload: Mapping[str, Any]) -> float | Scored:
     said, right = read_number(answer), _right_number(payload)
     if said is None:
         return Scored(0.0, "It is not a number, or holds more than one.")
@@ -236,5 +224,5 @@ def _has_number(payload: Mapping[str, Any]) -> None:
     _tolerance(payload)
 
 
-numeric = Scorer(_numeric, _has_number, bounded=True)
+numeric = Scorer(up_to(_LONGEST_NUMBER, _numeric), _has_number, bounded=True)
 """1 where both are the same number, to a millionth of it or to the task's own field `tolerance`."""
