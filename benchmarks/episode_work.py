@@ -28,7 +28,7 @@ from measurements import SMOLLM2, Column, Figures
 
 if TYPE_CHECKING:
     from erl_pipeline.engines.interface import Generation, GenerationRequest
-    from erl_pipeline.environments.hotpotqa.question_file import Passage
+    from erl_pipeline.environments.hotpotqa.tasks import Passage
     from erl_pipeline.episodes.context import EpisodeContext
     from storage.tables.trajectories import Trajectory
 
@@ -149,9 +149,9 @@ def play(count: int) -> float:
     from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
     from erl_pipeline.environments.interface import Task
     from erl_pipeline.environments.threads import in_threads
+    from erl_pipeline.episodes.context import EpisodeLimits, Provenance, RoleLimits
     from erl_pipeline.episodes.dialogue import ChatTokenizer
     from erl_pipeline.episodes.play import ConcurrentSampling, EpisodeSetup, play_episodes
-    from erl_pipeline.episodes.rows import EpisodeLimits, Provenance, RoleLimits
     from erl_pipeline.policies.pretrained import load_tokenizer
 
     tokenizer = load_tokenizer(SMOLLM2)
@@ -200,7 +200,7 @@ async def first_attempt(context: EpisodeContext) -> list[Trajectory]:
 
 def slow_search(query: str) -> list[Passage]:
     """A search that takes as long as one in a remote service."""
-    from erl_pipeline.environments.hotpotqa.question_file import Passage
+    from erl_pipeline.environments.hotpotqa.tasks import Passage
 
     time.sleep(TOOL_SECONDS)
     return [Passage("Bragg", f"A page about {query}. Its mayor is Anna Holm.")]

@@ -31,8 +31,8 @@ from typing import Any
 import numpy as np
 
 from erl_pipeline.environments.hotpotqa.index import SearchIndex, build_index
-from erl_pipeline.environments.hotpotqa.question_file import Passage
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig, SearchMode
+from erl_pipeline.environments.hotpotqa.tasks import Passage
 from erl_pipeline.policies.embedding import SentenceEmbedder
 
 TITLE_WORDS, WORDS, QUERY_WORDS, COMMON = 3, 90, 8, 100

@@ -27,10 +27,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from erl_pipeline.environments.reasoning_gym import generation, library
-from erl_pipeline.environments.reasoning_gym.generation import EntryRequest
-from erl_pipeline.environments.reasoning_gym.library import VERSION
-from erl_pipeline.environments.reasoning_gym.scoring import known_answer, score
+from erl_pipeline.environments.reasoning_gym import library, tasks
+from erl_pipeline.environments.reasoning_gym.library import VERSION, known_answer, score
+from erl_pipeline.environments.reasoning_gym.tasks import EntryRequest
 
 ENTRIES = 32
 ATTACKED = 6
@@ -149,7 +148,7 @@ def _plain(text: str) -> str:
 def examine(name: str) -> Finding:
     """Try one dataset, in this process."""
     request = EntryRequest(name, {}, seed=12345, split="training", count=ENTRIES, third=False)
-    raw = list(itertools.islice(generation._stream(request), 2 * ENTRIES))
+    raw = list(itertools.islice(tasks._stream(request), 2 * ENTRIES))
     answers = [known_answer(name, entry) for entry in raw]
     known = [
         (entry, answer.strip())
@@ -166,7 +165,7 @@ def examine(name: str) -> Finding:
             f"{len(raw) - len(right)} of {len(raw)} entries"
         )
         return Finding(name, reason, numeric, 0)
-    first, second = (generation.generate([request])[0] for _ in range(2))
+    first, second = (tasks.generate([request])[0] for _ in range(2))
     if first != second:
         return Finding(name, "equal seeds give other entries in another process", numeric, 0)
     reason, raises = _attack(name, first)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.interface import EnvironmentPlugin, Task
     from erl_pipeline.environments.messages import Message, ToolSchema
-    from erl_pipeline.episodes.by_hand import HandPlayed
+    from erl_pipeline.episodes.attempt import HandPlayed
 
 
 Split = Annotated[
@@ -53,7 +53,7 @@ def play(
     Turns are read from standard input.
     """
     from erl_pipeline.config.loading import load_config
-    from erl_pipeline.episodes.by_hand import HandPlayed
+    from erl_pipeline.episodes.attempt import HandPlayed
     from erl_pipeline.episodes.guarded_environment import EnvironmentFailure
 
     resolved = load_config(config, settings or [], {} if seed is None else {"--seed": ("seed", seed)})
@@ -73,7 +73,7 @@ def play(
             print_line("\nThe attempt was abandoned; it has no feedback.")
             raise typer.Exit(130) from None
         finally:
-            runner.run(attempt.close())
+            runner.run(attempt.environment.close())
 
 
 def _take_turns(runner: asyncio.Runner, attempt: HandPlayed, threshold: float) -> None:
@@ -90,7 +90,7 @@ def _take_turns(runner: asyncio.Runner, attempt: HandPlayed, threshold: float) -
         if transition.reward and not transition.done:
             print_line(f"(reward {transition.reward:g})")
         if transition.done:
-            print_line(f"\n[feedback]\n{runner.run(attempt.feedback())}")
+            print_line(f"\n[feedback]\n{runner.run(attempt.environment.feedback())}")
             outcome = "success" if attempt.reward >= threshold else "no success"
             print_line(f"\nReward {attempt.reward:g}: {outcome}, after {counted(turns, 'turn')}.")
             return

@@ -152,7 +152,7 @@ def _with_twin(
 def _first(plugin: Plugin, config: RunConfig) -> tuple[list[Any], list[Any], str]:
     """The prompt of the first held-out task as messages, its tools, and its id."""
     from command_line.env.playing import ready_environment
-    from erl_pipeline.episodes.by_hand import HandPlayed
+    from erl_pipeline.episodes.attempt import HandPlayed
     from storage.errors import InputError
 
     tasks = plugin.value.held_out_tasks(config.environment, config.seed, 1)
@@ -164,7 +164,7 @@ def _first(plugin: Plugin, config: RunConfig) -> tuple[list[Any], list[Any], str
         try:
             opened = await attempt.begin()
         finally:
-            await attempt.close()
+            await attempt.environment.close()
         return [dict(each) for each in opened.messages], list(opened.tools), tasks[0].task_id
 
     with ready_environment(config) as ready:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol
 
 from erl_pipeline.config.base import PluginSettings, SettingsT
 from erl_pipeline.config.plugins import NO_BYTES
-from erl_pipeline.environments.dependencies import BuiltFiles, Dependencies
+from erl_pipeline.environments.demonstrations import TinyPlayer, WarmStart, WarmStartParts
 from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
+from erl_pipeline.environments.pictures import FoundDocuments, Picture
 from erl_pipeline.environments.prompt_format import PromptFormat
-from erl_pipeline.environments.splits import Splits
-from erl_pipeline.environments.tiny_parts import TinyPlayer
-from erl_pipeline.environments.warm_start import WarmStart, WarmStartParts, require_parts
 
 if TYPE_CHECKING:
-    from erl_pipeline.environments.gold_answers import GoldAnswers
-    from erl_pipeline.environments.pictures import AttemptDrawing
+    from storage.memory.entries import Embedder
+
 
 Timing = Literal["instant", "waiting"]
 
@@ -108,12 +108,103 @@ class Environment(Protocol):
         ...
 
 
-def _no_prompts(settings: Any) -> PromptFormat | None:
-    return None
+Split = Literal["training", "held_out", "test"]
+KeptSplit = Literal["held-out", "test"]
+FindSplit = Callable[[Mapping[str, Any]], KeptSplit | None]
+"""From a payload to the split that keeps its problem from training; None where none does. It must take any
+JSON object, as `Splits.task_key` must."""
 
 
-def _for_any_template(settings: Any, knows_tools: bool) -> Any:
-    return settings
+def payload_key(payload: Mapping[str, Any]) -> str:
+    """A task as the text of its whole payload."""
+    return json.dumps(payload, sort_keys=True)
+
+
+@dataclass(frozen=True)
+class Splits(Generic[SettingsT]):
+    """Tasks beside the training and held-out ones, and what keeps the splits apart; all of it is optional."""
+
+    test_tasks: Callable[[SettingsT, int], Sequence[Task]] = lambda settings, seed: ()
+    """The tasks of a third split, which `compare` alone reports on: none of them equals a training or a
+    held-out task, so that no setting was tuned on them. The number is the run's seed. Empty where these
+    settings give no such split."""
+    test_needs: str = field(default="", metadata=NO_BYTES)
+    """The settings with which `test_tasks` gives some, such as `test_boards: 256`."""
+    task_key: Callable[[Mapping[str, Any]], str] = payload_key
+    """The key of a problem, from a task's payload: tasks with the same key are the same problem, so that
+    held-out tasks are never trained on, whatever their ids are. It must take any JSON object, since payloads
+    are also read from imported rows."""
+    kept_split: Callable[[SettingsT, int], FindSplit] | None = None
+    """Arguments: the settings and the run's seed. Gives a function that tells of a payload whether its
+    problem is held out or in the test split, by its content alone and however many tasks were asked for.
+    None: only the tasks that `held_out_tasks` and `test_tasks` give for a run are kept from training."""
+    twin_key: Callable[[Mapping[str, Any]], str] | None = field(default=None, metadata=NO_BYTES)
+    """A text that is equal for payloads which are one problem seen in different ways, such as a board and its
+    mirror image; `env show` counts held-out tasks with such a twin in training. None: tasks have no twins."""
+    from_file: Callable[[SettingsT, int, Path], Sequence[Task]] | None = None
+    """The tasks of a file; the number is the run's seed. Raises `InputError` naming the file, the line and
+    what is wrong."""
+    left_out: Callable[[SettingsT], Sequence[str]] = field(default=lambda settings: (), metadata=NO_BYTES)
+    """What of the files in these settings is no task, a sentence for each reason with number and names, for
+    people. Raises `InputError` for bad files."""
+    difficulty: Callable[[SettingsT, Task], float] | None = None
+    """How hard a task is: the larger the number, the harder the task, such as the moves of its shortest
+    solution. Only the order of the numbers counts. None where the environment cannot tell."""
+    quick_to_list: Callable[[SettingsT], bool] = field(default=lambda settings: True, metadata=NO_BYTES)
+    """Whether the training and held-out tasks are listed in seconds. `config check`, `plan` and the start of
+    `train` then list them, so that too few or wrong ones are found before anything is trained."""
+
+
+Embedders = Callable[[str], "Embedder"]
+"""Gives the model that embeds texts, by its name; an environment loads none by itself."""
+
+
+@dataclass(frozen=True)
+class BuiltFiles:
+    """Files such as a search index: built once, kept as an artifact, and shared by all runs with the same
+    settings for them, whatever their tasks and seeds are."""
+
+    settings: Callable[[Any], PluginSettings]
+    """The environment's settings that the files depend on, all others at their defaults."""
+    build: Callable[[Any, Path, Embedders], Mapping[str, int]]
+    """Writes the files into an empty folder; returns counts of what is in them. Its first argument is the
+    settings above, with the paths of the files that they name. Raises `InputError` for bad files."""
+    open: Callable[[Any, Task, Path, Embedders], Environment]
+    """As `EnvironmentPlugin.open`, with the folder that was built. It may change nothing in the folder."""
+
+
+@dataclass(frozen=True)
+class Dependencies(Generic[SettingsT]):
+    """Files and packages that decide what happens; all of it is optional."""
+
+    files: Callable[[SettingsT], Mapping[str, Path]] = lambda settings: {}
+    """Setting that names a file -> that file. Identity has the file's digest instead of the setting."""
+    built_files: BuiltFiles | None = None
+    """Files that are built once and that episodes are opened with, by `built_files.open` instead of
+    `EnvironmentPlugin.open`; None where there are none."""
+    packages: tuple[str, ...] = field(default=(), metadata=NO_BYTES)
+    """Further packages whose code decides what happens, such as a game's rules; its own always counts."""
+    used_packages: Callable[[SettingsT], Sequence[str]] = field(
+        default=lambda settings: (), metadata=NO_BYTES
+    )
+    """As `packages`, but for packages that depend on the settings, such as that of the scorer they name."""
+    extra: str = field(default="", metadata=NO_BYTES)
+    """The extra of its distribution that the environment needs, such as `reasoning-gym` for
+    `pip install 'erl-pipeline[reasoning-gym]'`; `env list` says where it is missing. Empty for none."""
+
+
+@dataclass(frozen=True)
+class GoldAnswers(Generic[SettingsT]):
+    """Right and wrong replies to a task. Nothing that they give ever reaches a policy."""
+
+    right: Callable[[SettingsT, Task], str | Sequence[str] | None]
+    """A perfect attempt; `env qualify` checks that it gets reward 1. It is what the policy would say in each
+    turn, word for word as `step` reads it (a tool call with its `<tool_call>` around it); a single text is an
+    attempt of one turn. The task is one that these settings gave. The function may look into the payload,
+    needs no state, and gives the same for the same task. None for a task without a known solution."""
+    wrong: Callable[[SettingsT, Task], Sequence[str]] | None = None
+    """Replies that resemble the right one and are wrong; `env qualify` checks that an attempt which makes
+    one of them gets less than reward 1. None where the environment has none to offer."""
 
 
 @dataclass(frozen=True)
@@ -125,10 +216,23 @@ class EpisodeTraits(Generic[SettingsT]):
     repeated byte for byte. `waiting`: steps take as long as they take; no episode waits for another's."""
     mean_metrics: frozenset[str] = frozenset()
     """Metrics of turns whose mean over an attempt's turns is kept; for all others the sum is kept."""
-    for_template: Callable[[SettingsT, bool], SettingsT] = _for_any_template
+    for_template: Callable[[SettingsT, bool], SettingsT] = lambda settings, knows_tools: settings
     """The settings for the episodes of a policy. The second argument: whether its chat template knows tools,
-    which means that it shows them and has them called as `erl_pipeline.environments.tool_calls` reads calls.
+    which means that it shows them and has them called as `erl_pipeline.environments.messages` reads calls.
     Raises `InputError` where the settings ask for tools that the policy cannot be given."""
+
+
+@dataclass(frozen=True)
+class AttemptDrawing(Generic[SettingsT]):
+    """How the user interface shows an environment's attempts. Tasks are stored ones; `KeyError`, `TypeError`
+    or `ValueError` for a payload that is not of this environment."""
+
+    picture: Callable[[SettingsT, Task, Sequence[str]], Picture] | None = None
+    """An attempt as a picture, from what the policy said in each of its turns. None: the task is shown as
+    text."""
+    documents: Callable[[SettingsT, Task, str], FoundDocuments | None] | None = None
+    """The documents in one message of the environment, such as what a search found; None for a message
+    without any. None instead of a function: messages are shown as text."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +263,7 @@ class EnvironmentPlugin(Generic[SettingsT]):
     the beginning of the same list."""
     open: Callable[[SettingsT, Task], Environment]
     """A fresh environment for the attempts of one episode."""
-    prompts: Callable[[SettingsT], PromptFormat | None] = _no_prompts
+    prompts: Callable[[SettingsT], PromptFormat | None] = lambda settings: None
     """Prompts that go with the environment's own rendering; None: the method's templates, as chat."""
     splits: Splits[SettingsT] = field(default_factory=Splits)
     dependencies: Dependencies[SettingsT] = field(default_factory=Dependencies)
@@ -201,7 +305,18 @@ class EnvironmentPlugin(Generic[SettingsT]):
 
     def require_warm_start(self, settings: SettingsT) -> WarmStartParts:
         """The demonstrations for a warm start. Raises `ValueError` where these settings give none."""
-        return require_parts(self.warm_start, settings)
+        parts = None if self.warm_start is None else self.warm_start.parts(settings)
+        if parts is None:
+            reason = (
+                "has no demonstrations"
+                if self.warm_start is None
+                else f"has them only with {self.warm_start.needs}"
+            )
+            raise ValueError(
+                f"policy.warm_start.type: demonstrations; environment {settings.type} {reason}; allowed with "
+                "all environments is type: messages, a file of conversations"
+            )
+        return parts
 
 
 def part_name(task_id: str) -> str:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Literal
-
-from erl_pipeline.config.base import SettingsT
-
-if TYPE_CHECKING:
-    from erl_pipeline.environments.interface import Task
+from typing import Literal
 
 Cell = Literal["floor", "start", "goal", "hole", "wall", "box", "box_on_goal", "mark"]
 """What is in a cell; `mark` is anything else, told apart by its label."""
@@ -56,16 +51,3 @@ class FoundDocuments:
 
     documents: Sequence[Document]
     rest: str = ""
-
-
-@dataclass(frozen=True)
-class AttemptDrawing(Generic[SettingsT]):
-    """How the user interface shows an environment's attempts. Tasks are stored ones; `KeyError`, `TypeError`
-    or `ValueError` for a payload that is not of this environment."""
-
-    picture: Callable[[SettingsT, Task, Sequence[str]], Picture] | None = None
-    """An attempt as a picture, from what the policy said in each of its turns. None: the task is shown as
-    text."""
-    documents: Callable[[SettingsT, Task, str], FoundDocuments | None] | None = None
-    """The documents in one message of the environment, such as what a search found; None for a message
-    without any. None instead of a function: messages are shown as text."""

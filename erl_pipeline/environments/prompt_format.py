@@ -1,12 +1,13 @@
-"""What a prompt format must give."""
+"""Prompts: what a format must give, the chat prompts made of templates, and the asking for experience."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
-from erl_pipeline.environments.messages import Message
+from erl_pipeline.config.prompts import PromptTemplates, render
+from erl_pipeline.environments.messages import Message, opening
 
 
 @dataclass(frozen=True)
@@ -49,4 +50,99 @@ class PromptFormat(AttemptPrompts, Protocol):
 
     def read_reflection(self, text: str) -> str | None:
         """The reflection in the policy's answer; None when it is ill-formed, and then it is never used."""
+        ...
+
+
+class ChatPrompts:
+    """Prompts made of the templates."""
+
+    def __init__(self, templates: PromptTemplates) -> None:
+        self._templates = templates
+
+    def attempt(self, instructions: str, observation: str, notes: Sequence[str]) -> list[Message]:
+        if not notes:
+            return opening(instructions, observation)
+        values = {"instructions": instructions, "observation": observation, "notes": list(notes)}
+        return opening(render(self._templates.second_attempt, values), observation)
+
+    def retry(self, instructions: str, report: AttemptReport, notes: Sequence[str]) -> list[Message]:
+        values = {**report_values(instructions, report), "notes": list(notes)}
+        return opening(render(self._templates.retry, values), report.observation)
+
+    def reflection(self, instructions: str, report: AttemptReport, memory: Sequence[str]) -> list[Message]:
+        values = {**report_values(instructions, report), "memory": list(memory)}
+        return opening(
+            render(self._templates.reflection_system, {}), render(self._templates.reflection, values)
+        )
+
+    def read_reflection(self, text: str) -> str | None:
+        """The whole answer; None when it says nothing."""
+        stripped = text.strip()
+        return stripped if any(character.isalpha() for character in stripped) else None
+
+
+def report_values(instructions: str, report: AttemptReport) -> dict[str, Any]:
+    """The variables of templates about a finished attempt."""
+    return {
+        "instructions": instructions,
+        "observation": report.observation,
+        "trace": report.trace,
+        "feedback": report.feedback,
+        "reward": report.reward,
+    }
+
+
+OperationName = Literal["add", "update", "return"]
+
+
+@dataclass(frozen=True)
+class ExperienceOperation:
+    """What is to be done with the experience.
+
+    `add`: `text` is new. `update`: `text` replaces some of the lessons that the episode had; `lessons` has
+    their places, from 0. `return`: everything stays as it is.
+    """
+
+    operation: OperationName
+    text: str = ""
+    lessons: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class EpisodeRecord:
+    """A finished attempt, as it was stored.
+
+    `opening` is what the policy was told before it first spoke, including the `lessons`; `turns` is all that
+    follows, the policy's words and the environment's.
+    """
+
+    opening: Sequence[Message]
+    turns: Sequence[Message]
+    lessons: Sequence[str]
+    feedback: str
+    reward: float
+
+
+class ExperienceFormat(Protocol):
+    """Prompts of a model that extracts experience."""
+
+    def situation(self, record: EpisodeRecord) -> str:
+        """The task as the policy was told it, without the lessons."""
+        ...
+
+    def extraction(self, record: EpisodeRecord) -> list[Message]:
+        """Asks for operations on the experience. The attempt is shown without the lessons that were put into
+        its opening; they are listed apart."""
+        ...
+
+    def read_extraction(self, text: str, lessons: int) -> Sequence[ExperienceOperation] | None:
+        """The operations in an answer on an episode with this many lessons; None where it is ill-formed."""
+        ...
+
+    def merging(self, texts: Sequence[str]) -> list[Message]:
+        """Asks which of these texts to keep, to merge and to discard."""
+        ...
+
+    def read_merging(self, text: str) -> Sequence[str] | None:
+        """The texts that replace those shown, empty where all of them stay; None for an ill-formed answer."""
         ...

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from erl_pipeline.config.base import SettingsT
-from erl_pipeline.environments.dependencies import Dependencies
-from erl_pipeline.environments.gold_answers import GoldAnswers
 from erl_pipeline.environments.interface import (
+    Dependencies,
     EnvironmentPlugin,
+    FindSplit,
+    GoldAnswers,
     Observation,
     ScorerFailed,
+    Splits,
     Task,
     Transition,
+    payload_key,
 )
 from erl_pipeline.environments.messages import AssistantTurn, ToolSchema
-from erl_pipeline.environments.splits import FindSplit, Splits, payload_key
 from storage.errors import InputError
 
 Payload = Mapping[str, Any]
@@ -28,36 +31,55 @@ Reward = float | tuple[float, str]
 must not give the answer away: reflections are written on it, and are trained."""
 
 
+@dataclass(frozen=True)
+class ReplyScore:
+    """What comes of a reply: its reward, what the policy may be told of it, and numbers for people."""
+
+    reward: float
+    feedback: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
 class SingleTurnEnvironment:
-    """The attempts of one episode: a prompt, a reply, a reward."""
+    """The attempts of one episode: a prompt, a reply, and its score.
+
+    Args:
+        instructions: what the policy is told before the prompt.
+        prompt: the first observation.
+        score: scores a reply. It raises `ScorerFailed` where the reply cannot be scored.
+        trace: the attempt for a reflection prompt, from the reply.
+    """
 
     tools: Sequence[ToolSchema] = ()
 
-    def __init__(self, instructions: str, prompt: str, reward: Callable[[str], Reward]) -> None:
+    def __init__(
+        self,
+        instructions: str,
+        prompt: str,
+        score: Callable[[str], Awaitable[ReplyScore]],
+        trace: Callable[[str], str],
+    ) -> None:
         self.instructions = instructions
-        self._prompt, self._reward = prompt, reward
-        self._reply, self._score, self._remark = "", 0.0, ""
+        self._prompt, self._score, self._trace = prompt, score, trace
+        self._reply = ""
+        self._scored: ReplyScore | None = None
 
     async def reset(self) -> Observation:
-        self._reply, self._score, self._remark = "", 0.0, ""
+        self._reply, self._scored = "", None
         return self._prompt
 
     async def step(self, turn: AssistantTurn) -> Transition:
-        """Reward the reply. Raises `ScorerFailed` for a reward that is no number from 0 to 1."""
-        given = self._reward(turn.text)
-        score, self._remark = given if isinstance(given, tuple) else (given, "")
-        if not math.isfinite(score) or not 0.0 <= score <= 1.0:
-            raise ScorerFailed(f"the reward is {score!r}; allowed are numbers from 0 to 1")
-        self._reply, self._score = turn.text, float(score)
-        return Transition((), self._score, done=True)
+        self._reply = turn.text
+        self._scored = scored = await self._score(turn.text)
+        return Transition((), scored.reward, done=True, metrics=scored.metrics)
 
     async def feedback(self) -> str:
-        outcome = {0.0: "Your reply is wrong.", 1.0: "Your reply is right."}
-        said = outcome.get(self._score, f"The score of your reply is {self._score:.3g}, where 1 is right.")
-        return f"{said} {self._remark}".strip()
+        if self._scored is None:
+            raise RuntimeError("the attempt is not over; there is no feedback yet")
+        return self._scored.feedback
 
     def trace(self) -> str:
-        return f"The prompt was: {self._prompt}\n\nThe reply was: {self._reply}"
+        return self._trace(self._reply)
 
     async def close(self) -> None:
         """There is nothing to release."""
@@ -109,7 +131,19 @@ def single_turn(
 
     def open_task(chosen: SettingsT, task: Task) -> SingleTurnEnvironment:
         asked = prompt(chosen, task.payload)
-        return SingleTurnEnvironment(instructions, asked, lambda said: reward(chosen, task.payload, said))
+
+        async def score(reply: str) -> ReplyScore:
+            given = reward(chosen, task.payload, reply)
+            value, remark = given if isinstance(given, tuple) else (given, "")
+            if not math.isfinite(value) or not 0.0 <= value <= 1.0:
+                raise ScorerFailed(f"the reward is {value!r}; allowed are numbers from 0 to 1")
+            outcome = {0.0: "Your reply is wrong.", 1.0: "Your reply is right."}
+            said = outcome.get(value, f"The score of your reply is {value:.3g}, where 1 is right.")
+            return ReplyScore(float(value), f"{said} {remark}".strip())
+
+        return SingleTurnEnvironment(
+            instructions, asked, score, lambda reply: f"The prompt was: {asked}\n\nThe reply was: {reply}"
+        )
 
     return EnvironmentPlugin(
         settings=settings,

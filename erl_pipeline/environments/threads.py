@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
@@ -95,31 +95,23 @@ class _Worker:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="environment", daemon=True)
             self._thread.start()
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Result] = loop.create_future()
-
-        def resolve(result: Result | None, error: BaseException | None) -> None:
-            if answer.cancelled():
-                return
-            if error is not None:
-                answer.set_exception(error)
-            else:
-                answer.set_result(result)  # type: ignore[arg-type]
+        answer: Future[Result] = Future()
 
         def work() -> None:
-            result, error = None, None
             try:
                 result = function()
             except BaseException as raised:  # Whatever it is, it belongs to the episode that asked.
-                error = raised if _can_be_passed_on(raised) else RuntimeError(repr(raised))
-            self.busy = False
-            # A call that was given up may return after the event loop has ended.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(resolve, result, error)
+                self.busy = False
+                if answer.set_running_or_notify_cancel():
+                    answer.set_exception(raised if _can_be_passed_on(raised) else RuntimeError(repr(raised)))
+            else:
+                self.busy = False
+                if answer.set_running_or_notify_cancel():
+                    answer.set_result(result)
 
         self.busy = True
         self._calls.put(work)
-        return await answer
+        return await asyncio.wrap_future(answer)
 
     def end(self) -> None:
         """Let the thread end when its call returns."""

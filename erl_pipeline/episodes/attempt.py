@@ -1,18 +1,19 @@
-"""One attempt at a task."""
+"""One attempt at a task, by a policy or by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from erl_pipeline.environments.messages import Message, ToolSchema, opening
+from erl_pipeline.environments.interface import EnvironmentPlugin, Task, Transition
+from erl_pipeline.environments.messages import Message, ToolSchema, opening, read_turn
 from erl_pipeline.environments.prompt_format import AttemptReport
-from erl_pipeline.episodes.context import EpisodeContext, TurnKey
+from erl_pipeline.episodes.context import EpisodeContext, Outcome, TurnKey, situation, trajectory
 from erl_pipeline.episodes.dialogue import Dialogue
-from erl_pipeline.episodes.guarded_environment import EnvironmentFailure
-from erl_pipeline.episodes.rows import Outcome, situation, trajectory
+from erl_pipeline.episodes.guarded_environment import EnvironmentFailure, GuardedEnvironment
 from storage.errors import InputError
 from storage.tables.scored import AS_ZERO, is_scored
 from storage.tables.trajectories import Trajectory
@@ -234,3 +235,45 @@ async def _turn(
     generation = await context.sample(dialogue, place, turn)
     said[turn:] = [(prompt, generation)]
     return generation
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The prompt of a first attempt, and the tools that its policy may call."""
+
+    messages: Sequence[Message]
+    tools: Sequence[ToolSchema]
+
+
+class HandPlayed:
+    """An attempt whose turns somebody else makes, such as a person: without a model and its tokens, with the
+    prompt, messages, reward, feedback and deadlines that a policy has.
+
+    Its methods, and those of `environment` but `close`, raise `EnvironmentFailure` where the environment
+    fails.
+    """
+
+    def __init__(
+        self, plugin: EnvironmentPlugin[Any], settings: Any, task: Task, step_seconds: float
+    ) -> None:
+        part, _ = plugin.part(settings, task)
+        self._prompts = part.plugin.prompts(part.settings) or PlainPrompts()
+        self.environment = GuardedEnvironment(partial(plugin.open, settings, task), step_seconds)
+        self.has_tools = False
+        self._turns = 0
+        self.reward = 0.0
+
+    async def begin(self) -> Opened:
+        """Begin the attempt."""
+        observation = await self.environment.reset()
+        tools = self.environment.tools()
+        self.has_tools = bool(tools)
+        return Opened(self._prompts.attempt(self.environment.instructions(), observation, []), tools)
+
+    async def say(self, text: str) -> Transition:
+        """One turn; its reward is added to `reward`."""
+        turn = read_turn(text, self._turns, self.environment.texts, has_tools=self.has_tools)
+        self._turns += 1
+        transition = await self.environment.step(turn)
+        self.reward += transition.reward
+        return transition

@@ -8,8 +8,14 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.engines.interface import Generation
-from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
-from erl_pipeline.environments.tool_calls import MARKERS, assistant_message, read_turn
+from erl_pipeline.environments.messages import (
+    MARKERS,
+    AssistantTurn,
+    Message,
+    ToolSchema,
+    read_turn,
+    turn_message,
+)
 from storage.texts import StorableTexts
 
 if TYPE_CHECKING:
@@ -52,11 +58,11 @@ class ChatTokenizer:
     @cached_property
     def knows_tools(self) -> bool:
         """Whether the chat template shows tools, and writes a call of one as
-        `erl_pipeline.environments.tool_calls` reads it."""
+        `erl_pipeline.environments.messages` reads it."""
         if not self.shows([_SOME_TOOL]):
             return False
         asked, tools = _frozen({"role": "user", "content": "."}), json.dumps([_SOME_TOOL])
-        called = _frozen(assistant_message(read_turn('{"name": "look"}'.join(MARKERS), 0, self.texts)))
+        called = _frozen(turn_message(read_turn('{"name": "look"}'.join(MARKERS), 0, self.texts)))
         before, after = self._render((asked,), tools), self._render((asked, called), tools)
         return all(after.count(marker) > before.count(marker) for marker in MARKERS)
 
@@ -191,7 +197,7 @@ class Dialogue:
         text = self._chat.text(generation.token_ids, keep_tool_calls=has_tools)
         turn = read_turn(text, self._turns, self._chat.texts, has_tools=has_tools)
         self._turns += 1
-        self.messages.append(assistant_message(turn))
+        self.messages.append(turn_message(turn))
         return turn
 
     def add_messages(self, messages: Sequence[Message]) -> None:

@@ -51,6 +51,8 @@ class GuardedEnvironment:
         self.failure: EnvironmentFailure | None = None
         """What ended the episode, if anything did."""
         self.close_failed = False
+        self.gave_no_number = False
+        """Whether a reward or a metric was infinite or not a number."""
         self.renewed = 0
         """How often it was opened anew after a failure."""
         self.texts = StorableTexts()
@@ -149,6 +151,7 @@ class GuardedEnvironment:
         numbers |= {f"the metric {name!r}": value for name, value in transition.metrics.items()}
         for name, value in numbers.items():
             if not math.isfinite(value):
+                self.gave_no_number = True
                 raise ValueError(f"{name} is {value}, not a finite number")
             if abs(value) > _LARGEST:
                 raise ValueError(f"{name} is {value}; allowed are numbers up to {_LARGEST:g}")

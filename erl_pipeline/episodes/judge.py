@@ -9,9 +9,8 @@ from erl_pipeline.engines.chat_server import ChatAnswer, ChatFailure, ChatServer
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.environments.prompt_format import AttemptReport
 from erl_pipeline.episodes.attempt import Attempt
-from erl_pipeline.episodes.context import EpisodeContext, TurnKey
+from erl_pipeline.episodes.context import EpisodeContext, Outcome, TurnKey, trajectory
 from erl_pipeline.episodes.dialogue import Dialogue
-from erl_pipeline.episodes.rows import Outcome, trajectory
 from storage.tables.trajectories import Trajectory
 
 AskJudge = Callable[[str, AttemptReport], Sequence[Message]]

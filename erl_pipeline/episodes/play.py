@@ -15,8 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.engines.interface import AsynchronousEngine, GenerationEngine
-from erl_pipeline.environments.interface import EnvironmentPlugin, Task, Timing
-from erl_pipeline.episodes.context import EpisodeContext, EpisodeProtocol, Retrieve, nothing_remembered
+from erl_pipeline.environments.interface import EnvironmentPlugin, Task, Timing, part_name
+from erl_pipeline.environments.prompt_format import PromptFormat
+from erl_pipeline.episodes.context import (
+    EpisodeContext,
+    EpisodeIdentity,
+    EpisodeLimits,
+    EpisodeProtocol,
+    Provenance,
+    Retrieve,
+    nothing_remembered,
+)
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
 from erl_pipeline.episodes.loop import (
@@ -27,7 +36,6 @@ from erl_pipeline.episodes.loop import (
     QueueBatcher,
     run_episodes,
 )
-from erl_pipeline.episodes.rows import EpisodeIdentity, EpisodeLimits, Provenance
 from storage.artifacts.manifest import Determinism
 from storage.errors import EnvironmentFailed, InputError
 from storage.tables.trajectories import Trajectory
@@ -63,6 +71,19 @@ class EpisodeSetup:
     def timing(self) -> Timing:
         """Whether the environment, or a part of a mixture, ever waits."""
         return self.plugin.timing_of(self.settings)
+
+
+def protocol_of(
+    plugin: EnvironmentPlugin[Any],
+    settings: Any,
+    with_prompts: Callable[[PromptFormat | None], EpisodeProtocol],
+) -> EpisodeProtocol:
+    """The protocol of an environment's episodes; in a mixture each part has prompts of its own."""
+    parts = plugin.parts(settings)
+    if not parts:
+        return with_prompts(plugin.prompts(settings))
+    of_part = {name: with_prompts(part.plugin.prompts(part.settings)) for name, part in parts.items()}
+    return lambda context: of_part[part_name(context.identity.task.task_id)](context)
 
 
 @dataclass(frozen=True)
@@ -242,7 +263,11 @@ def require_room(setup: EpisodeSetup, tasks: Sequence[Task]) -> None:
     if setup.timing == "waiting":
         return
     looked_at = nlargest(_LOOKED_AT, tasks, key=lambda task: len(json.dumps(dict(task.payload))))
-    lengths = asyncio.run(_lengths(setup, looked_at))
+
+    async def measured() -> list[int]:
+        return [await _length(setup, task) for task in looked_at]
+
+    lengths = asyncio.run(measured())
     longest = max(range(len(lengths)), key=lengths.__getitem__, default=None)
     if longest is None or lengths[longest] < setup.limits.context_length:
         return
@@ -251,10 +276,6 @@ def require_room(setup: EpisodeSetup, tasks: Sequence[Task]) -> None:
         f"context holds {setup.limits.context_length}; it is the longest of {len(tasks)} tasks. Remove it "
         "and others like it, or use a longer context"
     )
-
-
-async def _lengths(setup: EpisodeSetup, tasks: Sequence[Task]) -> list[int]:
-    return [await _length(setup, task) for task in tasks]
 
 
 async def _length(setup: EpisodeSetup, task: Task) -> int:

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from erl_pipeline.config.rollouts import SamplingConfig
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.prompt_format import PromptFormat
-    from erl_pipeline.episodes.context import EpisodeProtocol
-    from erl_pipeline.episodes.rows import RoleLimits
+    from erl_pipeline.episodes.context import EpisodeProtocol, RoleLimits
     from erl_pipeline.plan.column import Column
     from erl_pipeline.plan.plan import RunState
     from erl_pipeline.plan.planner import Planner

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from erl_pipeline.config.rollouts import SamplingConfig
     from erl_pipeline.environments.prompt_format import AttemptPrompts, PromptFormat
-    from erl_pipeline.episodes.context import EpisodeContext, EpisodeProtocol
-    from erl_pipeline.episodes.rows import RoleLimits
+    from erl_pipeline.episodes.context import EpisodeContext, EpisodeProtocol, RoleLimits
     from erl_pipeline.methods.interface import OpenEpisode
     from storage.tables.trajectories import Trajectory
 
@@ -48,7 +47,7 @@ def single_attempt_limits(role: str) -> Callable[[Any, SamplingConfig], Mapping[
     """`Method.role_limits`: attempts of this role are sampled as the configuration says."""
 
     def role_limits(settings: Any, sampling: SamplingConfig) -> Mapping[str, RoleLimits]:
-        from erl_pipeline.episodes.rows import RoleLimits
+        from erl_pipeline.episodes.context import RoleLimits
 
         return {role: RoleLimits(sampling.temperature, sampling.max_new_tokens)}
 

@@ -1,24 +1,26 @@
-"""An environment in a separate process, with a deadline for each call."""
+"""An environment in a separate process, with a deadline for each call; and attempts in it, with turns that
+are fixed in advance."""
 
 from __future__ import annotations
 
 import json
 import os
-import pickle
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import repeat
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
+from erl_pipeline.qualification.check import Later
+from erl_pipeline.qualification.hostile_answers import HostileAnswer
 from erl_pipeline.qualification.learning import Learned
 from erl_pipeline.qualification.served_environment import (
     AttemptFailure,
@@ -27,16 +29,15 @@ from erl_pipeline.qualification.served_environment import (
     Opening,
     Place,
     Prepared,
-    ServedEnvironment,
     Solution,
     Stepped,
 )
-from storage.errors import InputError, PipelineError
+from storage.errors import InputError
 
 _PROGRAM = """
 import json, sys
 sys.path[:] = json.loads(sys.argv[2])
-from erl_pipeline.qualification.environment_process import main
+from erl_pipeline.qualification.served_environment import main
 main()
 """
 _LOOK_SECONDS = 0.1
@@ -147,13 +148,13 @@ class EnvironmentProcess:
         allowed = self._seconds + _GRACE_SECONDS if seconds is None else seconds
         deadline = time.monotonic() + allowed
         try:
-            self._line.send_bytes(pickle.dumps((name, arguments)))
+            self._line.send((name, arguments))
             while not self._line.poll(_LOOK_SECONDS):
                 self._stopped()
                 if time.monotonic() > deadline:
                     told = self._seconds if seconds is None else seconds
                     raise ProcessLost(f"{name} did not return within {told:g} seconds", hung=True)
-            how, value = pickle.loads(self._line.recv_bytes())
+            how, value = self._line.recv()
         except (EOFError, OSError):
             raise ProcessLost(f"{name}: {self._death()}", hung=False) from None
         if how == "refuses":
@@ -170,38 +171,136 @@ class EnvironmentProcess:
         return f"the process ended {how}{f': {lines[-1]}' if lines else ''}"
 
 
-Answer = tuple[Literal["gives", "refuses", "raises"], Any]
-"""What a call returned, or the text of an error: one that the user can correct (`refuses`), or any other."""
+MOST_TURNS = 64
+"""The most turns of an attempt; it is then abandoned. In a rollout the policy's context would end it."""
+WRONG_ANSWERS = ("xyz", "[xyz]", "<answer>xyz</answer>", "\\boxed{xyz}", "I do not know.", "xyz 917468203")
+
+_SHOWN = 60
 
 
-def main() -> None:
-    """Serve the environment that the first message names, until the connection is closed."""
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    line: Connection[Any, Any] = Connection(int(sys.argv[1]))
-    served: ServedEnvironment | None = None
-    while True:
-        try:
-            name, arguments = pickle.loads(line.recv_bytes())
-        except EOFError:
-            return
-        answer: Answer
-        try:
-            if served is None:
-                served = ServedEnvironment(*arguments)
-                answer = ("gives", None)
-            else:
-                answer = ("gives", getattr(served, name)(*arguments))
-        except PipelineError as error:
-            answer = ("refuses", str(error))
-        except Exception as error:  # The examiner wants to know whatever the environment raises.
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"{os.path.basename(frame.filename)}, line {frame.lineno}"
-            answer = ("raises", f"{type(error).__name__}: {error} ({place})")
-        line.send_bytes(pickle.dumps(answer))
+@dataclass
+class Seen:
+    """What all attempts have shown, whichever check made them. Problems are counter-examples that name the
+    task.
+
+    `told` maps a task to what the environment said after its prompt.
+    """
+
+    finished: int = 0
+    calls: int = 0
+    seconds: float = 0.0
+    slowest: float = 0.0
+    told: dict[Place, list[Later]] = field(default_factory=dict)
+    feedback_problem: str | None = None
+    late_problem: str | None = None
+
+    def called(self, seconds: float) -> None:
+        """Count a call that returned in time."""
+        self.calls += 1
+        self.seconds += seconds
+        self.slowest = max(self.slowest, seconds)
 
 
-def _end_with(parent: int) -> None:
-    """End when the examiner is gone, even in the middle of a call that never returns."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os._exit(1)
+@dataclass(frozen=True)
+class Played:
+    """The result of one attempt. `problem` says what the environment did if it could not go on."""
+
+    reward: float
+    over: bool
+    turns: int
+    problem: str | None = None
+
+
+class Attempts:
+    """Plays attempts in an examinee.
+
+    Args:
+        names: gives the id of a task, for messages.
+    """
+
+    def __init__(self, examinee: EnvironmentProcess, names: Callable[[Place], str], seen: Seen) -> None:
+        self._examinee = examinee
+        self._names = names
+        self._seen = seen
+
+    def opening(self, place: Place) -> Opening | str:
+        """Begin an attempt; returns its opening, or the problem if it cannot begin. Raises ProcessLost."""
+        opening = self._examinee.open(place)
+        if isinstance(opening, AttemptFailure):
+            return self._failed(place, "", opening)
+        self._seen.called(opening.seconds)
+        return opening
+
+    def play(self, place: Place, turns: Sequence[str], *, secret: bool = False) -> Played:
+        """Play an attempt with these turns, and then abandon it. In a `secret` attempt, what the environment
+        says need not hide the answer. Raises ProcessLost."""
+        opening = self.opening(place)
+        if isinstance(opening, str):
+            return Played(0.0, False, 0, opening)
+        return self._go_on(place, iter(turns), secret)
+
+    def repeat(self, place: Place, answer: str) -> Played:
+        """Play an attempt that gives the same answer in each turn. Raises ProcessLost."""
+        return self.play(place, list(repeat(answer, MOST_TURNS)))
+
+    def use_up(self, place: Place, answers: Sequence[HostileAnswer]) -> Played:
+        """Play an attempt that gives these answers, as many as it can. Raises ProcessLost."""
+        opening = self.opening(place)
+        if isinstance(opening, str):
+            return Played(0.0, False, 0, opening)
+        turns = (answer.after(opening.prompt) for answer in answers[:MOST_TURNS])
+        return self._go_on(place, turns, secret=False)
+
+    def _go_on(self, place: Place, turns: Iterator[str], secret: bool) -> Played:
+        reward, number, over = 0.0, 0, False
+        said: list[str] = []
+        told: list[str] = []
+        for text in turns:
+            number += 1
+            said.append(text)
+            try:
+                stepped = self._examinee.step(text)
+            except ProcessLost as gone:
+                raise ProcessLost(
+                    f"task {self._names(place)}: answer {shown(text)}: {gone}", hung=gone.hung
+                ) from gone
+            if isinstance(stepped, AttemptFailure):
+                return Played(0.0, False, number, self._failed(place, text, stepped))
+            self._seen.called(stepped.seconds)
+            reward += stepped.reward
+            told.append(stepped.told)
+            over = stepped.done
+            if over:
+                break
+        if over:
+            try:
+                finished = self._examinee.finish()
+            except ProcessLost as gone:
+                text = f"task {self._names(place)}: after {shown(said[-1])}: {gone}"
+                raise ProcessLost(text, hung=gone.hung) from gone
+            if isinstance(finished, AttemptFailure):
+                return Played(0.0, False, number, self._failed(place, said[-1], finished))
+            self._seen.called(finished.seconds)
+            self._seen.finished += 1
+            if not finished.feedback.strip() and self._seen.feedback_problem is None:
+                self._seen.feedback_problem = (
+                    f"task {self._names(place)}: the feedback after {shown(said[-1])} is empty"
+                )
+            told += [finished.feedback, finished.trace]
+        if not secret:
+            self._seen.told.setdefault(place, []).append(Later("\n".join(told), "\n".join(said)))
+        return Played(reward, over, number)
+
+    def _failed(self, place: Place, text: str, failure: AttemptFailure) -> str:
+        after = f" after {shown(text)}" if text else ""
+        problem = f"task {self._names(place)}{after}: {failure.text}"
+        if failure.kind == "late" and self._seen.late_problem is None:
+            self._seen.late_problem = problem
+        if failure.kind == "not finite" and self._seen.feedback_problem is None:
+            self._seen.feedback_problem = problem
+        return problem
+
+
+def shown(text: str) -> str:
+    """A text in the form used in counter-examples: escaped, and cut if it is long."""
+    return ascii(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!a}... ({len(text):,} characters)"

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle, zip_longest
+from itertools import combinations, cycle, zip_longest
 
 from erl_pipeline.environments.messages import ToolSchema
-from erl_pipeline.qualification.attempts import (
-    WRONG_ANSWERS,
-    Attempts,
-    Played,
-    Seen,
-    find_overlap,
-    first_difference,
-    shown,
-)
 from erl_pipeline.qualification.check import (
     MEANINGS,
     CheckName,
     CheckResult,
     Qualification,
+    Told,
+    find_leak,
     passed_or_failed,
 )
-from erl_pipeline.qualification.environment_process import EnvironmentProcess, ProcessLost, Raised
+from erl_pipeline.qualification.environment_process import (
+    WRONG_ANSWERS,
+    Attempts,
+    EnvironmentProcess,
+    Played,
+    ProcessLost,
+    Raised,
+    Seen,
+    shown,
+)
 from erl_pipeline.qualification.hostile_answers import hostile_answers
-from erl_pipeline.qualification.leaks import Told, find_leak
 from erl_pipeline.qualification.learning import MOST_ANSWERS
 from erl_pipeline.qualification.served_environment import (
     AttemptFailure,
@@ -36,6 +37,7 @@ from erl_pipeline.qualification.served_environment import (
     Prepared,
     Solution,
     Split,
+    TaskSign,
 )
 from storage.artifacts.recipe import derive_seed
 
@@ -314,3 +316,29 @@ def _problem_of_gold(name: str, turns: Sequence[str], played: Played) -> str | N
 
 def _not_applicable(name: CheckName, unit: str, why: str) -> CheckResult:
     return CheckResult(name, "not applicable", 0, unit, why)
+
+
+def first_difference(
+    tasks: Sequence[TaskSign], again: Sequence[TaskSign], split: Split, when: str
+) -> str | None:
+    """A sentence on the first task of a split that is different when made again; None if all are the same.
+
+    `when` says in the sentence how the tasks were made again.
+    """
+    for number, (one, other) in enumerate(zip(tasks, again, strict=False), start=1):
+        if one != other:
+            what = f"is {other.task_id}" if one.task_id != other.task_id else "is another problem"
+            return f"{split} task {number}, {one.task_id}, {what} {when}"
+    if len(tasks) != len(again):
+        return f"there are {len(tasks)} {split} tasks, and {len(again)} {when}"
+    return None
+
+
+def find_overlap(splits: Mapping[Split, Sequence[TaskSign]]) -> str | None:
+    """A sentence on the first problem in two splits, by the environment's `task_key`; None without any."""
+    for (name, tasks), (other_name, others) in combinations(splits.items(), 2):
+        known = {task.key: task.task_id for task in tasks}
+        for task in others:
+            if task.key in known:
+                return f"{other_name} task {task.task_id} is the {name} task {known[task.key]}"
+    return None

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from itertools import islice, zip_longest
 from typing import Any
 
-from erl_pipeline.environments.messages import ToolSchema
-from erl_pipeline.environments.tool_calls import MARKERS
+from erl_pipeline.environments.messages import MARKERS, ToolSchema
 
 _MEGABYTE = 1_000_000
 _OPEN, _CLOSE = MARKERS

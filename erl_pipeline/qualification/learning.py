@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -18,7 +18,7 @@ from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.rollouts import SamplingConfig
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.engines.interface import POLICY, Generation, GenerationRequest
-from erl_pipeline.environments.interface import EnvironmentPlugin, Task, part_name
+from erl_pipeline.environments.interface import EnvironmentPlugin, Task
 from storage.texts import REPLACED_TEXTS
 
 if TYPE_CHECKING:
@@ -105,9 +105,9 @@ def _play(
     step_seconds: float,
     policy: LoadedPolicy,
 ) -> PlayedEpisodes:
+    from erl_pipeline.episodes.context import EpisodeLimits, Provenance
     from erl_pipeline.episodes.dialogue import ChatTokenizer
-    from erl_pipeline.episodes.play import BatchSampling, EpisodeSetup, play_episodes
-    from erl_pipeline.episodes.rows import EpisodeLimits, Provenance
+    from erl_pipeline.episodes.play import BatchSampling, EpisodeSetup, play_episodes, protocol_of
 
     chosen = RunConfig.model_fields["method"].default
     method = plugins("methods")[chosen].value
@@ -117,15 +117,10 @@ def _play(
         protocol: EpisodeProtocol = method.open_episode(episode, prompts, first_only=False, retrieval=False)
         return protocol
 
-    parts = {
-        name: with_prompts(part.plugin.prompts(part.settings))
-        for name, part in plugin.parts(settings).items()
-    }
-    alone = with_prompts(plugin.prompts(settings))
     setup = EpisodeSetup(
         plugin=plugin,
         settings=plugin.episodes.for_template(settings, True),
-        protocol=_of_part(parts) if parts else alone,
+        protocol=protocol_of(plugin, settings, with_prompts),
         chat=ChatTokenizer(policy.tokenizer),
         limits=EpisodeLimits(
             context_length=policy.context_length,
@@ -141,11 +136,6 @@ def _play(
     samples = range(math.ceil(episodes / len(tasks)))
     engine = _GivenAnswers(answers, min(policy.eos_token_ids))
     return play_episodes(setup, list(tasks)[:episodes], samples, BatchSampling(engine))
-
-
-def _of_part(protocols: Mapping[str, EpisodeProtocol]) -> EpisodeProtocol:
-    """The protocol of the part of a mixture that a task is of."""
-    return lambda context: protocols[part_name(context.identity.task.task_id)](context)
 
 
 def _require_readable(table: Path, rows: Sequence[Trajectory]) -> None:
@@ -202,7 +192,7 @@ def _train(folder: Path, rows: Sequence[Trajectory], policy: LoadedPolicy) -> in
 
 def _supervised(row: Trajectory) -> SftRow:
     """A trajectory as a supervised row on its own prompt."""
-    from erl_pipeline.episodes.rows import opening_messages
+    from erl_pipeline.episodes.context import opening_messages
     from storage.tables.training import SftRow
 
     opening = opening_messages(row)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import math
+import os
+import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -17,16 +21,14 @@ from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.interface import (
     Environment,
     EnvironmentPlugin,
-    Observation,
     Task,
-    Transition,
 )
-from erl_pipeline.environments.messages import AssistantTurn, ToolSchema
-from erl_pipeline.environments.tool_calls import read_turn
-from erl_pipeline.episodes.attempt import PlainPrompts
-from erl_pipeline.episodes.guarded_environment import EnvironmentFailure, GuardedEnvironment
-from erl_pipeline.qualification.leaks import Secret, secrets_of
+from erl_pipeline.environments.messages import ToolSchema
+from erl_pipeline.episodes.attempt import HandPlayed
+from erl_pipeline.episodes.guarded_environment import EnvironmentFailure
+from erl_pipeline.qualification.check import Secret, secrets_of
 from erl_pipeline.qualification.learning import Learned, learn_from
+from storage.errors import PipelineError
 
 if TYPE_CHECKING:
     from storage.memory.entries import Embedder
@@ -127,11 +129,8 @@ class ServedEnvironment:
         self._settings = self._plugin.settings.model_validate(dict(subject.settings))
         self._splits: dict[Split, Sequence[Task]] = {}
         self._runner = asyncio.Runner()
-        self._opened: GuardedEnvironment | None = None
-        self._noted: _Noted | None = None
+        self._opened: HandPlayed | None = None
         self._embedders: dict[str, Embedder] = {}
-        self._has_tools = False
-        self._turn = 0
 
     def prepare(self) -> Prepared:
         """Make the tasks of all splits."""
@@ -161,29 +160,23 @@ class ServedEnvironment:
     def open(self, place: Place) -> Opening | AttemptFailure:
         """Begin an attempt in a fresh environment."""
         self.leave()
-        task, self._noted, self._turn = self._task(place), None, 0
-        self._opened = environment = GuardedEnvironment(partial(self._open, task), self._subject.step_seconds)
-
-        async def begin() -> tuple[str, str, tuple[ToolSchema, ...]]:
-            observation = await environment.reset()
-            return environment.instructions(), observation, tuple(environment.tools())
-
-        begun = self._timed(begin)
+        self._opened = HandPlayed(
+            replace(self._plugin, open=self._open),
+            self._settings,
+            self._task(place),
+            self._subject.step_seconds,
+        )
+        begun = self._timed(self._opened.begin)
         if isinstance(begun, AttemptFailure):
             return begun
-        (instructions, observation, tools), seconds = begun
-        self._has_tools = bool(tools)
-        part, _ = self._plugin.part(self._settings, task)
-        prompts = part.plugin.prompts(part.settings) or PlainPrompts()
-        messages = prompts.attempt(instructions, observation, [])
-        return Opening("\n\n".join(each["content"] for each in messages), tools, seconds)
+        opened, seconds = begun
+        prompt = "\n\n".join(each["content"] for each in opened.messages)
+        return Opening(prompt, tuple(opened.tools), seconds)
 
     def step(self, text: str) -> Stepped | AttemptFailure:
         """Make one turn of the policy."""
         assert self._opened is not None
-        turn = read_turn(text, self._turn, self._opened.texts, has_tools=self._has_tools)
-        self._turn += 1
-        stepped = self._timed(partial(self._opened.step, turn))
+        stepped = self._timed(partial(self._opened.say, text))
         if isinstance(stepped, AttemptFailure):
             return stepped
         transition, seconds = stepped
@@ -192,8 +185,8 @@ class ServedEnvironment:
 
     def finish(self) -> Finished | AttemptFailure:
         """Close the attempt, which is over; return what the environment says of it."""
-        environment = self._opened
-        assert environment is not None
+        assert self._opened is not None
+        environment, has_tools = self._opened.environment, self._opened.has_tools
 
         async def end() -> tuple[str, str]:
             return await environment.feedback(), environment.trace()
@@ -204,26 +197,22 @@ class ServedEnvironment:
             return ended
         (feedback, trace), seconds = ended
         # Search results may contain the answer, and a trace may repeat them.
-        return Finished(feedback, "" if self._has_tools else trace, seconds)
+        return Finished(feedback, "" if has_tools else trace, seconds)
 
     def learn(self, places: Sequence[Place], answers: Sequence[str]) -> Learned:
         """Play whole episodes with these answers, and store, remember and train on what comes of it."""
         self.leave()
-        plugin = replace(self._plugin, open=self._open_with_files)
+        plugin = replace(self._plugin, open=self._open)
         tasks = [self._task(place) for place in places]
         return learn_from(plugin, self._settings, tasks, answers, self._subject.step_seconds)
 
     def leave(self) -> None:
         """Close the attempt that is open, if any."""
         if self._opened is not None:
-            self._runner.run(self._opened.close())
+            self._runner.run(self._opened.environment.close())
             self._opened = None
 
-    def _open(self, task: Task) -> Environment:
-        self._noted = _Noted(self._open_with_files(self._settings, task))
-        return self._noted
-
-    def _open_with_files(self, settings: Any, task: Task) -> Environment:
+    def _open(self, settings: Any, task: Task) -> Environment:
         built = self._plugin.dependencies.built_files
         if built is None or not self._subject.built:
             return self._plugin.open(settings, task)
@@ -257,43 +246,47 @@ class ServedEnvironment:
             if failure.kind == "environment_timeout":
                 return AttemptFailure("late", str(failure))
             text = f"{failure}{f' ({failure.place})' if failure.place else ''}"
-            finite = self._noted is None or self._noted.finite
-            return AttemptFailure("raised" if finite else "not finite", text)
+            assert self._opened is not None
+            return AttemptFailure("not finite" if self._opened.environment.gave_no_number else "raised", text)
         return result, time.perf_counter() - begun
-
-
-class _Noted:
-    """An environment that records whether its numbers are finite before `GuardedEnvironment` refuses them."""
-
-    def __init__(self, environment: Environment) -> None:
-        self._environment = environment
-        self.finite = True
-
-    @property
-    def instructions(self) -> str:
-        return self._environment.instructions
-
-    @property
-    def tools(self) -> Sequence[ToolSchema]:
-        return self._environment.tools
-
-    async def reset(self) -> Observation:
-        return await self._environment.reset()
-
-    async def step(self, turn: AssistantTurn) -> Transition:
-        transition = await self._environment.step(turn)
-        self.finite = all(map(math.isfinite, (transition.reward, *transition.metrics.values())))
-        return transition
-
-    async def feedback(self) -> str:
-        return await self._environment.feedback()
-
-    def trace(self) -> str:
-        return self._environment.trace()
-
-    async def close(self) -> None:
-        await self._environment.close()
 
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+Answer = tuple[Literal["gives", "refuses", "raises"], Any]
+"""What a call returned, or the text of an error: one that the user can correct (`refuses`), or any other."""
+
+
+def main() -> None:
+    """Serve the environment that the first message names, until the connection is closed."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    line: Connection[Any, Any] = Connection(int(sys.argv[1]))
+    served: ServedEnvironment | None = None
+    while True:
+        try:
+            name, arguments = line.recv()
+        except EOFError:
+            return
+        answer: Answer
+        try:
+            if served is None:
+                served = ServedEnvironment(*arguments)
+                answer = ("gives", None)
+            else:
+                answer = ("gives", getattr(served, name)(*arguments))
+        except PipelineError as error:
+            answer = ("refuses", str(error))
+        except Exception as error:  # The examiner wants to know whatever the environment raises.
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{os.path.basename(frame.filename)}, line {frame.lineno}"
+            answer = ("raises", f"{type(error).__name__}: {error} ({place})")
+        line.send(answer)
+
+
+def _end_with(parent: int) -> None:
+    """End when the examiner is gone, even in the middle of a call that never returns."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)

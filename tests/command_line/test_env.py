@@ -135,9 +135,8 @@ def test_what_is_neither_is_told() -> None:
 def test_a_person_who_plays_well_gets_what_a_policy_would_get(
     monkeypatch: pytest.MonkeyPatch, prose: Path
 ) -> None:
-    from erl_pipeline.environments.frozen_lake.inspection import gold_answer
     from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
-    from erl_pipeline.environments.frozen_lake.tasks import TASKS
+    from erl_pipeline.environments.frozen_lake.tasks import TASKS, gold_answer
 
     environment = load_config(prose).environment
     assert isinstance(environment, FrozenLakeConfig)

@@ -16,10 +16,16 @@ from realms.encounters import (
 
 from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
-from erl_pipeline.episodes.context import EpisodeContext, RetrievalRequest, SampleRequest
+from erl_pipeline.episodes.context import (
+    EpisodeContext,
+    EpisodeIdentity,
+    EpisodeLimits,
+    RetrievalRequest,
+    RoleLimits,
+    SampleRequest,
+)
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
-from erl_pipeline.episodes.rows import EpisodeIdentity, EpisodeLimits, RoleLimits
 from storage.memory.view import MemoryHit
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.script import CONTEXT, PROVENANCE, SETTINGS, TASK, TOKENIZER, says

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from erl_pipeline.environments.chat_prompts import ChatPrompts
-from erl_pipeline.environments.dependencies import Dependencies
-from erl_pipeline.environments.frozen_lake.game import open_frozen_lake
-from erl_pipeline.environments.frozen_lake.inspection import attempt_picture, gold_answer
+from erl_pipeline.environments.demonstrations import TinyPlayer
+from erl_pipeline.environments.frozen_lake.game import attempt_picture, open_frozen_lake
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
-from erl_pipeline.environments.frozen_lake.tasks import TASKS, difficulty
+from erl_pipeline.environments.frozen_lake.tasks import TASKS, difficulty, gold_answer
 from erl_pipeline.environments.frozen_lake.tiny import TINY, experience_format, tiny_extractor
 from erl_pipeline.environments.frozen_lake.warm_start import WARM_START
-from erl_pipeline.environments.gold_answers import GoldAnswers
 from erl_pipeline.environments.grid_games.hidden_words import CompactPrompts
 from erl_pipeline.environments.grid_games.tasks import board_key, settings_files, shape_key
-from erl_pipeline.environments.interface import EnvironmentPlugin
-from erl_pipeline.environments.pictures import AttemptDrawing
-from erl_pipeline.environments.prompt_format import PromptFormat
-from erl_pipeline.environments.splits import Splits
-from erl_pipeline.environments.tiny_parts import TinyPlayer
+from erl_pipeline.environments.interface import (
+    AttemptDrawing,
+    Dependencies,
+    EnvironmentPlugin,
+    GoldAnswers,
+    Splits,
+)
+from erl_pipeline.environments.prompt_format import ChatPrompts, PromptFormat
 
 
 def _prompts(settings: FrozenLakeConfig) -> PromptFormat | None:
@@ -45,7 +45,11 @@ ENVIRONMENT = EnvironmentPlugin(
     ),
     dependencies=Dependencies[FrozenLakeConfig](
         files=settings_files,
-        packages=("erl_pipeline.environments.grid_games", "erl_pipeline.environments.chat_prompts"),
+        packages=(
+            "erl_pipeline.environments.grid_games",
+            "erl_pipeline.environments.prompt_format",
+            "erl_pipeline.environments.tasks",
+        ),
     ),
     tiny=TinyPlayer(
         parts=TINY.parts,

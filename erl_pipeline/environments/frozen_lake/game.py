@@ -20,9 +20,11 @@ from erl_pipeline.environments.grid_games.game import (
     Rendering,
     Step,
     cell_word,
+    replayed,
 )
 from erl_pipeline.environments.grid_games.hidden_words import World, stored_world
 from erl_pipeline.environments.interface import Task
+from erl_pipeline.environments.pictures import Cell, Picture
 
 LETTERS = {"S": "start", "F": "frozen", "H": "hole", "G": "goal"}
 
@@ -249,3 +251,21 @@ def game_of(config: FrozenLakeConfig, task: Task) -> FrozenLake:
 def open_frozen_lake(config: FrozenLakeConfig, task: Task) -> GridEnvironment:
     """The environment of a task that these settings gave."""
     return GridEnvironment(game_of(config, task))
+
+
+_CELLS: Mapping[str, Cell] = {"S": "start", "F": "floor", "H": "hole", "G": "goal"}
+
+
+_ENDS = {"fell": "fell into a hole", "goal": "reached the goal"}
+
+
+def attempt_picture(config: FrozenLakeConfig, task: Task, turns: Sequence[str]) -> Picture:
+    """The board, and the way of an attempt, found by replaying what the policy said in its turns."""
+    game = replayed(game_of(config, task), turns)
+    board, outcomes = game.board, [step.outcome for step in game.steps]
+    notes = [f"{outcomes.count('bump')} × against the edge"] if "bump" in outcomes else []
+    if "bad" in outcomes:
+        notes.append(f"{outcomes.count('bad')} × no valid action")
+    notes += [_ENDS[outcome] for outcome in outcomes[-1:] if outcome in _ENDS]
+    path = [divmod(cell, board.width) for cell in (board.start, *(step.state for step in game.steps))]
+    return Picture([[_CELLS[letter] for letter in row] for row in board.rows], path, notes=notes)

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.prompts import PromptTemplates
-from erl_pipeline.environments.grid_games.settings import INSTRUCTIONS, GridSettings
+from erl_pipeline.environments.grid_games.boards import INSTRUCTIONS, GridSettings
 
 PERMUTATIONS = 24
 """How many there are of four action words."""

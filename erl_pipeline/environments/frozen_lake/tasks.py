@@ -16,10 +16,11 @@ from erl_pipeline.environments.frozen_lake.game import (
     FrozenLakeSymbols,
     FrozenLakeWorld,
     parse_board,
+    short_answer,
 )
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.grid_games.boards import DIRECTIONS, Direction
-from erl_pipeline.environments.grid_games.hidden_words import task_world
+from erl_pipeline.environments.grid_games.hidden_words import stored_world, task_world, turns_of
 from erl_pipeline.environments.grid_games.tasks import BoardTask, GridTasks
 from erl_pipeline.environments.interface import Task
 
@@ -115,3 +116,24 @@ def difficulty(config: FrozenLakeConfig, task: Task) -> float:
     moves = board.moves_to_goal[board.start]
     assert moves is not None  # no board without a way is a task
     return float(moves)
+
+
+def gold_answer(config: FrozenLakeConfig, task: Task) -> list[str] | None:
+    """The turns of a shortest way, one turn in mode `plan`; None where it is longer than the task allows."""
+    board = FrozenLakeBoard(tuple(task.payload["board"]))
+    way = shortest_way(board)
+    if len(way) > task.payload["max_steps"]:
+        return None
+    if config.format == "short":
+        world = stored_world(task.payload, FrozenLakeSymbols)
+        return [short_answer(board, world.symbols, way, world.words)]
+    return turns_of(way, config, task)
+
+
+def shortest_way(board: FrozenLakeBoard) -> list[Direction]:
+    """The directions of a shortest way from the start to the goal; of several, always the same one."""
+    cell, way = board.start, list[Direction]()
+    while cell != board.goal:
+        way.append(board.best_directions(cell)[0])
+        cell = board.neighbour(cell, way[-1])
+    return way

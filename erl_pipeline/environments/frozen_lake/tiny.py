@@ -6,12 +6,8 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 
 from erl_pipeline.config.policy import ColdStartConfig
-from erl_pipeline.environments.experience_format import EpisodeRecord, ExperienceOperation
-from erl_pipeline.environments.frozen_lake.game import (
-    FrozenLakeBoard,
-    FrozenLakeWorld,
-    make_game,
-)
+from erl_pipeline.environments.demonstrations import Demonstration, TinyParts
+from erl_pipeline.environments.frozen_lake.game import FrozenLakeBoard, FrozenLakeWorld, make_game
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.frozen_lake.tasks import TASKS, realm_words
 from erl_pipeline.environments.grid_games.boards import DIRECTIONS, Direction
@@ -26,7 +22,7 @@ from erl_pipeline.environments.grid_games.hidden_words import (
 )
 from erl_pipeline.environments.grid_games.tiny import ScriptedPlayer, TinyGrid, play_out, seen_moves
 from erl_pipeline.environments.messages import Message, assistant_message, user_message
-from erl_pipeline.environments.tiny_parts import Demonstration, TinyParts
+from erl_pipeline.environments.prompt_format import EpisodeRecord, ExperienceOperation
 
 _STEP_WORDS = 4  # aim, action, outcome, cell
 _NOTES = " notes "

@@ -10,9 +10,15 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from erl_pipeline.config.policy import DemonstrationsWarmStart
-from erl_pipeline.environments.chat_prompts import ChatPrompts
+from erl_pipeline.environments.demonstrations import (
+    Demonstration,
+    WarmStart,
+    WarmStartParts,
+    WarmStartQuestion,
+)
 from erl_pipeline.environments.frozen_lake.game import (
     FrozenLake,
     FrozenLakeBoard,
@@ -27,9 +33,7 @@ from erl_pipeline.environments.grid_games.boards import DIRECTIONS, Direction
 from erl_pipeline.environments.grid_games.game import Step
 from erl_pipeline.environments.grid_games.hidden_words import Slots, corrected, noisy_slots
 from erl_pipeline.environments.messages import Message, assistant_message
-from erl_pipeline.environments.prompt_format import AttemptReport
-from erl_pipeline.environments.tiny_parts import Demonstration
-from erl_pipeline.environments.warm_start import WarmStart, WarmStartParts, WarmStartQuestion
+from erl_pipeline.environments.prompt_format import AttemptReport, ChatPrompts
 from storage.errors import ConfigError
 
 _KINDS = ("first", "noted", "reflection")
@@ -83,11 +87,6 @@ class Situation:
         assert self.settings.prompts is not None
         return ChatPrompts(self.settings.prompts)
 
-    @property
-    def words(self) -> dict[Direction, str]:
-        """The action word that moves in each direction."""
-        return self.world.words
-
     def game(self) -> FrozenLake:
         """A fresh attempt."""
         return make_game(self.settings, self.board, self.world, self.settings.max_steps)
@@ -109,13 +108,6 @@ class Situation:
         return game.step(answer).reward
 
 
-def random_situation(
-    stream: random.Random, settings: FrozenLakeConfig, boards: Sequence[FrozenLakeBoard]
-) -> Situation:
-    """A random board in a random world."""
-    return Situation(stream.choice(boards), TINY.random_world(stream, settings), settings)
-
-
 def demonstrate(
     stream: random.Random,
     settings: FrozenLakeConfig,
@@ -129,7 +121,7 @@ def demonstrate(
     parts = warm_start.first_attempts, warm_start.noted_attempts, warm_start.reflections
     (kind,) = stream.choices(_KINDS, parts)
     for _ in range(_TRIES):
-        situation = random_situation(stream, settings, boards)
+        situation = Situation(stream.choice(boards), TINY.random_world(stream, settings), settings)
         if kind == "reflection":
             if (reflection := demonstrate_reflection(stream, situation, warm_start)) is not None:
                 return reflection
@@ -144,8 +136,8 @@ def demonstrate(
 
 def demonstrate_attempt(stream: random.Random, situation: Situation, notes: Slots) -> list[Message]:
     """An attempt whose player knows the world, whatever the notes in its prompt say."""
-    way = situation.player(stream, situation.words).way(situation.settings.max_steps)
-    said = short_answer(situation.board, situation.world.symbols, way, situation.words)
+    way = situation.player(stream, situation.world.words).way(situation.settings.max_steps)
+    said = short_answer(situation.board, situation.world.symbols, way, situation.world.words)
     return [*situation.attempt(notes), assistant_message(said)]
 
 
@@ -198,38 +190,27 @@ def questions(
     held-out boards, each in a world of its own."""
     for board in TASKS.held_out_boards(settings, warm_start.examined):
         situation = Situation(board, TINY.random_world(stream, settings), settings)
-        yield WarmStartQuestion(situation.attempt({}), AttemptScores(situation, "first"))
-        yield WarmStartQuestion(situation.attempt(situation.words), AttemptScores(situation, "noted"))
+        yield WarmStartQuestion(situation.attempt({}), partial(attempt_scores, situation, "first"))
+        yield WarmStartQuestion(
+            situation.attempt(situation.world.words), partial(attempt_scores, situation, "noted")
+        )
         reflection = demonstrate_reflection(stream, situation, warm_start)
         if reflection is not None:
-            yield WarmStartQuestion(reflection[:-1], ReflectionScores(reflection[-1]["content"]))
+            yield WarmStartQuestion(reflection[:-1], partial(reflection_scores, reflection[-1]["content"]))
 
 
-@dataclass(frozen=True)
-class AttemptScores:
-    """The scores of an attempt; those of its plan and words only where it was told all words."""
-
-    situation: Situation
-    kind: str
-
-    def __call__(self, answer: str) -> dict[str, float]:
-        """1 or 0 by name."""
-        scores = {f"{self.kind}_success": self.situation.success(answer)}
-        if self.kind == "noted":
-            aims = aimed_way(answer)
-            expected = [self.situation.words[aim] for aim in aims]
-            said = answer.rpartition("[")[2].partition("]")[0].split()
-            scores["noted_plan"] = self.situation.success(f"[{' '.join(expected)}]")
-            scores["noted_words"] = float(bool(aims) and said == expected)
-        return scores
+def attempt_scores(situation: Situation, kind: str, answer: str) -> dict[str, float]:
+    """The scores of an attempt, 1 or 0 by name; of its plan and words only where it was told all words."""
+    scores = {f"{kind}_success": situation.success(answer)}
+    if kind == "noted":
+        aims = aimed_way(answer)
+        expected = [situation.world.words[aim] for aim in aims]
+        said = answer.rpartition("[")[2].partition("]")[0].split()
+        scores["noted_plan"] = situation.success(f"[{' '.join(expected)}]")
+        scores["noted_words"] = float(bool(aims) and said == expected)
+    return scores
 
 
-@dataclass(frozen=True)
-class ReflectionScores:
-    """Whether a reflection equals the demonstrated one."""
-
-    expected: str
-
-    def __call__(self, answer: str) -> dict[str, float]:
-        """1 or 0."""
-        return {"reflection_exact": float(answer.strip() == self.expected)}
+def reflection_scores(expected: str, answer: str) -> dict[str, float]:
+    """1 where a reflection equals the demonstrated one, else 0."""
+    return {"reflection_exact": float(answer.strip() == expected)}

@@ -6,7 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from erl_pipeline.config.prompts import render
 from erl_pipeline.environments.grid_games.boards import DIRECTIONS, BoardT, Direction, StateT
@@ -302,6 +302,18 @@ class GridGame(ABC, Generic[BoardT, StateT]):
             return Step(None, "bad", before, before)
         outcome, state = self.board.move(before, self._world.actions[action.word])
         return Step(action, outcome, before, state)
+
+
+GameT = TypeVar("GameT", bound=GridGame[Any, Any])
+
+
+def replayed(game: GameT, turns: Sequence[str]) -> GameT:
+    """The game after these turns of a policy, or after those that ended the attempt."""
+    game.reset()
+    for text in turns:
+        if game.step(text).done:
+            break
+    return game
 
 
 class GridEnvironment:

@@ -14,8 +14,8 @@ from itertools import permutations
 from typing import Any, Generic, Protocol, TypeVar
 
 from erl_pipeline.config.policy import ColdStartConfig, DemonstrationsWarmStart
-from erl_pipeline.environments.grid_games.boards import DIRECTIONS, Direction
-from erl_pipeline.environments.grid_games.settings import GridSettings
+from erl_pipeline.environments.grid_games.boards import DIRECTIONS, Direction, GridSettings
+from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.messages import Message, user_message
 from erl_pipeline.environments.prompt_format import AttemptReport
 
@@ -170,3 +170,14 @@ def read_slots(text: str) -> dict[Direction, str]:
     """The words that four slots know."""
     slots = zip(DIRECTIONS, text.split(), strict=True)
     return {direction: word for direction, word in slots if word != UNKNOWN}
+
+
+def turns_of(way: Sequence[Direction], config: GridSettings, task: Task) -> list[str]:
+    """One turn for each direction, or with `action_mode: plan` one for all of them."""
+    words = {direction: word for word, direction in task.payload["actions"].items()}
+    if config.format == "compact":
+        moves = [f"{direction} {words[direction]}" for direction in way]
+        return moves if config.action_mode == "step" else [" ".join(moves)]
+    if config.action_mode == "step":
+        return [f"[{words[direction]}]" for direction in way]
+    return [f"[{' '.join(words[direction] for direction in way)}]"]

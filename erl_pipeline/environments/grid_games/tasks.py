@@ -13,23 +13,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal
+from typing import Any, Generic
 
 from erl_pipeline.environments.grid_games.boards import (
     BoardT,
+    ConfigT,
     GridBoard,
+    GridSettings,
     is_generated_size,
     named,
     shape_of,
     without_twins,
 )
 from erl_pipeline.environments.grid_games.hidden_words import BoardSymbols, World, task_world
-from erl_pipeline.environments.grid_games.settings import ConfigT, GridSettings
-from erl_pipeline.environments.interface import Task
-from erl_pipeline.environments.splits import FindSplit, KeptSplit
+from erl_pipeline.environments.interface import FindSplit, KeptSplit, Split, Task
+from erl_pipeline.environments.tasks import json_lines
 from storage.errors import ConfigError, InputError
-
-Split = Literal["training", "held_out", "test"]
 
 _SHARES = 8
 _SMALL_SPLITS: dict[int, Split] = {0: "held_out", 1: "test"}
@@ -97,13 +96,7 @@ class GridTasks(ABC, Generic[ConfigT, BoardT]):
 
         Raises `InputError` naming the file, the line and what is wrong with it.
         """
-        for number, line in numbered_lines(path):
-            if not line.strip():
-                continue
-            try:
-                task = self._parse_line(line)
-            except ValueError as error:
-                raise InputError(f"task file {path}, line {number}: {error}") from error
+        for number, task in json_lines(path, "task file", _KEYS, self._parse):
             yield number, task.task_id, task
 
     def read_file(self, path: Path, max_steps: int) -> BoardFile[BoardT]:
@@ -312,17 +305,8 @@ class GridTasks(ABC, Generic[ConfigT, BoardT]):
                 f"environment.max_steps: {config.max_steps}"
             )
 
-    def _parse_line(self, line: str) -> BoardTask[BoardT]:
+    def _parse(self, number: int, record: Mapping[str, Any]) -> BoardTask[BoardT]:
         """Raises `ValueError` saying what is wrong."""
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from error
-        except RecursionError as error:
-            raise ValueError("its JSON is nested too deeply") from error
-        missing = [key for key in _KEYS if not isinstance(record, dict) or key not in record]
-        if missing:
-            raise ValueError(f"{', '.join(missing)} missing; needed: an object with {', '.join(_KEYS)}")
         task_id, rows, max_steps = (record[key] for key in _KEYS)
         if not isinstance(task_id, str) or not task_id:
             raise ValueError(f"task_id: {task_id!r}; allowed is a text that is not empty")
@@ -331,17 +315,6 @@ class GridTasks(ABC, Generic[ConfigT, BoardT]):
         if not isinstance(max_steps, int) or isinstance(max_steps, bool) or max_steps < 1:
             raise ValueError(f"max_steps: {max_steps!r}; allowed are whole numbers from 1")
         return BoardTask(task_id, self.parse(rows, max_steps), max_steps)
-
-
-def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a text file, from 1 on. Raises `InputError` where it cannot be read."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"task file {path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"task file {path} is not UTF-8 text (byte {error.start})") from error
-    yield from enumerate(text.split("\n"), start=1)
 
 
 def split_of(board: GridBoard[Any], config: GridSettings) -> Split:

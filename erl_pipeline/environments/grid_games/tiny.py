@@ -16,7 +16,15 @@ from itertools import permutations
 from typing import Any, Generic
 
 from erl_pipeline.config.policy import ColdStartConfig
-from erl_pipeline.environments.grid_games.boards import DIRECTIONS, BoardT, Direction, StateT
+from erl_pipeline.environments.demonstrations import Demonstration, Examination, ExamQuestion, TinyParts
+from erl_pipeline.environments.grid_games.boards import (
+    DIRECTIONS,
+    BoardT,
+    ConfigT,
+    Direction,
+    GridSettings,
+    StateT,
+)
 from erl_pipeline.environments.grid_games.game import PADDING, GridGame, Step, cell_word
 from erl_pipeline.environments.grid_games.hidden_words import (
     FIELD_WORDS,
@@ -31,11 +39,9 @@ from erl_pipeline.environments.grid_games.hidden_words import (
     read_slots,
     slots_text,
 )
-from erl_pipeline.environments.grid_games.settings import ConfigT, GridSettings
 from erl_pipeline.environments.grid_games.tasks import GridTasks
 from erl_pipeline.environments.messages import Message, assistant_message, user_message
 from erl_pipeline.environments.prompt_format import AttemptReport
-from erl_pipeline.environments.tiny_parts import Demonstration, Examination, ExamQuestion, TinyParts
 from storage.errors import ConfigError
 
 _BLANK_MEMORY = 0.5  # share of reflections that are demonstrated without a memory
@@ -160,14 +166,6 @@ def _cells(config: GridSettings) -> int:
     return rows * columns
 
 
-def _no_names(config: GridSettings) -> Sequence[str]:
-    return ()
-
-
-def _no_examinations(config: GridSettings) -> Sequence[Examination]:
-    return ()
-
-
 @dataclass(frozen=True)
 class TinyGrid(Generic[ConfigT, BoardT, StateT]):
     """A game in the compact form: its words, and demonstrations of it."""
@@ -180,9 +178,9 @@ class TinyGrid(Generic[ConfigT, BoardT, StateT]):
     """The words besides cells, directions, symbols and action words."""
     observed: Callable[[ConfigT], int]
     """Words of the first observation besides the cells."""
-    names: Callable[[ConfigT], Sequence[str]] = _no_names
+    names: Callable[[ConfigT], Sequence[str]] = lambda config: ()
     """The names of worlds, if they have any."""
-    examinations: Callable[[ConfigT], Sequence[Examination]] = _no_examinations
+    examinations: Callable[[ConfigT], Sequence[Examination]] = lambda config: ()
     """Skills besides reflecting that the cold start should teach."""
 
     def random_world(self, stream: random.Random, config: ConfigT) -> World[Any]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from erl_pipeline.environments.dependencies import BuiltFiles, Dependencies
-from erl_pipeline.environments.gold_answers import GoldAnswers
-from erl_pipeline.environments.hotpotqa import environment, tasks
-from erl_pipeline.environments.hotpotqa.inspection import documents_in, gold_answer
+from erl_pipeline.environments.hotpotqa import environment, index, tasks
+from erl_pipeline.environments.hotpotqa.environment import documents_in, gold_answer
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
-from erl_pipeline.environments.interface import EnvironmentPlugin, EpisodeTraits
-from erl_pipeline.environments.pictures import AttemptDrawing
-from erl_pipeline.environments.splits import Splits
+from erl_pipeline.environments.interface import (
+    AttemptDrawing,
+    BuiltFiles,
+    Dependencies,
+    EnvironmentPlugin,
+    EpisodeTraits,
+    GoldAnswers,
+    Splits,
+)
 
 
 def _files(settings: HotpotQAConfig) -> dict[str, Path]:
@@ -32,8 +36,9 @@ ENVIRONMENT = EnvironmentPlugin(
     ),
     dependencies=Dependencies(
         files=_files,
+        packages=("erl_pipeline.environments.tasks",),
         built_files=BuiltFiles(
-            settings=environment.index_settings, build=environment.build, open=environment.open_with_index
+            settings=index.index_settings, build=index.build, open=environment.open_with_index
         ),
     ),
     episodes=EpisodeTraits(timing="waiting", for_template=environment.for_template),

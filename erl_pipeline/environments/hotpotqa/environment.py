@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
+import json
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from erl_pipeline.environments.dependencies import Embedders
-from erl_pipeline.environments.hotpotqa.index import build_index, open_index, passages_of
-from erl_pipeline.environments.hotpotqa.question_file import (
-    Event,
-    Passage,
-    Record,
-    SearchRecord,
-    Verdict,
-    feedback,
-    trace,
-)
+from erl_pipeline.environments.hotpotqa.index import open_index
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
+from erl_pipeline.environments.hotpotqa.tasks import Passage
 from erl_pipeline.environments.hotpotqa.tool import (
+    MAX_QUERY_CHARACTERS,
+    SEARCH,
     SEARCH_TOOL,
     Action,
     BadCall,
+    Event,
+    Record,
     Search,
+    SearchRecord,
+    Verdict,
+    feedback,
     read_plain_lines,
     read_tool_calls,
+    trace,
 )
-from erl_pipeline.environments.interface import Environment, Observation, Task, Transition
-from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema, tool_message, user_message
+from erl_pipeline.environments.interface import Embedders, Environment, Observation, Task, Transition
+from erl_pipeline.environments.messages import (
+    MARKERS,
+    AssistantTurn,
+    Message,
+    ToolSchema,
+    tool_message,
+    user_message,
+)
+from erl_pipeline.environments.pictures import Document, FoundDocuments
 from erl_pipeline.environments.threads import in_threads
 from storage.errors import InputError
 
@@ -98,7 +106,8 @@ class HotpotQA:
             metrics["exact_match"] = float(verdict is not None and verdict.exact)
             metrics["f1"] = 0.0 if verdict is None else verdict.f1
         else:
-            messages[-1] = _with_line(messages[-1], self._turns_left())
+            left = turns_left(self._config.max_turns - len(record.turns))
+            messages[-1] = {**messages[-1], "content": f"{messages[-1]['content']}\n{left}"}
         return Transition(
             messages=messages,
             reward=0.0 if verdict is None else self._reward(verdict),
@@ -138,19 +147,12 @@ class HotpotQA:
         elif len(record.turns) >= self._config.max_turns:
             record.ending = "turns_used"
 
-    def _turns_left(self) -> str:
-        return turns_left_as_text(self._config.max_turns - len(self._record.turns))
-
     def _reward(self, verdict: Verdict) -> float:
         return verdict.f1 if self._config.reward == "f1" else float(verdict.exact)
 
 
 def _told(action: Search | BadCall, content: str) -> Message:
     return user_message(content) if action.call is None else tool_message(action.call, content)
-
-
-def _with_line(message: Message, line: str) -> Message:
-    return {**message, "content": f"{message['content']}\n{line}"}
 
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -187,23 +189,6 @@ def f1_score(answer: str, gold: str) -> float:
     return 2 * precision * recall / (precision + recall)
 
 
-_WORDS_ALONE = "full_text"
-_BUILT_FROM = frozenset(
-    {"type", "task_file", "passage_file", "search", "embedding_model", "embedded_characters"}
-)
-
-
-def index_settings(config: HotpotQAConfig) -> HotpotQAConfig:
-    """The settings that the index depends on, all others at their defaults."""
-    fields = HotpotQAConfig.model_fields
-    others = {name: each.get_default() for name, each in fields.items() if name not in _BUILT_FROM}
-    if config.search == _WORDS_ALONE:
-        others |= {name: fields[name].get_default() for name in ("embedding_model", "embedded_characters")}
-    else:
-        others["search"] = "hybrid"  # The same index answers a search by vector alone.
-    return config.model_copy(update=others)
-
-
 def for_template(config: HotpotQAConfig, knows_tools: bool) -> HotpotQAConfig:
     """The settings with a protocol that the policy can use. Raises `InputError` if they ask for another."""
     if knows_tools:
@@ -216,18 +201,12 @@ def for_template(config: HotpotQAConfig, knows_tools: bool) -> HotpotQAConfig:
     return config.model_copy(update={"tool_format": "plain"})
 
 
-def build(config: HotpotQAConfig, folder: Path, embedders: Embedders) -> Mapping[str, int]:
-    """Write the index of the configured files into an empty folder."""
-    embedder = None if config.search == _WORDS_ALONE else embedders(config.embedding_model)
-    return build_index(passages_of(config), folder, embedder, config.embedded_characters)
-
-
 def open_with_index(config: HotpotQAConfig, task: Task, folder: Path, embedders: Embedders) -> Environment:
     """The environment of a task, each episode in a thread of its own."""
 
     def search(query: str) -> list[Passage]:
         # Opened by the first search, which waits in its own thread for the model that embeds queries.
-        embedder = None if config.search == _WORDS_ALONE else embedders(config.embedding_model)
+        embedder = None if config.search == "full_text" else embedders(config.embedding_model)
         return open_index(folder, embedder).search(query, config.passages, config.search)
 
     return in_threads(HotpotQA(config, task, search))
@@ -250,10 +229,51 @@ def pages_as_text(pages: Sequence[Passage], characters: int) -> str:
     )
 
 
-def turns_left_as_text(left: int) -> str:
+def turns_left(left: int) -> str:
     """How many turns are left, as the last line of a message."""
     return f"{left} turns are left." if left > 1 else LAST_TURN
 
 
 def _beginning(text: str, characters: int) -> str:
     return text if len(text) <= characters else f"{text[:characters].rstrip()}..."
+
+
+_TURNS_LEFT = re.compile(rf"\n(\d+ turns are left\.|{re.escape(LAST_TURN)})\Z")
+
+
+def gold_answer(config: HotpotQAConfig, task: Task) -> list[str]:
+    """One search a turn, for as many of the pages as there are turns for, and a last turn that answers."""
+    titles = [title[:MAX_QUERY_CHARACTERS] for title in task.payload["supporting"]]
+    answer = " ".join(task.payload["answer"].split())
+    return [*(_search(config, title) for title in titles[: config.max_turns - 1]), f"Answer: {answer}"]
+
+
+def _search(config: HotpotQAConfig, title: str) -> str:
+    if config.is_plain:
+        return f"Search: {title}"
+    return json.dumps({"name": SEARCH, "arguments": {"query": title}}).join(MARKERS)
+
+
+def documents_in(config: HotpotQAConfig, task: Task, message: str) -> FoundDocuments | None:
+    """The pages in a message, with a mark on those that the question needs; None where it has none."""
+    if not message.startswith("[1] "):
+        return None
+    ending = _TURNS_LEFT.search(message)
+    text = message[: ending.start()] if ending else message
+    parts: list[str] = []
+    for line in text.split("\n"):
+        mark = f"[{len(parts) + 1}] "
+        if line.startswith(mark):
+            parts.append(line.removeprefix(mark))
+        else:
+            parts[-1] += f"\n{line}"
+    return FoundDocuments(
+        [_document(part, task.payload["supporting"]) for part in parts], ending[1] if ending else ""
+    )
+
+
+def _document(text: str, supporting: Sequence[str]) -> Document:
+    # A title may have a colon in it; the titles of needed pages are known.
+    known = next((title for title in supporting if text.startswith(f"{title}: ")), None)
+    title = text.partition(": ")[0] if known is None else known
+    return Document(title, text.removeprefix(f"{title}: "), needed=known is not None)

@@ -10,14 +10,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from erl_pipeline.environments.hotpotqa.question_file import (
+from erl_pipeline.environments.demonstrations import with_defaults
+from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig, SearchMode
+from erl_pipeline.environments.hotpotqa.tasks import (
     Passage,
     different_passages,
+    question_path,
     read_passages,
     read_questions,
 )
-from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig, SearchMode
-from erl_pipeline.environments.hotpotqa.tasks import question_path
+from erl_pipeline.environments.interface import Embedders
 from storage.errors import InputError
 from storage.texts import StorableTexts
 
@@ -221,3 +223,24 @@ def _vector_index(rows: int, dimension: int) -> Any:
         max_iterations=_TRAINING_PASSES,
         sample_rate=_TRAINING_ROWS,
     )
+
+
+_BUILT_FROM = frozenset(
+    {"type", "task_file", "passage_file", "search", "embedding_model", "embedded_characters"}
+)
+
+
+def index_settings(config: HotpotQAConfig) -> HotpotQAConfig:
+    """The settings that the index depends on, all others at their defaults."""
+    kept = _BUILT_FROM
+    if config.search == "full_text":
+        kept = kept - {"embedding_model", "embedded_characters"}
+    settings = with_defaults(config, HotpotQAConfig.model_fields.keys() - kept)
+    # The same index answers a hybrid search and one by vector alone.
+    return settings if config.search == "full_text" else settings.model_copy(update={"search": "hybrid"})
+
+
+def build(config: HotpotQAConfig, folder: Path, embedders: Embedders) -> Mapping[str, int]:
+    """Write the index of the configured files into an empty folder."""
+    embedder = None if config.search == "full_text" else embedders(config.embedding_model)
+    return build_index(passages_of(config), folder, embedder, config.embedded_characters)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from erl_pipeline.environments.dependencies import BuiltFiles, Dependencies
-from erl_pipeline.environments.interface import EnvironmentPlugin, EpisodeTraits, MixturePart, Task, Timing
+from erl_pipeline.environments.demonstrations import TinyPlayer
+from erl_pipeline.environments.interface import (
+    BuiltFiles,
+    Dependencies,
+    EnvironmentPlugin,
+    EpisodeTraits,
+    MixturePart,
+    Splits,
+    Task,
+    Timing,
+)
 from erl_pipeline.environments.mixture import tasks
 from erl_pipeline.environments.mixture.settings import MixtureConfig
-from erl_pipeline.environments.mixture.tasks import BUILT_FILES
-from erl_pipeline.environments.mixture.tiny import tiny_parts, tiny_view
-from erl_pipeline.environments.splits import Splits
-from erl_pipeline.environments.tiny_parts import TinyPlayer
+from erl_pipeline.environments.mixture.tasks import BUILT_FILES, tiny_parts, tiny_view
 
 
 class MixturePlugin(EnvironmentPlugin[MixtureConfig]):

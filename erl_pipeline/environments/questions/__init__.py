@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from erl_pipeline.config.plugins import plugins
-from erl_pipeline.environments.dependencies import Dependencies
-from erl_pipeline.environments.gold_answers import GoldAnswers
-from erl_pipeline.environments.interface import EnvironmentPlugin
+from erl_pipeline.environments.interface import Dependencies, EnvironmentPlugin, GoldAnswers, Splits
 from erl_pipeline.environments.questions import environment, tasks
 from erl_pipeline.environments.questions.settings import QuestionsConfig
-from erl_pipeline.environments.splits import Splits
 
 
 def _scorer_packages(config: QuestionsConfig) -> Sequence[str]:
@@ -29,6 +26,10 @@ ENVIRONMENT = EnvironmentPlugin(
         kept_split=tasks.kept_split,
         from_file=tasks.tasks_from_file,
     ),
-    dependencies=Dependencies(files=tasks.files, used_packages=_scorer_packages),
+    dependencies=Dependencies(
+        files=tasks.files,
+        packages=("erl_pipeline.environments.single_turn", "erl_pipeline.environments.tasks"),
+        used_packages=_scorer_packages,
+    ),
     gold_answers=GoldAnswers(environment.gold_answer, environment.wrong_answers),
 )

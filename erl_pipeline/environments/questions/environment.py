@@ -3,80 +3,57 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from erl_pipeline.environments.interface import Observation, Task, Transition
-from erl_pipeline.environments.messages import AssistantTurn, ToolSchema
+from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.questions.settings import AnswerFormat, QuestionsConfig
 from erl_pipeline.environments.scorers import Scored, checked_score, scorer_named
+from erl_pipeline.environments.single_turn import ReplyScore, SingleTurnEnvironment
 from erl_pipeline.environments.threads import in_thread
 
 _SHOWN = 200  # characters of an answer that feedback repeats
 
 
-class QuestionEnvironment:
-    """The attempts of one episode."""
+def open_question(config: QuestionsConfig, task: Task) -> SingleTurnEnvironment:
+    """The environment of a task made by `tasks`."""
+    scorer, marking, question = (
+        scorer_named(config.scorer),
+        FORMATS[config.answer_format],
+        task.payload["question"],
+    )
 
-    tools: Sequence[ToolSchema] = ()
-
-    def __init__(self, config: QuestionsConfig, task: Task) -> None:
-        self._payload = task.payload
-        self._format = FORMATS[config.answer_format]
-        self._scorer = scorer_named(config.scorer)
-        self._told = config.instructions.strip()
-        self._said = ""
-        self._answer: str | None = None
-        self._scored: Scored | None = None
-
-    @property
-    def instructions(self) -> str:
-        """The user's own instructions, and how the answer is to be marked."""
-        return f"{self._told} {self._format.asked}".strip()
-
-    async def reset(self) -> Observation:
-        self._said, self._answer, self._scored = "", None, None
-        question: str = self._payload["question"]
-        return question
-
-    async def step(self, turn: AssistantTurn) -> Transition:
-        """Score the answer. Raises `ScorerFailed` where the scorer fails."""
-        self._said = turn.text
-        answer = self._answer = self._format.find(turn.text)
-        if self._scorer.bounded:
-            scored = checked_score(self._scorer, answer, self._payload)
+    async def score(reply: str) -> ReplyScore:
+        answer = marking.find(reply)
+        if scorer.bounded:
+            scored = checked_score(scorer, answer, task.payload)
         else:
-            scored = await in_thread(lambda: checked_score(self._scorer, answer, self._payload))
-        self._scored = scored
-        return Transition(
-            messages=(), reward=scored.score, done=True, metrics={"answered": float(answer is not None)}
+            scored = await in_thread(lambda: checked_score(scorer, answer, task.payload))
+        return ReplyScore(
+            scored.score, feedback_on(marking, answer, scored), {"answered": float(answer is not None)}
         )
 
-    async def feedback(self) -> str:
-        """Whether an answer was found, what it was, and what the scorer says of it."""
-        if self._scored is None:
-            raise RuntimeError("the attempt is not over; there is no feedback yet")
-        remark = f" {self._scored.remark}" if self._scored.remark else ""
-        score = self._scored.score
-        if self._answer is None:
-            found = self._format.missing
-            return f"{found}{remark}" if score == 0.0 else f"{found} Its score is {score:.3g}.{remark}"
-        answer = self._answer if len(self._answer) <= _SHOWN else f"{self._answer[:_SHOWN]}..."
-        if score in (0.0, 1.0):
-            return f"Your answer was: {answer}\nIt is {'right' if score else 'wrong'}.{remark}"
-        return f"Your answer was: {answer}\nIts score is {score:.3g}, where 1 is right.{remark}"
-
-    def trace(self) -> str:
-        """Question and reply as they were; a reflection prompt shows nothing else of the question."""
-        return f"The question was: {self._payload['question']}\n\nThe reply was: {self._said}"
-
-    async def close(self) -> None:
-        """There is nothing to release."""
+    return SingleTurnEnvironment(
+        f"{config.instructions.strip()} {marking.asked}".strip(),
+        question,
+        score,
+        lambda reply: f"The question was: {question}\n\nThe reply was: {reply}",
+    )
 
 
-def open_question(config: QuestionsConfig, task: Task) -> QuestionEnvironment:
-    """The environment of a task made by `tasks`."""
-    return QuestionEnvironment(config, task)
+def feedback_on(marking: AnswerMarking, answer: str | None, scored: Scored) -> str:
+    """Whether an answer was found, what it was, and what the scorer says of it."""
+    remark, score = f" {scored.remark}" if scored.remark else "", scored.score
+    if answer is None:
+        return (
+            f"{marking.missing}{remark}"
+            if score == 0.0
+            else f"{marking.missing} Its score is {score:.3g}.{remark}"
+        )
+    shown = answer if len(answer) <= _SHOWN else f"{answer[:_SHOWN]}..."
+    if score in (0.0, 1.0):
+        return f"Your answer was: {shown}\nIt is {'right' if score else 'wrong'}.{remark}"
+    return f"Your answer was: {shown}\nIts score is {score:.3g}, where 1 is right.{remark}"
 
 
 def gold_answer(config: QuestionsConfig, task: Task) -> str | None:

@@ -6,16 +6,16 @@ import hashlib
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from erl_pipeline.environments.interface import Task
+from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
 from erl_pipeline.environments.questions.settings import QuestionsConfig
-from erl_pipeline.environments.same_text import reading_key
 from erl_pipeline.environments.scorers import scorer_named
-from erl_pipeline.environments.splits import FindSplit, KeptSplit
+from erl_pipeline.environments.scorers.texts import reading_key
+from erl_pipeline.environments.tasks import filled_text, json_lines
 from storage.errors import ConfigError, InputError
 
 
@@ -175,51 +175,29 @@ def read_questions(
     Raises `InputError` naming the file, the line and what is wrong with it; two lines with the same question
     or the same id are wrong too.
     """
-    found: list[QuestionRecord] = []
     seen: dict[tuple[str, str], int] = {}
-    for number, line in _lines(path):
-        try:
-            question = _parse_line(number, line, source)
-            check(question.payload)
-            for what, value in (("question", question.key), ("id", question.task_id)):
-                if value is not None and (earlier := seen.setdefault((what, value), number)) != number:
-                    raise ValueError(f"its {what} is already on line {earlier}: {value[:80]!r}")
-        except ValueError as error:
-            raise InputError(f"question file {path}, line {number}: {error}") from error
-        found.append(question)
+
+    def parse(number: int, record: dict[str, Any]) -> QuestionRecord:
+        question = _question(number, record, source)
+        check(question.payload)
+        for what, value in (("question", question.key), ("id", question.task_id)):
+            if value is not None and (earlier := seen.setdefault((what, value), number)) != number:
+                raise ValueError(f"its {what} is already on line {earlier}: {value[:80]!r}")
+        return question
+
+    found = [question for _, question in json_lines(path, "question file", ("question", "answer"), parse)]
     if not found:
         raise InputError(f"question file {path} holds no question")
     return found
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise InputError(f"question file {path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"question file {path} is not UTF-8 text (byte {error.start})") from error
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            yield number, line
-
-
-def _parse_line(number: int, line: str, source: Literal["lines", "gsm8k"]) -> QuestionRecord:
+def _question(number: int, record: dict[str, Any], source: Literal["lines", "gsm8k"]) -> QuestionRecord:
     """Raises `ValueError` saying what is wrong."""
-    try:
-        record = json.loads(line, parse_constant=_no_constant)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from error
-    except RecursionError as error:
-        raise ValueError("its JSON is nested too deeply") from error
-    missing = [key for key in ("question", "answer") if not isinstance(record, dict) or key not in record]
-    if missing:
-        raise ValueError(f"{', '.join(missing)} missing; needed: an object with question and answer")
-    question = _text("question", record.pop("question"))
+    question = filled_text("question", record.pop("question"))
     answer = record.pop("answer")
     if isinstance(answer, int | float) and not isinstance(answer, bool) and math.isfinite(answer):
         answer = str(answer)
-    answer = _text("answer", answer)
+    answer = filled_text("answer", answer)
     ends = any(each.startswith(_MARK) for each in answer.splitlines()[1:])
     if source == "gsm8k":
         answer = _after_mark(answer)
@@ -238,17 +216,7 @@ def _after_mark(solution: str) -> str:
     return answer.strip()
 
 
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{name}: {str(value)[:80]!r}; allowed is a text that is not empty")
-    return value.strip()
-
-
 def _optional_text(name: str, value: Any) -> str | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    return None if value is None else _text(name, value)
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+    return None if value is None else filled_text(name, value)

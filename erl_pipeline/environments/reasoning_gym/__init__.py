@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from erl_pipeline.environments.dependencies import Dependencies
-from erl_pipeline.environments.gold_answers import GoldAnswers
-from erl_pipeline.environments.interface import EnvironmentPlugin
+from erl_pipeline.environments.interface import Dependencies, EnvironmentPlugin, GoldAnswers, Splits
 from erl_pipeline.environments.reasoning_gym import environment, tasks
 from erl_pipeline.environments.reasoning_gym.settings import ReasoningGymConfig
-from erl_pipeline.environments.splits import Splits
 
 ENVIRONMENT = EnvironmentPlugin(
     settings=ReasoningGymConfig,
@@ -20,6 +17,9 @@ ENVIRONMENT = EnvironmentPlugin(
         task_key=tasks.question_key,
         kept_split=tasks.kept_split,
     ),
-    dependencies=Dependencies(extra="reasoning-gym"),
+    dependencies=Dependencies(
+        packages=("erl_pipeline.environments.single_turn", "erl_pipeline.environments.tasks"),
+        extra="reasoning-gym",
+    ),
     gold_answers=GoldAnswers(environment.gold_answer),
 )

@@ -7,9 +7,8 @@ from erl_pipeline.environments.scorers.interface import (
     checked_score,
     scorer_named,
 )
-from erl_pipeline.environments.scorers.numbers import numeric
 from erl_pipeline.environments.scorers.symbolic import math
-from erl_pipeline.environments.scorers.texts import contains, exact, f1
+from erl_pipeline.environments.scorers.texts import contains, exact, f1, numeric
 
 __all__ = [
     "Scored",

@@ -123,8 +123,14 @@ def checked_score(scorer: Scorer, answer: str | None, payload: Mapping[str, Any]
     return Scored(float(score), scored.remark)
 
 
-def too_long(answer: str | None, longest: int = LONGEST_ANSWER) -> Scored | None:
-    """The score of an answer that is too long for a scorer to look at; None for one that is not."""
-    if answer is None or len(answer) <= longest:
-        return None
-    return Scored(0.0, f"An answer of more than {longest:,} characters is not looked at.")
+def up_to(longest: int, score: Callable[[str, Mapping[str, Any]], float | Scored]) -> ScorerFunction:
+    """A scorer of answers with at most so many characters; longer ones, and missing ones, get 0."""
+
+    def limited(answer: str | None, payload: Mapping[str, Any]) -> float | Scored:
+        if answer is None:
+            return 0.0
+        if len(answer) > longest:
+            return Scored(0.0, f"An answer of more than {longest:,} characters is not looked at.")
+        return score(answer, payload)
+
+    return limited

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import atexit
 import json
+import re
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from math import log10
 from pathlib import Path
 from typing import Any, Literal
 
 from erl_pipeline.environments.scorers.expressions import latex_of, other_signs, uniform
-from erl_pipeline.environments.scorers.interface import Scored, Scorer, too_long
-from erl_pipeline.environments.scorers.numbers import has_huge_number
+from erl_pipeline.environments.scorers.interface import Scored, Scorer, up_to
 
 _LONGEST = 400  # characters; the parser's time grows with the square of the nesting
 _DEEPEST = 25
@@ -123,9 +124,43 @@ _COMPARERS = _Comparers()
 atexit.register(_COMPARERS.close)
 
 
-def _math(answer: str | None, payload: Mapping[str, Any]) -> float | Scored:
-    if answer is None or (long := too_long(answer, _LONGEST)):
-        return 0.0 if answer is None else long or 0.0
+MOST_DIGITS = 10_000
+_LARGEST_FACTORIAL = 3_000  # it has 9,131 digits
+_LARGEST_EXPONENT = 10.0 * MOST_DIGITS
+
+_POWER = r"\s*(?:\^|\*\*)[\s{(]*"
+_TOWER = re.compile(rf"[0-9]+(?:\s*[)}}]?{_POWER}[0-9]+)+")
+_FACTORIAL = re.compile(r"([0-9]+)[\s)}]*!")
+_MAGNITUDE = re.compile(r"[0-9]+")
+
+
+def has_huge_number(text: str) -> bool:
+    """Whether a power of whole numbers (`9^{9^9}`, `10**(10**8)`) or a factorial in a text has more than
+    `MOST_DIGITS` digits. Powers of anything else are not looked at."""
+    towers = ([int(number) for number in _MAGNITUDE.findall(found[0])] for found in _TOWER.finditer(text))
+    factorials = (int(found[1]) for found in _FACTORIAL.finditer(text))
+    return any(map(_is_huge, towers)) or any(number > _LARGEST_FACTORIAL for number in factorials)
+
+
+def _is_huge(tower: list[int]) -> bool:
+    """For `[a, b, c]`, whether a ** (b ** c) is huge."""
+    exponent = 1.0
+    for base in reversed(tower[1:]):
+        exponent = _power(base, exponent)
+    return tower[0] > 1 and exponent * log10(tower[0]) > MOST_DIGITS
+
+
+def _power(base: int, exponent: float) -> float:
+    """The power, or, where it is larger, a number that is large enough to count as huge."""
+    if base <= 1:
+        return float(base)
+    if exponent * log10(base) > log10(_LARGEST_EXPONENT):
+        return _LARGEST_EXPONENT
+    power: float = float(base) ** exponent
+    return power
+
+
+def _math(answer: str, payload: Mapping[str, Any]) -> float | Scored:
     right = str(payload["answer"])
     if uniform(answer) == uniform(right):  # A right answer that math-verify cannot read is right too.
         return 1.0
@@ -162,7 +197,7 @@ def _check(payload: Mapping[str, Any]) -> None:
 
 
 math = Scorer(
-    _math,
+    up_to(_LONGEST, _math),
     _check,
     packages=("math_verify",),
     install="pip install 'erl-pipeline[math]'",

@@ -1,4 +1,4 @@
-"""Scorers that compare texts: `exact`, `contains` and `f1`."""
+"""Scorers that compare texts and numbers as people write them: `exact`, `contains`, `f1` and `numeric`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,41 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
-from erl_pipeline.environments.same_text import reading_key, uniform
-from erl_pipeline.environments.scorers.interface import (
-    LONGEST_ANSWER,
-    Scored,
-    Scorer,
-    altered_numbers,
-    too_long,
-)
+from erl_pipeline.environments.scorers.interface import LONGEST_ANSWER, Scored, Scorer, altered_numbers, up_to
+
+_KEPT = ("<super>", "<sub>", "<fraction>")
+_UNSEEN = frozenset(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))  # variation selectors
+
+
+def uniform(text: str) -> str:
+    """The text with one sign for what has several in Unicode.
+
+    Accents are composed, and full-width letters and marks, ligatures and other forms of a sign become plain
+    (NFKC). Exponents, indices and fractions stay, since 2\u00b2 is not 22. Taken out is what nobody sees:
+    zero-width spaces and joiners, marks of direction, soft hyphens (all of category Cf) and variation
+    selectors.
+    """
+    if text.isascii():
+        return text
+    composed = unicodedata.normalize("NFC", text)
+    return unicodedata.normalize("NFC", "".join(map(_plain, composed)))
+
+
+def reading_key(text: str) -> str:
+    """A key that is equal for texts which differ only in case, in white space, or as `uniform` says."""
+    return " ".join(uniform(text).casefold().split())
+
+
+def _plain(letter: str) -> str:
+    if unicodedata.category(letter) == "Cf" or letter in _UNSEEN:
+        return ""
+    kept = unicodedata.decomposition(letter).startswith(_KEPT)
+    return letter if kept else unicodedata.normalize("NFKC", letter)
+
 
 _QUOTED = re.compile(r"""(["'`*“‘])(.+)(["'`*”’])""")
 _CLOSED_BY = {"“": "”", "‘": "’"}
@@ -46,20 +71,16 @@ def _without_marks(text: str) -> str:
     return text[1:] if begins else text
 
 
-def _exact(answer: str | None, payload: Mapping[str, Any]) -> float | Scored:
-    return too_long(answer) or float(answer is not None and normalised(answer) == _right(payload))
+def _exact(answer: str, payload: Mapping[str, Any]) -> float:
+    return float(normalised(answer) == _right(payload))
 
 
-def _contains(answer: str | None, payload: Mapping[str, Any]) -> float | Scored:
-    if answer is None or (long := too_long(answer)):
-        return 0.0 if answer is None else long or 0.0
+def _contains(answer: str, payload: Mapping[str, Any]) -> float:
     said, right = (f" {' '.join(_numbers_and_words(text))} " for text in (answer, str(payload["answer"])))
     return float(right in said)
 
 
-def _f1(answer: str | None, payload: Mapping[str, Any]) -> float | Scored:
-    if answer is None or (long := too_long(answer)):
-        return 0.0 if answer is None else long or 0.0
+def _f1(answer: str, payload: Mapping[str, Any]) -> float:
     said, right = Counter(_words(answer)), Counter(_words(str(payload["answer"])))
     shared = (said & right).total()
     return 2 * shared / (said.total() + right.total()) if shared else 0.0
@@ -101,7 +122,7 @@ def _has_words(payload: Mapping[str, Any]) -> None:
         raise ValueError(f"answer: {payload['answer']!r} has no word that could be compared")
 
 
-exact = Scorer(_exact, _has_text, bounded=True)
+exact = Scorer(up_to(LONGEST_ANSWER, _exact), _has_text, bounded=True)
 """1 where the normalised texts are equal."""
 
 
@@ -112,7 +133,96 @@ def _other_numbers(payload: Mapping[str, Any]) -> list[str]:
     return [wrong for wrong in altered_numbers(payload) if wrong.isdigit() and wrong != right]
 
 
-contains = Scorer(_contains, _has_words, wrong_answers=_other_numbers, bounded=True)
+contains = Scorer(up_to(LONGEST_ANSWER, _contains), _has_words, wrong_answers=_other_numbers, bounded=True)
 """1 where the given answer has the words of the right one, in a row."""
-f1 = Scorer(_f1, _has_words, wrong_answers=_other_numbers, bounded=True)
+f1 = Scorer(up_to(LONGEST_ANSWER, _f1), _has_words, wrong_answers=_other_numbers, bounded=True)
 """The harmonic mean of precision and recall of the words."""
+
+
+RELATIVE_TOLERANCE = Fraction(1, 1_000_000)
+_LONGEST_NUMBER = (
+    200  # characters of an answer, so that no number has too many digits to compute with quickly
+)
+
+_NUMBER = re.compile(
+    r"""(?<![\w.])(?P<sign>[-+]?)[ ]?
+    (?: (?:(?P<whole>[0-9]+)[ ])?(?P<over>[0-9]+)[ ]?/[ ]?(?P<under>[0-9]+)
+      | (?P<decimal>(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)
+        (?:[eE](?P<exponent>[-+]?[0-9]{1,3}))?
+    )(?![0-9])(?P<percent>[ ]?%)?""",
+    re.VERBOSE,
+)
+_FRACTION = re.compile(r"\\[dt]?frac\s*\{\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}")
+_DROPPED = re.compile(r"\\[,!;]|\\ |[$€£\\]")
+# What makes another number of the one before it: a factorial, an exponent, a variable or an operator.
+_CHANGED = re.compile(r"\s?[!+^]|[⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹]|[^\W\d_](?![^\W\d_])|-(?!\w)|[*×÷]\w|\s[*×÷]\s?\w")
+# A bound or a denial says of a number that the answer is another. `<b>11</b>` is no bound.
+_NOT_IT = re.compile(
+    r"[≤≥≠]|!=|\\(?:le|leq|ge|geq|ne|neq|lt|gt)(?![a-z])"
+    r"|(?<![<\w/])(?:[A-Za-z][<>]=?|[<>]=?\s*[-+$.0-9])|[0-9]\s+[<>]"
+    r"|(?:\b(?:not|never)|n['’]t)(?:\s+\w+)?\s+[-+$.]*[0-9]",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number that was read, and whether a percent sign came after it."""
+
+    value: Fraction
+    percent: bool
+
+
+def read_number(text: str) -> Number | None:
+    """The only number in a text, whatever words are around it; None where there is none, or several, or
+    where the text says something else of it: `11!`, `11²`, `11x`, `11-`, `x \\leq 11`, `not 11`.
+
+    It reads `1,234.5`, `-3e2`, `3/4`, `1 1/2` and `\\frac{3}{4}`, with a currency sign before or `%` after.
+    """
+    plain = _DROPPED.sub("", _FRACTION.sub(r"\1/\2", text.replace("−", "-")))
+    found = list(_NUMBER.finditer(plain))
+    if len(found) != 1 or _CHANGED.match(plain, found[0].end()) or _NOT_IT.search(text):
+        return None
+    parts = found[0].groupdict()
+    if parts["decimal"] is not None:
+        value = Fraction(parts["decimal"].replace(",", "")) * Fraction(10) ** int(parts["exponent"] or 0)
+    elif int(parts["under"]) == 0:
+        return None
+    else:
+        value = int(parts["whole"] or 0) + Fraction(int(parts["over"]), int(parts["under"]))
+    return Number(-value if parts["sign"] == "-" else value, parts["percent"] is not None)
+
+
+def _numeric(answer: str, payload: Mapping[str, Any]) -> float | Scored:
+    said, right = read_number(answer), _right_number(payload)
+    if said is None:
+        return Scored(0.0, "It is not a number, or holds more than one.")
+    allowed = max(abs(right.value) * RELATIVE_TOLERANCE, _tolerance(payload))
+    values = [said.value]
+    if said.percent != right.percent:  # 20 % may be written as 20 or as 0.2
+        values.append(said.value / 100 if said.percent else said.value * 100)
+    return float(any(abs(value - right.value) <= allowed for value in values))
+
+
+def _right_number(payload: Mapping[str, Any]) -> Number:
+    text = str(payload["answer"])
+    right = read_number(text) if len(text) <= _LONGEST_NUMBER else None
+    if right is None:
+        raise ValueError(f"answer: {text[:80]!r}; allowed with scorer: numeric is one number")
+    return right
+
+
+def _tolerance(payload: Mapping[str, Any]) -> Fraction:
+    given = payload.get("tolerance", 0)
+    if not isinstance(given, int | float) or isinstance(given, bool) or not 0 <= given < float("inf"):
+        raise ValueError(f"tolerance: {given!r}; allowed are numbers from 0")
+    return Fraction(given)
+
+
+def _has_number(payload: Mapping[str, Any]) -> None:
+    _right_number(payload)
+    _tolerance(payload)
+
+
+numeric = Scorer(up_to(_LONGEST_NUMBER, _numeric), _has_number, bounded=True)
+"""1 where both are the same number, to a millionth of it or to the task's own field `tolerance`."""

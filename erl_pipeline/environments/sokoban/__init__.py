@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from erl_pipeline.environments.dependencies import Dependencies
-from erl_pipeline.environments.gold_answers import GoldAnswers
+from erl_pipeline.environments.demonstrations import TinyPlayer
 from erl_pipeline.environments.grid_games.hidden_words import CompactPrompts
 from erl_pipeline.environments.grid_games.tasks import board_key, settings_files, shape_key
-from erl_pipeline.environments.interface import EnvironmentPlugin
-from erl_pipeline.environments.pictures import AttemptDrawing
+from erl_pipeline.environments.interface import (
+    AttemptDrawing,
+    Dependencies,
+    EnvironmentPlugin,
+    GoldAnswers,
+    Splits,
+)
 from erl_pipeline.environments.prompt_format import PromptFormat
-from erl_pipeline.environments.sokoban.game import open_sokoban
-from erl_pipeline.environments.sokoban.inspection import attempt_picture, gold_answer
+from erl_pipeline.environments.sokoban.game import attempt_picture, open_sokoban
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
-from erl_pipeline.environments.sokoban.tasks import TASKS
+from erl_pipeline.environments.sokoban.tasks import TASKS, gold_answer
 from erl_pipeline.environments.sokoban.tiny import TINY
-from erl_pipeline.environments.splits import Splits
-from erl_pipeline.environments.tiny_parts import TinyPlayer
 
 
 def _prompts(settings: SokobanConfig) -> PromptFormat | None:
@@ -44,7 +45,8 @@ ENVIRONMENT = EnvironmentPlugin(
         quick_to_list=_quick_to_list,
     ),
     dependencies=Dependencies[SokobanConfig](
-        files=settings_files, packages=("erl_pipeline.environments.grid_games",)
+        files=settings_files,
+        packages=("erl_pipeline.environments.grid_games", "erl_pipeline.environments.tasks"),
     ),
     tiny=TinyPlayer(
         parts=TINY.parts,

@@ -15,9 +15,11 @@ from erl_pipeline.environments.grid_games.game import (
     Step,
     TurnResult,
     cell_word,
+    replayed,
 )
 from erl_pipeline.environments.grid_games.hidden_words import World, stored_world
 from erl_pipeline.environments.interface import Task
+from erl_pipeline.environments.pictures import Cell, Picture
 from erl_pipeline.environments.sokoban.board import Deadlock, SokobanBoard, State, deadlocks
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
 
@@ -205,3 +207,34 @@ def game_of(config: SokobanConfig, task: Task) -> Sokoban:
 def open_sokoban(config: SokobanConfig, task: Task) -> GridEnvironment:
     """The environment of a task that these settings gave."""
     return GridEnvironment(game_of(config, task))
+
+
+_CELLS: Mapping[str, Cell] = {
+    "#": "wall",
+    "@": "start",
+    "+": "start",
+    "$": "box",
+    "*": "box_on_goal",
+    ".": "goal",
+    " ": "floor",
+}
+
+
+def attempt_picture(config: SokobanConfig, task: Task, turns: Sequence[str]) -> Picture:
+    """The board as it began, the player's way, and the boxes at the end, found by replaying what the policy
+    said in its turns."""
+    game = replayed(game_of(config, task), turns)
+    width = game.board.width
+    without_effect = sum(step.without_effect for step in game.steps)
+    pushes = sum(map(is_push, game.steps))
+    bad = sum(step.action is None for step in game.steps)
+    notes = [f"{pushes} push{'' if pushes == 1 else 'es'}"]
+    notes += [f"{without_effect} × without effect"] if without_effect else []
+    notes += [f"{bad} × no valid action"] if bad else []
+    players = (game.board.start.player, *(step.state.player for step in game.steps))
+    return Picture(
+        [[_CELLS[letter] for letter in row] for row in game.board.rows],
+        [divmod(cell, width) for cell in players],
+        [divmod(cell, width) for cell in game.state.boxes],
+        notes,
+    )

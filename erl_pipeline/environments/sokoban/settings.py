@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from erl_pipeline.environments.grid_games.settings import GridSettings
+from erl_pipeline.environments.grid_games.boards import GridSettings
 
 _MOST_COMPACT_BOXES = 2
 

@@ -8,22 +8,15 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 
 from erl_pipeline.config.policy import ColdStartConfig
+from erl_pipeline.environments.demonstrations import Examination, ExamQuestion
 from erl_pipeline.environments.grid_games.boards import DIRECTIONS, Direction
-from erl_pipeline.environments.grid_games.hidden_words import (
-    CompactPrompts,
-    slots_text,
-)
+from erl_pipeline.environments.grid_games.hidden_words import CompactPrompts, slots_text
 from erl_pipeline.environments.grid_games.tiny import ScriptedPlayer, TinyGrid
 from erl_pipeline.environments.messages import assistant_message, user_message
 from erl_pipeline.environments.sokoban.board import BLOCKED, SokobanBoard, State
-from erl_pipeline.environments.sokoban.game import (
-    ENDINGS,
-    START,
-    make_game,
-)
+from erl_pipeline.environments.sokoban.game import ENDINGS, START, make_game
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
 from erl_pipeline.environments.sokoban.tasks import TASKS
-from erl_pipeline.environments.tiny_parts import Examination, ExamQuestion
 
 _EXAMINED_BOARDS = 256
 

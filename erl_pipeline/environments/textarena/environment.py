@@ -1,14 +1,126 @@
-"""A game as an environment: its messages, and a reward at its end."""
+"""A game as an environment: its tasks, which are seeds with a digest of how the game begins, its messages,
+and a reward at its end."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
-from erl_pipeline.environments.interface import Observation, Task, Transition
+from pydantic import Field, field_validator
+
+from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.environments.interface import FindSplit, KeptSplit, Observation, Split, Task, Transition
 from erl_pipeline.environments.messages import AssistantTurn, ToolSchema, user_message
-from erl_pipeline.environments.textarena.library import Ending, Game, Said
-from erl_pipeline.environments.textarena.settings import TextArenaConfig
-from erl_pipeline.environments.textarena.tasks import start_of
+from erl_pipeline.environments.tasks import KEPT, hashed_split
+from erl_pipeline.environments.textarena.library import Ending, Game, Said, games, require_qualified
+from storage.errors import ConfigError
+
+
+class TextArenaConfig(PluginSettings):
+    """A game of TextArena for one player, as one conversation."""
+
+    type: Literal["textarena"] = "textarena"
+    game: str = "Mastermind-v0"
+    """The game, by TextArena's id without `-raw` and `-train`."""
+    training_tasks: int = Field(default=256, ge=1, le=100_000)
+    """Training tasks, each a beginning of the game that no other task has."""
+    test_tasks: int | None = Field(default=None, ge=1, le=100_000)
+    """Tasks of a third split. Only `compare` uses it, for its report. `null`: there is none, and its
+    beginnings may be trained on."""
+    task_seed: int = Field(default=0, ge=0)
+    """The tasks derive from it alone, so that runs with different seeds share their tasks."""
+    max_turns: int = Field(default=20, ge=1)
+    """The most turns of one attempt, which the policy is told; the game's own limit may be lower. A move that
+    the game refuses costs a turn."""
+    reward: Literal["won", "score"] = "won"
+    """`won`: 1 for a game with the full score, 0 for all others. `score`: the game's own score at its end,
+    from 0 to 1; most games give part of the score for part of the solution."""
+
+    @field_validator("game")
+    @classmethod
+    def _that_qualifies(cls, game: str) -> str:
+        require_qualified(game)
+        return game
+
+
+_ASKED_BY: dict[Split, str] = {
+    "training": "environment.training_tasks",
+    "held_out": "evaluation.tasks",
+    "test": "environment.test_tasks",
+}
+_TRIES_WITHOUT_NEW = 1_000
+
+
+def training_tasks(settings: TextArenaConfig, seed: int) -> list[Task]:
+    """Beginnings that are all different. The run's seed changes nothing."""
+    return _tasks(settings, "training", settings.training_tasks)
+
+
+def held_out_tasks(settings: TextArenaConfig, seed: int, count: int) -> list[Task]:
+    """Beginnings that no training task has."""
+    return _tasks(settings, "held_out", count)
+
+
+def test_tasks(settings: TextArenaConfig, seed: int) -> list[Task]:
+    """Beginnings that are neither trained on nor held out; none without `test_tasks`."""
+    return _tasks(settings, "test", settings.test_tasks or 0)
+
+
+def start_key(payload: Mapping[str, Any]) -> str:
+    """How the game begins; two seeds can begin it in the same way."""
+    return f"{payload.get('game')} {payload.get('start')}"
+
+
+def kept_split(settings: TextArenaConfig, seed: int) -> FindSplit:
+    """Tells whether a beginning of the game is kept from training. The run's seed changes nothing."""
+
+    def find(payload: Mapping[str, Any]) -> KeptSplit | None:
+        start = payload.get("start")
+        if payload.get("game") != settings.game or not isinstance(start, str):
+            return None
+        return KEPT.get(hashed_split(start, test=settings.test_tasks is not None))
+
+    return find
+
+
+def start_of(game: Game, name: str, seed: int) -> str:
+    """How a game begins with a seed: a digest of its state, and of games that draw in play the seed too."""
+    game.begin(seed)
+    digest = game.state_digest()
+    return f"{digest}-{seed}" if name in games().drawn_in_play else digest
+
+
+def _tasks(settings: TextArenaConfig, split: Split, count: int) -> list[Task]:
+    """The first `count` beginnings of a split. Raises `ConfigError` where there are fewer, or where the game
+    begins in two ways with one seed."""
+    if count == 0:
+        return []
+    game, stream = Game(settings.game), random.Random(f"textarena/{settings.game}/{settings.task_seed}")
+    found: dict[str, Task] = {}
+    without_new = 0
+    while len(found) < count:
+        seed = stream.getrandbits(31)
+        start = start_of(game, settings.game, seed)
+        without_new += 1
+        if without_new > _TRIES_WITHOUT_NEW:
+            raise ConfigError(
+                f"{_ASKED_BY[split]}: {count} tasks of {settings.game} are asked for, but only {len(found)} "
+                "different beginnings were found; ask for fewer"
+            )
+        if start in found or hashed_split(start, test=settings.test_tasks is not None) != split:
+            continue
+        if start_of(game, settings.game, seed) != start:
+            raise ConfigError(
+                f"environment: {settings.game} begins in two ways with one seed, so that no attempt could be "
+                "repeated; choose another game"
+            )
+        task_id = f"{settings.game}-{split}-{settings.task_seed}-{len(found):05d}"
+        payload = {"game": settings.game, "seed": seed, "start": start}
+        found[start] = Task(task_id, f"textarena-{settings.game}", "textarena", payload)
+        without_new = 0
+    return list(found.values())
+
 
 _BEGIN = "The game begins. Make your move."
 _GO_ON = "Make your next move."

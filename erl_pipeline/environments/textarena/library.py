@@ -8,7 +8,6 @@ not change what it draws.
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import io
 import json
 import random
@@ -21,7 +20,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any, TypeVar
 
-from storage.errors import ConfigError
+from erl_pipeline.environments.tasks import require_version
 
 VERSION = "0.7.4"
 """The list of qualified games is for this version."""
@@ -36,7 +35,6 @@ _TELL_THEIR_TURNS = {
 }
 """Games that tell a number of turns: the attribute with the number, and the turns that come after them."""
 
-_INSTALL = "pip install 'erl-pipeline[textarena]'"
 _LOCK = threading.Lock()
 
 Result = TypeVar("Result")
@@ -62,7 +60,7 @@ class Game:
     """One game for one player. Raises `ConfigError` where the package is missing or another version."""
 
     def __init__(self, name: str) -> None:
-        require_library()
+        require_version("textarena", VERSION)
         self._name = name
         self._random: Any = None
         self._env = self._call(lambda: _make(name))
@@ -126,19 +124,6 @@ class Game:
         finally:
             self._random = random.getstate()
             random.setstate(held)
-
-
-def require_library() -> None:
-    """Raise `ConfigError` where the package is missing, or is of another version."""
-    try:
-        version = importlib.metadata.version("textarena")
-    except importlib.metadata.PackageNotFoundError as error:
-        raise ConfigError(f"environment: textarena is not installed: {_INSTALL}") from error
-    if version != VERSION:
-        raise ConfigError(
-            f"environment: textarena {version} is installed, but the list of games that can be trained on "
-            f"is for {VERSION}: {_INSTALL}"
-        )
 
 
 def _make(name: str) -> Any:

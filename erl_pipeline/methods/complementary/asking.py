@@ -12,8 +12,8 @@ from pydantic import SerializeAsAny
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.plugins import as_in_recipes, plugins
 from erl_pipeline.engines.interface import SampledModel
-from erl_pipeline.environments.experience_format import ExperienceFormat
 from erl_pipeline.environments.messages import Message
+from erl_pipeline.environments.prompt_format import ExperienceFormat
 from erl_pipeline.methods.complementary.prompts import ExperiencePrompts, ExperienceTemplates
 from erl_pipeline.methods.complementary.settings import EXTRACTOR, ComplementaryConfig
 from erl_pipeline.plan.stage import StageCall
@@ -164,7 +164,7 @@ class Extractor:
         Args:
             texts: the texts in the answer; None where it is ill-formed.
         """
-        from erl_pipeline.episodes.rows import group_id
+        from erl_pipeline.episodes.context import group_id
         from storage.tables.trajectories import Trajectory
 
         dialogue = answer.dialogue

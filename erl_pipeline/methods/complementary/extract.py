@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from erl_pipeline.environments.experience_format import (
+from erl_pipeline.environments.prompt_format import (
     EpisodeRecord,
     ExperienceFormat,
     ExperienceOperation,
@@ -61,7 +61,7 @@ def requests_of(
         texts: entry id -> text, of all entries that attempts saw.
         artifact_id: id of the artifact that will hold the requests.
     """
-    from erl_pipeline.episodes.rows import opening_messages
+    from erl_pipeline.episodes.context import opening_messages
     from storage.tables.trajectories import trajectory_id
 
     for row in trajectories:

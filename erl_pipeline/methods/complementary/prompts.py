@@ -11,8 +11,8 @@ from pydantic import ValidationInfo, field_validator
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.prompts import check_template, render
-from erl_pipeline.environments.experience_format import EpisodeRecord, ExperienceOperation
 from erl_pipeline.environments.messages import Message, opening
+from erl_pipeline.environments.prompt_format import EpisodeRecord, ExperienceOperation
 
 _VARIABLES: Mapping[str, Mapping[str, Any]] = {
     "lessons": {"lessons": ["Open it."]},

@@ -30,14 +30,13 @@ if TYPE_CHECKING:
     from erl_pipeline.config.rollouts import SamplingConfig
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.prompt_format import PromptFormat
-    from erl_pipeline.episodes.context import EpisodeProtocol
-    from erl_pipeline.episodes.rows import RoleLimits
+    from erl_pipeline.episodes.context import EpisodeProtocol, RoleLimits
 
 
 def _open_episode(
     settings: ErlEpisodeSettings, prompts: PromptFormat | None, *, first_only: bool, retrieval: bool
 ) -> EpisodeProtocol:
-    from erl_pipeline.environments.chat_prompts import ChatPrompts
+    from erl_pipeline.environments.prompt_format import ChatPrompts
     from erl_pipeline.methods.erl.episode import ErlRules, judge_prompt, run_episode
 
     judge = settings.feedback if isinstance(settings.feedback, JudgeFeedback) else None
@@ -54,7 +53,7 @@ def _open_episode(
 
 
 def _role_limits(settings: ErlEpisodeSettings, sampling: SamplingConfig) -> Mapping[str, RoleLimits]:
-    from erl_pipeline.episodes.rows import RoleLimits
+    from erl_pipeline.episodes.context import RoleLimits
 
     def of_role(own: RoleSampling) -> RoleLimits:
         return RoleLimits(
@@ -90,7 +89,7 @@ def _require_possible(config: RunConfig) -> None:
 
 
 def _reflecting(settings: ErlEpisodeSettings) -> ReflectionSpec:
-    from erl_pipeline.environments.chat_prompts import ChatPrompts
+    from erl_pipeline.environments.prompt_format import ChatPrompts
 
     return ReflectionSpec(ChatPrompts(settings.prompts), FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT)
 
@@ -117,7 +116,7 @@ METHOD = Method(
     open_episode=_open_episode,
     role_limits=_role_limits,
     retrieval=_retrieval,
-    packages=("erl_pipeline.environments.chat_prompts",),
+    packages=("erl_pipeline.environments.prompt_format",),
     reflecting=_reflecting,
     columns=columns,
     chat_server=_judge,

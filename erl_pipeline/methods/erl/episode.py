@@ -8,15 +8,13 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from erl_pipeline.config.prompts import JudgeFeedback, render
-from erl_pipeline.environments.chat_prompts import report_values
 from erl_pipeline.environments.messages import Message, opening
-from erl_pipeline.environments.prompt_format import AttemptReport, PromptFormat
+from erl_pipeline.environments.prompt_format import AttemptReport, PromptFormat, report_values
 from erl_pipeline.episodes.attempt import Attempt, Opening, play_attempt, rewarded
-from erl_pipeline.episodes.context import EpisodeContext, TurnKey
+from erl_pipeline.episodes.context import EpisodeContext, Outcome, TurnKey, trajectory
 from erl_pipeline.episodes.dialogue import Dialogue
 from erl_pipeline.episodes.judge import AskJudge, judge
 from erl_pipeline.episodes.roles import JUDGE
-from erl_pipeline.episodes.rows import Outcome, trajectory
 from erl_pipeline.methods.erl.settings import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT
 from storage.tables.trajectories import FREE, Trajectory
 

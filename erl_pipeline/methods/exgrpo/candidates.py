@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from erl_pipeline.episodes.rows import group_id
+from erl_pipeline.episodes.context import group_id
 from erl_pipeline.methods.exgrpo.settings import FIRST_ATTEMPT, REPLAYED, Entropy, Pick
 from erl_pipeline.stages.names import trajectory_files
 from erl_pipeline.stages.training.replayed_rows import REPLAYED_FILE

@@ -13,7 +13,7 @@ from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 
 import erl_pipeline.policies.lean_imports  # noqa: F401
 from erl_pipeline.config.policy import ColdStartConfig, TinyPolicyConfig
-from erl_pipeline.environments.tiny_parts import Demonstration, ExamQuestion, TinyParts
+from erl_pipeline.environments.demonstrations import Demonstration, ExamQuestion, TinyParts
 from erl_pipeline.policies.tiny.model import (
     Batch,
     build_model,

@@ -22,7 +22,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from erl_pipeline.config.policy import TinyPolicyConfig
-from erl_pipeline.environments.tiny_parts import Demonstration
+from erl_pipeline.environments.demonstrations import Demonstration
 
 BOS = "<bos>"
 END = "<end>"

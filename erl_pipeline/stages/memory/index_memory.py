@@ -79,7 +79,7 @@ def new_entries(
 ) -> Iterator[MemoryEntry]:
     """Memory entries of one iteration's trajectories, in their order; one for each trajectory whose text led
     to success. What was not scored, or is of an episode whose first attempt was not, is not remembered."""
-    from erl_pipeline.episodes.rows import opening_messages, situation
+    from erl_pipeline.episodes.context import opening_messages, situation
     from storage.memory.entries import MemoryEntry
 
     firsts = {row.episode_id: row for row in trajectories if row.role == settings.opening_role}

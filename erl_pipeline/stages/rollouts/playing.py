@@ -16,7 +16,7 @@ from erl_pipeline.config.memory import RetrievalSettings
 from erl_pipeline.config.plugins import as_in_recipes, plugins, with_operational
 from erl_pipeline.config.rollouts import Failed, SamplingConfig
 from erl_pipeline.engines.interface import EngineCall, EnginePlugin, OpenedEngine, SampledModel
-from erl_pipeline.environments.interface import Task, part_name
+from erl_pipeline.environments.interface import Task
 from erl_pipeline.episodes.roles import JUDGE
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import StageCall
@@ -37,9 +37,8 @@ if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.engines.chat_server import ChatServer
     from erl_pipeline.environments.prompt_format import PromptFormat
-    from erl_pipeline.episodes.context import EpisodeProtocol, Retrieve
+    from erl_pipeline.episodes.context import EpisodeProtocol, Retrieve, RoleLimits
     from erl_pipeline.episodes.play import BatchSampling, ConcurrentSampling, PlayedEpisodes
-    from erl_pipeline.episodes.rows import RoleLimits
     from storage.artifacts.artifact import Artifact
     from storage.tables.trajectories import Trajectory
 
@@ -115,9 +114,9 @@ def play_episodes(
     `erl_pipeline.episodes.first_prompts.require_room` raise.
     """
     from erl_pipeline.episodes import play
+    from erl_pipeline.episodes.context import EpisodeLimits, Provenance
     from erl_pipeline.episodes.dialogue import ChatTokenizer
     from erl_pipeline.episodes.play import require_room
-    from erl_pipeline.episodes.rows import EpisodeLimits, Provenance
     from erl_pipeline.policies.hardware import training_device
     from erl_pipeline.stages.determinism import sampling_determinism
 
@@ -186,7 +185,9 @@ def _sampling(opened: OpenedEngine, progress: _EpisodeProgress) -> BatchSampling
 
 
 def _protocol(settings: PlaySettings, *, first_only: bool, retrieval: bool) -> EpisodeProtocol:
-    """The protocol of the method's episodes. In a mixture each part has prompts of its own."""
+    """The protocol of the method's episodes."""
+    from erl_pipeline.episodes.play import protocol_of
+
     method = plugins("methods")[settings.episode.type].value
     environment = plugins("environments")[settings.environment.type].value
 
@@ -196,11 +197,7 @@ def _protocol(settings: PlaySettings, *, first_only: bool, retrieval: bool) -> E
         )
         return protocol
 
-    parts = environment.parts(settings.environment)
-    if not parts:
-        return with_prompts(environment.prompts(settings.environment))
-    of_part = {name: with_prompts(part.plugin.prompts(part.settings)) for name, part in parts.items()}
-    return lambda context: of_part[part_name(context.identity.task.task_id)](context)
+    return protocol_of(environment, settings.environment, with_prompts)
 
 
 def opened_engine(

@@ -18,7 +18,7 @@ from storage.artifacts.artifact import Artifact
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.environments.dependencies import Embedders
+    from erl_pipeline.environments.interface import Embedders
     from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.sources import Sources
     from storage.memory.entries import Embedder

@@ -17,7 +17,7 @@ from erl_pipeline.stages.tasks.prepare_tasks import digests, located, without_fi
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.environments.tiny_parts import TinyParts
+    from erl_pipeline.environments.demonstrations import TinyParts
     from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.sources import Sources
 

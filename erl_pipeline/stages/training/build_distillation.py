@@ -132,7 +132,7 @@ def _sft_row(
     row_id: str, role: str, row: Trajectory, *, asked: Trajectory, first: Trajectory, via: Trajectory | None
 ) -> SftRow:
     """The response of `row` on the prompt of `asked`, in the episode that `first` began."""
-    from erl_pipeline.episodes.rows import opening_messages
+    from erl_pipeline.episodes.context import opening_messages
     from storage.tables.training import SftRow
 
     return SftRow(

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from erl_pipeline.environments.warm_start import WarmStartQuestion
+from erl_pipeline.environments.demonstrations import WarmStartQuestion
 from erl_pipeline.plan.stage import StageCall
 from erl_pipeline.policies.checkpoints import MODEL
 from erl_pipeline.trainers.interface import Trainer

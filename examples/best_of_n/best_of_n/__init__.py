@@ -15,8 +15,7 @@ from erl_pipeline.methods.interface import Method
 if TYPE_CHECKING:
     from erl_pipeline.config.rollouts import SamplingConfig
     from erl_pipeline.environments.prompt_format import PromptFormat
-    from erl_pipeline.episodes.context import EpisodeProtocol
-    from erl_pipeline.episodes.rows import RoleLimits
+    from erl_pipeline.episodes.context import EpisodeProtocol, RoleLimits
 
 
 def _open_episode(
@@ -29,7 +28,7 @@ def _open_episode(
 
 
 def _role_limits(settings: BestOfNEpisodeSettings, sampling: SamplingConfig) -> Mapping[str, RoleLimits]:
-    from erl_pipeline.episodes.rows import RoleLimits
+    from erl_pipeline.episodes.context import RoleLimits
 
     return {ATTEMPT: RoleLimits(sampling.temperature, sampling.max_new_tokens)}
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from erl_pipeline.environments.gold_answers import GoldAnswers
-from erl_pipeline.environments.interface import EnvironmentPlugin
+from erl_pipeline.environments.demonstrations import TinyPlayer
+from erl_pipeline.environments.interface import EnvironmentPlugin, GoldAnswers
 from erl_pipeline.environments.prompt_format import PromptFormat
-from erl_pipeline.environments.tiny_parts import TinyPlayer
 from guess_number import environment, game, tiny
 
 

@@ -12,9 +12,9 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 
 from erl_pipeline.config.policy import ColdStartConfig
+from erl_pipeline.environments.demonstrations import Demonstration, TinyParts
 from erl_pipeline.environments.messages import Message, user_message
 from erl_pipeline.environments.prompt_format import AttemptReport
-from erl_pipeline.environments.tiny_parts import Demonstration, TinyParts
 from guess_number.game import Game, Guess, GuessNumberConfig, possible, ranges
 
 _BLANK_MEMORY = 0.5  # share of reflections that are demonstrated without a memory

@@ -13,9 +13,8 @@ from typing import Literal, get_args
 
 from erl_pipeline.environments.prompt_format import PromptFormat
 from erl_pipeline.episodes.attempt import Attempt, Opening, play_attempt, rewarded
-from erl_pipeline.episodes.context import EpisodeContext, TurnKey
+from erl_pipeline.episodes.context import EpisodeContext, Outcome, TurnKey, trajectory
 from erl_pipeline.episodes.dialogue import Dialogue
-from erl_pipeline.episodes.rows import Outcome, trajectory
 from storage.tables.trajectories import Trajectory
 
 Condition = Literal["none", "own", "oracle", "other"]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.prompt_format import PromptFormat
-    from erl_pipeline.episodes.rows import RoleLimits
+    from erl_pipeline.episodes.context import RoleLimits
     from erl_pipeline.plan.plan import RunState
     from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.sources import Sources
@@ -183,7 +183,7 @@ def _episodes(play: PlaySettings) -> tuple[PromptFormat, Mapping[str, RoleLimits
     The lengths are those of the method. For a method without reflections all are that of `sampling`.
     """
     pass
-    from erl_pipeline.episodes.rows import RoleLimits
+    from erl_pipeline.episodes.context import RoleLimits
     from realms.encounters import STREAMED_ATTEMPT, STREAMED_REFLECTION, STREAMED_RETRY
 
     environment: Any = plugins("environments")[play.environment.type].value

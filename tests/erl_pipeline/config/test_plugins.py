@@ -190,11 +190,15 @@ def test_a_plain_function_is_a_scorer_and_its_code_is_that_of_its_package(site: 
     assert found["half"].packages == ("sample_scorers",)
     assert scorer_named("half")("x", {}) == 0.5
     environment = plugins("environments")["questions"]
-    own = "erl_pipeline.environments.questions"
+    own = (
+        "erl_pipeline.environments.questions",
+        "erl_pipeline.environments.single_turn",
+        "erl_pipeline.environments.tasks",
+    )
     half = environment.settings.model_validate({"type": "questions", "scorer": "half"})
-    assert environment.packages_for(half) == (own, "sample_scorers")
+    assert environment.packages_for(half) == (*own, "sample_scorers")
     math = environment.settings.model_validate({"type": "questions", "scorer": "math"})
-    assert environment.packages_for(math) == (own, "erl_pipeline.environments.scorers", "math_verify")
+    assert environment.packages_for(math) == (*own, "erl_pipeline.environments.scorers", "math_verify")
 
 
 def test_a_scorer_whose_libraries_are_missing_says_how_to_install_them(site: Site) -> None:

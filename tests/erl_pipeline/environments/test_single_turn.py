@@ -8,9 +8,9 @@ from typing import Literal
 import pytest
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.environments.interface import ScorerFailed
+from erl_pipeline.environments.interface import ScorerFailed, Task
 from erl_pipeline.environments.messages import AssistantTurn
-from erl_pipeline.environments.single_turn import Payload, SingleTurnEnvironment, single_turn
+from erl_pipeline.environments.single_turn import Payload, Reward, SingleTurnEnvironment, single_turn
 from storage.errors import InputError
 
 
@@ -20,6 +20,20 @@ class DoublingConfig(PluginSettings):
 
 def reward(settings: DoublingConfig, task: Payload, reply: str) -> float:
     return float(reply == str(2 * task["number"]))
+
+
+def asked(given: Reward) -> SingleTurnEnvironment:
+    """An environment that gives every reply the same reward."""
+    plugin = single_turn(
+        DoublingConfig,
+        tasks=lambda settings: [{}],
+        prompt=lambda settings, task: "?",
+        reward=lambda settings, task, reply: given,
+        instructions="Think.",
+    )
+    environment = plugin.open(DoublingConfig(), Task("t", "doubling", "doubling", {}))
+    assert isinstance(environment, SingleTurnEnvironment)
+    return environment
 
 
 DOUBLING = single_turn(
@@ -49,15 +63,15 @@ def test_the_modules_of_the_helper_and_of_the_reward_are_its_code() -> None:
 
 
 @pytest.mark.parametrize("given", [1.5, -0.1, float("nan"), (2.0, "much")])
-def test_a_reward_that_is_none_is_a_failure_of_the_scorer(given: float | tuple[float, str]) -> None:
-    environment = SingleTurnEnvironment("", "?", lambda said: given)
+def test_a_reward_that_is_none_is_a_failure_of_the_scorer(given: Reward) -> None:
+    environment = asked(given)
     with pytest.raises(ScorerFailed, match="allowed are numbers from 0 to 1"):
         asyncio.run(environment.step(AssistantTurn("x")))
 
 
 def test_a_part_of_a_score_is_told_as_a_number() -> None:
     async def told() -> list[str]:
-        environment = SingleTurnEnvironment("Think.", "?", lambda said: (0.25, "It is short."))
+        environment = asked((0.25, "It is short."))
         await environment.reset()
         await environment.step(AssistantTurn("x"))
         return [environment.instructions, await environment.feedback(), environment.trace()]

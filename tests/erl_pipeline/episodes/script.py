@@ -10,11 +10,18 @@ from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.prompt_format import PromptFormat
-from erl_pipeline.episodes.context import EpisodeContext, RetrievalRequest, SampleRequest
+from erl_pipeline.episodes.context import (
+    EpisodeContext,
+    EpisodeIdentity,
+    EpisodeLimits,
+    Provenance,
+    RetrievalRequest,
+    RoleLimits,
+    SampleRequest,
+)
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
 from erl_pipeline.episodes.play import EpisodeSetup
-from erl_pipeline.episodes.rows import EpisodeIdentity, EpisodeLimits, Provenance, RoleLimits
 from erl_pipeline.methods.erl.episode import ErlRules, run_episode
 from erl_pipeline.methods.erl.settings import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT
 from erl_pipeline.policies.tiny.model import build_tokenizer

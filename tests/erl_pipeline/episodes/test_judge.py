@@ -13,6 +13,7 @@ from erl_pipeline.engines.chat_server import ChatServer, key_of
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.environments.messages import Message, user_message
 from erl_pipeline.environments.prompt_format import AttemptReport
+from erl_pipeline.episodes.context import RoleLimits
 from erl_pipeline.episodes.play import (
     BatchSampling,
     ConcurrentSampling,
@@ -21,7 +22,6 @@ from erl_pipeline.episodes.play import (
     play_episodes,
 )
 from erl_pipeline.episodes.roles import JUDGE
-from erl_pipeline.episodes.rows import RoleLimits
 from erl_pipeline.stages.training.build_distillation import (
     DistillationSettings,
     DistilledRoles,

@@ -29,11 +29,11 @@ def copied(package: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("group", "type_", "file", "old", "new", "changes"),
     [
-        ("environments", "frozen_lake", "inspection.py", "fell into a hole", "fell in", False),
+        ("environments", "frozen_lake", "game.py", "× against the edge", "× at the edge", False),
         (
             "environments",
             "frozen_lake",
-            "inspection.py",
+            "tasks.py",
             "best_directions(cell)[0]",
             "best_directions(cell)[-1]",
             False,
@@ -94,8 +94,10 @@ def test_what_games_share_counts_for_each_of_them(tmp_path: Path, monkeypatch: p
     games = [plugins("environments")[name] for name in ("frozen_lake", "sokoban")]
     before = [plugin_fingerprints([game]) for game in games]
     copy = copied(package, tmp_path, monkeypatch)
-    shown = copy / "inspection.py"
-    shown.write_text(shown.read_text(encoding="utf-8").replace("game.reset()", "game.reset(), 1"))
+    shown = copy / "game.py"
+    shown.write_text(
+        shown.read_text(encoding="utf-8").replace("game.step(text).done", "game.step(text).reward")
+    )
     assert [plugin_fingerprints([game]) for game in games] == before
     rules = copy / "game.py"
     rules.write_text(rules.read_text(encoding="utf-8").replace("reward=result.reward", "reward=1.0"))
@@ -110,7 +112,7 @@ def test_a_new_data_file_counts_and_an_examination_counts_gold_answers(
     lake = plugins("environments")["frozen_lake"]
     before, examined = plugin_fingerprints([lake]), plugin_fingerprints([lake], whole=True)
     copy = copied(LAKE, tmp_path, monkeypatch)
-    path = copy / "inspection.py"
+    path = copy / "tasks.py"
     path.write_text(
         path.read_text(encoding="utf-8").replace("is longer", "is much longer").replace("[0]", "[-1]")
     )
@@ -122,7 +124,7 @@ def test_a_new_data_file_counts_and_an_examination_counts_gold_answers(
 
 def test_a_fingerprint_begins_with_the_number_of_its_scheme() -> None:
     found = plugin_fingerprints([plugins("methods")["erl"]])
-    assert list(found) == [ERL, "erl_pipeline.environments.chat_prompts"]
+    assert list(found) == [ERL, "erl_pipeline.environments.prompt_format"]
     assert all(each.startswith("2-") for each in found.values())
 
 

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.environments.gold_answers import GoldAnswers
-from erl_pipeline.environments.interface import EnvironmentPlugin, Task, Transition
+from erl_pipeline.environments.interface import EnvironmentPlugin, GoldAnswers, Task, Transition
 from erl_pipeline.environments.messages import AssistantTurn, ToolSchema, tool_message, user_message
 
 

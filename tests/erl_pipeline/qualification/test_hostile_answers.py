@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from erl_pipeline.environments.messages import read_turn
 from erl_pipeline.environments.scorers import checked_score, scorer_named
 from erl_pipeline.environments.scorers.interface import altered_numbers
-from erl_pipeline.environments.tool_calls import read_turn
 from erl_pipeline.qualification.check import CheckResult
 from erl_pipeline.qualification.examination import examine
 from erl_pipeline.qualification.hostile_answers import hostile_answers

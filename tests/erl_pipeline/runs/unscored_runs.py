@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.environments.experience_format import ExperienceOperation
+from erl_pipeline.environments.prompt_format import ExperienceOperation
+from erl_pipeline.episodes.context import group_id
 from erl_pipeline.episodes.play import PlayedEpisodes
-from erl_pipeline.episodes.rows import group_id
 from erl_pipeline.methods.complementary import extract
 from erl_pipeline.plan.stage import StageCall
 from erl_pipeline.runs.branch import begin_offline

@@ -10,39 +10,39 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from erl_pipeline.environments.reasoning_gym.checkers import arithmetic, puzzles, words
+from erl_pipeline.environments.reasoning_gym.checkers import puzzles, words_and_numbers
 
 Checker = Callable[[Mapping[str, Any], str], Iterator[str]]
 """Arguments: the metadata of the entry, and the answer. Yields a sentence for each broken rule."""
 
 CHECKERS: Mapping[str, Checker] = {
-    "base_conversion": arithmetic.base_conversion,
-    "caesar_cipher": words.caesar_cipher,
-    "countdown": arithmetic.countdown,
-    "cryptarithm": arithmetic.cryptarithm,
-    "fraction_simplification": arithmetic.fraction_simplification,
+    "base_conversion": words_and_numbers.base_conversion,
+    "caesar_cipher": words_and_numbers.caesar_cipher,
+    "countdown": words_and_numbers.countdown,
+    "cryptarithm": words_and_numbers.cryptarithm,
+    "fraction_simplification": words_and_numbers.fraction_simplification,
     "futoshiki": puzzles.futoshiki,
-    "gcd": arithmetic.gcd,
+    "gcd": words_and_numbers.gcd,
     "graph_color": puzzles.graph_color,
-    "group_anagrams": words.group_anagrams,
+    "group_anagrams": words_and_numbers.group_anagrams,
     "jugs": puzzles.jugs,
     "kakurasu": puzzles.kakurasu,
-    "lcm": arithmetic.lcm,
-    "letter_jumble": words.letter_jumble,
+    "lcm": words_and_numbers.lcm,
+    "letter_jumble": words_and_numbers.letter_jumble,
     "mini_sudoku": puzzles.sudoku,
     "n_queens": puzzles.n_queens,
-    "palindrome_generation": words.palindrome_generation,
-    "palindrome_partitioning": words.palindrome_partitioning,
-    "prime_factorization": arithmetic.prime_factorization,
+    "palindrome_generation": words_and_numbers.palindrome_generation,
+    "palindrome_partitioning": words_and_numbers.palindrome_partitioning,
+    "prime_factorization": words_and_numbers.prime_factorization,
     "quantum_lock": puzzles.quantum_lock,
     "shortest_path": puzzles.shortest_path,
-    "spell_backward": words.spell_backward,
+    "spell_backward": words_and_numbers.spell_backward,
     "sudoku": puzzles.sudoku,
     "survo": puzzles.survo,
     "tower_of_hanoi": puzzles.tower_of_hanoi,
-    "word_ladder": words.word_ladder,
-    "word_sequence_reversal": words.word_sequence_reversal,
-    "word_sorting": words.word_sorting,
+    "word_ladder": words_and_numbers.word_ladder,
+    "word_sequence_reversal": words_and_numbers.word_sequence_reversal,
+    "word_sorting": words_and_numbers.word_sorting,
 }
 """Dataset -> its checker."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isqrt
 from typing import Any
 
-from erl_pipeline.environments.reasoning_gym.checkers.reading import (
+from erl_pipeline.environments.reasoning_gym.checkers.words_and_numbers import (
     json_value,
     listed,
     missing_and_foreign,

@@ -18,9 +18,8 @@ from erl_pipeline.environments.frozen_lake.game import (
     parse_board,
     short_answer,
 )
-from erl_pipeline.environments.frozen_lake.inspection import gold_answer
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
-from erl_pipeline.environments.frozen_lake.tasks import TASKS
+from erl_pipeline.environments.frozen_lake.tasks import TASKS, gold_answer
 from erl_pipeline.environments.frozen_lake.warm_start import aimed_way, short_reflection
 from erl_pipeline.environments.grid_games.boards import DIRECTIONS, Direction
 from erl_pipeline.environments.interface import Task

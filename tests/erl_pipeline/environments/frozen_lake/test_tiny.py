@@ -9,7 +9,7 @@ from itertools import islice
 import pytest
 
 from erl_pipeline.config.policy import ColdStartConfig
-from erl_pipeline.environments.experience_format import EpisodeRecord, ExperienceOperation
+from erl_pipeline.environments.demonstrations import Demonstration
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.environments.frozen_lake.game import FrozenLakeBoard
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
@@ -25,7 +25,7 @@ from erl_pipeline.environments.grid_games.boards import Direction
 from erl_pipeline.environments.grid_games.game import Action, Step
 from erl_pipeline.environments.grid_games.tiny import DemonstratedEpisode, seen_moves
 from erl_pipeline.environments.messages import Message, user_message
-from erl_pipeline.environments.tiny_parts import Demonstration
+from erl_pipeline.environments.prompt_format import EpisodeRecord, ExperienceOperation
 from erl_pipeline.policies.tiny.model import to_words
 from storage.errors import ConfigError
 

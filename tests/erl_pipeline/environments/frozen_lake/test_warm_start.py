@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
 import pytest
 
 from erl_pipeline.config.policy import DemonstrationsWarmStart
+from erl_pipeline.environments.demonstrations import Demonstration
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.environments.frozen_lake.game import FrozenLakeBoard, FrozenLakeSymbols
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
@@ -16,7 +18,6 @@ from erl_pipeline.environments.grid_games.boards import Direction
 from erl_pipeline.environments.grid_games.game import Action, Step
 from erl_pipeline.environments.grid_games.hidden_words import World
 from erl_pipeline.environments.grid_games.tasks import split_of
-from erl_pipeline.environments.tiny_parts import Demonstration
 from storage.errors import ConfigError
 from tests.erl_pipeline.environments.frozen_lake.test_game import SHORT
 
@@ -148,10 +149,10 @@ def test_another_world_or_task_file_is_the_same_warm_start() -> None:
 
 def test_examined_answers_are_scored_by_hand() -> None:
     """FrozenLakeBoard: player in row 2, column 1; goal in row 1, column 2; a hole between."""
-    from erl_pipeline.environments.frozen_lake.warm_start import AttemptScores, ReflectionScores
+    from erl_pipeline.environments.frozen_lake.warm_start import attempt_scores, reflection_scores
 
     situation = Situation(FrozenLakeBoard(("FGF", "SHF", "FFF")), WORLD, SHORT)
-    scores = AttemptScores(situation, "noted")
+    scores = partial(attempt_scores, situation, "noted")
     assert scores("P21 G12: up right [ river apple ]") == {
         "noted_success": 1.0,
         "noted_plan": 1.0,
@@ -161,9 +162,9 @@ def test_examined_answers_are_scored_by_hand() -> None:
     assert list(scores("P21 G12: right up [ apple river ]").values()) == [0.0, 0.0, 1.0]
     assert list(scores("P21 G12: up right [ river cloud ]").values()) == [0.0, 1.0, 0.0]
     assert list(scores("I do not know.").values()) == [0.0, 0.0, 0.0]
-    assert AttemptScores(situation, "first")("[river apple]") == {"first_success": 1.0}
-    assert ReflectionScores("up: river")(" up: river ") == {"reflection_exact": 1.0}
-    assert ReflectionScores("up: river")("up: river, left: stone") == {"reflection_exact": 0.0}
+    assert attempt_scores(situation, "first", "[river apple]") == {"first_success": 1.0}
+    assert reflection_scores("up: river", " up: river ") == {"reflection_exact": 1.0}
+    assert reflection_scores("up: river", "up: river, left: stone") == {"reflection_exact": 0.0}
 
 
 def test_questions_are_about_held_out_boards_three_for_each() -> None:

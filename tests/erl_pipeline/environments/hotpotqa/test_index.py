@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.environments.hotpotqa import environment, index
+from erl_pipeline.environments.hotpotqa import index
 from erl_pipeline.environments.hotpotqa.index import SearchIndex, build_index, passages_of
-from erl_pipeline.environments.hotpotqa.question_file import Passage
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig, SearchMode
+from erl_pipeline.environments.hotpotqa.tasks import Passage
 from storage.errors import InputError
 from tests.embedders import WordEmbedder
 from tests.erl_pipeline.environments.hotpotqa.small_file import MAYOR, write
@@ -95,8 +95,8 @@ def test_many_vectors_are_searched_by_an_index(tmp_path: Path, monkeypatch: pyte
 
 def test_the_index_follows_from_few_settings_and_holds_the_pages_of_all_questions(tmp_path: Path) -> None:
     config = HotpotQAConfig(task_file=write(tmp_path), search="vector", passages=2, split_seed=4, max_turns=9)
-    chosen = environment.index_settings(config)
+    chosen = index.index_settings(config)
     assert chosen == HotpotQAConfig(task_file=config.task_file, search="hybrid")
     words = config.model_copy(update={"search": "full_text", "embedded_characters": 50})
-    assert environment.index_settings(words) == HotpotQAConfig(task_file=config.task_file, search="full_text")
+    assert index.index_settings(words) == HotpotQAConfig(task_file=config.task_file, search="full_text")
     assert len(passages_of(config)) == len(MAYOR["context"]) + 9 * 2

@@ -13,16 +13,15 @@ import pytest
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.environments.hotpotqa import ENVIRONMENT
 from erl_pipeline.environments.hotpotqa.environment import HotpotQA
-from erl_pipeline.environments.hotpotqa.question_file import Passage
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
+from erl_pipeline.environments.hotpotqa.tasks import Passage
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.messages import opening
 from erl_pipeline.environments.threads import in_threads
 from erl_pipeline.episodes.attempt import play_attempt
-from erl_pipeline.episodes.context import EpisodeContext, TurnKey
+from erl_pipeline.episodes.context import EpisodeContext, EpisodeLimits, Provenance, RoleLimits, TurnKey
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.play import ConcurrentSampling, EpisodeSetup, play_episodes
-from erl_pipeline.episodes.rows import EpisodeLimits, Provenance, RoleLimits
 from storage.errors import InputError
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.test_dialogue import chatml_tokenizer

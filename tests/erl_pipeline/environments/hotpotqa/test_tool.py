@@ -20,9 +20,8 @@ from erl_pipeline.environments.hotpotqa.tool import (
     read_plain_lines,
     read_tool_calls,
 )
-from erl_pipeline.environments.messages import AssistantTurn
+from erl_pipeline.environments.messages import AssistantTurn, read_turn
 from erl_pipeline.environments.mixture import ENVIRONMENT as MIXTURE
-from erl_pipeline.environments.tool_calls import read_turn
 from erl_pipeline.runs.train import require_tools_are_known
 from storage.errors import InputError
 from storage.texts import StorableTexts

@@ -13,11 +13,11 @@ from erl_pipeline.config.loading import change_config
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.config.run import RunConfig
+from erl_pipeline.environments.demonstrations import TinyParts
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task
 from erl_pipeline.environments.messages import AssistantTurn
 from erl_pipeline.environments.mixture.settings import MixtureConfig
 from erl_pipeline.environments.mixture.tasks import turns
-from erl_pipeline.environments.tiny_parts import TinyParts
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.stages.tasks.held_out import KeptApart, refuse_held_out
 from erl_pipeline.stages.tasks.prepare_tasks import environment_identity, located
@@ -133,7 +133,8 @@ def test_files_of_parts_are_known_by_their_content(tmp_path: Path) -> None:
         "erl_pipeline.environments.mixture",
         "erl_pipeline.environments.frozen_lake",
         "erl_pipeline.environments.grid_games",
-        "erl_pipeline.environments.chat_prompts",
+        "erl_pipeline.environments.prompt_format",
+        "erl_pipeline.environments.tasks",
     }
     identity: Any = environment_identity(with_file)
     assert identity.parts["small"].environment.task_file is None

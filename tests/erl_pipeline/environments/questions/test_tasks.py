@@ -53,10 +53,10 @@ def test_of_gsm8k_what_follows_the_mark_is_the_answer(tmp_path: Path) -> None:
     [
         ("{", "not JSON: .* at column 2"),
         ("[" * 100_000, "its JSON is nested too deeply"),
-        ("[]", "question, answer missing; needed: an object with question and answer"),
+        ("[]", "question, answer missing; needed: an object with question, answer"),
         ('{"question": "Why?"}', "answer missing"),
         ('{"question": " ", "answer": "x"}', "question: ' '; allowed is a text that is not empty"),
-        ('{"question": "Why?", "answer": true}', "answer: 'True'; allowed is a text"),
+        ('{"question": "Why?", "answer": true}', "answer: True; allowed is a text"),
         ('{"question": "Why?", "answer": ["x"]}', "answer: .*; allowed is a text"),
         ('{"question": "Why?", "answer": NaN}', "NaN is no JSON number"),
         ('{"question": "Why?", "answer": "x", "id": ""}', "id: ''; allowed is a text"),

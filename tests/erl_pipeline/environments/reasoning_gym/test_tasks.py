@@ -1,7 +1,16 @@
 from __future__ import annotations
 
-from erl_pipeline.environments.reasoning_gym import ENVIRONMENT
+import sys
+from typing import Any
+
+import pytest
+
+from erl_pipeline.environments.reasoning_gym import ENVIRONMENT, library
+from erl_pipeline.environments.reasoning_gym.library import score
 from erl_pipeline.environments.reasoning_gym.settings import ReasoningGymConfig
+from erl_pipeline.environments.reasoning_gym.tasks import EntryRequest, entries_of, generate
+from erl_pipeline.environments.tasks import require_version
+from storage.errors import ConfigError
 
 SETTINGS = ReasoningGymConfig.model_validate(
     {
@@ -46,3 +55,57 @@ def test_a_task_is_known_by_its_question_whatever_the_payload() -> None:
     assert ENVIRONMENT.splits.task_key(asked) == "Why?"
     assert ENVIRONMENT.splits.task_key({**asked, "dataset": "lcm", "config": {"max_value": 2}}) == "Why?"
     assert ENVIRONMENT.splits.task_key({"board": 1}) == ""
+
+
+def request(name: str, **changes: Any) -> EntryRequest:
+    fields: dict[str, Any] = {"config": {}, "seed": 0, "split": "training", "count": 4, "third": False}
+    return EntryRequest(name, **{**fields, **changes})
+
+
+def test_equal_requests_give_equal_entries_under_any_hash_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The letters of a ransom note come from a set: with another hash seed the question differs.
+    asked = [request("ransom_note"), request("leg_counting", seed=1)]
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    first = generate(asked)
+    monkeypatch.setenv("PYTHONHASHSEED", "2")
+    assert generate(asked) == first
+    assert [len(entries) for entries in first] == [4, 4]
+    for entry in first[0]:
+        assert score("ransom_note", {}, entry, entry["answer"]).right
+
+
+def test_other_seeds_and_splits_give_other_questions_and_a_smaller_count_the_beginning() -> None:
+    def questions(**changes: object) -> list[str]:
+        return [entry["question"] for entry in entries_of(request("leg_counting", count=20, **changes))]
+
+    training = questions()
+    assert len(set(training)) == 20
+    assert set(training).isdisjoint(questions(split="held_out"))
+    assert set(training).isdisjoint(questions(seed=1))
+    assert questions()[:5] == [entry["question"] for entry in entries_of(request("leg_counting", count=5))]
+
+
+def test_a_dataset_with_too_few_questions_says_so() -> None:
+    # With one bit to count, 0 and 1 are the only numbers.
+    tiny = request("count_bits", config={"min_n": 1, "max_n": 2}, count=50)
+    with pytest.raises(ConfigError, match=r"count_bits: 50 training tasks are asked for, but only \d+ with"):
+        entries_of(tiny)
+
+
+def test_settings_that_the_dataset_refuses_are_told() -> None:
+    with pytest.raises(ConfigError, match=r"leg_counting\.config: \{'legs': 3\}.*unexpected keyword"):
+        generate([request("leg_counting", config={"legs": 3})])
+
+
+def test_a_missing_extra_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_version.cache_clear()
+    monkeypatch.setattr(sys, "path", [])
+    with pytest.raises(ConfigError, match=r"pip install 'erl-pipeline\[reasoning-gym\]'"):
+        library.dataset("gcd", {}, size=1, seed=0)
+
+
+def test_another_version_of_the_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_version.cache_clear()
+    monkeypatch.setattr(library, "VERSION", "0.0.1")
+    with pytest.raises(ConfigError, match=r"is installed, but the list of what .* is for 0\.0\.1"):
+        library.dataset("gcd", {}, size=1, seed=0)

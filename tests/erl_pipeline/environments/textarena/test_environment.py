@@ -9,9 +9,8 @@ import pytest
 from erl_pipeline.environments.interface import Task, Transition
 from erl_pipeline.environments.messages import AssistantTurn
 from erl_pipeline.environments.textarena import ENVIRONMENT
-from erl_pipeline.environments.textarena.environment import TextArenaEnvironment
+from erl_pipeline.environments.textarena.environment import TextArenaConfig, TextArenaEnvironment
 from erl_pipeline.environments.textarena.library import games
-from erl_pipeline.environments.textarena.settings import TextArenaConfig
 from storage.errors import ConfigError
 
 

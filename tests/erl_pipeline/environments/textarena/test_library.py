@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from erl_pipeline.environments.tasks import require_version
 from erl_pipeline.environments.textarena import library
 from erl_pipeline.environments.textarena.library import Ending, Game, Said
 from storage.errors import ConfigError
@@ -59,6 +60,7 @@ def test_a_missing_extra_and_another_version_are_told(monkeypatch: pytest.Monkey
         patch.setattr(library, "VERSION", "0.0.1")
         with pytest.raises(ConfigError, match=r"textarena 0\.7\.4 is installed"):
             Game("Mastermind-v0")
+    require_version.cache_clear()
     monkeypatch.setattr(sys, "path", [])
     with pytest.raises(ConfigError, match=r"pip install 'erl-pipeline\[textarena\]'"):
         Game("Mastermind-v0")

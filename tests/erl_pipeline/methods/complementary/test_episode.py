@@ -9,9 +9,8 @@ from typing import Any
 
 from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
-from erl_pipeline.episodes.context import EpisodeContext, RetrievalRequest, SampleRequest
+from erl_pipeline.episodes.context import EpisodeContext, EpisodeIdentity, RetrievalRequest, SampleRequest
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
-from erl_pipeline.episodes.rows import EpisodeIdentity
 from erl_pipeline.methods.complementary.episode import Rules, chosen, run_episode
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.script import COMPACT, PROVENANCE, SETTINGS, TASK, limits, says, setup

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from erl_pipeline.environments.experience_format import EpisodeRecord, ExperienceOperation
 from erl_pipeline.environments.messages import Message, user_message
+from erl_pipeline.environments.prompt_format import EpisodeRecord, ExperienceOperation
 from erl_pipeline.methods.complementary.prompts import ExperiencePrompts, ExperienceTemplates
 
 PROMPTS = ExperiencePrompts(ExperienceTemplates(), max_operations=3)

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.rollouts import SamplingConfig
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.episodes.rows import RoleLimits
+from erl_pipeline.episodes.context import RoleLimits
 from erl_pipeline.methods.erl.settings import ErlConfig, episode_settings
 from storage.errors import ConfigError
 from tests.erl_pipeline.runs.small_runs import small

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from erl_pipeline.episodes.rows import group_id
+from erl_pipeline.episodes.context import group_id
 from erl_pipeline.methods.exgrpo.candidates import replay_row
 from erl_pipeline.methods.exgrpo.collect import TriedTask
 from storage.tables.trajectories import Trajectory

@@ -8,10 +8,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from erl_pipeline.config.policy import ColdStartConfig, TinyPolicyConfig
+from erl_pipeline.environments.demonstrations import Examination, ExamQuestion
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.messages import Message
-from erl_pipeline.environments.tiny_parts import Examination, ExamQuestion
 from erl_pipeline.policies.tiny.cold_start import Schedule, cold_start, examiner
 from erl_pipeline.policies.tiny.model import build_model, build_tokenizer
 

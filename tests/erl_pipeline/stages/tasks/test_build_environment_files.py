@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.environments.dependencies import Dependencies
 from erl_pipeline.environments.hotpotqa import ENVIRONMENT
-from erl_pipeline.environments.hotpotqa.environment import index_settings
+from erl_pipeline.environments.hotpotqa.index import index_settings
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
-from erl_pipeline.environments.interface import EnvironmentPlugin, Transition
+from erl_pipeline.environments.interface import Dependencies, EnvironmentPlugin, Transition
 from erl_pipeline.environments.messages import AssistantTurn
 from erl_pipeline.stages.names import TRAINING
 from erl_pipeline.stages.tasks.build_environment_files import (

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from erl_pipeline.environments.hotpotqa.inspection import documents_in
+from erl_pipeline.environments.hotpotqa.environment import documents_in
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.pictures import Document, FoundDocuments

@@ -9,9 +9,8 @@ import pytest
 from qualify.reasoning_gym_datasets import hostile_answers
 
 from erl_pipeline.environments.reasoning_gym.checkers import CHECKERS, broken_rules
-from erl_pipeline.environments.reasoning_gym.generation import EntryRequest, entries_of
-from erl_pipeline.environments.reasoning_gym.library import qualification
-from erl_pipeline.environments.reasoning_gym.scoring import known_answer
+from erl_pipeline.environments.reasoning_gym.library import known_answer, qualification
+from erl_pipeline.environments.reasoning_gym.tasks import EntryRequest, entries_of
 
 ANSWERS = {"possible_answer", "solution", "solutions", "valid_answers", "result", "factors", "sorted_words"}
 ANSWERS |= {"goal_path", "original_words", "simplified_numerator", "simplified_denominator", "target_repr"}

@@ -1,17 +1,18 @@
-"""What an environment provides for the cold start of a tiny policy."""
+"""What an environment provides to teach a policy before the first iteration: for the cold start of a tiny
+one, and the warm start of a pretrained one."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
-from erl_pipeline.config.base import SettingsT
+from erl_pipeline.config.base import PluginSettings, SettingsT
 from erl_pipeline.config.plugins import NO_BYTES
-from erl_pipeline.config.policy import ColdStartConfig
-from erl_pipeline.environments.experience_format import ExperienceFormat
+from erl_pipeline.config.policy import ColdStartConfig, DemonstrationsWarmStart
 from erl_pipeline.environments.messages import Message
+from erl_pipeline.environments.prompt_format import ExperienceFormat
 
 Demonstration = Sequence[Message]
 """A conversation of user and assistant messages; the assistant's words are trained on."""
@@ -66,19 +67,17 @@ class TinyParts:
     prompt are not demonstrated, whatever `ColdStartConfig.retries` says."""
 
 
-def _no_parts(settings: Any) -> TinyParts | None:
-    return None
-
-
-def _no_experience(settings: Any) -> ExperienceFormat | None:
-    return None
+def with_defaults(settings: SettingsT, names: Iterable[str]) -> SettingsT:
+    """The settings with these at their defaults."""
+    fields = type(settings).model_fields
+    return settings.model_copy(update={name: fields[name].get_default() for name in names})
 
 
 @dataclass(frozen=True)
 class TinyPlayer(Generic[SettingsT]):
     """How an environment's settings give the parts of a tiny policy; the defaults give none."""
 
-    parts: Callable[[SettingsT], TinyParts | None] = _no_parts
+    parts: Callable[[SettingsT], TinyParts | None] = lambda settings: None
     """What the cold start needs; None where these settings have no form for a tiny policy."""
     needs: str = field(default="", metadata=NO_BYTES)
     """The settings with which `parts` gives something, such as `format: compact`."""
@@ -86,10 +85,10 @@ class TinyPlayer(Generic[SettingsT]):
     """Settings that the cold start does not depend on; runs that differ in them share its checkpoint."""
     view: Callable[[SettingsT], SettingsT] | None = None
     """The settings that the cold start depends on, where `exclude` cannot say it."""
-    extractor: Callable[[SettingsT], TinyParts | None] = _no_parts
+    extractor: Callable[[SettingsT], TinyParts | None] = lambda settings: None
     """What the cold start of a tiny model that extracts experience needs; its prompts are those of
     `experience`. None where these settings have no form for such a model."""
-    experience: Callable[[SettingsT], ExperienceFormat | None] = _no_experience
+    experience: Callable[[SettingsT], ExperienceFormat | None] = lambda settings: None
     """How a model that extracts experience from episodes is asked, in the environment's own words; None: the
     method's templates, as chat."""
 
@@ -97,8 +96,7 @@ class TinyPlayer(Generic[SettingsT]):
         """The settings that the cold start depends on; all others at their defaults."""
         if self.view is not None:
             return self.view(settings)
-        fields = type(settings).model_fields
-        return settings.model_copy(update={name: fields[name].get_default() for name in self.exclude})
+        return with_defaults(settings, self.exclude)
 
     def require(self, settings: SettingsT) -> TinyParts:
         """The parts for the cold start. Raises `ValueError` where these settings give none."""
@@ -107,3 +105,40 @@ class TinyPlayer(Generic[SettingsT]):
             needed = f"; policy.type: tiny needs {self.needs}" if self.needs else ""
             raise ValueError(f"environment: these settings have no form for a policy of type: tiny{needed}")
         return parts
+
+
+@dataclass(frozen=True)
+class WarmStartQuestion:
+    """A prompt of a held-out task. `scores` gives the scores of the policy's answer, by name; a question need
+    not have all of them."""
+
+    prompt: Sequence[Message]
+    scores: Callable[[str], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class WarmStartParts:
+    """Demonstrations and an examination, both in the prompts of `EnvironmentPlugin.prompts`."""
+
+    demonstrations: Callable[[random.Random, DemonstrationsWarmStart], Iterator[Demonstration]]
+    """An endless stream that depends on the seeded generator alone, and shows no held-out task."""
+    questions: Callable[[random.Random, DemonstrationsWarmStart], Sequence[WarmStartQuestion]]
+    """Questions about as many held-out tasks as `DemonstrationsWarmStart.examined` says."""
+    measures: Mapping[str, str]
+    """Name of a score -> what its mean over the questions says, for people."""
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """How an environment's settings give demonstrations."""
+
+    parts: Callable[[Any], WarmStartParts | None]
+    """None where these settings give none."""
+    needs: str
+    """The settings that give some, such as `format: short`."""
+    exclude: frozenset[str] = frozenset()
+    """Settings that the demonstrations do not depend on; runs that differ in them share the checkpoint."""
+
+    def shown(self, settings: PluginSettings) -> PluginSettings:
+        """The settings that the demonstrations depend on; all others at their defaults."""
+        return with_defaults(settings, self.exclude)

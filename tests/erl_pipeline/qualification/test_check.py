@@ -1,4 +1,4 @@
-from erl_pipeline.qualification.leaks import Later, Secret, Told, find_leak, secrets_of
+from erl_pipeline.qualification.check import Later, Secret, Told, find_leak, secrets_of
 
 
 def told(number: int, answer: str, prompt: str, feedback: str = "Wrong.", said: str = "xyz") -> Told:

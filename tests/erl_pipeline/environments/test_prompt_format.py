@@ -6,8 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from erl_pipeline.config.prompts import PromptTemplates
-from erl_pipeline.environments.chat_prompts import ChatPrompts
-from erl_pipeline.environments.prompt_format import AttemptReport
+from erl_pipeline.environments.prompt_format import AttemptReport, ChatPrompts
 from erl_pipeline.episodes.attempt import PlainPrompts
 
 PROMPTS = ChatPrompts(PromptTemplates())

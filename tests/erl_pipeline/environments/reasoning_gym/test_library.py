@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from erl_pipeline.environments.reasoning_gym import library
-from erl_pipeline.environments.reasoning_gym.scoring import AnswerScore, find_answer, known_answer, score
+from erl_pipeline.environments.reasoning_gym.environment import find_answer
+from erl_pipeline.environments.reasoning_gym.library import AnswerScore, known_answer, score
 from erl_pipeline.environments.reasoning_gym.settings import AnswerFormat
 
 LEGS = {"question": "How many legs have 3 cows?", "answer": "12", "metadata": {}}

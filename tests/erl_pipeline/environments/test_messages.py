@@ -1,7 +1,6 @@
 import pytest
 
-from erl_pipeline.environments.messages import ToolCall
-from erl_pipeline.environments.tool_calls import assistant_message, read_turn
+from erl_pipeline.environments.messages import ToolCall, read_turn, turn_message
 from storage.texts import StorableTexts
 
 
@@ -16,7 +15,7 @@ def test_calls_are_read_in_their_order_and_leave_the_content() -> None:
 
     assert turn.text == text
     assert turn.tool_calls == (ToolCall("call00200", "add", {"a": 1}), ToolCall("call00201", "stop", {}))
-    message = assistant_message(turn)
+    message = turn_message(turn)
     assert message["content"] == "First.  Then."
     assert [each["function"]["name"] for each in message["tool_calls"]] == ["add", "stop"]
 
@@ -43,7 +42,7 @@ def test_an_ill_formed_call_is_seen_with_what_is_wrong(text: str, problem: str) 
     (seen,) = turn.tool_calls
     assert seen.problem is not None
     assert problem in seen.problem
-    message = assistant_message(turn)
+    message = turn_message(turn)
     assert message["content"] == f"Now {text}"
     assert "tool_calls" not in message
 

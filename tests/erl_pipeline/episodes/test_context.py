@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from erl_pipeline.episodes.context import subgroup_of
-from erl_pipeline.episodes.rows import EpisodeIdentity
+from erl_pipeline.episodes.context import EpisodeIdentity, subgroup_of
 from storage.artifacts.recipe import derive_seed
 from tests.erl_pipeline.episodes.script import PROVENANCE, TASK
 
