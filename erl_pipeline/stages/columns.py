@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from erl_pipeline.plan.column import ChartLine, Column, Headline, only_drawn
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE
-from erl_pipeline.stages.memory.index_memory import INDEX_MEMORY
+from erl_pipeline.stages.memory import INDEX_MEMORY
 from erl_pipeline.stages.rollouts.counts import reason_counter
 from erl_pipeline.stages.rollouts.generate_rollouts import GENERATE_ROLLOUTS
-from erl_pipeline.stages.training.build_distillation import BUILD_DISTILLATION
-from erl_pipeline.stages.training.fine_tune import FINE_TUNE
+from erl_pipeline.stages.training.distillation import BUILD_DISTILLATION, FINE_TUNE
 from erl_pipeline.stages.training.update_policy import GROUPS, UPDATE_POLICY, ZERO_ADVANTAGE_GROUPS
 from storage.tables.scored import NotScored
 

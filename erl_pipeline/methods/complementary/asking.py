@@ -24,8 +24,7 @@ from erl_pipeline.policies.checkpoints import (
     checkpoint_parts,
     weights_settings,
 )
-from erl_pipeline.stages.determinism import sampling_determinism
-from erl_pipeline.stages.rollouts.playing import opened_engine
+from erl_pipeline.stages.rollouts.playing import opened_engine, sampling_determinism
 from erl_pipeline.stages.tasks.prepare_tasks import environment_identity
 from storage.artifacts.manifest import Determinism
 
@@ -114,7 +113,6 @@ class Extractor:
 
     def __init__(self, call: StageCall[Any], settings: AskingSettings) -> None:
         from erl_pipeline.episodes.dialogue import ChatTokenizer
-        from erl_pipeline.policies.hardware import training_device
 
         self._settings = settings
         parts = checkpoint_parts(call.inputs)
@@ -126,7 +124,7 @@ class Extractor:
         """Makes what it says storable, and counts what is replaced."""
         self._engine = opened_engine(call, settings.engine, SampledModel(EXTRACTOR, policy, parts)).batches
         self.version = parts.checkpoint_id
-        self.determinism: Determinism = sampling_determinism(call, settings.engine, training_device())
+        self.determinism: Determinism = sampling_determinism(call, settings.engine)
 
     def ask(self, questions: Sequence[ExtractorPrompt]) -> list[ExtractorAnswer | None]:
         """The answers, in order; None where the prompt leaves no room in the context."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from erl_pipeline.config.base import Settings
 from erl_pipeline.methods.complementary.settings import CALLS, CREDIT, CREDITS_FILE, MERGED
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.memory.opened import opened_memory
+from erl_pipeline.stages.memory import opened_memory
 from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TRAJECTORIES, trajectory_files
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore

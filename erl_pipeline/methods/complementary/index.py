@@ -10,8 +10,7 @@ from erl_pipeline.config.base import Settings
 from erl_pipeline.config.memory import KeepSettings
 from erl_pipeline.methods.complementary.settings import CALLS, CALLS_FILE
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.memory.index_memory import INDEX_MEMORY
-from erl_pipeline.stages.memory.opened import opened_memory
+from erl_pipeline.stages.memory import INDEX_MEMORY, opened_memory
 from erl_pipeline.stages.names import MEMORY, ROLLOUTS, trajectory_files
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from erl_pipeline.methods.complementary.asking import (
 )
 from erl_pipeline.methods.complementary.settings import MERGE, ComplementaryConfig, keep_settings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.memory.opened import opened_memory
+from erl_pipeline.stages.memory import opened_memory
 from erl_pipeline.stages.names import MEMORY, TRAJECTORIES
 from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS
 from storage.artifacts.recipe import derive_seed

@@ -46,10 +46,10 @@ from erl_pipeline.stages.columns import (
     UPDATE_CHARTS,
     success_of_first_attempts,
 )
-from erl_pipeline.stages.memory.forget_memory import plan_forgetting
+from erl_pipeline.stages.memory import plan_forgetting
 from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TASKS
 from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
-from erl_pipeline.stages.training.bootstrap import PretrainedSettings
+from erl_pipeline.stages.training.first_checkpoint import PretrainedSettings
 from erl_pipeline.stages.training.training_stage import plan_training
 from erl_pipeline.stages.training.update_policy import REFERENCE, UPDATE_POLICY, plan_update
 from storage.artifacts.recipe import derive_seed

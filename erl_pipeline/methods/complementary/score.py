@@ -19,14 +19,14 @@ from erl_pipeline.methods.complementary.settings import (
     WeightsExperienceConfig,
 )
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.memory.opened import opened_memory
+from erl_pipeline.stages.memory import opened_memory
 from erl_pipeline.stages.names import ROLLOUTS, TRAJECTORIES, trajectory_files
-from erl_pipeline.stages.training.training_record import reinforcement_rows
 from erl_pipeline.stages.training.training_stage import (
     TrainingSettings,
     borrowed_trainer,
     count_steps,
     open_trainer,
+    reinforcement_rows,
     training_result,
     training_settings,
 )

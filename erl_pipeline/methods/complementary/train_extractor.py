@@ -16,17 +16,17 @@ from erl_pipeline.methods.complementary.settings import CREDIT, ComplementaryCon
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.names import TRAJECTORIES
 from erl_pipeline.stages.tasks.prepare_tasks import located
-from erl_pipeline.stages.training.bootstrap import (
+from erl_pipeline.stages.training.first_checkpoint import (
     COLD_START,
     COPY_PRETRAINED,
     ColdStartSettings,
     cold_start_with,
 )
-from erl_pipeline.stages.training.training_record import reinforcement_rows
 from erl_pipeline.stages.training.training_stage import (
     TrainingSettings,
     count_steps,
     open_trainer,
+    reinforcement_rows,
     training_result,
     training_settings,
 )

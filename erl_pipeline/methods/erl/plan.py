@@ -29,12 +29,10 @@ from erl_pipeline.stages.columns import (
     success_of_episodes,
     success_of_first_attempts,
 )
-from erl_pipeline.stages.memory.forget_memory import plan_forgetting
-from erl_pipeline.stages.memory.index_memory import INDEX_MEMORY, IndexSettings
+from erl_pipeline.stages.memory import INDEX_MEMORY, IndexSettings, plan_forgetting
 from erl_pipeline.stages.names import MEMORY
 from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
-from erl_pipeline.stages.training.build_distillation import DistilledRoles
-from erl_pipeline.stages.training.fine_tune import plan_distillation
+from erl_pipeline.stages.training.distillation import DistilledRoles, plan_distillation
 from erl_pipeline.stages.training.update_policy import plan_update
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from erl_pipeline.episodes.rows import group_id
 from erl_pipeline.methods.exgrpo.settings import FIRST_ATTEMPT, REPLAYED, Entropy, Pick
 from erl_pipeline.stages.names import trajectory_files
-from erl_pipeline.stages.training.replayed_rows import REPLAYED_FILE
+from erl_pipeline.stages.training.update_policy import REPLAYED_FILE
 from erl_pipeline.trainers.sequences import trajectory_sequence
 from storage.errors import InputError
 from storage.tables.parquet import TableFormat, write_rows

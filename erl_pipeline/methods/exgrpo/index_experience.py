@@ -10,8 +10,8 @@ from erl_pipeline.methods.exgrpo.settings import FIRST_ATTEMPT, REPLAYED, Sample
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
 from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
-from erl_pipeline.stages.training.replayed_rows import BEGUN, REPLAY, read_replayed
 from erl_pipeline.stages.training.training_stage import TrainingSettings, borrowed_trainer
+from erl_pipeline.stages.training.update_policy import BEGUN, REPLAY, read_replayed
 from erl_pipeline.trainers.sequences import trajectory_sequence
 
 if TYPE_CHECKING:

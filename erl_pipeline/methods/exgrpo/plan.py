@@ -38,8 +38,7 @@ from erl_pipeline.stages.columns import (
 )
 from erl_pipeline.stages.names import ROLLOUTS, TASKS
 from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
-from erl_pipeline.stages.training.replayed_rows import REPLAY
-from erl_pipeline.stages.training.update_policy import UPDATE_POLICY, plan_update
+from erl_pipeline.stages.training.update_policy import REPLAY, UPDATE_POLICY, plan_update
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig

@@ -14,8 +14,8 @@ from erl_pipeline.stages.names import HELD_OUT, TASKS, TRAINING
 from erl_pipeline.stages.tasks.draw_tasks import SAMPLES_FILE, task_order, write_samples
 from erl_pipeline.stages.tasks.prepare_tasks import read_tasks, read_weights
 from erl_pipeline.stages.training.measure_staleness import require_readable
-from erl_pipeline.stages.training.replayed_rows import BEGUN, ON_POLICY_WEIGHT
 from erl_pipeline.stages.training.training_stage import TrainingSettings, borrowed_trainer, loaded_policies
+from erl_pipeline.stages.training.update_policy import BEGUN, ON_POLICY_WEIGHT
 from storage.artifacts.recipe import derive_seed
 
 if TYPE_CHECKING:

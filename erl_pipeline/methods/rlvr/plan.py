@@ -21,8 +21,7 @@ from erl_pipeline.stages.columns import (
     success_of_first_attempts,
 )
 from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
-from erl_pipeline.stages.training.build_distillation import DistilledRoles
-from erl_pipeline.stages.training.fine_tune import plan_distillation
+from erl_pipeline.stages.training.distillation import DistilledRoles, plan_distillation
 from erl_pipeline.stages.training.update_policy import plan_update
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -19,13 +20,13 @@ from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.policy import PretrainedPolicyConfig
 from erl_pipeline.config.warm_start import DemonstrationsWarmStart, MessagesWarmStart, WarmStartSteps
 from erl_pipeline.environments.messages import Message
+from erl_pipeline.environments.warm_start import WarmStartQuestion
 from erl_pipeline.plan.column import Column
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT, MODEL, WeightsSettings
 from erl_pipeline.policies.kind import policy_traits
 from erl_pipeline.stages.tasks.prepare_tasks import digests, located, unchanged_file, without_files
 from erl_pipeline.stages.training.training_stage import TrainingSettings, count_steps, open_trainer
-from erl_pipeline.stages.training.warm_start_examination import examine
 from erl_pipeline.trainers.interface import SupervisedTraining, Trainer
 from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.artifacts.recipe import derive_seed
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.sources import Sources
     from erl_pipeline.trainers.metrics import FineTuneMetrics
+
 
 CONVERSATIONS, HELD_OUT = "conversations.jsonl", "held_out.jsonl"
 """The conversations that were trained on, and those that were held out, in the format of
@@ -290,3 +292,63 @@ def _write(path: Path, conversations: Iterable[Sequence[Message]]) -> None:
     with path.open("w", encoding="utf-8") as file:
         for messages in conversations:
             file.write(json.dumps({"messages": list(messages)}, ensure_ascii=False) + "\n")
+
+
+EXAMINATION = "examination.jsonl"
+"""Each question with the policy's answer and its scores."""
+
+_AT_ONCE = 48  # questions that are answered together
+
+
+def examine(
+    call: StageCall[Any], trainer: Trainer, questions: Sequence[WarmStartQuestion], *, most_tokens: int
+) -> dict[str, float]:
+    """The mean of each score; the answers are written into the artifact.
+
+    Args:
+        most_tokens: largest number of tokens in an answer; a longer one is cut off.
+    """
+    from erl_pipeline.engines.embedded.engine import TransformersEngine
+    from erl_pipeline.engines.interface import GenerationRequest
+    from erl_pipeline.episodes.dialogue import ChatTokenizer
+    from erl_pipeline.policies.pretrained import load_policy
+
+    policy = trainer.trained_policy() or load_policy(call.folder / MODEL, dtype=call.settings.weights.dtype)
+    chat = ChatTokenizer(policy.tokenizer)
+    engine = TransformersEngine(
+        policy.model, call.artifact_id, policy.eos_token_ids, _AT_ONCE, stop=call.resources.stop
+    )
+    call.progress.begin(len(questions), "questions")
+    scores: defaultdict[str, list[float]] = defaultdict(list)
+    with (call.folder / EXAMINATION).open("w", encoding="utf-8") as file:
+        for first in range(0, len(questions), _AT_ONCE):
+            asked = questions[first : first + _AT_ONCE]
+            answers = engine.generate(
+                [
+                    GenerationRequest(
+                        chat.prompt(question.prompt), most_tokens, 0.0, 0, conversation=f"{first + number}"
+                    )
+                    for number, question in enumerate(asked)
+                ]
+            )
+            for question, answer in zip(asked, answers, strict=True):
+                text = chat.text(answer.token_ids)
+                found = question.scores(text)
+                file.write(_line(question, text, found))
+                for name, score in found.items():
+                    scores[name].append(score)
+            call.progress.advance(len(asked), **_means(scores))
+    return _means(scores)
+
+
+def _means(scores: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    return {name: sum(values) / len(values) for name, values in scores.items()}
+
+
+def _line(question: WarmStartQuestion, answer: str, scores: Mapping[str, float]) -> str:
+    return (
+        json.dumps(
+            {"messages": list(question.prompt), "answer": answer, "scores": dict(scores)}, ensure_ascii=False
+        )
+        + "\n"
+    )

@@ -26,7 +26,7 @@ from erl_pipeline.policies.checkpoints import LoadedPolicies, WeightsSettings
 from erl_pipeline.stages.names import HELD_OUT, TRAINING
 from erl_pipeline.stages.tasks.draw_tasks import SAMPLES_FILE, draw_tasks, planned_samples
 from erl_pipeline.stages.tasks.prepare_tasks import task_line
-from erl_pipeline.stages.training.replayed_rows import REPLAYED_FILE, read_replayed
+from erl_pipeline.stages.training.update_policy import REPLAYED_FILE, read_replayed
 from storage.artifacts.artifact import Artifact
 from storage.errors import InputError
 from storage.tables.trajectories import Trajectory, read_trajectories

@@ -1,19 +1,21 @@
-"""The stages that make the first checkpoint: a cold start of the tiny policy, or the copy of a pretrained
-one."""
+"""The first checkpoint of a run, by kind of policy: a cold start of the tiny policy, or the copy of a
+pretrained one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, SerializeAsAny
 
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.policy import PretrainedPolicyConfig, TinyPolicyConfig
+from erl_pipeline.config.warm_start import DemonstrationsWarmStart
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import MODEL
-from erl_pipeline.stages.determinism import training_determinism
+from erl_pipeline.policies.kind import PolicyKind, PolicyTraits
 from erl_pipeline.stages.tasks.prepare_tasks import digests, located, without_files
+from erl_pipeline.stages.training.warm_start import plan_warm_start, warm_start_stage
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -76,7 +78,7 @@ def _cold_start(call: StageCall[ColdStartSettings]) -> StageResult:
 
 def cold_start_with(call: StageCall[ColdStartSettings], parts: TinyParts) -> StageResult:
     """Train a tiny model on an environment's demonstrations; write its checkpoint."""
-    from erl_pipeline.policies.hardware import training_device
+    from erl_pipeline.policies.hardware import adds_in_fixed_order, training_device
     from erl_pipeline.policies.tiny.cold_start import cold_start
 
     settings = call.settings
@@ -106,9 +108,8 @@ def cold_start_with(call: StageCall[ColdStartSettings], parts: TinyParts) -> Sta
                 f"policy.cold_start.gate: {gate:g}; {each.otherwise}. Raise policy.cold_start.most_steps, or "
                 "choose another policy.cold_start.seed"
             )
-    return StageResult(
-        counters=counters, metrics=metrics, determinism=training_determinism(training_device())
-    )
+    same = adds_in_fixed_order(training_device())
+    return StageResult(counters=counters, metrics=metrics, determinism="bytes" if same else "approximate")
 
 
 def _pretrained_slice(config: RunConfig, sources: Sources) -> PretrainedSettings:
@@ -145,3 +146,67 @@ COPY_PRETRAINED = Stage(
     slice=_pretrained_slice,
 )
 """The policy is copied into the store, so that the run does not depend on a folder that may change."""
+
+
+def _tiny_traits(policy: TinyPolicyConfig) -> PolicyTraits:
+    # 12 h^2 weights and 13 h biases and norms in each block of a GPT-2.
+    parameters = policy.layers * (12 * policy.hidden_size**2 + 13 * policy.hidden_size)
+    return PolicyTraits(own_words=True, parameters=parameters)
+
+
+def _require_tiny(config: RunConfig) -> None:
+    assert isinstance(config.policy, TinyPolicyConfig)
+    environment = plugins("environments")[config.environment.type].value
+    parts = environment.tiny.require(config.environment)
+    method = plugins("methods")[config.method.type].value
+    if not method.shows_failed_attempts(config.method):
+        return
+    # Its prompts must be in the cold start.
+    told = "attempts that are shown how another failed (method.show_failed_attempt, method.reflection: off)"
+    if not parts.retry_tokens:
+        raise ValueError(
+            f"environment: {config.environment.type} has no demonstrations of {told}; with policy.type: tiny "
+            "switch them off (method.show_failed_attempt: off)"
+        )
+    if config.policy.cold_start.retries == 0.0:
+        raise ValueError(
+            f"policy.cold_start.retries: 0.0 leaves out {told}; allowed is more than 0.0, or null for a "
+            "sufficient share"
+        )
+
+
+def _pretrained_traits(policy: PretrainedPolicyConfig) -> PolicyTraits:
+    return PolicyTraits(
+        model=policy.model, dtype=policy.dtype, lora=policy.lora, warm_start=policy.warm_start
+    )
+
+
+def _plan_pretrained(planner: Planner) -> str:
+    return plan_warm_start(planner, planner.add(COPY_PRETRAINED, {}, iteration=None))
+
+
+def _pretrained_stage(policy: PretrainedPolicyConfig) -> Stage[Any]:
+    return COPY_PRETRAINED if policy.warm_start is None else warm_start_stage(policy.warm_start)
+
+
+def _require_pretrained(config: RunConfig) -> None:
+    assert isinstance(config.policy, PretrainedPolicyConfig)
+    if isinstance(config.policy.warm_start, DemonstrationsWarmStart):
+        environment = plugins("environments")[config.environment.type].value
+        environment.require_warm_start(config.environment)
+
+
+TINY = PolicyKind(
+    settings=TinyPolicyConfig,
+    traits=_tiny_traits,
+    plan_first=plan_cold_start,
+    first_stage=lambda _policy: COLD_START,
+    require_possible=_require_tiny,
+)
+PRETRAINED = PolicyKind(
+    settings=PretrainedPolicyConfig,
+    traits=_pretrained_traits,
+    plan_first=_plan_pretrained,
+    first_stage=_pretrained_stage,
+    require_possible=_require_pretrained,
+)
