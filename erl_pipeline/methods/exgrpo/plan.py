@@ -28,13 +28,8 @@ from erl_pipeline.plan.plan import POLICY, RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.policies.checkpoints import weights_settings
 from erl_pipeline.stages.columns import (
-    HELD_OUT,
-    HELD_OUT_SAMPLED,
-    LOSS,
-    TOKENS,
-    TOKENS_PER_SECOND,
-    UPDATE_CHARTS,
     success_of_first_attempts,
+    training_columns,
 )
 from erl_pipeline.stages.names import ROLLOUTS, TASKS
 from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
@@ -258,15 +253,6 @@ _CHARTS = (
 
 def columns(settings: ExgrpoConfig) -> Sequence[Column]:
     """The columns, from left to right."""
-    replays = settings.replay is not None
-    return (
-        _FIRST,
-        *((_REPLAYED, _AGE, _STORED) if replays else ()),
-        LOSS,
-        HELD_OUT,
-        HELD_OUT_SAMPLED,
-        TOKENS,
-        TOKENS_PER_SECOND,
-        *UPDATE_CHARTS,
-        *(_CHARTS if replays else ()),
-    )
+    if settings.replay is None:
+        return training_columns((_FIRST,))
+    return training_columns((_FIRST, _REPLAYED, _AGE, _STORED), charts=_CHARTS)

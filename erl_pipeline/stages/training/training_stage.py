@@ -25,7 +25,13 @@ from erl_pipeline.policies.checkpoints import (
     checkpoint_parts,
     weights_settings,
 )
-from erl_pipeline.trainers.interface import Trainer, TrainerContext, TrainerPlugin, TrainingStart
+from erl_pipeline.trainers.interface import (
+    Reinforcement,
+    Trainer,
+    TrainerContext,
+    TrainerPlugin,
+    TrainingStart,
+)
 from erl_pipeline.trainers.metrics import SequenceRecord
 from storage.artifacts.recipe import derive_seed
 from storage.tables.scored import NOT_SCORED, NotScored
@@ -164,6 +170,25 @@ def count_steps(call: StageCall[Any], total: int) -> Callable[[int, float], None
         call.progress.advance(1, loss=loss)
 
     return on_step
+
+
+def reinforce(
+    call: StageCall[TrainingT],
+    work: Reinforcement,
+    rows: Sequence[Trajectory],
+    counters: Mapping[str, int],
+    old: Collection[str] = (),
+) -> StageResult:
+    """Train on the sequences of `rows`; write the new checkpoint and the training record.
+
+    Args:
+        counters: what the stage itself has counted.
+        old: ids of the rows that have no sequence because of their age.
+    """
+    with open_trainer(call) as trainer:
+        metrics = trainer.reinforce(work, count_steps(call, work.update.optimizer_steps))
+        record = reinforcement_rows(rows, work.sequences, metrics.records, old)
+        return training_result(call, trainer, metrics, record, counters)
 
 
 def training_result(

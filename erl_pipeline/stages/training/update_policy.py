@@ -1,4 +1,5 @@
-"""What an update replays: trajectories of older policies, in an artifact of kind `replay`."""
+"""The stage that updates the policy by reinforcement learning, on fresh trajectories and on those that are
+replayed: of older policies, in an artifact of kind `replay`."""
 
 from __future__ import annotations
 
@@ -16,11 +17,8 @@ from erl_pipeline.policies.checkpoints import BASE, CHECKPOINT, StoredPolicy, ch
 from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
 from erl_pipeline.stages.training.training_stage import (
     TrainingSettings,
-    count_steps,
-    open_trainer,
     plan_training,
-    reinforcement_rows,
-    training_result,
+    reinforce,
     training_settings,
 )
 from erl_pipeline.trainers.interface import Reinforcement
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
 
 
 REPLAY = "replay"
-"""Name of the input through which an update gets them."""
+"""Name of the input through which an update gets what it replays."""
 
 REPLAYED_FILE = "replay/trajectories.parquet"
 
@@ -180,20 +178,16 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
     rows = [*read_trajectories(files), *replayed.rows]
     old = _too_old(call, rows)
     given = [row for row in rows if row.trajectory_id not in old]
-    sequences = weighed(training_sequences(given, settings.objective), replayed)
     work = Reinforcement(
-        sequences=sequences,
+        sequences=weighed(training_sequences(given, settings.objective), replayed),
         objective=settings.objective,
         update=settings.update,
         seed=call.seed,
         reference=reference_policy(call),
         replay=settings.replay if replayed.begun else None,
     )
-    with open_trainer(call) as trainer:
-        metrics = trainer.reinforce(work, count_steps(call, settings.update.optimizer_steps))
-        counters = {**groups_by_role(given, settings.objective), **dropped_before_training(rows, old)}
-        record = reinforcement_rows(rows, sequences, metrics.records, old)
-        return training_result(call, trainer, metrics, record, counters)
+    counters = {**groups_by_role(given, settings.objective), **dropped_before_training(rows, old)}
+    return reinforce(call, work, rows, counters, old)
 
 
 def _too_old(call: StageCall[UpdateSettings], rows: Sequence[Trajectory]) -> frozenset[str]:
