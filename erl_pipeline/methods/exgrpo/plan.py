@@ -16,6 +16,7 @@ from erl_pipeline.methods.exgrpo.index_experience import (
 )
 from erl_pipeline.methods.exgrpo.select_replay import SELECT_REPLAY, ReplaySelectSettings
 from erl_pipeline.methods.exgrpo.settings import (
+    EXPERIENCE,
     FIRST_ATTEMPT,
     REPLAYED,
     ExgrpoConfig,
@@ -37,10 +38,6 @@ from erl_pipeline.stages.training.update_policy import REPLAY, UPDATE_POLICY, pl
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
-
-
-EXPERIENCE = "experience"
-"""Name of the experience in a run's state, and of the input through which stages get it."""
 
 
 def plan_rollouts(planner: Planner, state: RunState, iteration: int) -> str:

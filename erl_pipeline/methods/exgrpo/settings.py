@@ -16,6 +16,15 @@ from erl_pipeline.config.base import PluginSettings, Settings, switch
 FIRST_ATTEMPT = "first_attempt"
 REPLAYED = "replay"
 
+EXPERIENCE = "experience"
+"""Name of the experience in a run's state, and of the input through which stages get it."""
+
+ACTIVE, RETIRED = "active", "retired"
+"""Whether a task can be replayed: one whose attempts all succeed retires."""
+
+TIERS = 4
+"""Tiers of a group's attempts, with sampler `tiers`."""
+
 Sampler = Literal["exgrpo", "tiers", "uniform"]
 Importance = Literal["behaviour", "trainer", "off"]
 Entropy = Literal["vocabulary", "nll", "sampled"]

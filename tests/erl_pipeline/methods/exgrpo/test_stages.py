@@ -16,8 +16,7 @@ import torch
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.environments.interface import Task
-from erl_pipeline.methods.exgrpo.candidates import SELECTION_FILE
-from erl_pipeline.methods.exgrpo.draw import draw_replay
+from erl_pipeline.methods.exgrpo.draw import SELECTION_FILE, draw_replay
 from erl_pipeline.methods.exgrpo.experience import GROUPS_FILE, MEMBERS_FILE, Experience, read_experience
 from erl_pipeline.methods.exgrpo.index_experience import INDEX_EXPERIENCE, ExperienceIndexSettings
 from erl_pipeline.methods.exgrpo.select_replay import SELECT_REPLAY, ReplaySelectSettings

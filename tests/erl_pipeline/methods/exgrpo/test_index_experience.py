@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from erl_pipeline.config.objective import ObjectiveConfig
-from erl_pipeline.methods.exgrpo.collect import (
+from erl_pipeline.methods.exgrpo.index_experience import (
     fresh_success,
     group_row,
     is_stored,
