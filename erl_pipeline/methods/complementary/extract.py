@@ -8,11 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from erl_pipeline.environments.experience_format import (
-    EpisodeRecord,
-    ExperienceFormat,
-    ExperienceOperation,
-)
+from erl_pipeline.environments.experience_format import EpisodeRecord, ExperienceFormat, ExperienceOperation
 from erl_pipeline.methods.complementary.extractor import (
     AskingSettings,
     Extractor,

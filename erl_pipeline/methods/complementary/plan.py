@@ -39,11 +39,7 @@ from erl_pipeline.plan.column import ChartLine, Column, only_drawn
 from erl_pipeline.plan.plan import POLICY, RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.policies.kind import policy_traits
-from erl_pipeline.stages.columns import (
-    ENTRIES,
-    success_of_first_attempts,
-    training_columns,
-)
+from erl_pipeline.stages.columns import ENTRIES, success_of_first_attempts, training_columns
 from erl_pipeline.stages.memory import plan_forgetting
 from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TASKS
 from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards

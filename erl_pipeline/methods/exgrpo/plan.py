@@ -28,10 +28,7 @@ from erl_pipeline.plan.column import ChartLine, Column, Headline, only_drawn
 from erl_pipeline.plan.plan import POLICY, RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.policies.checkpoints import weights_settings
-from erl_pipeline.stages.columns import (
-    success_of_first_attempts,
-    training_columns,
-)
+from erl_pipeline.stages.columns import success_of_first_attempts, training_columns
 from erl_pipeline.stages.names import ROLLOUTS, TASKS
 from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
 from erl_pipeline.stages.training.update_policy import REPLAY, UPDATE_POLICY, plan_update
