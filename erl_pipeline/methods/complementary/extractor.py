@@ -31,7 +31,7 @@ from erl_pipeline.policies.checkpoints import (
 )
 from erl_pipeline.stages.names import TRAJECTORIES
 from erl_pipeline.stages.rollouts.playing import opened_engine, sampling_determinism
-from erl_pipeline.stages.tasks.prepare_tasks import environment_identity, located
+from erl_pipeline.stages.tasks.prepare_tasks import environment_identity, located_environment
 from erl_pipeline.stages.training.first_checkpoint import (
     COLD_START,
     COPY_PRETRAINED,
@@ -229,9 +229,10 @@ def _cold_start_slice(config: RunConfig, sources: Sources) -> ColdStartSettings:
 
 
 def _cold_start(call: StageCall[ColdStartSettings]) -> StageResult:
-    environment = located(call.settings.environment, call.settings.files, call.locations)
-    plugin = plugins("environments")[environment.type].value
-    return cold_start_with(call, plugin.tiny.extractor(environment))
+    plugin, environment = located_environment(call)
+    parts = plugin.tiny.extractor(environment)
+    assert parts is not None  # The configuration has been checked.
+    return cold_start_with(call, parts)
 
 
 COLD_START_EXTRACTOR = replace(

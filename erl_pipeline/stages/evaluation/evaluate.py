@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ from erl_pipeline.stages.tasks.environment_stages import built_inputs
 from erl_pipeline.stages.tasks.prepare_tasks import (
     PREPARE_TASKS,
     TaskSettings,
-    located,
+    located_environment,
     read_tasks,
     storable_tasks,
     task_line,
@@ -158,8 +159,7 @@ def _test_tasks(call: StageCall[TaskSettings]) -> StageResult:
     Raises InputError where there are none, or where one equals a training or a held-out task.
     """
     settings = call.settings
-    environment = located(settings.environment, settings.files, call.locations)
-    plugin = plugins("environments")[environment.type].value
+    plugin, environment = located_environment(call)
     texts = StorableTexts()
     tasks = storable_tasks(plugin.splits.test_tasks(environment, settings.seed), texts)
     if not tasks:
@@ -214,7 +214,7 @@ def no_test_split(environment: str, needed: str) -> str:
     )
 
 
-def _require_apart(tasks: list[Task], name: str, others: list[Task]) -> None:
+def _require_apart(tasks: Sequence[Task], name: str, others: Sequence[Task]) -> None:
     """Raise InputError for a test task that is also one of the others."""
     known = {task_line(replace(task, task_id="")): task.task_id for task in others}
     for task in tasks:

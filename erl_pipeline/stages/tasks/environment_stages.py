@@ -16,7 +16,7 @@ from erl_pipeline.environments.interface import EnvironmentPlugin
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.resources import Resources
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.tasks.prepare_tasks import PREPARE_TASKS, TaskSettings, located
+from erl_pipeline.stages.tasks.prepare_tasks import PREPARE_TASKS, TaskSettings, located_environment
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.recipe import derive_seed
 
@@ -101,12 +101,12 @@ def _slice(config: RunConfig, sources: Sources) -> BuiltFilesSettings:
 
 
 def _build(call: StageCall[BuiltFilesSettings]) -> StageResult:
-    settings = call.settings
-    environment = located(settings.environment, settings.files, call.locations)
-    plugin = plugins("environments")[environment.type].value
+    plugin, environment = located_environment(call)
+    built = plugin.dependencies.built_files
+    assert built is not None
     folder = call.folder / _FOLDER
     folder.mkdir()
-    counters = plugin.dependencies.built_files.build(environment, folder, _passage_embedder)
+    counters = built.build(environment, folder, _passage_embedder)
     # An index may name its files as it likes; the environment must keep its results the same.
     return StageResult(counters=dict(counters), determinism="approximate")
 
@@ -173,7 +173,7 @@ def _qualify(call: StageCall[QualificationSettings]) -> StageResult:
     from erl_pipeline.qualification.served_environment import EnvironmentSpec
 
     settings = call.settings
-    environment = located(settings.environment, settings.files, call.locations)
+    plugin, environment = located_environment(call)
     call.progress.begin(settings.tasks + settings.answers, "tasks and answers")
     found = examine(
         EnvironmentSpec(
@@ -199,9 +199,7 @@ def _qualify(call: StageCall[QualificationSettings]) -> StageResult:
             "checks_failed": sum(check.verdict == "failed" for check in checks),
         },
         metrics={"mean_call_seconds": found.mean_seconds, "slowest_call_seconds": found.slowest_seconds},
-        determinism="bytes"
-        if plugins("environments")[environment.type].value.timing_of(environment) == "instant"
-        else "approximate",
+        determinism="bytes" if plugin.timing_of(environment) == "instant" else "approximate",
     )
 
 

@@ -14,7 +14,7 @@ from erl_pipeline.config.warm_start import DemonstrationsWarmStart
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import MODEL
 from erl_pipeline.policies.kind import PolicyKind, PolicyTraits
-from erl_pipeline.stages.tasks.prepare_tasks import digests, located, without_files
+from erl_pipeline.stages.tasks.prepare_tasks import digests, located_environment, without_files
 from erl_pipeline.stages.training.warm_start import plan_warm_start, warm_start_stage
 
 if TYPE_CHECKING:
@@ -71,9 +71,8 @@ def plan_cold_start(planner: Planner) -> str:
 
 
 def _cold_start(call: StageCall[ColdStartSettings]) -> StageResult:
-    environment = located(call.settings.environment, call.settings.files, call.locations)
-    plugin = plugins("environments")[environment.type].value
-    return cold_start_with(call, plugin.tiny.parts(environment))
+    plugin, environment = located_environment(call)
+    return cold_start_with(call, plugin.tiny.require(environment))
 
 
 def cold_start_with(call: StageCall[ColdStartSettings], parts: TinyParts) -> StageResult:

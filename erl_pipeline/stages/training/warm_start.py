@@ -7,9 +7,8 @@ import json
 import random
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, SerializeAsAny
@@ -19,13 +18,22 @@ from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig
 from erl_pipeline.config.plugins.installed import plugins
 from erl_pipeline.config.policy import PretrainedPolicyConfig
 from erl_pipeline.config.warm_start import DemonstrationsWarmStart, MessagesWarmStart, WarmStartSteps
-from erl_pipeline.environments.messages import Message
 from erl_pipeline.environments.warm_start import WarmStartQuestion
 from erl_pipeline.plan.column import Column
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT, MODEL, WeightsSettings
 from erl_pipeline.policies.kind import policy_traits
-from erl_pipeline.stages.tasks.prepare_tasks import digests, located, unchanged_file, without_files
+from erl_pipeline.stages.tasks.prepare_tasks import (
+    digests,
+    located_environment,
+    unchanged_file,
+    without_files,
+)
+from erl_pipeline.stages.training.conversations import (
+    conversation_sequences,
+    read_conversations,
+    write_conversations,
+)
 from erl_pipeline.stages.training.training_stage import TrainingSettings, count_steps, open_trainer
 from erl_pipeline.trainers.interface import SupervisedTraining, Trainer
 from erl_pipeline.trainers.sequences import TrainingSequence
@@ -145,13 +153,12 @@ def _messages_slice(config: RunConfig, sources: Sources) -> MessageSettings:
 
 def _on_demonstrations(call: StageCall[DemonstrationSettings]) -> StageResult:
     settings = call.settings.warm_start
-    environment = located(call.settings.environment, call.settings.files, call.locations)
-    plugin = plugins("environments")[environment.type].value
+    plugin, environment = located_environment(call)
     parts = plugin.require_warm_start(environment)
     stream = random.Random(derive_seed(call.seed, "demonstrations"))
     shown = list(islice(parts.demonstrations(stream, settings), settings.steps * settings.batch))
-    _write(call.folder / CONVERSATIONS, shown)
-    sequences = _sequences(call, shown, "demonstration")
+    write_conversations(call.folder / CONVERSATIONS, shown)
+    sequences = conversation_sequences(call.inputs[CHECKPOINT].path(MODEL), shown, "demonstration")
     asked = parts.questions(random.Random(derive_seed(call.seed, "examination")), settings)
     longest = max(len(sequence.response_token_ids) for sequence in sequences)
     with open_trainer(call) as trainer:
@@ -161,8 +168,6 @@ def _on_demonstrations(call: StageCall[DemonstrationSettings]) -> StageResult:
 
 
 def _on_messages(call: StageCall[MessageSettings]) -> StageResult:
-    from erl_pipeline.stages.training.conversations import read_conversations
-
     settings = call.settings.warm_start
     path = unchanged_file(call.locations[settings.file], settings.file, "policy.warm_start.file")
     texts = StorableTexts()
@@ -170,14 +175,14 @@ def _on_messages(call: StageCall[MessageSettings]) -> StageResult:
     numbers = list(range(len(conversations)))
     random.Random(derive_seed(call.seed, "held out")).shuffle(numbers)
     kept = round(settings.held_out * len(numbers))
-    sequences = _sequences(call, conversations, f"{path}, row")
+    sequences = conversation_sequences(call.inputs[CHECKPOINT].path(MODEL), conversations, f"{path}, row")
     aside, trained = sorted(numbers[:kept]), sorted(numbers[kept:])
     if not trained:
         raise InputError(
             f"{path}: all {len(numbers)} conversations are held out; lower policy.warm_start.held_out"
         )
-    _write(call.folder / CONVERSATIONS, (conversations[number] for number in trained))
-    _write(call.folder / HELD_OUT, (conversations[number] for number in aside))
+    write_conversations(call.folder / CONVERSATIONS, (conversations[number] for number in trained))
+    write_conversations(call.folder / HELD_OUT, (conversations[number] for number in aside))
     held_out = [sequences[number] for number in aside]
     with open_trainer(call) as trainer:
         before = _loss(trainer, held_out, settings.microbatch_tokens)
@@ -209,42 +214,6 @@ MESSAGES = Stage(
     code=("trainer",),
     needs="device",
 )
-
-
-def _sequences(
-    call: StageCall[Any], conversations: Sequence[Sequence[Message]], name: str
-) -> list[TrainingSequence]:
-    """Conversations as the policy reads them. The assistant's words are trained, with the end of its turns.
-
-    Raises InputError, which gives its number, for one that does not fit into the policy's context.
-    """
-    from erl_pipeline.episodes.dialogue import ChatTokenizer
-    from erl_pipeline.policies.pretrained import load_tokenizer, read_context_length
-
-    folder = call.inputs[CHECKPOINT].path(MODEL)
-    chat, room = ChatTokenizer(load_tokenizer(folder)), read_context_length(folder)
-    found = []
-    for number, messages in enumerate(conversations, start=1):
-        begin = next(place for place, each in enumerate(messages) if each["role"] == "assistant")
-        prompt = chat.prompt(messages[:begin])
-        response, mask = chat.completion(messages[begin:])
-        if len(prompt) + len(response) > room:
-            raise InputError(
-                f"{name} {number}: it has {len(prompt) + len(response)} tokens, and the model reads at "
-                f"most {room}"
-            )
-        found.append(
-            TrainingSequence(
-                trajectory_id=f"conversation-{number}",
-                role=_NAME,
-                prompt_token_ids=prompt,
-                response_token_ids=tuple(response),
-                response_mask=tuple(mask),
-                behaviour_logprobs=(),
-                advantage=1.0,
-            )
-        )
-    return found
 
 
 def _train(call: StageCall[Any], trainer: Trainer, sequences: Sequence[TrainingSequence]) -> FineTuneMetrics:
@@ -286,12 +255,6 @@ def _result(
         metrics={**metrics.metrics(), **measured},
         determinism=trainer.determinism,
     )
-
-
-def _write(path: Path, conversations: Iterable[Sequence[Message]]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for messages in conversations:
-            file.write(json.dumps({"messages": list(messages)}, ensure_ascii=False) + "\n")
 
 
 EXAMINATION = "examination.jsonl"
