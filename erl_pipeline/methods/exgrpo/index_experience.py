@@ -4,8 +4,7 @@ attempts, and with what quality."""
 from __future__ import annotations
 
 import hashlib
-import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,6 @@ from erl_pipeline.methods.exgrpo.settings import (
     FIRST_ATTEMPT,
     REPLAYED,
     RETIRED,
-    TIERS,
     Sampler,
     TierSettings,
 )
@@ -43,7 +41,6 @@ class ExperienceIndexSettings(Settings):
 
     sampler: Sampler
     start_success: float
-    keep_duplicates: bool
     tiers: TierSettings | None
 
 
@@ -102,7 +99,7 @@ def _index(call: StageCall[Any], score: Score | None) -> StageResult:
     before = kept_experience(call.resources, call.inputs.get(EXPERIENCE))
     begun = before.begun or fresh_success(tried) > settings.start_success
     retired = before.retired()
-    known = None if settings.keep_duplicates else _known_digests(before, [each.task_id for each in tried])
+    known = _known_digests(before, [each.task_id for each in tried])
     stored = [each for each in tried if is_stored(each, settings.sampler)] if begun else []
     groups = [group_row(each, settings.sampler, retired) for each in stored]
     done = retired | {row["task_id"] for row in groups if row["status"] == RETIRED}
@@ -115,7 +112,7 @@ def _index(call: StageCall[Any], score: Score | None) -> StageResult:
             settings.sampler,
             settings.tiers,
             rollouts.manifest.artifact_id,
-            None if known is None else known.get(each.task_id, set()),
+            known.get(each.task_id, set()),
         )
     ]
     members = [member for member, _ in found]
@@ -183,50 +180,6 @@ def _in_place(mask: Sequence[int], trained: Sequence[float]) -> list[float]:
     """The values in the positions of trained tokens, and 0 in all others."""
     values = iter(trained)
     return [next(values) if bit else 0.0 for bit in mask]
-
-
-def qualities(
-    successes: Sequence[bool], responses: Sequence[Sequence[int]], settings: TierSettings
-) -> list[float]:
-    """Quality of each attempt of a group, in [0, 1]: the weighted sum of its success and its difference from
-    the others.
-
-    Args:
-        responses: token ids; the vector of an attempt counts how often each token occurs.
-    """
-    vectors = [Counter(response) for response in responses]
-    return [
-        quality(success, mean_cosine(vectors, index), settings.success_weight)
-        for index, success in enumerate(successes)
-    ]
-
-
-def quality(success: bool, cosine: float, success_weight: float) -> float:
-    """`success_weight * success + (1 - success_weight) * (1 - cosine)`."""
-    return success_weight * success + (1.0 - success_weight) * (1.0 - cosine)
-
-
-def mean_cosine(vectors: Sequence[Counter[int]], index: int) -> float:
-    """Mean cosine similarity of one vector to the others; 0 where it is alone."""
-    others = [vector for place, vector in enumerate(vectors) if place != index]
-    if not others:
-        return 0.0
-    return math.fsum(_cosine(vectors[index], other) for other in others) / len(others)
-
-
-def tiers_of(ranked: Sequence[float]) -> list[int]:
-    """The tier of each attempt of a group by its quality: 0 is the best quarter, 3 the worst. Of equal
-    attempts the first ranks higher."""
-    order = sorted(range(len(ranked)), key=lambda index: -ranked[index])
-    tiers = [0] * len(ranked)
-    for rank, index in enumerate(order):
-        tiers[index] = rank * TIERS // len(ranked)
-    return tiers
-
-
-def _cosine(one: Counter[int], other: Counter[int]) -> float:
-    lengths = math.hypot(*one.values()) * math.hypot(*other.values())
-    return sum(count * other[token] for token, count in one.items()) / lengths if lengths else 0.0
 
 
 @dataclass(frozen=True)
@@ -300,27 +253,26 @@ def member_rows(
     sampler: Sampler,
     tiers: TierSettings | None,
     rollouts_id: str,
-    known: Collection[int] | None,
+    known: Collection[int],
 ) -> Iterator[tuple[dict[str, Any], Trajectory]]:
     """The attempts of a group that are stored, each with its row: the successes, or all with `tiers`.
 
     Args:
-        known: digests of responses to the task that are stored already, which are not stored again; None
-            to store them again.
+        known: digests of responses to the task that are stored already, which are not stored again.
     """
     ranked: list[float | None] = [None] * len(task.fresh)
     places: list[int | None] = [None] * len(task.fresh)
     if tiers is not None:
+        from erl_pipeline.methods.exgrpo.experience import qualities, tiers_of
+
         found = qualities(
             [row.success for row in task.fresh], [row.response_token_ids for row in task.fresh], tiers
         )
         ranked, places = [*found], [*tiers_of(found)]
-    seen = set(known or ())
+    seen = set(known)
     for row, quality, tier in zip(task.fresh, ranked, places, strict=True):
         digest = response_digest(row)
-        if not any(row.response_mask) or not (row.success or sampler == "tiers"):
-            continue
-        if known is not None and digest in seen:
+        if not any(row.response_mask) or not (row.success or sampler == "tiers") or digest in seen:
             continue
         seen.add(digest)
         yield (

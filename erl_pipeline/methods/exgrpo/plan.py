@@ -84,7 +84,6 @@ def _plan_index(
     settings = ExperienceIndexSettings(
         sampler=replay.sampler,
         start_success=replay.start_success,
-        keep_duplicates=replay.keep_duplicates,
         tiers=replay.tiers if replay.sampler == "tiers" else None,
     )
     if replay.importance != "trainer":

@@ -128,8 +128,6 @@ class ReplayConfig(Settings):
     """A task whose attempts all succeed retires for good: its stored attempts are dropped (paper).
     `tasks`: it is also no longer drawn as a fresh one, as long as 20 more tasks remain than an iteration
     draws (code, which does so at the next pass over the tasks)."""
-    keep_duplicates: bool = False
-    """`on`: store responses to a task that are token for token stored already; the code drops equal texts."""
     max_age: int | None = Field(default=None, ge=1)
     """Most iterations since an attempt was stored; `null`, as in paper and code, keeps all."""
     max_per_task: int | None = Field(default=None, ge=1)
