@@ -121,8 +121,9 @@ def _rows(iteration: int, tasks: range, chance: random.Random) -> Iterator[Any]:
 
 def _commit(store: Any, iteration: int, rows: list[Any], parent: str | None) -> str:
     """Commit the artifacts of one iteration; return the id of its experience."""
-    from erl_pipeline.methods.exgrpo.collect import response_digest
-    from erl_pipeline.methods.exgrpo.experience import PARENT, write_experience
+    from erl_pipeline.methods.exgrpo.experience import write_experience
+    from erl_pipeline.methods.exgrpo.index_experience import response_digest
+    from erl_pipeline.methods.exgrpo.settings import EXPERIENCE
     from storage.artifacts.recipe import Recipe
     from storage.tables.trajectories import write_trajectories
 
@@ -164,7 +165,7 @@ def _commit(store: Any, iteration: int, rows: list[Any], parent: str | None) -> 
         }
         for row in rows
     )
-    before = {} if parent is None else {PARENT: parent}
+    before = {} if parent is None else {EXPERIENCE: parent}
     recipe = Recipe("index_experience", 1, {}, before, 0, index=index, kind="experience")
     with store.create(recipe, run="generated", iteration=iteration) as staging:
         written = write_experience(staging.path, groups, members)
@@ -176,9 +177,8 @@ def measure(arguments: argparse.Namespace) -> Figures:
     """Make one selection in this process, without the entropies."""
     import polars as pl
 
-    from erl_pipeline.methods.exgrpo.candidates import read_candidates
     from erl_pipeline.methods.exgrpo.draw import draw_replay
-    from erl_pipeline.methods.exgrpo.experience import read_experience
+    from erl_pipeline.methods.exgrpo.experience import read_candidates, read_experience
     from erl_pipeline.methods.exgrpo.settings import BucketSettings, DrawSettings, TierSettings
     from storage.artifacts.store import ArtifactStore
 

@@ -13,7 +13,7 @@ from command_line.output import counted, print_json, print_line, print_table, pr
 
 if TYPE_CHECKING:
     from erl_pipeline.evaluation.first_difference import ContentDifference, Divergence, Parting
-    from erl_pipeline.evaluation.run_difference import Measurement, ResultDifference, StageDifference
+    from erl_pipeline.evaluation.iterations import Measurement, ResultDifference, StageDifference
     from erl_pipeline.plan.column import Column
 
 
@@ -110,7 +110,7 @@ def diff(
         return
     from erl_pipeline.config.shown import settings_differences
     from erl_pipeline.evaluation.history import read_history
-    from erl_pipeline.evaluation.run_difference import common_columns, result_differences, stage_differences
+    from erl_pipeline.evaluation.iterations import common_columns, result_differences, stage_differences
     from erl_pipeline.runs.config import run_columns
     from erl_pipeline.views.report.tables import legend
     from storage.artifacts.store import ArtifactStore

@@ -12,7 +12,7 @@ from erl_pipeline.plan.sources import unread_sources
 from erl_pipeline.policies.checkpoints import policy_traits
 from erl_pipeline.policies.model_size import ModelSize, read_model_size
 from erl_pipeline.runs.run_plans import plan_run
-from erl_pipeline.stages.training.fine_tune import FineTuneSettings
+from erl_pipeline.stages.training.distillation import FineTuneSettings
 from erl_pipeline.trainers.local.tokens import HEAD_CHUNK_TOKENS
 from storage.errors import InputError
 

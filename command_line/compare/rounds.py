@@ -17,8 +17,14 @@ from typing import Any
 from erl_pipeline.comparison.design import ComparedRun, Design
 from erl_pipeline.comparison.measures import Budgets, find_budgets, iterations_to_spend
 from erl_pipeline.comparison.result import Failure, Result, make_result
-from erl_pipeline.comparison.training import TrainingFigures
-from erl_pipeline.comparison.work import TrainingTask, is_done, read_curve, read_training, run_task
+from erl_pipeline.comparison.runs import (
+    TrainingFigures,
+    TrainingTask,
+    is_done,
+    read_curve,
+    read_training,
+    run_task,
+)
 from erl_pipeline.evaluation.history import CurvePoint
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Listener

@@ -178,7 +178,7 @@ def ready_environment(config: RunConfig) -> Iterator[EnvironmentPlugin[Any]]:
         yield plugin
         return
     from erl_pipeline.plan.stage import Resources, WorkerSettings
-    from erl_pipeline.stages.tasks.build_environment_files import ready_to_open
+    from erl_pipeline.stages.tasks.environment_stages import ready_to_open
 
     print(f"Building what environment {config.environment.type} reads ...", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="erl-env-") as folder:

@@ -23,7 +23,7 @@ from erl_pipeline.plan.plan import POLICY, StageKey
 from erl_pipeline.plan.sources import Sources, read_sources
 from erl_pipeline.runs.on_request import plan_on_test
 from erl_pipeline.runs.run_plans import plan_run
-from erl_pipeline.stages.evaluation.evaluate_on_test import TEST_TASKS, no_test_split
+from erl_pipeline.stages.evaluation.evaluate import TEST_TASKS, no_test_split
 from storage.errors import ConfigError, InputError
 from storage.upkeep.rules import parse_rule
 

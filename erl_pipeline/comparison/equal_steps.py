@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.sources import unread_sources
 from erl_pipeline.runs.run_plans import plan_run
-from erl_pipeline.stages.training.fine_tune import FINE_TUNE
+from erl_pipeline.stages.training.distillation import FINE_TUNE
 from erl_pipeline.stages.training.update_policy import UPDATE_POLICY
 from storage.errors import ConfigError
 

@@ -16,7 +16,7 @@ from erl_pipeline.comparison.measures import (
     measure,
     seed_difference,
 )
-from erl_pipeline.comparison.training import Thirds, TrainingFigures, thirds
+from erl_pipeline.comparison.runs import Thirds, TrainingFigures, thirds
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.evaluation.history import CurvePoint
 from erl_pipeline.runs.config import method_columns

@@ -43,7 +43,7 @@ _OWN = "erl-pipeline"
 _INTERFACES: Mapping[Group, str] = {
     "environments": "erl_pipeline.environments.interface:EnvironmentPlugin",
     "methods": "erl_pipeline.methods.interface:Method",
-    "policies": "erl_pipeline.stages.training.policy_kinds:PolicyKind",
+    "policies": "erl_pipeline.stages.training.first_checkpoint:PolicyKind",
     "engines": "erl_pipeline.engines.interface:EnginePlugin",
     "trainers": "erl_pipeline.trainers.interface:TrainerPlugin",
     "runners": "erl_pipeline.plan.runner:RunnerPlugin",

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 
 from erl_pipeline.evaluation.history import StageRecord, stage_order
-from erl_pipeline.evaluation.run_difference import common_order
+from erl_pipeline.evaluation.iterations import common_order
 from erl_pipeline.plan.forecast import recipe_differences
 from erl_pipeline.plan.plan import StageKey
 from storage.artifacts.manifest import FileEntry, Manifest

@@ -11,8 +11,7 @@ import polars as pl
 
 from erl_pipeline.plan.column import Column
 from erl_pipeline.policies.checkpoints import CHECKPOINT
-from erl_pipeline.stages.evaluation.evaluate import EVALUATE, EVALUATION
-from erl_pipeline.stages.evaluation.evaluate_on_test import EVALUATE_ON_TEST, TEST_TASKS
+from erl_pipeline.stages.evaluation.evaluate import EVALUATE, EVALUATE_ON_TEST, EVALUATION, TEST_TASKS
 from erl_pipeline.stages.evaluation.scores import SCORED_COLUMNS, greedy_outcomes
 from erl_pipeline.stages.tasks.prepare_tasks import REQUESTED_TASKS
 from erl_pipeline.statistics import PairedDifference, paired_difference

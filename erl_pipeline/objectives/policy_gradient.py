@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from erl_pipeline.config.plugins import plugins
 from storage.errors import InputError
@@ -71,23 +71,8 @@ def surrogate_named(name: str) -> SurrogateFunction:
     """
     function: SurrogateFunction = plugins("surrogates")[name].value
 
-    def checked(
-        logprobs: torch.Tensor,
-        old_logprobs: torch.Tensor,
-        advantages: torch.Tensor,
-        *,
-        lowest_ratio: torch.Tensor,
-        highest_ratio: torch.Tensor,
-        dual_clip: torch.Tensor | None = None,
-    ) -> Surrogate:
-        found = function(
-            logprobs,
-            old_logprobs,
-            advantages,
-            lowest_ratio=lowest_ratio,
-            highest_ratio=highest_ratio,
-            dual_clip=dual_clip,
-        )
+    def checked(logprobs: torch.Tensor, *others: Any, **bounds: Any) -> Surrogate:
+        found = function(logprobs, *others, **bounds)
         for part in ("loss", "ratio", "clipped"):
             shape = tuple(getattr(found, part).shape)
             if shape != tuple(logprobs.shape):

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from erl_pipeline.stages.names import TRAJECTORIES
-from erl_pipeline.stages.rollouts.counts import count_rollouts, graded_rewards, success_rates
+from erl_pipeline.stages.rollouts.counts import count_rollouts, gain_metrics, graded_rewards, success_rates
 from erl_pipeline.stages.rollouts.generate_rollouts import GENERATE_ROLLOUTS
-from erl_pipeline.stages.rollouts.retry_gain import gain_metrics
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore

@@ -13,10 +13,14 @@ from erl_pipeline.plan.sources import Sources, read_sources
 from erl_pipeline.plan.stage import StageOutcome
 from erl_pipeline.runs.driver import OpenRun, execute_run
 from erl_pipeline.runs.planning import stages_as_made
-from erl_pipeline.stages.evaluation.evaluate import EVALUATE, EVALUATE_ON_REQUEST
-from erl_pipeline.stages.evaluation.evaluate_on_test import plan_test_evaluation, plan_test_tasks
+from erl_pipeline.stages.evaluation.evaluate import (
+    EVALUATE,
+    EVALUATE_ON_REQUEST,
+    plan_test_evaluation,
+    plan_test_tasks,
+)
 from erl_pipeline.stages.names import TASKS
-from erl_pipeline.stages.tasks.build_environment_files import built_inputs
+from erl_pipeline.stages.tasks.environment_stages import built_inputs
 from erl_pipeline.stages.tasks.prepare_tasks import plan_requested_tasks
 from storage.artifacts.recipe import derive_seed
 from storage.errors import InputError

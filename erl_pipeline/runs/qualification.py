@@ -14,7 +14,7 @@ from erl_pipeline.plan.runner import InProcessConfig, Runner, RunnerCall, run_in
 from erl_pipeline.plan.sources import examined_sources
 from erl_pipeline.plan.stage import Listener, StageOutcome, WorkerSettings
 from erl_pipeline.qualification.check import Qualification, parse_qualification
-from erl_pipeline.stages.tasks.qualify_environment import (
+from erl_pipeline.stages.tasks.environment_stages import (
     QUALIFICATION,
     QUALIFY_ENVIRONMENT,
     plan_qualification,

@@ -22,8 +22,8 @@ from erl_pipeline.plan.sources import NO_CODE, Sources
 from erl_pipeline.plan.stage import Stage
 from erl_pipeline.policies.checkpoints import policy_traits
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE, plan_evaluation
-from erl_pipeline.stages.memory.forget_memory import FORGET_MEMORY
-from erl_pipeline.stages.tasks.build_environment_files import built_inputs
+from erl_pipeline.stages.memory import FORGET_MEMORY
+from erl_pipeline.stages.tasks.environment_stages import built_inputs
 from erl_pipeline.stages.tasks.prepare_tasks import PREPARE_TASKS
 from erl_pipeline.stages.training.measure_staleness import MEASURE_STALENESS
 from storage.artifacts.recipe import Recipe

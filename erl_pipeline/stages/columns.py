@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from erl_pipeline.plan.column import ChartLine, Column, Headline, only_drawn
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE
-from erl_pipeline.stages.memory.index_memory import INDEX_MEMORY
+from erl_pipeline.stages.memory import INDEX_MEMORY
 from erl_pipeline.stages.rollouts.counts import reason_counter
 from erl_pipeline.stages.rollouts.generate_rollouts import GENERATE_ROLLOUTS
-from erl_pipeline.stages.training.build_distillation import BUILD_DISTILLATION
-from erl_pipeline.stages.training.fine_tune import FINE_TUNE
+from erl_pipeline.stages.training.distillation import BUILD_DISTILLATION, FINE_TUNE
 from erl_pipeline.stages.training.update_policy import GROUPS, UPDATE_POLICY, ZERO_ADVANTAGE_GROUPS
 from storage.tables.scored import NotScored
 
@@ -273,3 +272,36 @@ FINE_TUNE_CHARTS = tuple(
     )
 )
 """The same for supervised training."""
+
+
+def training_columns(
+    rollouts: Sequence[Column],
+    *,
+    distils: bool = False,
+    held_out: Sequence[Column] = (),
+    roles: Sequence[str] = (),
+    charts: Sequence[Column] = (),
+) -> tuple[Column, ...]:
+    """The columns of a method, from left to right.
+
+    Args:
+        rollouts: what it shows of an iteration before the update.
+        distils: whether there is a supervised stage.
+        held_out: what it shows beside the success of first attempts on held-out tasks.
+        roles: those whose groups without an advantage are drawn.
+        charts: further lines of its charts.
+    """
+    return (
+        *rollouts,
+        LOSS,
+        *((DISTILLED,) if distils else ()),
+        HELD_OUT,
+        HELD_OUT_SAMPLED,
+        *held_out,
+        TOKENS,
+        TOKENS_PER_SECOND,
+        *groups_without_advantage(roles),
+        *UPDATE_CHARTS,
+        *(FINE_TUNE_CHARTS if distils else ()),
+        *charts,
+    )

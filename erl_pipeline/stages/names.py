@@ -5,6 +5,7 @@ It imports no stage and no engine, so that whoever wants a name does not depend 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from storage.artifacts.artifact import Artifact
@@ -30,3 +31,11 @@ def trajectory_files(rollouts: Artifact, store: ArtifactStore) -> list[Path]:
     """The Parquet files of an iteration's rollouts, in the order of their shards; each verified."""
     inputs = rollouts.manifest.inputs
     return [store.open(inputs[name]).path(TRAJECTORIES) for name in sorted(inputs)]
+
+
+def chain(store: ArtifactStore, newest: Artifact | None, name: str) -> Iterator[Artifact]:
+    """An artifact and those before it, the newest first; each names the previous one as its input `name`."""
+    while newest is not None:
+        yield newest
+        before = newest.manifest.inputs.get(name)
+        newest = None if before is None else store.open(before)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from best_of_n.selection import SelectionSettings, best_attempts
 
-from erl_pipeline.stages.training.build_distillation import distilled_row
+from erl_pipeline.stages.training.distillation import distilled_row
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.script import play
 

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from erl_pipeline.config.base import Settings
 from erl_pipeline.methods.complementary.settings import CALLS, CREDIT, CREDITS_FILE, MERGED
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.memory.opened import opened_memory
-from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TRAJECTORIES, trajectory_files
+from erl_pipeline.stages.memory import opened_memory
+from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TRAJECTORIES, chain, trajectory_files
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
 from storage.tables.scored import scored
@@ -97,7 +97,7 @@ def earlier_credits(store: ArtifactStore, before: Artifact | None) -> list[dict[
         before: the newest artifact in the chain of credits.
     """
     tables: list[list[dict[str, Any]]] = []
-    for artifact in _chain(store, before):
+    for artifact in chain(store, before, CREDIT):
         if artifact.manifest.counters.get(BATCHED):
             break
         tables.append(read_credits(artifact.path(CREDITS_FILE)))
@@ -154,18 +154,9 @@ def _answers(store: ArtifactStore, inputs: Mapping[str, Artifact]) -> Iterator[A
     for name in (CALLS, MERGED):
         if name in inputs:
             yield inputs[name]
-    for artifact in _chain(store, inputs.get(CREDIT)):
+    for artifact in chain(store, inputs.get(CREDIT), CREDIT):
         named = artifact.manifest.inputs
         yield from (store.open(named[name]) for name in (CALLS, MERGED) if name in named)
-
-
-def _chain(store: ArtifactStore, newest: Artifact | None) -> Iterator[Artifact]:
-    """The artifacts of a chain of credits, the newest first."""
-    artifact = newest
-    while artifact is not None:
-        yield artifact
-        before = artifact.manifest.inputs.get(CREDIT)
-        artifact = None if before is None else store.open(before)
 
 
 class CreditSettings(Settings):

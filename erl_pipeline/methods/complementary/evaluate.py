@@ -11,7 +11,7 @@ from erl_pipeline.policies.checkpoints import CHECKPOINT
 from erl_pipeline.stages.evaluation.evaluate import EVALUATION
 from erl_pipeline.stages.names import HELD_OUT, MEMORY, TASKS
 from erl_pipeline.stages.rollouts.counts import count_rollouts, replaced_texts
-from erl_pipeline.stages.rollouts.playing import PlaySettings, play_episodes, play_settings
+from erl_pipeline.stages.rollouts.playing import PlaySettings, play_settings, play_with_checkpoint
 from erl_pipeline.stages.tasks.prepare_tasks import read_tasks
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _evaluate(call: StageCall[ExperienceEvaluationSettings]) -> StageResult:
 
     tasks = read_tasks(call.inputs[TASKS], HELD_OUT, call.resources)
     call.progress.begin(len(tasks), "episodes")
-    played = play_episodes(
+    played = play_with_checkpoint(
         call,
         call.settings.play,
         tasks,

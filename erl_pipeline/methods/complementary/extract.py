@@ -13,11 +13,10 @@ from erl_pipeline.environments.prompt_format import (
     ExperienceFormat,
     ExperienceOperation,
 )
-from erl_pipeline.methods.complementary.asking import (
+from erl_pipeline.methods.complementary.extractor import (
     AskingSettings,
     Extractor,
     ExtractorPrompt,
-    Origin,
     asking_settings,
     experience_format,
 )
@@ -28,7 +27,7 @@ from erl_pipeline.methods.complementary.settings import (
     ComplementaryConfig,
 )
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.memory.opened import opened_memory
+from erl_pipeline.stages.memory import opened_memory
 from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TRAJECTORIES, trajectory_files
 from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS
 from storage.artifacts.recipe import derive_seed
@@ -145,24 +144,17 @@ def _compute(call: StageCall[AskingSettings]) -> StageResult:
     prompts = experience_format(settings)
     extractor = Extractor(call, settings)
     call.progress.begin(len(requests), "requests")
-    questions = [
-        ExtractorPrompt(
-            request.request_id,
-            prompts.extraction(request.record),
-            _seed(call, request.episode),
-        )
-        for request in requests
-    ]
-    answers = extractor.ask(questions)
+    asked = [_prompt(call, request, prompts) for request in requests]
+    answers = extractor.ask(asked)
     call.progress.advance(len(requests))
     trajectories: list[Trajectory] = []
     calls: list[Mapping[str, Any]] = []
-    for request, question, answer in zip(requests, questions, answers, strict=True):
+    for request, prompt, answer in zip(requests, asked, answers, strict=True):
         if answer is None:
             continue
         operations = read_answer(answer.text, request, prompts, settings.max_operations, extractor.texts)
         texts = None if operations is None else [each.text for each in operations if each.text]
-        trajectories.append(extractor.trajectory(_origin(request.episode), question, answer, texts))
+        trajectories.append(extractor.trajectory(prompt, answer, texts))
         calls.append(call_row(request, operations, extractor.version, prompts))
     write_trajectories(call.folder / TRAJECTORIES, trajectories)
     write_rows(call.folder / CALLS_FILE, calls, EXTRACTOR_CALLS)
@@ -192,19 +184,21 @@ def _texts(call: StageCall[AskingSettings], attempts: Sequence[Trajectory]) -> d
     return {entry_id: entry.text for entry_id, entry in view.get(seen).items()}
 
 
-def _seed(call: StageCall[AskingSettings], row: Trajectory) -> int:
-    return derive_seed(call.seed, row.iteration, row.task_id, row.sample_index, EXTRACTION)
-
-
-def _origin(row: Trajectory) -> Origin:
-    return Origin(
+def _prompt(
+    call: StageCall[AskingSettings], request: ExtractionRequest, prompts: ExperienceFormat
+) -> ExtractorPrompt:
+    row = request.episode
+    return ExtractorPrompt(
+        request_id=request.request_id,
+        messages=prompts.extraction(request.record),
+        seed=derive_seed(call.seed, row.iteration, row.task_id, row.sample_index, EXTRACTION),
+        role=EXTRACTION,
         episode_id=row.episode_id,
         parent_trajectory_id=row.trajectory_id,
         iteration=row.iteration,
         task_id=row.task_id,
         task_type=row.task_type,
         environment=row.environment,
-        role=EXTRACTION,
         sample_index=row.sample_index,
         feedback=row.feedback,
         task_payload=row.task_payload,

@@ -12,8 +12,16 @@ from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.methods.complementary.credit import CREDIT_EXPERIENCE, CreditSettings
 from erl_pipeline.methods.complementary.evaluate import EVALUATE_WITH_EXPERIENCE
 from erl_pipeline.methods.complementary.extract import EXTRACT_EXPERIENCE
-from erl_pipeline.methods.complementary.index import INDEX_EXPERIENCE, IndexExperienceSettings
-from erl_pipeline.methods.complementary.merge import MERGE_EXPERIENCE
+from erl_pipeline.methods.complementary.extractor import (
+    COLD_START_EXTRACTOR,
+    COPY_EXTRACTOR,
+    UPDATE_EXTRACTOR,
+)
+from erl_pipeline.methods.complementary.memory import (
+    INDEX_EXPERIENCE,
+    MERGE_EXPERIENCE,
+    IndexExperienceSettings,
+)
 from erl_pipeline.methods.complementary.score import SCORE_EXPERIENCE, WEIGHTED_UPDATE
 from erl_pipeline.methods.complementary.settings import (
     CALLS,
@@ -27,29 +35,19 @@ from erl_pipeline.methods.complementary.settings import (
     WeightsExperienceConfig,
     keep_settings,
 )
-from erl_pipeline.methods.complementary.train_extractor import (
-    COLD_START_EXTRACTOR,
-    COPY_EXTRACTOR,
-    UPDATE_EXTRACTOR,
-)
 from erl_pipeline.plan.column import ChartLine, Column, only_drawn
 from erl_pipeline.plan.plan import POLICY, RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.policies.checkpoints import policy_traits
 from erl_pipeline.stages.columns import (
     ENTRIES,
-    HELD_OUT,
-    HELD_OUT_SAMPLED,
-    LOSS,
-    TOKENS,
-    TOKENS_PER_SECOND,
-    UPDATE_CHARTS,
     success_of_first_attempts,
+    training_columns,
 )
-from erl_pipeline.stages.memory.forget_memory import plan_forgetting
+from erl_pipeline.stages.memory import plan_forgetting
 from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TASKS
 from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
-from erl_pipeline.stages.training.bootstrap import PretrainedSettings
+from erl_pipeline.stages.training.first_checkpoint import PretrainedSettings
 from erl_pipeline.stages.training.training_stage import plan_training
 from erl_pipeline.stages.training.update_policy import REFERENCE, UPDATE_POLICY, plan_update
 from storage.artifacts.recipe import derive_seed
@@ -335,20 +333,9 @@ def columns(settings: ComplementaryConfig) -> Sequence[Column]:
     """The columns, from left to right."""
     crl = settings.crl
     if crl is None:
-        return (_FIRST, LOSS, HELD_OUT, HELD_OUT_SAMPLED, TOKENS, TOKENS_PER_SECOND, *UPDATE_CHARTS)
-    return (
-        _FIRST,
-        _GUIDED,
-        _FREE,
-        _GAP,
-        ENTRIES,
-        *((_TRAINED,) if crl.extractor.train else ()),
-        LOSS,
-        HELD_OUT,
-        *((_WITH_EXPERIENCE,) if crl.evaluate else ()),
-        HELD_OUT_SAMPLED,
-        TOKENS,
-        TOKENS_PER_SECOND,
-        *UPDATE_CHARTS,
-        *_EXTRACTOR_CHARTS,
+        return training_columns((_FIRST,))
+    return training_columns(
+        (_FIRST, _GUIDED, _FREE, _GAP, ENTRIES, *((_TRAINED,) if crl.extractor.train else ())),
+        held_out=(_WITH_EXPERIENCE,) if crl.evaluate else (),
+        charts=_EXTRACTOR_CHARTS,
     )

@@ -19,15 +19,12 @@ from erl_pipeline.methods.complementary.settings import (
     WeightsExperienceConfig,
 )
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.memory.opened import opened_memory
+from erl_pipeline.stages.memory import opened_memory
 from erl_pipeline.stages.names import ROLLOUTS, TRAJECTORIES, trajectory_files
-from erl_pipeline.stages.training.training_record import reinforcement_rows
 from erl_pipeline.stages.training.training_stage import (
     TrainingSettings,
     borrowed_trainer,
-    count_steps,
-    open_trainer,
-    training_result,
+    reinforce,
     training_settings,
 )
 from erl_pipeline.stages.training.update_policy import (
@@ -44,7 +41,8 @@ from storage.artifacts.recipe import derive_seed
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.methods.complementary.scorer import StoredTrajectories, WeightScorer
+    from erl_pipeline.methods.complementary.scorer import WeightScorer
+    from erl_pipeline.methods.complementary.tables import StoredTrajectories
     from erl_pipeline.plan.sources import Sources
     from erl_pipeline.trainers.interface import Trainer
     from storage.tables.trajectories import Trajectory
@@ -73,8 +71,7 @@ def _slice(config: RunConfig, _sources: Sources) -> ScoreSettings:
 def _compute(call: StageCall[ScoreSettings]) -> StageResult:
     """Label the newest stored trajectories under the policy, train the scorer on them, weigh the fresh ones
     with it, and draw stored ones by weight."""
-    from erl_pipeline.methods.complementary.scorer import read_stored
-    from erl_pipeline.methods.complementary.tables import EXPERIENCE_SCORES
+    from erl_pipeline.methods.complementary.tables import EXPERIENCE_SCORES, drawn_by_weight, read_stored
     from storage.tables.parquet import write_rows
     from storage.tables.trajectories import read_trajectories, write_trajectories
 
@@ -90,11 +87,14 @@ def _compute(call: StageCall[ScoreSettings]) -> StageResult:
     scorer = _scorer(call)
     table, metrics = score(scorer, call, old, now, fresh)
     known = {row["trajectory_id"]: row for row in table}
-    drawn = _draw(call, stored, {one: row["weight"] for one, row in known.items()})
+    ids = stored.newest(scoring.capacity)
+    weights = [known[one]["weight"] if one in known else stored.weight(one, scoring.neutral) for one in ids]
+    seed = derive_seed(call.seed, call.index["iteration"], "replay")
+    drawn = [ids[place] for place in drawn_by_weight(weights, scoring.sampled, seed)]
     replayed, advantages = _replayed(call, stored, drawn)
     for row, source, advantage in zip(replayed, drawn, advantages, strict=True):
         if source not in known:
-            known[source] = _row(row, stored.weights.get(source, scoring.neutral), source)
+            known[source] = _row(row, stored.weight(source, scoring.neutral), source)
             table.append(known[source])
         known[source]["advantage"] = advantage
     write_rows(call.folder / SCORES_FILE, table, EXPERIENCE_SCORES)
@@ -191,25 +191,10 @@ def _scorer(call: StageCall[ScoreSettings]) -> WeightScorer:
 
 
 def _mean_logprobs(trainer: Trainer, rows: Sequence[Trajectory], microbatch_tokens: int) -> list[float]:
-    from erl_pipeline.trainers.sequences import trajectory_sequence
-
     if not rows:
         return []
     found = trainer.logprobs([trajectory_sequence(row) for row in rows], microbatch_tokens)
     return [float(values.mean()) for values in found]
-
-
-def _draw(
-    call: StageCall[ScoreSettings], stored: StoredTrajectories, newest: Mapping[str, float]
-) -> list[str]:
-    """Ids of the stored trajectories that are trained on again."""
-    from erl_pipeline.methods.complementary.scorer import drawn_by_weight
-
-    scoring = call.settings.scoring
-    ids = stored.newest(scoring.capacity)
-    weights = [newest.get(one, stored.weights.get(one, scoring.neutral)) for one in ids]
-    seed = derive_seed(call.seed, call.index["iteration"], "replay")
-    return [ids[place] for place in drawn_by_weight(weights, scoring.sampled, seed)]
 
 
 def _replayed(
@@ -296,18 +281,9 @@ def _update(call: StageCall[UpdateSettings]) -> StageResult:
         {row["trajectory_id"]: row["advantage"] for row in table},
         {row["trajectory_id"]: row["weight"] for row in table},
     )
-    work = Reinforcement(
-        sequences=sequences,
-        objective=settings.objective,
-        update=settings.update,
-        seed=call.seed,
-        reference=reference_policy(call),
-    )
-    with open_trainer(call) as trainer:
-        metrics = trainer.reinforce(work, count_steps(call, settings.update.optimizer_steps))
-        record = reinforcement_rows([*rows, *replayed], sequences, metrics.records)
-        counters = {**groups_by_role(rows, settings.objective), **dropped_before_training(rows)}
-        return training_result(call, trainer, metrics, record, counters)
+    work = Reinforcement(sequences, settings.objective, settings.update, call.seed, reference_policy(call))
+    counters = {**groups_by_role(rows, settings.objective), **dropped_before_training(rows)}
+    return reinforce(call, work, [*rows, *replayed], counters)
 
 
 WEIGHTED_UPDATE = Stage(

@@ -11,30 +11,20 @@ from erl_pipeline.plan.column import ChartLine, Column
 from erl_pipeline.plan.plan import RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.stages.columns import (
-    DISTILLED,
     ENTRIES,
-    FINE_TUNE_CHARTS,
-    HELD_OUT,
-    HELD_OUT_SAMPLED,
     HELD_OUT_WITH_MEMORY,
-    LOSS,
-    TOKENS,
-    TOKENS_PER_SECOND,
-    UPDATE_CHARTS,
     count_of,
     gain_of,
-    groups_without_advantage,
     held_out_episodes,
     success_of,
     success_of_episodes,
     success_of_first_attempts,
+    training_columns,
 )
-from erl_pipeline.stages.memory.forget_memory import plan_forgetting
-from erl_pipeline.stages.memory.index_memory import INDEX_MEMORY, IndexSettings
+from erl_pipeline.stages.memory import INDEX_MEMORY, IndexSettings, plan_forgetting
 from erl_pipeline.stages.names import MEMORY
 from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
-from erl_pipeline.stages.training.build_distillation import DistilledRoles
-from erl_pipeline.stages.training.fine_tune import plan_distillation
+from erl_pipeline.stages.training.distillation import DistilledRoles, plan_distillation
 from erl_pipeline.stages.training.update_policy import plan_update
 
 
@@ -101,23 +91,11 @@ _RETRIED = count_of(SECOND_ATTEMPT, "retried", "attempts after a failed one")
 
 def columns(settings: ErlConfig) -> Sequence[Column]:
     """The columns, from left to right."""
-    distils = settings.distillation is not None
-    return (
-        _FIRST,
-        _EPISODE,
-        _SECOND,
-        _GAIN,
-        _RETRIED,
-        *(() if settings.memory is None else (ENTRIES,)),
-        LOSS,
-        *((DISTILLED,) if distils else ()),
-        HELD_OUT,
-        HELD_OUT_SAMPLED,
-        held_out_episodes("with reflection" if settings.reflection else "with a second attempt"),
-        *(() if settings.memory is None else (HELD_OUT_WITH_MEMORY,)),
-        TOKENS,
-        TOKENS_PER_SECOND,
-        *groups_without_advantage((FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT)),
-        *UPDATE_CHARTS,
-        *(FINE_TUNE_CHARTS if distils else ()),
+    remembers = settings.memory is not None
+    further = held_out_episodes("with reflection" if settings.reflection else "with a second attempt")
+    return training_columns(
+        (_FIRST, _EPISODE, _SECOND, _GAIN, _RETRIED, *((ENTRIES,) if remembers else ())),
+        distils=settings.distillation is not None,
+        held_out=(further, *((HELD_OUT_WITH_MEMORY,) if remembers else ())),
+        roles=(FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT),
     )

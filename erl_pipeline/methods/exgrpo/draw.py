@@ -1,4 +1,5 @@
-"""Which tasks an iteration replays, and which stored attempts of each are candidates.
+"""Which tasks an iteration replays, which stored attempts of each are candidates, and the files of what is
+replayed.
 
 Tasks are drawn by buckets, uniformly, or by tiers. `tiers` is a simplified variant of replay that is in no
 paper; see `TierSettings`.
@@ -10,14 +11,27 @@ import math
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
 
-from erl_pipeline.methods.exgrpo.candidates import usable_members
-from erl_pipeline.methods.exgrpo.collect import TIERS
-from erl_pipeline.methods.exgrpo.experience import Experience
-from erl_pipeline.methods.exgrpo.settings import BucketSettings, DrawSettings, TierSettings, most_replayed
+from erl_pipeline.episodes.context import group_id
+from erl_pipeline.methods.exgrpo.experience import Candidate, Experience
+from erl_pipeline.methods.exgrpo.settings import (
+    FIRST_ATTEMPT,
+    REPLAYED,
+    TIERS,
+    BucketSettings,
+    DrawSettings,
+    Entropy,
+    TierSettings,
+    most_replayed,
+)
+from erl_pipeline.stages.training.update_policy import REPLAYED_FILE
+from storage.tables.parquet import TableFormat, write_rows
+from storage.tables.trajectories import Trajectory, trajectory_id, write_trajectories
 
 
 @dataclass(frozen=True)
@@ -210,3 +224,103 @@ def _by_tier(
 def _one_of(members: pl.DataFrame, chance: random.Random) -> pl.DataFrame:
     place = chance.randrange(len(members))
     return members[place : place + 1]
+
+
+def usable_members(
+    members: pl.DataFrame, iteration: int, max_age: int | None, max_per_task: int | None
+) -> pl.DataFrame:
+    """Members that are young enough, and of each task only the newest `max_per_task`; in the order in which
+    they were stored.
+
+    `max_age` is the largest age at `iteration`, in iterations.
+    """
+    if max_age is not None:
+        members = members.filter(pl.col("iteration") >= iteration - max_age)
+    if max_per_task is not None:
+        newer = pl.col("trajectory_id").cum_count(reverse=True).over("task_id")
+        members = members.filter(newer <= max_per_task)
+    return members
+
+
+SELECTION_FILE = "replay/selection.parquet"
+
+
+SELECTION = TableFormat(
+    name="replay_selection",
+    version=1,
+    schema=pa.schema(
+        [
+            pa.field("task_id", pa.string(), nullable=False),  # the task
+            pa.field("bucket", pa.int32()),  # successes of its group; null where no buckets were drawn
+            pa.field("bucket_probability", pa.float64()),  # chance of that bucket
+            pa.field("trajectory_id", pa.string(), nullable=False),  # the stored attempt
+            pa.field("rollouts_id", pa.string(), nullable=False),  # the artifact of its iteration's rollouts
+            pa.field("candidates", pa.int32(), nullable=False),  # stored attempts to choose from
+            pa.field("entropy", pa.float64()),  # of the chosen one; null where none was computed
+            pa.field("entropy_kind", pa.string()),  # how it was computed
+            pa.field("entropy_policy_version", pa.string()),  # the policy under which it was computed
+        ]
+    ),
+    dictionary=("rollouts_id", "entropy_kind", "entropy_policy_version"),
+)
+
+
+@dataclass(frozen=True)
+class Selected:
+    """A stored attempt that is replayed, and the draw of its task. `entropies` are those of all candidates of
+    the task, the chosen one's first, and empty where none were computed."""
+
+    chosen: Candidate
+    drawn: Drawn
+    entropies: tuple[float, ...] = ()
+
+
+def replay_row(source: Trajectory, recipe_id: str, iteration: int, slot: int) -> Trajectory:
+    """A stored attempt as it is trained on again: in the group of the fresh attempts of an iteration, with
+    the policy version and the log-probabilities that it was stored with.
+
+    Args:
+        slot: its place in the group, which no fresh attempt has.
+    """
+    return replace(
+        source,
+        trajectory_id=trajectory_id(recipe_id, source.trajectory_id, REPLAYED),
+        parent_trajectory_id=source.trajectory_id,
+        iteration=iteration,
+        role=REPLAYED,
+        sample_index=slot,
+        group_id=group_id(iteration, source.task_id, FIRST_ATTEMPT, 0),
+    )
+
+
+def write_replay(
+    folder: Path,
+    rows: Sequence[Trajectory],
+    selected: Sequence[Selected],
+    entropy: Entropy | None,
+    policy_version: str,
+) -> dict[str, int]:
+    """Write both files; returns the number of rows of each.
+
+    Args:
+        entropy: the kind that was computed, under the policy `policy_version`; None where none was.
+    """
+    (folder / REPLAYED_FILE).parent.mkdir()
+    selection = (
+        {
+            "task_id": each.drawn.task_id,
+            "bucket": each.drawn.bucket,
+            "bucket_probability": each.drawn.probability,
+            "trajectory_id": each.chosen.row.trajectory_id,
+            "rollouts_id": each.chosen.rollouts_id,
+            "candidates": each.drawn.candidates,
+            "entropy": each.entropies[0] if each.entropies else None,
+            "entropy_kind": entropy,
+            "entropy_policy_version": None if entropy is None else policy_version,
+        }
+        for each in selected
+    )
+    return {
+        REPLAYED_FILE: write_trajectories(folder / REPLAYED_FILE, rows),
+        SELECTION_FILE: write_rows(folder / SELECTION_FILE, selection, SELECTION),
+    }

@@ -1,4 +1,5 @@
-"""Versions of what can be replayed: each artifact holds what an iteration added, and names the previous one.
+"""What can be replayed: versions of it, the quality of attempts, and stored attempts, read from the rollouts
+that hold them. Each artifact of experience holds what an iteration added, and names the previous one.
 
 `groups.parquet` has a row for each group of attempts that was stored, `members.parquet` one for each attempt.
 Tokens stay in the rollouts; members say where.
@@ -6,28 +7,30 @@ Tokens stay in the rollouts; members say where.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
 
+from erl_pipeline.methods.exgrpo.settings import ACTIVE, EXPERIENCE, RETIRED, TIERS, TierSettings
+from erl_pipeline.stages.names import trajectory_files
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
+from storage.errors import InputError
 from storage.tables.parquet import TableFormat, scan_files, write_rows
+from storage.tables.trajectories import Trajectory, scan_trajectories
 
 if TYPE_CHECKING:
+    from erl_pipeline.environments.interface import Task
     from erl_pipeline.plan.stage import Resources
 
 
-PARENT = "experience"
-"""Name of the input by which an artifact of experience names the previous one."""
-
 GROUPS_FILE, MEMBERS_FILE = "experience/groups.parquet", "experience/members.parquet"
-
-ACTIVE, RETIRED = "active", "retired"
 
 GROUPS = TableFormat(
     name="experience_groups",
@@ -129,7 +132,7 @@ def read_experience(
             break
         artifact = store.open(version)
         deltas.append(artifact)
-        version = artifact.manifest.inputs.get(PARENT)
+        version = artifact.manifest.inputs.get(EXPERIENCE)
     if not deltas:
         return base
     deltas.reverse()
@@ -168,3 +171,127 @@ def kept_experience(resources: Resources, artifact: Artifact | None) -> Experien
     known.clear()
     known[version] = found
     return found
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A stored attempt, and the id of the rollouts that it comes from."""
+
+    row: Trajectory
+    rollouts_id: str
+
+
+def read_candidates(store: ArtifactStore, members: pl.DataFrame) -> list[Candidate]:
+    """The stored attempts of `members`, in their order. Raises InputError for one that is gone."""
+    rollouts = dict(members.select("trajectory_id", "rollouts_id").iter_rows())
+    files = [
+        path
+        for rollouts_id in dict.fromkeys(rollouts.values())
+        for path in trajectory_files(store.open(rollouts_id), store)
+    ]
+    wanted = pl.Series(list(rollouts), dtype=pl.String)
+    found = scan_trajectories(files).filter(pl.col("trajectory_id").is_in(wanted.implode())).collect()
+    rows = {row["trajectory_id"]: _trajectory(row) for row in found.iter_rows(named=True)}
+    for row_id, rollouts_id in rollouts.items():
+        if row_id not in rows:
+            raise InputError(f"trajectory {row_id} is to be replayed, but is not in rollouts {rollouts_id}")
+    return [Candidate(rows[row_id], rollouts_id) for row_id, rollouts_id in rollouts.items()]
+
+
+def _trajectory(row: Mapping[str, object]) -> Trajectory:
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+    return Trajectory(**values)  # type: ignore[arg-type]
+
+
+def with_trainer_logprobs(
+    candidates: Sequence[Candidate], logprobs: Mapping[str, tuple[float, ...] | None]
+) -> list[Candidate]:
+    """The same candidates, with the trainer's log-probabilities in place of the sampler's.
+
+    Raises InputError for an attempt that has none.
+    """
+    found = []
+    for candidate in candidates:
+        own = logprobs.get(candidate.row.trajectory_id)
+        if own is None:
+            raise InputError(
+                f"trajectory {candidate.row.trajectory_id} of iteration {candidate.row.iteration} was stored "
+                "without log-probabilities of the trainer, and method.replay.importance: trainer needs them; "
+                "set it to behaviour, as it was when the attempt was stored"
+            )
+        found.append(replace(candidate, row=replace(candidate.row, behaviour_logprobs=own)))
+    return found
+
+
+def require_trainable(
+    candidates: Sequence[Candidate], training: Collection[str], held_out: Sequence[Task], payloads: set[str]
+) -> None:
+    """Raise InputError, which names it, for a stored attempt at a task that is held out or is not a training
+    task. Also for one whose log-probabilities cannot be those of sampled tokens.
+
+    Args:
+        training: ids of the training tasks.
+        payloads: payloads of the held-out tasks, as trajectories hold them.
+    """
+    held_out_ids = {task.task_id for task in held_out}
+    for row in (candidate.row for candidate in candidates):
+        name = f"trajectory {row.trajectory_id} of iteration {row.iteration}"
+        if row.task_id in held_out_ids or row.task_payload in payloads:
+            raise InputError(
+                f"{name} is of task {row.task_id}, which is held out (evaluation.tasks); "
+                "it cannot be replayed"
+            )
+        if row.task_id not in training:
+            raise InputError(f"{name} is of task {row.task_id}, which is no training task of this run")
+        sampled = [
+            logprob for logprob, bit in zip(row.behaviour_logprobs, row.response_mask, strict=True) if bit
+        ]
+        if row.temperature <= 0 or not all(map(math.isfinite, sampled)):
+            raise InputError(
+                f"{name} has no log-probabilities of sampled tokens (temperature {row.temperature:g}), which "
+                "method.replay needs"
+            )
+
+
+def qualities(
+    successes: Sequence[bool], responses: Sequence[Sequence[int]], settings: TierSettings
+) -> list[float]:
+    """Quality of each attempt of a group, in [0, 1]: the weighted sum of its success and its difference from
+    the others.
+
+    Args:
+        responses: token ids; the vector of an attempt counts how often each token occurs.
+    """
+    vectors = [Counter(response) for response in responses]
+    return [
+        quality(success, mean_cosine(vectors, index), settings.success_weight)
+        for index, success in enumerate(successes)
+    ]
+
+
+def quality(success: bool, cosine: float, success_weight: float) -> float:
+    """`success_weight * success + (1 - success_weight) * (1 - cosine)`."""
+    return success_weight * success + (1.0 - success_weight) * (1.0 - cosine)
+
+
+def mean_cosine(vectors: Sequence[Counter[int]], index: int) -> float:
+    """Mean cosine similarity of one vector to the others; 0 where it is alone."""
+    others = [vector for place, vector in enumerate(vectors) if place != index]
+    if not others:
+        return 0.0
+    return math.fsum(_cosine(vectors[index], other) for other in others) / len(others)
+
+
+def tiers_of(ranked: Sequence[float]) -> list[int]:
+    """The tier of each attempt of a group by its quality: 0 is the best quarter, 3 the worst. Of equal
+    attempts the first ranks higher."""
+    order = sorted(range(len(ranked)), key=lambda index: -ranked[index])
+    tiers = [0] * len(ranked)
+    for rank, index in enumerate(order):
+        tiers[index] = rank * TIERS // len(ranked)
+    return tiers
+
+
+def _cosine(one: Counter[int], other: Counter[int]) -> float:
+    lengths = math.hypot(*one.values()) * math.hypot(*other.values())
+    return sum(count * other[token] for token, count in one.items()) / lengths if lengths else 0.0

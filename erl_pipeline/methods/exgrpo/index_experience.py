@@ -1,21 +1,33 @@
-"""The stage that stores attempts of an iteration, so that they can be replayed later."""
+"""The stage that stores attempts of an iteration, so that they can be replayed later: which of its groups and
+attempts, and with what quality."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.methods.exgrpo.settings import FIRST_ATTEMPT, REPLAYED, Sampler, TierSettings
+from erl_pipeline.methods.exgrpo.settings import (
+    ACTIVE,
+    EXPERIENCE,
+    FIRST_ATTEMPT,
+    REPLAYED,
+    RETIRED,
+    Sampler,
+    TierSettings,
+)
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
 from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
-from erl_pipeline.stages.training.replayed_rows import BEGUN, REPLAY, read_replayed
 from erl_pipeline.stages.training.training_stage import TrainingSettings, borrowed_trainer
+from erl_pipeline.stages.training.update_policy import BEGUN, REPLAY, read_replayed
 from erl_pipeline.trainers.sequences import trajectory_sequence
+from storage.tables.scored import scored
 
 if TYPE_CHECKING:
-    from erl_pipeline.methods.exgrpo.collect import TriedTask
     from erl_pipeline.methods.exgrpo.experience import Experience
     from storage.tables.trajectories import Trajectory
 
@@ -29,7 +41,6 @@ class ExperienceIndexSettings(Settings):
 
     sampler: Sampler
     start_success: float
-    keep_duplicates: bool
     tiers: TierSettings | None
 
 
@@ -79,23 +90,16 @@ INDEX_SCORED_EXPERIENCE = Stage(
 
 
 def _index(call: StageCall[Any], score: Score | None) -> StageResult:
-    from erl_pipeline.methods.exgrpo.collect import (
-        fresh_success,
-        group_row,
-        is_stored,
-        member_rows,
-        tried_tasks,
-    )
-    from erl_pipeline.methods.exgrpo.experience import PARENT, RETIRED, kept_experience, write_experience
+    from erl_pipeline.methods.exgrpo.experience import kept_experience, write_experience
     from storage.tables.trajectories import read_trajectories
 
     settings, rollouts = call.settings, call.inputs[ROLLOUTS]
     rows = read_trajectories(trajectory_files(rollouts, call.resources.store))
     tried = tried_tasks(rows, read_replayed(call.inputs.get(REPLAY)).rows)
-    before = kept_experience(call.resources, call.inputs.get(PARENT))
+    before = kept_experience(call.resources, call.inputs.get(EXPERIENCE))
     begun = before.begun or fresh_success(tried) > settings.start_success
     retired = before.retired()
-    known = None if settings.keep_duplicates else _known_digests(before, [each.task_id for each in tried])
+    known = _known_digests(before, [each.task_id for each in tried])
     stored = [each for each in tried if is_stored(each, settings.sampler)] if begun else []
     groups = [group_row(each, settings.sampler, retired) for each in stored]
     done = retired | {row["task_id"] for row in groups if row["status"] == RETIRED}
@@ -108,7 +112,7 @@ def _index(call: StageCall[Any], score: Score | None) -> StageResult:
             settings.sampler,
             settings.tiers,
             rollouts.manifest.artifact_id,
-            None if known is None else known.get(each.task_id, set()),
+            known.get(each.task_id, set()),
         )
     ]
     members = [member for member, _ in found]
@@ -176,3 +180,121 @@ def _in_place(mask: Sequence[int], trained: Sequence[float]) -> list[float]:
     """The values in the positions of trained tokens, and 0 in all others."""
     values = iter(trained)
     return [next(values) if bit else 0.0 for bit in mask]
+
+
+@dataclass(frozen=True)
+class TriedTask:
+    """One task of an iteration: its fresh attempts, and those that were replayed beside them."""
+
+    fresh: Sequence[Trajectory]
+    replayed: Sequence[Trajectory]
+
+    @property
+    def task_id(self) -> str:
+        return self.fresh[0].task_id
+
+    @property
+    def successes(self) -> int:
+        """Successes among fresh and replayed attempts (arXiv 2510.02245, algorithm 1)."""
+        return sum(row.success for row in (*self.fresh, *self.replayed))
+
+    @property
+    def size(self) -> int:
+        return len(self.fresh) + len(self.replayed)
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether all rewards are equal, so that the group teaches nothing."""
+        return len({row.reward for row in (*self.fresh, *self.replayed)}) == 1
+
+
+def tried_tasks(rows: Sequence[Trajectory], replayed: Sequence[Trajectory]) -> list[TriedTask]:
+    """The groups of first attempts, with what was replayed in each; in the order of the rows. Attempts that
+    were not scored are in none, so that a group without any that was is not tried at all."""
+    fresh: defaultdict[str, list[Trajectory]] = defaultdict(list)
+    beside: defaultdict[str, list[Trajectory]] = defaultdict(list)
+    for row in scored(rows):
+        if row.role == FIRST_ATTEMPT:
+            fresh[row.group_id].append(row)
+    for row in replayed:
+        beside[row.group_id].append(row)
+    return [TriedTask(members, beside[group]) for group, members in fresh.items()]
+
+
+def fresh_success(tried: Sequence[TriedTask]) -> float:
+    """Share of fresh attempts that succeeded."""
+    rows = [row for task in tried for row in task.fresh]
+    return sum(row.success for row in rows) / len(rows) if rows else 0.0
+
+
+def is_stored(task: TriedTask, sampler: Sampler) -> bool:
+    """Whether a group is stored. `tiers` stores all; otherwise a group without a success, fresh or replayed,
+    is not stored (arXiv 2510.02245, algorithm 1)."""
+    return sampler == "tiers" or task.successes > 0
+
+
+def group_row(task: TriedTask, sampler: Sampler, retired: Collection[str]) -> dict[str, Any]:
+    """The row of a group. A task whose attempts all succeed retires for good; with `tiers` none does."""
+    done = task.successes == task.size or task.task_id in retired
+    return {
+        "task_id": task.task_id,
+        "iteration": task.fresh[0].iteration,
+        "policy_version": task.fresh[0].policy_version,
+        "group_size": task.size,
+        "fresh": len(task.fresh),
+        "replayed": len(task.replayed),
+        "successes": task.successes,
+        "status": RETIRED if done and sampler != "tiers" else ACTIVE,
+    }
+
+
+def member_rows(
+    task: TriedTask,
+    sampler: Sampler,
+    tiers: TierSettings | None,
+    rollouts_id: str,
+    known: Collection[int],
+) -> Iterator[tuple[dict[str, Any], Trajectory]]:
+    """The attempts of a group that are stored, each with its row: the successes, or all with `tiers`.
+
+    Args:
+        known: digests of responses to the task that are stored already, which are not stored again.
+    """
+    ranked: list[float | None] = [None] * len(task.fresh)
+    places: list[int | None] = [None] * len(task.fresh)
+    if tiers is not None:
+        from erl_pipeline.methods.exgrpo.experience import qualities, tiers_of
+
+        found = qualities(
+            [row.success for row in task.fresh], [row.response_token_ids for row in task.fresh], tiers
+        )
+        ranked, places = [*found], [*tiers_of(found)]
+    seen = set(known)
+    for row, quality, tier in zip(task.fresh, ranked, places, strict=True):
+        digest = response_digest(row)
+        if not any(row.response_mask) or not (row.success or sampler == "tiers") or digest in seen:
+            continue
+        seen.add(digest)
+        yield (
+            {
+                "task_id": row.task_id,
+                "trajectory_id": row.trajectory_id,
+                "rollouts_id": rollouts_id,
+                "iteration": row.iteration,
+                "response_digest": digest,
+                "quality": quality,
+                "tier": tier,
+                "trainer_logprobs": None,
+                "logprob_policy_version": None,
+            },
+            row,
+        )
+
+
+def response_digest(row: Trajectory) -> int:
+    """Equal for equal prompts and responses; 63 bits of a SHA-256."""
+    import numpy as np
+
+    tokens = [len(row.prompt_token_ids), *row.prompt_token_ids, *row.response_token_ids]
+    hashed = hashlib.sha256(np.array(tokens, dtype="<i4").tobytes()).digest()
+    return int.from_bytes(hashed[:8], "big") >> 1

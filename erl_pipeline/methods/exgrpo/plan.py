@@ -16,6 +16,7 @@ from erl_pipeline.methods.exgrpo.index_experience import (
 )
 from erl_pipeline.methods.exgrpo.select_replay import SELECT_REPLAY, ReplaySelectSettings
 from erl_pipeline.methods.exgrpo.settings import (
+    EXPERIENCE,
     FIRST_ATTEMPT,
     REPLAYED,
     ExgrpoConfig,
@@ -27,26 +28,13 @@ from erl_pipeline.plan.column import ChartLine, Column, Headline, only_drawn
 from erl_pipeline.plan.plan import POLICY, RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.policies.checkpoints import weights_settings
-from erl_pipeline.stages.columns import (
-    HELD_OUT,
-    HELD_OUT_SAMPLED,
-    LOSS,
-    TOKENS,
-    TOKENS_PER_SECOND,
-    UPDATE_CHARTS,
-    success_of_first_attempts,
-)
+from erl_pipeline.stages.columns import success_of_first_attempts, training_columns
 from erl_pipeline.stages.names import ROLLOUTS, TASKS
 from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
-from erl_pipeline.stages.training.replayed_rows import REPLAY
-from erl_pipeline.stages.training.update_policy import UPDATE_POLICY, plan_update
+from erl_pipeline.stages.training.update_policy import REPLAY, UPDATE_POLICY, plan_update
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
-
-
-EXPERIENCE = "experience"
-"""Name of the experience in a run's state, and of the input through which stages get it."""
 
 
 def plan_rollouts(planner: Planner, state: RunState, iteration: int) -> str:
@@ -96,7 +84,6 @@ def _plan_index(
     settings = ExperienceIndexSettings(
         sampler=replay.sampler,
         start_success=replay.start_success,
-        keep_duplicates=replay.keep_duplicates,
         tiers=replay.tiers if replay.sampler == "tiers" else None,
     )
     if replay.importance != "trainer":
@@ -259,15 +246,6 @@ _CHARTS = (
 
 def columns(settings: ExgrpoConfig) -> Sequence[Column]:
     """The columns, from left to right."""
-    replays = settings.replay is not None
-    return (
-        _FIRST,
-        *((_REPLAYED, _AGE, _STORED) if replays else ()),
-        LOSS,
-        HELD_OUT,
-        HELD_OUT_SAMPLED,
-        TOKENS,
-        TOKENS_PER_SECOND,
-        *UPDATE_CHARTS,
-        *(_CHARTS if replays else ()),
-    )
+    if settings.replay is None:
+        return training_columns((_FIRST,))
+    return training_columns((_FIRST, _REPLAYED, _AGE, _STORED), charts=_CHARTS)

@@ -7,22 +7,23 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from erl_pipeline.methods.exgrpo.settings import DrawSettings, Entropy, Importance
+from erl_pipeline.methods.exgrpo.settings import EXPERIENCE, DrawSettings, Entropy, Importance, Pick
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT, checkpoint_parts
 from erl_pipeline.stages.names import HELD_OUT, TASKS, TRAINING
 from erl_pipeline.stages.tasks.draw_tasks import SAMPLES_FILE, task_order, write_samples
 from erl_pipeline.stages.tasks.prepare_tasks import read_tasks, read_weights
 from erl_pipeline.stages.training.measure_staleness import require_readable
-from erl_pipeline.stages.training.replayed_rows import BEGUN, ON_POLICY_WEIGHT
 from erl_pipeline.stages.training.training_stage import TrainingSettings, borrowed_trainer, loaded_policies
+from erl_pipeline.stages.training.update_policy import BEGUN, ON_POLICY_WEIGHT
+from erl_pipeline.trainers.sequences import trajectory_sequence
 from storage.artifacts.recipe import derive_seed
 
 if TYPE_CHECKING:
     from erl_pipeline.environments.interface import Task
-    from erl_pipeline.methods.exgrpo.candidates import Candidate, Selected
-    from erl_pipeline.methods.exgrpo.draw import Drawn
-    from erl_pipeline.methods.exgrpo.experience import Experience
+    from erl_pipeline.methods.exgrpo.draw import Drawn, Selected
+    from erl_pipeline.methods.exgrpo.experience import Candidate, Experience
+    from erl_pipeline.trainers.interface import Trainer
     from storage.tables.trajectories import Trajectory
 
 SPARE_TASKS = 20
@@ -43,12 +44,11 @@ def _compute(call: StageCall[ReplaySelectSettings]) -> StageResult:
     """Draw tasks, choose a stored attempt of each, and plan the fresh attempts of the iteration around it."""
     import random
 
-    from erl_pipeline.methods.exgrpo.candidates import replay_row, write_replay
-    from erl_pipeline.methods.exgrpo.draw import draw_replay
-    from erl_pipeline.methods.exgrpo.experience import PARENT, kept_experience
+    from erl_pipeline.methods.exgrpo.draw import draw_replay, replay_row, write_replay
+    from erl_pipeline.methods.exgrpo.experience import kept_experience
 
     settings, iteration = call.settings, call.index["iteration"]
-    experience = kept_experience(call.resources, call.inputs[PARENT])
+    experience = kept_experience(call.resources, call.inputs[EXPERIENCE])
     chance = random.Random(derive_seed(call.seed, iteration, SELECT_REPLAY.name))
     drawn = draw_replay(experience, settings, iteration, chance)
     scored = bool(drawn) and settings.pick != "random"
@@ -64,13 +64,13 @@ def _compute(call: StageCall[ReplaySelectSettings]) -> StageResult:
         counters={
             BEGUN: int(experience.begun),
             "replayed": len(rows),
-            "candidates": sum(each.candidates for each in selected),
+            "candidates": sum(each.drawn.candidates for each in selected),
             "tokens_saved": sum(sum(row.response_mask) for row in rows),
         },
         metrics={
             "share_replayed": len(rows) / settings.tasks_per_iteration,
             **_numbers(selected, iteration),
-            **_weight(tasks, iteration, settings),
+            **_fresh_weight(tasks, iteration, settings),
         },
         rows=written,
         policy_version=version,
@@ -93,36 +93,25 @@ def _choose(
     call: StageCall[ReplaySelectSettings], drawn: Sequence[Drawn], experience: Experience, scored: bool
 ) -> tuple[list[Selected], Any]:
     """The attempt that is replayed for each drawn task, and how reproducible the choice is."""
-    from erl_pipeline.methods.exgrpo.candidates import Selected, mean_entropies, pick_one
+    from erl_pipeline.methods.exgrpo.draw import Selected
 
     settings = call.settings
     if not drawn:
         return [], "bytes"
     candidates = _candidates(call, drawn, experience)
-    chosen = [[candidates[row_id] for row_id in each.members["trajectory_id"]] for each in drawn]
+    found = [[candidates[row_id] for row_id in each.members["trajectory_id"]] for each in drawn]
     if not scored:
-        return [
-            Selected(of_task[0], each.candidates, each.bucket, each.probability)
-            for each, of_task in zip(drawn, chosen, strict=True)
-        ], "bytes"
+        return [Selected(of_task[0], each) for each, of_task in zip(drawn, found, strict=True)], "bytes"
+    rows = [candidate.row for of_task in found for candidate in of_task]
     with borrowed_trainer(call) as trainer:
-        values = iter(
-            mean_entropies(
-                [candidate.row for of_task in chosen for candidate in of_task],
-                trainer,
-                settings.entropy,
-                settings.microbatch_tokens,
-            )
-        )
+        values = iter(mean_entropies(rows, trainer, settings.entropy, settings.microbatch_tokens))
         determinism = trainer.determinism
     selected = []
-    for each, of_task in zip(drawn, chosen, strict=True):
+    for each, of_task in zip(drawn, found, strict=True):
         entropies = [next(values) for _ in of_task]
         place = pick_one(entropies, settings.pick)
-        ordered = (entropies[place], *entropies[:place], *entropies[place + 1 :])
-        selected.append(
-            Selected(of_task[place], each.candidates, each.bucket, each.probability, tuple(ordered))
-        )
+        picked = entropies.pop(place)
+        selected.append(Selected(of_task[place], each, (picked, *entropies)))
     return selected, determinism
 
 
@@ -132,7 +121,7 @@ def _candidates(
     """Id -> attempt, of the stored attempts that may be replayed; all have been checked."""
     import polars as pl
 
-    from erl_pipeline.methods.exgrpo.candidates import (
+    from erl_pipeline.methods.exgrpo.experience import (
         read_candidates,
         require_trainable,
         with_trainer_logprobs,
@@ -141,18 +130,15 @@ def _candidates(
     found = read_candidates(call.resources.store, pl.concat([each.members for each in drawn]))
     held_out = read_tasks(call.inputs[TASKS], HELD_OUT, call.resources)
     training = {task.task_id for task in read_tasks(call.inputs[TASKS], TRAINING, call.resources)}
-    require_trainable(found, training, held_out, {_payload(task) for task in held_out})
+    # As trajectories hold them.
+    payloads = {json.dumps(dict(task.payload), sort_keys=True, ensure_ascii=False) for task in held_out}
+    require_trainable(found, training, held_out, payloads)
     policies, parts = loaded_policies(call), checkpoint_parts(call.inputs)
     require_readable([each.row for each in found], policies.get(parts, call.settings.weights))
     if call.settings.importance == "trainer":
         ids = [each.row.trajectory_id for each in found]
         found = with_trainer_logprobs(found, experience.trainer_logprobs(ids))
     return {each.row.trajectory_id: each for each in found}
-
-
-def _payload(task: Task) -> str:
-    """The payload of a task, as trajectories hold it."""
-    return json.dumps(dict(task.payload), sort_keys=True, ensure_ascii=False)
 
 
 def _samples(
@@ -179,7 +165,7 @@ def _samples(
 def _numbers(selected: Sequence[Selected], iteration: int) -> dict[str, float]:
     if not selected:
         return {}
-    ages = [iteration - _source(each).iteration for each in selected]
+    ages = [iteration - each.chosen.row.iteration for each in selected]
     numbers = {"age_mean": fmean(ages), "age_max": float(max(ages))}
     if any(each.entropies for each in selected):
         numbers["entropy_picked"] = fmean(each.entropies[0] for each in selected)
@@ -187,11 +173,7 @@ def _numbers(selected: Sequence[Selected], iteration: int) -> dict[str, float]:
     return numbers
 
 
-def _source(selected: Selected) -> Trajectory:
-    return selected.chosen.row
-
-
-def _weight(tasks: Sequence[Task], iteration: int, settings: ReplaySelectSettings) -> dict[str, float]:
+def _fresh_weight(tasks: Sequence[Task], iteration: int, settings: ReplaySelectSettings) -> dict[str, float]:
     """The weight of fresh rows, which `tiers` lowers with each pass over the tasks."""
     from erl_pipeline.methods.exgrpo.draw import on_policy_weight
 
@@ -199,3 +181,27 @@ def _weight(tasks: Sequence[Task], iteration: int, settings: ReplaySelectSetting
         return {}
     epoch = (iteration - 1) // (len(tasks) // settings.tasks_per_iteration)
     return {ON_POLICY_WEIGHT: on_policy_weight(epoch, settings.tiers)}
+
+
+def mean_entropies(
+    rows: Sequence[Trajectory], trainer: Trainer, kind: Entropy, microbatch_tokens: int
+) -> list[float]:
+    """Mean entropy over the trained tokens of each row, in nats, under the trainer's policy; see
+    `ReplayConfig.entropy`. Padding and the environment's tokens are left out."""
+    import numpy as np
+
+    sequences = [trajectory_sequence(row) for row in rows]
+    if kind == "vocabulary":
+        values = trainer.entropies(sequences, microbatch_tokens)
+    else:
+        logprobs = trainer.logprobs(sequences, microbatch_tokens)
+        values = [-each if kind == "nll" else -each * np.exp(each) for each in logprobs]
+    return [float(each.astype(np.float64).mean()) for each in values]
+
+
+def pick_one(entropies: Sequence[float], pick: Pick) -> int:
+    """Index of the lowest or highest entropy; among equal ones, the first."""
+    places = range(len(entropies))
+    if pick == "highest":
+        return max(places, key=lambda place: (entropies[place], -place))
+    return min(places, key=lambda place: (entropies[place], place))

@@ -16,6 +16,15 @@ from erl_pipeline.config.base import PluginSettings, Settings, switch
 FIRST_ATTEMPT = "first_attempt"
 REPLAYED = "replay"
 
+EXPERIENCE = "experience"
+"""Name of the experience in a run's state, and of the input through which stages get it."""
+
+ACTIVE, RETIRED = "active", "retired"
+"""Whether a task can be replayed: one whose attempts all succeed retires."""
+
+TIERS = 4
+"""Tiers of a group's attempts, with sampler `tiers`."""
+
 Sampler = Literal["exgrpo", "tiers", "uniform"]
 Importance = Literal["behaviour", "trainer", "off"]
 Entropy = Literal["vocabulary", "nll", "sampled"]
@@ -119,8 +128,6 @@ class ReplayConfig(Settings):
     """A task whose attempts all succeed retires for good: its stored attempts are dropped (paper).
     `tasks`: it is also no longer drawn as a fresh one, as long as 20 more tasks remain than an iteration
     draws (code, which does so at the next pass over the tasks)."""
-    keep_duplicates: bool = False
-    """`on`: store responses to a task that are token for token stored already; the code drops equal texts."""
     max_age: int | None = Field(default=None, ge=1)
     """Most iterations since an attempt was stored; `null`, as in paper and code, keeps all."""
     max_per_task: int | None = Field(default=None, ge=1)

@@ -2,10 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator
+
+from erl_pipeline.config.base import PluginSettings, switch
+from erl_pipeline.config.optimizer import DistillationConfig
 from erl_pipeline.methods.interface import Method
-from erl_pipeline.methods.rlvr.plan import columns, plan_learning, plan_rollouts
-from erl_pipeline.methods.rlvr.settings import FIRST_ATTEMPT, RlvrConfig, RlvrEpisodeSettings
 from erl_pipeline.methods.single_attempt import open_single_attempt, single_attempt_limits
+from erl_pipeline.plan.column import Column
+from erl_pipeline.plan.plan import RunState
+from erl_pipeline.plan.planner import Planner
+from erl_pipeline.stages.columns import success_of_first_attempts, training_columns
+from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
+from erl_pipeline.stages.training.distillation import DistilledRoles, plan_distillation
+from erl_pipeline.stages.training.update_policy import plan_update
+
+FIRST_ATTEMPT = "first_attempt"
+
+
+class RlvrConfig(PluginSettings):
+    """Reinforcement learning from verifiable rewards: first attempts alone (GRPO, arXiv 2402.03300)."""
+
+    type: Literal["rlvr"] = "rlvr"
+    distillation: Annotated[DistillationConfig | None, BeforeValidator(switch)] = None
+    """`on`: supervised training on attempts that went well, the control that ERL is compared with."""
+
+
+class RlvrEpisodeSettings(PluginSettings):
+    """What an episode depends on: nothing that can be set."""
+
+    type: Literal["rlvr"] = "rlvr"
+
+
+def plan_rollouts(planner: Planner, state: RunState, iteration: int) -> str:
+    """First attempts at the tasks drawn for this iteration."""
+    return plan_shards(planner, state, iteration, memory=None)
+
+
+def plan_learning(
+    planner: Planner, state: RunState, iteration: int, rollouts: str, *, remember: bool
+) -> RunState:
+    """Update; with distillation on, also train on the attempts that went well. There is no memory."""
+    settings = planner.config.method
+    assert isinstance(settings, RlvrConfig)
+    state = plan_update(planner, state, iteration, rollouts)
+    if settings.distillation is None:
+        return state
+    roles = DistilledRoles(role=FIRST_ATTEMPT, prompt_role=FIRST_ATTEMPT)
+    return plan_distillation(planner, state, iteration, rollouts, roles, settings.distillation)
+
+
+_FIRST = success_of_first_attempts(FIRST_ATTEMPT, "success rate of attempts in training")
+
+
+def columns(settings: RlvrConfig) -> Sequence[Column]:
+    """The columns, from left to right."""
+    return training_columns((_FIRST,), distils=settings.distillation is not None, roles=(FIRST_ATTEMPT,))
+
 
 METHOD = Method(
     settings=RlvrConfig,

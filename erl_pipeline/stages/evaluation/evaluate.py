@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.plugins import plugins
-from erl_pipeline.plan.plan import POLICY
+from erl_pipeline.environments.interface import Task
+from erl_pipeline.plan.plan import POLICY, RunState
+from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
 from erl_pipeline.stages.names import HELD_OUT, MEMORY, TASKS
 from erl_pipeline.stages.rollouts.counts import count_rollouts, replaced_texts
-from erl_pipeline.stages.rollouts.playing import PlaySettings, play_episodes, play_settings
-from erl_pipeline.stages.tasks.prepare_tasks import read_tasks
+from erl_pipeline.stages.rollouts.playing import PlaySettings, play_settings, play_with_checkpoint
+from erl_pipeline.stages.tasks.environment_stages import built_inputs
+from erl_pipeline.stages.tasks.prepare_tasks import (
+    PREPARE_TASKS,
+    TaskSettings,
+    located_environment,
+    read_tasks,
+    storable_tasks,
+    task_line,
+)
 from storage.artifacts.recipe import derive_seed
+from storage.errors import InputError
+from storage.texts import StorableTexts
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.plan.plan import RunState
-    from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.sources import Sources
+
 
 EVALUATION = "evaluation.parquet"
 WITH_MEMORY = "with_memory.parquet"
@@ -87,33 +100,17 @@ def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
 
     settings = call.settings
     tasks = read_tasks(call.inputs[TASKS], HELD_OUT, call.resources)
-    samples, iteration = settings.samples_per_task, call.index["iteration"]
+    samples = settings.samples_per_task
     call.progress.begin(len(tasks) * (1 + samples), "episodes")
-    played = play_episodes(
-        call,
-        settings.play,
-        tasks,
-        range(1),
-        iteration=iteration,
-        run_seed=call.seed,
-        temperature=0.0,
-        first_only=not settings.whole_episodes,
-        with_memory=False,
+    play = partial(
+        play_with_checkpoint, call, settings.play, iteration=call.index["iteration"], run_seed=call.seed
     )
+    first_only = not settings.whole_episodes
+    played = play(tasks, range(1), temperature=0.0, first_only=first_only, with_memory=False)
     rows, plays = played.rows, [played]
     if samples:
-        sampled = play_episodes(
-            call,
-            settings.play,
-            tasks,
-            range(1, 1 + samples),
-            iteration=iteration,
-            run_seed=call.seed,
-            first_only=True,
-            with_memory=False,
-        )
-        rows += sampled.rows
-        plays.append(sampled)
+        plays.append(play(tasks, range(1, 1 + samples), first_only=True, with_memory=False))
+        rows += plays[-1].rows
     written = {EVALUATION: write_trajectories(call.folder / EVALUATION, rows)}
     first = scan_trajectories([call.folder / EVALUATION])
     remembering = None
@@ -121,16 +118,8 @@ def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
         solved = greedy_outcomes(first.select(SCORED_COLUMNS).collect())
         failed = [task for task in tasks if solved.get(task.task_id) is False]
         call.progress.begin(len(failed), "episodes with memory")
-        again = play_episodes(
-            call,
-            settings.play,
-            failed,
-            # An index of its own, since ids are derived from it.
-            range(1 + samples, 2 + samples),
-            iteration=iteration,
-            run_seed=call.seed,
-            temperature=0.0,
-        )
+        # An index of its own, since ids are derived from it.
+        again = play(failed, range(1 + samples, 2 + samples), temperature=0.0)
         written[WITH_MEMORY] = write_trajectories(call.folder / WITH_MEMORY, again.rows)
         remembering = scan_trajectories([call.folder / WITH_MEMORY])
         rows = [*rows, *again.rows]
@@ -162,3 +151,75 @@ EVALUATE = Stage(
 
 EVALUATE_ON_REQUEST = replace(EVALUATE, name="evaluate_on_request")
 """An evaluation that somebody asked for, outside the training."""
+
+
+def _test_tasks(call: StageCall[TaskSettings]) -> StageResult:
+    """Write the environment's test tasks.
+
+    Raises InputError where there are none, or where one equals a training or a held-out task.
+    """
+    settings = call.settings
+    plugin, environment = located_environment(call)
+    texts = StorableTexts()
+    tasks = storable_tasks(plugin.splits.test_tasks(environment, settings.seed), texts)
+    if not tasks:
+        raise InputError(no_test_split(environment.type, plugin.splits.test_needs))
+    for name, others in (
+        ("training", plugin.training_tasks(environment, settings.seed)),
+        ("held-out", plugin.held_out_tasks(environment, settings.seed, settings.held_out)),
+    ):
+        _require_apart(tasks, name, others)
+    lines = "".join(task_line(task) + "\n" for task in tasks)
+    (call.folder / HELD_OUT).write_text(lines, encoding="utf-8")
+    return StageResult(counters={"test_tasks": len(tasks), **texts.counters()})
+
+
+TEST_TASKS = Stage(
+    name="test_tasks",
+    version=1,
+    output="tasks",
+    settings=TaskSettings,
+    compute=_test_tasks,
+    slice=PREPARE_TASKS.slice,
+    code=("environment",),
+)
+
+EVALUATE_ON_TEST = replace(EVALUATE, name="evaluate_on_test")
+"""An evaluation on tasks that neither training nor the tuning of settings has seen."""
+
+
+def plan_test_tasks(planner: Planner) -> str:
+    """Plan the tasks of the third split."""
+    return planner.add(TEST_TASKS, built_inputs(planner), iteration=None)
+
+
+def plan_test_evaluation(planner: Planner, state: RunState, iteration: int, tasks: str) -> str:
+    """Plan first attempts of a checkpoint at test tasks, as an evaluation makes them at held-out ones."""
+    return planner.add(
+        EVALUATE_ON_TEST,
+        evaluation_inputs(planner, state, tasks),
+        iteration=iteration,
+        settings=planner.settings(EVALUATE),
+        seed=derive_seed(planner.config.seed, EVALUATE_ON_TEST.name),
+        index={"iteration": iteration},
+    )
+
+
+def no_test_split(environment: str, needed: str) -> str:
+    """What to tell a user whose settings give no test tasks."""
+    advice = f"set environment.{needed}" if needed else f"environment {environment} offers no such split"
+    return (
+        "a comparison reports on a third split of the tasks, which no setting was tuned on, and there is "
+        f"none; {advice}"
+    )
+
+
+def _require_apart(tasks: Sequence[Task], name: str, others: Sequence[Task]) -> None:
+    """Raise InputError for a test task that is also one of the others."""
+    known = {task_line(replace(task, task_id="")): task.task_id for task in others}
+    for task in tasks:
+        twin = known.get(task_line(replace(task, task_id="")))
+        if twin is not None:
+            raise InputError(
+                f"test task {task.task_id} equals the {name} task {twin}; nothing can be reported on it"
+            )

@@ -11,7 +11,7 @@ from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
 from erl_pipeline.stages.names import MEMORY, TASKS, TRAINING, TRAJECTORIES
 from erl_pipeline.stages.rollouts.counts import count_parts, count_rollouts, part_rates, success_rates
-from erl_pipeline.stages.rollouts.playing import PlaySettings, play_episodes, play_settings
+from erl_pipeline.stages.rollouts.playing import PlaySettings, play_settings, play_with_checkpoint
 from erl_pipeline.stages.rollouts.select_tasks import plan_selection
 from erl_pipeline.stages.tasks.draw_tasks import SAMPLES, draw_tasks, planned_samples
 from erl_pipeline.stages.tasks.prepare_tasks import read_tasks, read_weights
@@ -101,7 +101,7 @@ def _generate(call: StageCall[RolloutSettings]) -> StageResult:
     mine = counts[shard * rollouts.tasks_per_shard : (shard + 1) * rollouts.tasks_per_shard]
     samples = [range(count) for _, count in mine]
     call.progress.begin(sum(map(len, samples)), "episodes")
-    played = play_episodes(
+    played = play_with_checkpoint(
         call,
         call.settings.play,
         [task for task, _ in mine],
@@ -129,8 +129,7 @@ def _list(call: StageCall[ListSettings]) -> StageResult:
     """Add up the counts of the shards, and compare retries with first attempts over all of them; the
     trajectories stay in the shards. Raises `EnvironmentFailed` where too many episodes could not be
     scored."""
-    from erl_pipeline.stages.rollouts.counts import graded_rewards, require_scored
-    from erl_pipeline.stages.rollouts.retry_gain import gain_metrics
+    from erl_pipeline.stages.rollouts.counts import gain_metrics, graded_rewards, require_scored
     from storage.tables.trajectories import scan_trajectories
 
     files = [call.inputs[name].path(TRAJECTORIES) for name in sorted(call.inputs)]

@@ -26,10 +26,10 @@ from erl_pipeline.policies.checkpoints import (
     checkpoint_parts,
     weights_settings,
 )
-from erl_pipeline.stages.memory.opened import opened_memory
+from erl_pipeline.stages.memory import opened_memory
 from erl_pipeline.stages.names import MEMORY, TASKS
 from erl_pipeline.stages.rollouts.counts import count_rollouts, success_rates
-from erl_pipeline.stages.tasks.build_environment_files import with_built_files
+from erl_pipeline.stages.tasks.environment_stages import with_built_files
 from erl_pipeline.stages.tasks.prepare_tasks import environment_identity
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from erl_pipeline.episodes.context import EpisodeProtocol, Retrieve, RoleLimits
     from erl_pipeline.episodes.play import BatchSampling, ConcurrentSampling, PlayedEpisodes
     from storage.artifacts.artifact import Artifact
+    from storage.artifacts.manifest import Determinism
     from storage.tables.trajectories import Trajectory
 
 
@@ -78,14 +79,14 @@ def play_settings(config: RunConfig) -> PlaySettings:
 
 
 @dataclass(frozen=True)
-class OwnEpisodes:
+class EpisodeOverride:
     """Episodes that a stage defines itself, instead of those of the method."""
 
     protocol: EpisodeProtocol
     by_role: Mapping[str, RoleLimits]
 
 
-def play_episodes(
+def play_with_checkpoint(
     call: StageCall[Any],
     settings: PlaySettings,
     tasks: Sequence[Task],
@@ -96,7 +97,7 @@ def play_episodes(
     temperature: float | None = None,
     first_only: bool = False,
     with_memory: bool = True,
-    own: OwnEpisodes | None = None,
+    own: EpisodeOverride | None = None,
     must_fit: Sequence[Task] = (),
 ) -> PlayedEpisodes:
     """One episode for each task and sample index, with the checkpoint among the stage's inputs.
@@ -117,8 +118,6 @@ def play_episodes(
     from erl_pipeline.episodes.context import EpisodeLimits, Provenance
     from erl_pipeline.episodes.dialogue import ChatTokenizer
     from erl_pipeline.episodes.play import require_room
-    from erl_pipeline.policies.hardware import training_device
-    from erl_pipeline.stages.determinism import sampling_determinism
 
     parts = checkpoint_parts(call.inputs)
     policy = call.resources.keep("policies", LoadedPolicies).get(parts, settings.weights)
@@ -172,7 +171,7 @@ def play_episodes(
         stop=call.resources.stop,
     )
     _warn_of_silent_judge(call, played)
-    engine = sampling_determinism(call, settings.engine, training_device())
+    engine = sampling_determinism(call, settings.engine)
     return replace(played, determinism=engine if played.determinism == "bytes" else played.determinism)
 
 
@@ -214,6 +213,16 @@ def opened_engine(
     running = with_operational("engines", engine, call.resources.settings.engine)
     plugin: EnginePlugin[Any] = plugins("engines")[engine.type].value
     return plugin.open(running, model, EngineCall(call.resources, call.progress, on_tokens))
+
+
+def sampling_determinism(call: StageCall[Any], engine: PluginSettings) -> Determinism:
+    """Whether the engine of a recipe, as this worker runs it, gives the same bytes again."""
+    from erl_pipeline.policies.hardware import adds_in_fixed_order, training_device
+
+    running = with_operational("engines", engine, call.resources.settings.engine)
+    plugin: EnginePlugin[Any] = plugins("engines")[engine.type].value
+    same = plugin.repeats_bytes(running) and adds_in_fixed_order(training_device())
+    return "bytes" if same else "approximate"
 
 
 def _chat_server(judge: JudgeFeedback | None) -> ChatServer | None:

@@ -67,8 +67,7 @@ def _slice(config: RunConfig, sources: Sources) -> TaskSettings:
 
 def _compute(call: StageCall[TaskSettings]) -> StageResult:
     settings = call.settings
-    environment = located(settings.environment, settings.files, call.locations)
-    plugin = plugins("environments")[environment.type].value
+    plugin, environment = located_environment(call)
     texts = StorableTexts()
     training = storable_tasks(plugin.training_tasks(environment, settings.seed), texts)
     held_out = storable_tasks(plugin.held_out_tasks(environment, settings.seed, settings.held_out), texts)
@@ -116,8 +115,7 @@ def plan_requested_tasks(planner: Planner, task_file: str | None, inputs: Mappin
 
 def _requested(call: StageCall[RequestedTaskSettings]) -> StageResult:
     settings = call.settings
-    environment = located(settings.environment, settings.files, call.locations)
-    plugin = plugins("environments")[environment.type].value
+    plugin, environment = located_environment(call)
     if settings.task_file is None:
         tasks = plugin.held_out_tasks(environment, settings.seed, settings.held_out)
     elif plugin.splits.from_file is None:
@@ -180,6 +178,13 @@ def located(
     for name, sha256 in files.items():
         paths[name] = str(unchanged_file(locations[sha256], sha256, f"environment.{name}"))
     return with_settings(environment, paths)
+
+
+def located_environment(call: StageCall[Any]) -> tuple[EnvironmentPlugin[Any], PluginSettings]:
+    """The environment in a stage's settings (`environment` and `files`), and its settings with the paths of
+    its files on this machine. Raises what `located` raises."""
+    environment = located(call.settings.environment, call.settings.files, call.locations)
+    return plugins("environments")[environment.type].value, environment
 
 
 def unchanged_file(path: str, sha256: str, name: str) -> Path:

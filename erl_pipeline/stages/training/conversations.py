@@ -1,15 +1,14 @@
-"""Reading files of conversations, on which a warm start trains."""
+"""Conversations, on which a warm start trains: reading and writing them, and how the policy reads them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from erl_pipeline.environments.messages import Message
+from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.errors import InputError
 from storage.texts import StorableTexts
 
@@ -42,6 +41,8 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     if path.suffix == ".parquet":
+        import polars as pl
+
         try:
             yield from pl.read_parquet(path).iter_rows(named=True)
         except (pl.exceptions.PolarsError, OSError) as error:
@@ -70,3 +71,47 @@ def _messages(value: Any, where: str) -> list[Message]:
             raise InputError(f"{where}: messages: allowed are messages with `role` and `content` as text")
         messages.append({"role": role, "content": content})
     return messages
+
+
+def write_conversations(path: Path, conversations: Iterable[Sequence[Message]]) -> None:
+    """Write a `.jsonl` file that `read_conversations` reads."""
+    with path.open("w", encoding="utf-8") as file:
+        for messages in conversations:
+            file.write(json.dumps({"messages": list(messages)}, ensure_ascii=False) + "\n")
+
+
+def conversation_sequences(
+    model: Path, conversations: Iterable[Sequence[Message]], name: str
+) -> list[TrainingSequence]:
+    """Conversations as the policy in the folder `model` reads them. The assistant's words are trained, with
+    the end of its turns.
+
+    Raises InputError, which begins with `name` and its number, for one that does not fit into the policy's
+    context.
+    """
+    from erl_pipeline.episodes.dialogue import ChatTokenizer
+    from erl_pipeline.policies.pretrained import load_tokenizer, read_context_length
+
+    chat, room = ChatTokenizer(load_tokenizer(model)), read_context_length(model)
+    found = []
+    for number, messages in enumerate(conversations, start=1):
+        begin = next(place for place, each in enumerate(messages) if each["role"] == "assistant")
+        prompt = chat.prompt(messages[:begin])
+        response, mask = chat.completion(messages[begin:])
+        if len(prompt) + len(response) > room:
+            raise InputError(
+                f"{name} {number}: it has {len(prompt) + len(response)} tokens, and the model reads at "
+                f"most {room}"
+            )
+        found.append(
+            TrainingSequence(
+                trajectory_id=f"conversation-{number}",
+                role="warm_start",
+                prompt_token_ids=prompt,
+                response_token_ids=tuple(response),
+                response_mask=tuple(mask),
+                behaviour_logprobs=(),
+                advantage=1.0,
+            )
+        )
+    return found

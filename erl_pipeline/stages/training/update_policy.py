@@ -1,8 +1,10 @@
-"""The stage that updates the policy by reinforcement learning."""
+"""The stage that updates the policy by reinforcement learning, on fresh trajectories and on those that are
+replayed: of older policies, in an artifact of kind `replay`."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from erl_pipeline.config.objective import ObjectiveConfig, ReplayLoss
@@ -11,25 +13,17 @@ from erl_pipeline.episodes.roles import NEVER_TRAINED, is_trainable, trainable
 from erl_pipeline.objectives.advantages import group_advantages
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.policies.checkpoints import (
-    BASE,
-    CHECKPOINT,
-    StoredPolicy,
-    checkpoint_parts,
-)
+from erl_pipeline.policies.checkpoints import BASE, CHECKPOINT, StoredPolicy, checkpoint_parts
 from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
-from erl_pipeline.stages.training.replayed_rows import REPLAY, read_replayed, weighed
-from erl_pipeline.stages.training.training_record import reinforcement_rows
 from erl_pipeline.stages.training.training_stage import (
     TrainingSettings,
-    count_steps,
-    open_trainer,
     plan_training,
-    training_result,
+    reinforce,
     training_settings,
 )
 from erl_pipeline.trainers.interface import Reinforcement
 from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
+from storage.artifacts.artifact import Artifact
 from storage.tables.scored import NOT_SCORED, is_scored
 
 if TYPE_CHECKING:
@@ -40,6 +34,54 @@ if TYPE_CHECKING:
     from storage.artifacts.manifest import Manifest
     from storage.artifacts.store import ArtifactStore
     from storage.tables.trajectories import Trajectory
+
+
+REPLAY = "replay"
+"""Name of the input through which an update gets what it replays."""
+
+REPLAYED_FILE = "replay/trajectories.parquet"
+
+BEGUN, ON_POLICY_WEIGHT = "begun", "on_policy_weight"
+"""A counter, 1 once replay has begun, and a metric: see `ReplayedRows`."""
+
+
+@dataclass(frozen=True)
+class ReplayedRows:
+    """Trajectories that are trained on beside fresh ones; each is in the group of its fresh ones.
+
+    `begun` is false until a run begins to replay: until then its updates are of fresh rows alone. With an
+    `on_policy_weight`, losses of fresh rows are multiplied by it, and those of replayed ones by 1 minus it.
+    """
+
+    rows: Sequence[Trajectory] = ()
+    begun: bool = False
+    on_policy_weight: float | None = None
+
+
+def read_replayed(artifact: Artifact | None) -> ReplayedRows:
+    """The rows that an artifact holds for replay; none for None."""
+    from storage.tables.trajectories import read_trajectories
+
+    if artifact is None:
+        return ReplayedRows()
+    manifest = artifact.manifest
+    return ReplayedRows(
+        rows=read_trajectories([artifact.path(REPLAYED_FILE)]),
+        begun=bool(manifest.counters[BEGUN]),
+        on_policy_weight=manifest.metrics.get(ON_POLICY_WEIGHT),
+    )
+
+
+def weighed(sequences: Iterable[TrainingSequence], replayed: ReplayedRows) -> list[TrainingSequence]:
+    """The sequences of an update, with the weights of fresh and replayed ones."""
+    fresh = replayed.on_policy_weight
+    if fresh is None:
+        return list(sequences)
+    ids = {row.trajectory_id for row in replayed.rows}
+    return [
+        replace(each, weight=each.weight * (1.0 - fresh if each.trajectory_id in ids else fresh))
+        for each in sequences
+    ]
 
 
 def young_policies(store: ArtifactStore, checkpoint: Manifest, max_age: int) -> dict[str, int]:
@@ -136,20 +178,16 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
     rows = [*read_trajectories(files), *replayed.rows]
     old = _too_old(call, rows)
     given = [row for row in rows if row.trajectory_id not in old]
-    sequences = weighed(training_sequences(given, settings.objective), replayed)
     work = Reinforcement(
-        sequences=sequences,
+        sequences=weighed(training_sequences(given, settings.objective), replayed),
         objective=settings.objective,
         update=settings.update,
         seed=call.seed,
         reference=reference_policy(call),
         replay=settings.replay if replayed.begun else None,
     )
-    with open_trainer(call) as trainer:
-        metrics = trainer.reinforce(work, count_steps(call, settings.update.optimizer_steps))
-        counters = {**groups_by_role(given, settings.objective), **dropped_before_training(rows, old)}
-        record = reinforcement_rows(rows, sequences, metrics.records, old)
-        return training_result(call, trainer, metrics, record, counters)
+    counters = {**groups_by_role(given, settings.objective), **dropped_before_training(rows, old)}
+    return reinforce(call, work, rows, counters, old)
 
 
 def _too_old(call: StageCall[UpdateSettings], rows: Sequence[Trajectory]) -> frozenset[str]:

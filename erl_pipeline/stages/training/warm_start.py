@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, SerializeAsAny
@@ -22,13 +22,22 @@ from erl_pipeline.config.policy import (
     PretrainedPolicyConfig,
     WarmStartSteps,
 )
-from erl_pipeline.environments.messages import Message
+from erl_pipeline.environments.demonstrations import WarmStartQuestion
 from erl_pipeline.plan.column import Column
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT, MODEL, WeightsSettings, policy_traits
-from erl_pipeline.stages.tasks.prepare_tasks import digests, located, unchanged_file, without_files
+from erl_pipeline.stages.tasks.prepare_tasks import (
+    digests,
+    located_environment,
+    unchanged_file,
+    without_files,
+)
+from erl_pipeline.stages.training.conversations import (
+    conversation_sequences,
+    read_conversations,
+    write_conversations,
+)
 from erl_pipeline.stages.training.training_stage import TrainingSettings, count_steps, open_trainer
-from erl_pipeline.stages.training.warm_start_examination import examine
 from erl_pipeline.trainers.interface import SupervisedTraining, Trainer
 from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.artifacts.recipe import derive_seed
@@ -40,6 +49,7 @@ if TYPE_CHECKING:
     from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.sources import Sources
     from erl_pipeline.trainers.metrics import FineTuneMetrics
+
 
 CONVERSATIONS, HELD_OUT = "conversations.jsonl", "held_out.jsonl"
 """The conversations that were trained on, and those that were held out, in the format of
@@ -146,13 +156,12 @@ def _messages_slice(config: RunConfig, sources: Sources) -> MessageSettings:
 
 def _on_demonstrations(call: StageCall[DemonstrationSettings]) -> StageResult:
     settings = call.settings.warm_start
-    environment = located(call.settings.environment, call.settings.files, call.locations)
-    plugin = plugins("environments")[environment.type].value
+    plugin, environment = located_environment(call)
     parts = plugin.require_warm_start(environment)
     stream = random.Random(derive_seed(call.seed, "demonstrations"))
     shown = list(islice(parts.demonstrations(stream, settings), settings.steps * settings.batch))
-    _write(call.folder / CONVERSATIONS, shown)
-    sequences = _sequences(call, shown, "demonstration")
+    write_conversations(call.folder / CONVERSATIONS, shown)
+    sequences = conversation_sequences(call.inputs[CHECKPOINT].path(MODEL), shown, "demonstration")
     asked = parts.questions(random.Random(derive_seed(call.seed, "examination")), settings)
     longest = max(len(sequence.response_token_ids) for sequence in sequences)
     with open_trainer(call) as trainer:
@@ -162,8 +171,6 @@ def _on_demonstrations(call: StageCall[DemonstrationSettings]) -> StageResult:
 
 
 def _on_messages(call: StageCall[MessageSettings]) -> StageResult:
-    from erl_pipeline.stages.training.conversations import read_conversations
-
     settings = call.settings.warm_start
     path = unchanged_file(call.locations[settings.file], settings.file, "policy.warm_start.file")
     texts = StorableTexts()
@@ -171,14 +178,14 @@ def _on_messages(call: StageCall[MessageSettings]) -> StageResult:
     numbers = list(range(len(conversations)))
     random.Random(derive_seed(call.seed, "held out")).shuffle(numbers)
     kept = round(settings.held_out * len(numbers))
-    sequences = _sequences(call, conversations, f"{path}, row")
+    sequences = conversation_sequences(call.inputs[CHECKPOINT].path(MODEL), conversations, f"{path}, row")
     aside, trained = sorted(numbers[:kept]), sorted(numbers[kept:])
     if not trained:
         raise InputError(
             f"{path}: all {len(numbers)} conversations are held out; lower policy.warm_start.held_out"
         )
-    _write(call.folder / CONVERSATIONS, (conversations[number] for number in trained))
-    _write(call.folder / HELD_OUT, (conversations[number] for number in aside))
+    write_conversations(call.folder / CONVERSATIONS, (conversations[number] for number in trained))
+    write_conversations(call.folder / HELD_OUT, (conversations[number] for number in aside))
     held_out = [sequences[number] for number in aside]
     with open_trainer(call) as trainer:
         before = _loss(trainer, held_out, settings.microbatch_tokens)
@@ -210,42 +217,6 @@ MESSAGES = Stage(
     code=("trainer",),
     needs="device",
 )
-
-
-def _sequences(
-    call: StageCall[Any], conversations: Sequence[Sequence[Message]], name: str
-) -> list[TrainingSequence]:
-    """Conversations as the policy reads them. The assistant's words are trained, with the end of its turns.
-
-    Raises InputError, which gives its number, for one that does not fit into the policy's context.
-    """
-    from erl_pipeline.episodes.dialogue import ChatTokenizer
-    from erl_pipeline.policies.pretrained import load_tokenizer, read_context_length
-
-    folder = call.inputs[CHECKPOINT].path(MODEL)
-    chat, room = ChatTokenizer(load_tokenizer(folder)), read_context_length(folder)
-    found = []
-    for number, messages in enumerate(conversations, start=1):
-        begin = next(place for place, each in enumerate(messages) if each["role"] == "assistant")
-        prompt = chat.prompt(messages[:begin])
-        response, mask = chat.completion(messages[begin:])
-        if len(prompt) + len(response) > room:
-            raise InputError(
-                f"{name} {number}: it has {len(prompt) + len(response)} tokens, and the model reads at "
-                f"most {room}"
-            )
-        found.append(
-            TrainingSequence(
-                trajectory_id=f"conversation-{number}",
-                role=_NAME,
-                prompt_token_ids=prompt,
-                response_token_ids=tuple(response),
-                response_mask=tuple(mask),
-                behaviour_logprobs=(),
-                advantage=1.0,
-            )
-        )
-    return found
 
 
 def _train(call: StageCall[Any], trainer: Trainer, sequences: Sequence[TrainingSequence]) -> FineTuneMetrics:
@@ -289,7 +260,59 @@ def _result(
     )
 
 
-def _write(path: Path, conversations: Iterable[Sequence[Message]]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for messages in conversations:
-            file.write(json.dumps({"messages": list(messages)}, ensure_ascii=False) + "\n")
+EXAMINATION = "examination.jsonl"
+"""Each question with the policy's answer and its scores."""
+
+_AT_ONCE = 48  # questions that are answered together
+
+
+def examine(
+    call: StageCall[Any], trainer: Trainer, questions: Sequence[WarmStartQuestion], *, most_tokens: int
+) -> dict[str, float]:
+    """The mean of each score; the answers are written into the artifact.
+
+    Args:
+        most_tokens: largest number of tokens in an answer; a longer one is cut off.
+    """
+    from erl_pipeline.engines.embedded.engine import TransformersEngine
+    from erl_pipeline.engines.interface import GenerationRequest
+    from erl_pipeline.episodes.dialogue import ChatTokenizer
+    from erl_pipeline.policies.pretrained import load_policy
+
+    policy = trainer.trained_policy() or load_policy(call.folder / MODEL, dtype=call.settings.weights.dtype)
+    chat = ChatTokenizer(policy.tokenizer)
+    engine = TransformersEngine(policy.model, policy.eos_token_ids, _AT_ONCE, stop=call.resources.stop)
+    call.progress.begin(len(questions), "questions")
+    scores: defaultdict[str, list[float]] = defaultdict(list)
+    with (call.folder / EXAMINATION).open("w", encoding="utf-8") as file:
+        for first in range(0, len(questions), _AT_ONCE):
+            asked = questions[first : first + _AT_ONCE]
+            answers = engine.generate(
+                [
+                    GenerationRequest(
+                        chat.prompt(question.prompt), most_tokens, 0.0, 0, conversation=f"{first + number}"
+                    )
+                    for number, question in enumerate(asked)
+                ]
+            )
+            for question, answer in zip(asked, answers, strict=True):
+                text = chat.text(answer.token_ids)
+                found = question.scores(text)
+                file.write(_line(question, text, found))
+                for name, score in found.items():
+                    scores[name].append(score)
+            call.progress.advance(len(asked), **_means(scores))
+    return _means(scores)
+
+
+def _means(scores: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    return {name: sum(values) / len(values) for name, values in scores.items()}
+
+
+def _line(question: WarmStartQuestion, answer: str, scores: Mapping[str, float]) -> str:
+    return (
+        json.dumps(
+            {"messages": list(question.prompt), "answer": answer, "scores": dict(scores)}, ensure_ascii=False
+        )
+        + "\n"
+    )

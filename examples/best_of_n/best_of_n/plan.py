@@ -8,7 +8,7 @@ from erl_pipeline.plan.plan import RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.stages.names import ROLLOUTS
 from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
-from erl_pipeline.stages.training.fine_tune import plan_fine_tune
+from erl_pipeline.stages.training.distillation import plan_fine_tune
 
 
 def plan_rollouts(planner: Planner, state: RunState, iteration: int) -> str:

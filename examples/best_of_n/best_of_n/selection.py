@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from erl_pipeline.config.base import Settings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
-from erl_pipeline.stages.training.build_distillation import DATASET, count_rows, distilled_row
+from erl_pipeline.stages.training.distillation import DATASET, count_rows, distilled_row
 from storage.tables.scored import scored
 
 if TYPE_CHECKING:

@@ -21,7 +21,12 @@ from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
 from erl_pipeline.runs.on_request import execute_on_request
 from erl_pipeline.stages.rollouts.counts import count_rollouts, replaced_texts
-from erl_pipeline.stages.rollouts.playing import OwnEpisodes, PlaySettings, play_episodes, play_settings
+from erl_pipeline.stages.rollouts.playing import (
+    EpisodeOverride,
+    PlaySettings,
+    play_settings,
+    play_with_checkpoint,
+)
 from erl_pipeline.stages.tasks.prepare_tasks import located
 from realms.tasks import StreamConfig, stream_tasks
 from storage.artifacts.recipe import derive_seed
@@ -148,14 +153,14 @@ def _evaluate(call: StageCall[StreamEvaluationSettings]) -> StageResult:
         met = [each for each in tasks if each.encounter == encounter]
         notes = {each.task.task_id: memory.notes(each) for each in met}
         rules = EncounterRules(prompts, notes)
-        played = play_episodes(
+        played = play_with_checkpoint(
             call,
             play,
             [each.task for each in met],
             range(1),
             iteration=call.index["iteration"],
             run_seed=call.seed,
-            own=OwnEpisodes(partial(play_encounter, rules=rules), limits),
+            own=EpisodeOverride(partial(play_encounter, rules=rules), limits),
         )
         by_task: dict[str, list[Trajectory]] = {}
         for row in played.rows:

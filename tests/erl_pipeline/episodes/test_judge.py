@@ -22,7 +22,7 @@ from erl_pipeline.episodes.play import (
     play_episodes,
 )
 from erl_pipeline.episodes.roles import JUDGE
-from erl_pipeline.stages.training.build_distillation import (
+from erl_pipeline.stages.training.distillation import (
     DistillationSettings,
     DistilledRoles,
     distilled_rows,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from erl_pipeline.evaluation.run_difference import (
+from erl_pipeline.evaluation.iterations import (
     Measurement,
     common_columns,
     common_order,

@@ -11,7 +11,7 @@ import pytest
 from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.plan.stage import Listener
 from erl_pipeline.runs.audit import AuditResult, audit
-from erl_pipeline.stages.training.build_distillation import BUILD_DISTILLATION
+from erl_pipeline.stages.training.distillation import BUILD_DISTILLATION
 from storage.artifacts.manifest import Determinism
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError

@@ -17,7 +17,7 @@ from erl_pipeline.plan.stage import StageCall
 from erl_pipeline.stages.evaluation import evaluate
 from erl_pipeline.stages.names import TRAJECTORIES
 from erl_pipeline.stages.rollouts import generate_rollouts
-from erl_pipeline.stages.rollouts.playing import play_episodes
+from erl_pipeline.stages.rollouts.playing import play_with_checkpoint
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
 from storage.tables.training import TRAINING_RECORD_FILE
@@ -94,13 +94,13 @@ def test_an_attempt_that_did_not_begin_has_a_row_without_tokens(
     def played(*args: Any, **named: Any) -> PlayedEpisodes:
         playing.append(True)
         try:
-            return play_episodes(*args, **named)
+            return play_with_checkpoint(*args, **named)
         finally:
             playing.pop()
 
     playing: list[bool] = []  # Evaluations are not to fail.
     monkeypatch.setattr(GuardedEnvironment, "reset", begun)
-    monkeypatch.setattr(generate_rollouts, "play_episodes", played)
+    monkeypatch.setattr(generate_rollouts, "play_with_checkpoint", played)
     rollouts = {**SMALL["rollouts"], "failed": failed}
     evaluation = {"tasks": 2, "every": 2}
     go(small(method=method, rollouts=rollouts, evaluation=evaluation), tmp_path)
@@ -119,7 +119,7 @@ def test_an_evaluation_leaves_out_the_task_whose_attempt_was_not_scored(
 ) -> None:
     def played(call: StageCall[Any], *args: Any, **named: Any) -> PlayedEpisodes:
         """The greedy attempt at the first task was not scored; the other tasks failed."""
-        found = play_episodes(call, *args, **named)
+        found = play_with_checkpoint(call, *args, **named)
         greedy = named.get("temperature") == 0.0 and named.get("with_memory", True) is False
         first = found.rows[0].task_id
         rows = [
@@ -129,7 +129,7 @@ def test_an_evaluation_leaves_out_the_task_whose_attempt_was_not_scored(
         ]
         return replace(found, rows=rows) if greedy else found
 
-    monkeypatch.setattr(evaluate, "play_episodes", played)
+    monkeypatch.setattr(evaluate, "play_with_checkpoint", played)
     evaluation = {"tasks": 4, "every": 1, "samples_per_task": 1, "whole_episodes": True}
     go(small(iterations=1, evaluation=evaluation), tmp_path / "store")
     for artifact in made(tmp_path / "store", "evaluate"):

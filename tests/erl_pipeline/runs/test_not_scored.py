@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from command_line.episodes.reading import EpisodeFilter, list_episodes
-from erl_pipeline.comparison.training import training_figures
+from erl_pipeline.comparison.runs import training_figures
 from erl_pipeline.config.pipeline import WarningsConfig
 from erl_pipeline.evaluation.history import learning_curve, read_history
 from erl_pipeline.evaluation.memory_effect import memory_effect

@@ -12,7 +12,7 @@ import pytest
 from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.runs import planning
 from erl_pipeline.runs.driver import open_run
-from erl_pipeline.stages.training.build_distillation import BUILD_DISTILLATION
+from erl_pipeline.stages.training.distillation import BUILD_DISTILLATION
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import RunBusy

@@ -17,10 +17,10 @@ from erl_pipeline.episodes.play import PlayedEpisodes
 from erl_pipeline.methods.complementary import extract
 from erl_pipeline.plan.stage import StageCall
 from erl_pipeline.runs.branch import begin_offline
-from erl_pipeline.stages.memory.opened import opened_memory
+from erl_pipeline.stages.memory import opened_memory
 from erl_pipeline.stages.names import MEMORY, TASKS, TRAINING
 from erl_pipeline.stages.rollouts import counts, generate_rollouts
-from erl_pipeline.stages.rollouts.playing import play_episodes
+from erl_pipeline.stages.rollouts.playing import play_with_checkpoint
 from erl_pipeline.stages.tasks.prepare_tasks import read_tasks
 from storage.runs.documents import OfflineOrigin
 from storage.tables.scored import NOT_SCORED
@@ -71,7 +71,7 @@ def trained(name: str, store: Path, patch: pytest.MonkeyPatch, *, unscored: bool
     `unscored`: each shard also has attempts that were not scored, at its own task and at another one. What
     their columns say of reward and success is of every kind.
     """
-    play = play_episodes
+    play = play_with_checkpoint
 
     def played(call: StageCall[Any], *args: Any, **named: Any) -> PlayedEpisodes:
         found = play(call, *args, **named)
@@ -82,7 +82,7 @@ def trained(name: str, store: Path, patch: pytest.MonkeyPatch, *, unscored: bool
             rows += _failed(rows, next(each.task_id for each in reversed(tasks) if each.task_id not in known))
         return replace(found, rows=rows)
 
-    patch.setattr(generate_rollouts, "play_episodes", played)
+    patch.setattr(generate_rollouts, "play_with_checkpoint", played)
     patch.setattr(counts, "ALLOWED_SHARE", 1.0)
     patch.setattr(extract, "read_answer", lambda *_: [ExperienceOperation("add", NOTE)])
     go(configured(name), store)

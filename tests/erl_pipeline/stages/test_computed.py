@@ -13,9 +13,13 @@ import pytest
 from erl_pipeline.config.memory import MemoryConfig
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
-from erl_pipeline.stages.memory.forget_memory import FORGET_MEMORY, ForgetSettings
-from erl_pipeline.stages.memory.index_memory import INDEX_MEMORY, IndexSettings
-from erl_pipeline.stages.memory.opened import opened_memory
+from erl_pipeline.stages.memory import (
+    FORGET_MEMORY,
+    INDEX_MEMORY,
+    ForgetSettings,
+    IndexSettings,
+    opened_memory,
+)
 from erl_pipeline.stages.names import HELD_OUT, TRAINING, TRAJECTORIES
 from erl_pipeline.stages.rollouts.generate_rollouts import GENERATE_ROLLOUTS, ListSettings
 from erl_pipeline.stages.tasks import prepare_tasks
@@ -26,7 +30,7 @@ from erl_pipeline.stages.tasks.prepare_tasks import (
     TaskSettings,
     read_tasks,
 )
-from erl_pipeline.stages.training.build_distillation import (
+from erl_pipeline.stages.training.distillation import (
     BUILD_DISTILLATION,
     DATASET,
     DistillationSettings,

@@ -16,8 +16,7 @@ from erl_pipeline.config.plugins import operational_part
 from erl_pipeline.plan.plan import PlannedStage
 from erl_pipeline.plan.runner import IN_PROCESS, InProcessConfig
 from erl_pipeline.policies.checkpoints import CHECKPOINT, WeightsSettings
-from erl_pipeline.stages.training.build_distillation import DATASET
-from erl_pipeline.stages.training.fine_tune import FINE_TUNE, NEWEST, FineTuneSettings
+from erl_pipeline.stages.training.distillation import DATASET, FINE_TUNE, NEWEST, FineTuneSettings
 from erl_pipeline.trainers.fsdp2 import TRAINER, Fsdp2TrainerConfig
 from flows.ray.runner import RAY
 from flows.ray.settings import RayConfig

@@ -14,7 +14,7 @@ from erl_pipeline.environments.mixture.settings import MixtureConfig
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.sources import environment_sources
 from erl_pipeline.stages.names import TRAINING
-from erl_pipeline.stages.tasks.build_environment_files import (
+from erl_pipeline.stages.tasks.environment_stages import (
     BUILD_ENVIRONMENT_FILES,
     BUILT_FILES,
     BuiltFilesSettings,

@@ -20,9 +20,9 @@ from erl_pipeline.methods.complementary.credit import (
     requests_by_id,
     retrieval_entropy,
 )
+from erl_pipeline.methods.complementary.extractor import batch_advantages
 from erl_pipeline.methods.complementary.settings import CALLS, CREDIT, CREDITS_FILE, MERGED
 from erl_pipeline.methods.complementary.tables import CREDITS
-from erl_pipeline.methods.complementary.train_extractor import batch_advantages
 from erl_pipeline.stages.names import TRAJECTORIES
 from erl_pipeline.stages.training.update_policy import training_sequences
 from storage.tables.parquet import write_rows

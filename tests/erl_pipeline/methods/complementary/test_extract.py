@@ -7,7 +7,7 @@ import json
 from erl_pipeline.environments.frozen_lake.tiny import CompactExtraction
 from erl_pipeline.environments.prompt_format import ExperienceOperation
 from erl_pipeline.methods.complementary.extract import call_row, read_answer, requests_of
-from erl_pipeline.methods.complementary.index import replaced_entries, written_entries
+from erl_pipeline.methods.complementary.memory import replaced_entries, written_entries
 from erl_pipeline.methods.complementary.prompts import ExperiencePrompts, ExperienceTemplates
 from storage.tables.trajectories import Trajectory
 from storage.texts import StorableTexts

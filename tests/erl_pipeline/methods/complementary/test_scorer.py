@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from erl_pipeline.methods.complementary.score import weighted_sequences
-from erl_pipeline.methods.complementary.scorer import WeightScorer, drawn_by_weight, improved, scorer_loss
+from erl_pipeline.methods.complementary.scorer import WeightScorer, improved, scorer_loss
+from erl_pipeline.methods.complementary.tables import drawn_by_weight
 from erl_pipeline.trainers.sequences import trajectory_sequence
 from tests.erl_pipeline.methods.complementary.rows import attempt
 

@@ -63,7 +63,7 @@ def test_the_failed_attempt_is_shown_where_it_is_asked_for_or_nothing_else_is(
 def cold_start_retries(**changes: object) -> float | None:
     """The share of retries with which the cold start of a run's tiny policy is made."""
     from erl_pipeline.plan.sources import Sources
-    from erl_pipeline.stages.training.bootstrap import COLD_START
+    from erl_pipeline.stages.training.first_checkpoint import COLD_START
 
     assert COLD_START.slice is not None
     sources = Sources(code={})

@@ -14,14 +14,9 @@ import torch
 from transformers import MistralConfig, MistralForCausalLM, PreTrainedModel
 
 from erl_pipeline.environments.interface import Task
-from erl_pipeline.methods.exgrpo.candidates import (
-    Candidate,
-    mean_entropies,
-    pick_one,
-    require_trainable,
-    usable_members,
-    with_trainer_logprobs,
-)
+from erl_pipeline.methods.exgrpo.draw import usable_members
+from erl_pipeline.methods.exgrpo.experience import Candidate, require_trainable, with_trainer_logprobs
+from erl_pipeline.methods.exgrpo.select_replay import mean_entropies, pick_one
 from erl_pipeline.methods.exgrpo.settings import Entropy
 from erl_pipeline.trainers.interface import Trainer
 from erl_pipeline.trainers.local.forward import ready_for_training

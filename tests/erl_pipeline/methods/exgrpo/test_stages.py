@@ -16,8 +16,7 @@ import torch
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.interface import Task
-from erl_pipeline.methods.exgrpo.candidates import SELECTION_FILE
-from erl_pipeline.methods.exgrpo.draw import draw_replay
+from erl_pipeline.methods.exgrpo.draw import SELECTION_FILE, draw_replay
 from erl_pipeline.methods.exgrpo.experience import GROUPS_FILE, MEMBERS_FILE, Experience, read_experience
 from erl_pipeline.methods.exgrpo.index_experience import INDEX_EXPERIENCE, ExperienceIndexSettings
 from erl_pipeline.methods.exgrpo.select_replay import SELECT_REPLAY, ReplaySelectSettings
@@ -26,7 +25,7 @@ from erl_pipeline.policies.checkpoints import LoadedPolicies, WeightsSettings
 from erl_pipeline.stages.names import HELD_OUT, TRAINING
 from erl_pipeline.stages.tasks.draw_tasks import SAMPLES_FILE, draw_tasks, planned_samples
 from erl_pipeline.stages.tasks.prepare_tasks import task_line
-from erl_pipeline.stages.training.replayed_rows import REPLAYED_FILE, read_replayed
+from erl_pipeline.stages.training.update_policy import REPLAYED_FILE, read_replayed
 from storage.artifacts.artifact import Artifact
 from storage.errors import InputError
 from storage.tables.trajectories import Trajectory, read_trajectories
@@ -75,7 +74,7 @@ def indexed(
     if before is not None:
         inputs["experience"] = before
     settings = ExperienceIndexSettings(
-        **{"sampler": "exgrpo", "start_success": 0.35, "keep_duplicates": False, "tiers": None, **changes}
+        **{"sampler": "exgrpo", "start_success": 0.35, "tiers": None, **changes}
     )
     return bench.compute(INDEX_EXPERIENCE, settings, inputs, iteration=iteration)
 
@@ -133,7 +132,7 @@ def test_what_was_not_scored_lowers_no_bucket_and_retires_no_task(bench: Bench) 
         *unscored(group("t2", "++--"), 2, 3),
         *unscored(group("t3", "----"), 0, 1, 2, 3),
     ]
-    settings = ExperienceIndexSettings(sampler="exgrpo", start_success=0.6, keep_duplicates=False, tiers=None)
+    settings = ExperienceIndexSettings(sampler="exgrpo", start_success=0.6, tiers=None)
     # 5 of 8 succeeded; with those that were not scored it would be 5 of 16.
     made = bench.compute(INDEX_EXPERIENCE, settings, {"rollouts": bench.rollouts(rows)}, iteration=1)
     assert made.manifest.counters["begun"] == 1
@@ -276,9 +275,7 @@ def test_a_stored_attempt_at_a_held_out_task_is_refused(bench: Bench, held_out: 
 
 def test_rows_of_another_tokenizer_are_refused(bench: Bench) -> None:
     rows = [replace(row, tokenizer_digest="theirs") for row in group("t0", "+-")]
-    settings = ExperienceIndexSettings(
-        sampler="exgrpo", start_success=0.35, keep_duplicates=False, tiers=None
-    )
+    settings = ExperienceIndexSettings(sampler="exgrpo", start_success=0.35, tiers=None)
     experience = bench.compute(INDEX_EXPERIENCE, settings, {"rollouts": bench.rollouts(rows)}, iteration=1)
     with pytest.raises(InputError, match="trajectory t0-1-0 was tokenized by theirs"):
         selected(bench, experience)

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from erl_pipeline.methods.exgrpo.collect import qualities, quality, tiers_of
 from erl_pipeline.methods.exgrpo.draw import draw_from_tiers, on_policy_weight, whole_shares
+from erl_pipeline.methods.exgrpo.experience import qualities, quality, tiers_of
 from erl_pipeline.methods.exgrpo.settings import TierSettings
 
 SETTINGS = TierSettings()

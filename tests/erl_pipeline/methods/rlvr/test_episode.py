@@ -2,8 +2,7 @@ from collections.abc import Sequence
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.episodes.play import BatchSampling, EpisodeSetup, play_episodes
-from erl_pipeline.methods.rlvr import METHOD
-from erl_pipeline.methods.rlvr.settings import RlvrEpisodeSettings
+from erl_pipeline.methods.rlvr import METHOD, RlvrEpisodeSettings
 from tests.erl_pipeline.episodes.script import COMPACT, PROVENANCE, SETTINGS, TASK, limits, says, setup
 
 

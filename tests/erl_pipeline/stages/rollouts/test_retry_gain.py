@@ -3,7 +3,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from erl_pipeline.stages.rollouts.retry_gain import gain_metrics, retry_gains
+from erl_pipeline.stages.rollouts.counts import gain_metrics, retry_gains
 
 
 def episode(task: str, number: int, first: bool, retry: bool | None = None) -> list[dict[str, object]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.config.objective import ObjectiveConfig
-from erl_pipeline.stages.training.training_record import reinforcement_rows
+from erl_pipeline.stages.training.training_stage import reinforcement_rows
 from erl_pipeline.stages.training.update_policy import (
     dropped_before_training,
     groups_by_role,

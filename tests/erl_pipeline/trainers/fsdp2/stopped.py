@@ -7,8 +7,7 @@ from pathlib import Path
 
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig
 from erl_pipeline.policies.checkpoints import CHECKPOINT, WeightsSettings
-from erl_pipeline.stages.training.build_distillation import DATASET
-from erl_pipeline.stages.training.fine_tune import FINE_TUNE, NEWEST, FineTuneSettings
+from erl_pipeline.stages.training.distillation import DATASET, FINE_TUNE, NEWEST, FineTuneSettings
 from erl_pipeline.trainers.fsdp2 import Fsdp2TrainerConfig
 from storage.tables.training import SftRow, write_sft_rows
 from tests.erl_pipeline.stages.calls import Bench

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from erl_pipeline.stages.training.build_distillation import (
+from erl_pipeline.stages.training.distillation import (
     DistillationSettings,
     DistilledRoles,
     count_rows,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from erl_pipeline.comparison.training import shown_columns, thirds
+from erl_pipeline.comparison.runs import shown_columns, thirds
 from erl_pipeline.plan.column import Column
 from tests.stage_records import stage_record
 

@@ -1,5 +1,5 @@
-"""The stage that adds an iteration's successful reflections to the memory, and credits the entries that were
-seen."""
+"""The reflection memory: the stage that adds an iteration's successful reflections and credits the entries
+that were seen, and the one that removes what somebody asked to have forgotten."""
 
 from __future__ import annotations
 
@@ -10,13 +10,29 @@ from typing import TYPE_CHECKING
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.memory import KeepSettings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.memory.opened import opened_memory
-from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
+from erl_pipeline.stages.names import MEMORY, ROLLOUTS, trajectory_files
+from storage.memory.versions import FORGET_STAGE, FORGET_VERSION, REQUEST_INPUT
 from storage.tables.scored import is_scored, scored
 
 if TYPE_CHECKING:
+    from erl_pipeline.plan.planner import Planner
+    from erl_pipeline.plan.stage import Resources
     from storage.memory.entries import MemoryEntry
+    from storage.memory.view import ReflectionMemory
     from storage.tables.trajectories import Trajectory
+
+
+def opened_memory(resources: Resources, embedding_model: str) -> ReflectionMemory:
+    """The memory of the run; its versions are searched and written through this object."""
+
+    def open_memory() -> ReflectionMemory:
+        from erl_pipeline.policies.embedding import SentenceEmbedder
+        from storage.memory.view import ReflectionMemory
+
+        store = resources.store
+        return ReflectionMemory(store.uri, resources.settings.run, store, SentenceEmbedder(embedding_model))
+
+    return resources.keep(f"memory {embedding_model}", open_memory)
 
 
 class IndexSettings(Settings):
@@ -29,7 +45,7 @@ class IndexSettings(Settings):
     """Role of the attempt whose opening is the situation of an entry."""
 
 
-def _compute(call: StageCall[IndexSettings]) -> StageResult:
+def _index(call: StageCall[IndexSettings]) -> StageResult:
     """Write how the memory changes. A text whose next attempt succeeded becomes an entry; one that the memory
     has gives its entry more support. Entries that were seen are updated with the gain of the episodes that
     saw them. A full memory evicts.
@@ -70,7 +86,7 @@ INDEX_MEMORY = Stage(
     version=7,
     output="memory",
     settings=IndexSettings,
-    compute=_compute,
+    compute=_index,
 )
 
 
@@ -105,3 +121,45 @@ def new_entries(
             memory_version=memory_version,
             environment=row.environment,
         )
+
+
+class ForgetSettings(Settings):
+    """Nothing: what is forgotten is in the request, which is an input."""
+
+
+def _forget(call: StageCall[ForgetSettings]) -> StageResult:
+    """Write the memory version without the entry that the request names."""
+    from storage.memory.chain import OPERATIONS_FILE
+    from storage.memory.forgetting import write_forgotten
+
+    parent = call.inputs[MEMORY].manifest.artifact_id
+    request = call.inputs[REQUEST_INPUT].manifest
+    removed = write_forgotten(call.resources.store, call.folder, parent, request, call.artifact_id)
+    return StageResult(
+        counters={"entries_forgotten": removed},
+        rows={OPERATIONS_FILE: removed},
+        memory_version=call.artifact_id,
+    )
+
+
+def plan_forgetting(planner: Planner, version: str, iteration: int) -> str:
+    """Plan the removal of what was asked to be forgotten after an iteration; returns the id of the version
+    after it."""
+    for number, request in enumerate(planner.requests.get(iteration, ())):
+        inputs = {MEMORY: version, REQUEST_INPUT: request}
+        version = planner.add(
+            FORGET_MEMORY, inputs, iteration=iteration, settings=_NOTHING, key=f"{number:04d}"
+        )
+    return version
+
+
+_NOTHING = ForgetSettings()
+
+FORGET_MEMORY = Stage(
+    name=FORGET_STAGE,
+    version=FORGET_VERSION,
+    output="memory",
+    settings=ForgetSettings,
+    compute=_forget,
+    part_of=INDEX_MEMORY.name,
+)

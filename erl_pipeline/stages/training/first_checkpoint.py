@@ -1,25 +1,54 @@
-"""The stages that make the first checkpoint: a cold start of the tiny policy, or the copy of a pretrained
-one."""
+"""The first checkpoint of a run, by kind of policy: a cold start of the tiny policy, or the copy of a
+pretrained one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from pydantic import Field, SerializeAsAny
 
 from erl_pipeline.config.base import PluginSettings, Settings
-from erl_pipeline.config.plugins import plugins
-from erl_pipeline.config.policy import PretrainedPolicyConfig, TinyPolicyConfig
+from erl_pipeline.config.plugins import NO_BYTES, plugins
+from erl_pipeline.config.policy import DemonstrationsWarmStart, PretrainedPolicyConfig, TinyPolicyConfig
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.policies.checkpoints import MODEL
-from erl_pipeline.stages.determinism import training_determinism
-from erl_pipeline.stages.tasks.prepare_tasks import digests, located, without_files
+from erl_pipeline.policies.checkpoints import MODEL, PolicyTraits
+from erl_pipeline.stages.tasks.prepare_tasks import digests, located_environment, without_files
+from erl_pipeline.stages.training.warm_start import plan_warm_start, warm_start_stage
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.demonstrations import TinyParts
     from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.sources import Sources
+
+
+SettingsT = TypeVar("SettingsT", bound=PluginSettings)
+
+
+def _possible(_config: RunConfig) -> None:
+    """The check of a kind that goes with every environment and method."""
+
+
+@dataclass(frozen=True)
+class PolicyKind(Generic[SettingsT]):
+    """What an entry point of `erl_pipeline.policies` names.
+
+    The module that holds it imports heavy packages only within functions: it is imported in every process.
+    """
+
+    settings: type[SettingsT]
+    """Has a field `type: Literal["..."]`, by which a configuration chooses the kind."""
+    traits: Callable[[SettingsT], PolicyTraits]
+    plan_first: Callable[[Planner], str] = field(metadata=NO_BYTES)
+    """Plans the stages that make the run's first checkpoint; returns its id."""
+    first_stage: Callable[[SettingsT], Stage[Any]] = field(metadata=NO_BYTES)
+    """The last of these stages."""
+    require_possible: Callable[[RunConfig], None] = field(default=_possible, metadata=NO_BYTES)
+    """Raises ValueError, which names them, for settings of a run that do not go with the kind."""
+    packages: tuple[str, ...] = field(default=(), metadata=NO_BYTES)
+    """Further packages whose code decides what the first checkpoint is; its own always counts."""
 
 
 _RETRIES = 0.5  # share of failures after which a retry is demonstrated, where the method has such prompts
@@ -69,14 +98,13 @@ def plan_cold_start(planner: Planner) -> str:
 
 
 def _cold_start(call: StageCall[ColdStartSettings]) -> StageResult:
-    environment = located(call.settings.environment, call.settings.files, call.locations)
-    plugin = plugins("environments")[environment.type].value
-    return cold_start_with(call, plugin.tiny.parts(environment))
+    plugin, environment = located_environment(call)
+    return cold_start_with(call, plugin.tiny.require(environment))
 
 
 def cold_start_with(call: StageCall[ColdStartSettings], parts: TinyParts) -> StageResult:
     """Train a tiny model on an environment's demonstrations; write its checkpoint."""
-    from erl_pipeline.policies.hardware import training_device
+    from erl_pipeline.policies.hardware import adds_in_fixed_order, training_device
     from erl_pipeline.policies.tiny.cold_start import cold_start
 
     settings = call.settings
@@ -106,9 +134,8 @@ def cold_start_with(call: StageCall[ColdStartSettings], parts: TinyParts) -> Sta
                 f"policy.cold_start.gate: {gate:g}; {each.otherwise}. Raise policy.cold_start.most_steps, or "
                 "choose another policy.cold_start.seed"
             )
-    return StageResult(
-        counters=counters, metrics=metrics, determinism=training_determinism(training_device())
-    )
+    same = adds_in_fixed_order(training_device())
+    return StageResult(counters=counters, metrics=metrics, determinism="bytes" if same else "approximate")
 
 
 def _pretrained_slice(config: RunConfig, sources: Sources) -> PretrainedSettings:
@@ -145,3 +172,67 @@ COPY_PRETRAINED = Stage(
     slice=_pretrained_slice,
 )
 """The policy is copied into the store, so that the run does not depend on a folder that may change."""
+
+
+def _tiny_traits(policy: TinyPolicyConfig) -> PolicyTraits:
+    # 12 h^2 weights and 13 h biases and norms in each block of a GPT-2.
+    parameters = policy.layers * (12 * policy.hidden_size**2 + 13 * policy.hidden_size)
+    return PolicyTraits(own_words=True, parameters=parameters)
+
+
+def _require_tiny(config: RunConfig) -> None:
+    assert isinstance(config.policy, TinyPolicyConfig)
+    environment = plugins("environments")[config.environment.type].value
+    parts = environment.tiny.require(config.environment)
+    method = plugins("methods")[config.method.type].value
+    if not method.shows_failed_attempts(config.method):
+        return
+    # Its prompts must be in the cold start.
+    told = "attempts that are shown how another failed (method.show_failed_attempt, method.reflection: off)"
+    if not parts.retry_tokens:
+        raise ValueError(
+            f"environment: {config.environment.type} has no demonstrations of {told}; with policy.type: tiny "
+            "switch them off (method.show_failed_attempt: off)"
+        )
+    if config.policy.cold_start.retries == 0.0:
+        raise ValueError(
+            f"policy.cold_start.retries: 0.0 leaves out {told}; allowed is more than 0.0, or null for a "
+            "sufficient share"
+        )
+
+
+def _pretrained_traits(policy: PretrainedPolicyConfig) -> PolicyTraits:
+    return PolicyTraits(
+        model=policy.model, dtype=policy.dtype, lora=policy.lora, warm_start=policy.warm_start
+    )
+
+
+def _plan_pretrained(planner: Planner) -> str:
+    return plan_warm_start(planner, planner.add(COPY_PRETRAINED, {}, iteration=None))
+
+
+def _pretrained_stage(policy: PretrainedPolicyConfig) -> Stage[Any]:
+    return COPY_PRETRAINED if policy.warm_start is None else warm_start_stage(policy.warm_start)
+
+
+def _require_pretrained(config: RunConfig) -> None:
+    assert isinstance(config.policy, PretrainedPolicyConfig)
+    if isinstance(config.policy.warm_start, DemonstrationsWarmStart):
+        environment = plugins("environments")[config.environment.type].value
+        environment.require_warm_start(config.environment)
+
+
+TINY = PolicyKind(
+    settings=TinyPolicyConfig,
+    traits=_tiny_traits,
+    plan_first=plan_cold_start,
+    first_stage=lambda _policy: COLD_START,
+    require_possible=_require_tiny,
+)
+PRETRAINED = PolicyKind(
+    settings=PretrainedPolicyConfig,
+    traits=_pretrained_traits,
+    plan_first=_plan_pretrained,
+    first_stage=_pretrained_stage,
+    require_possible=_require_pretrained,
+)

@@ -1,4 +1,5 @@
-"""The stage that builds what an environment reads while it is played, such as a search index."""
+"""The stages of an environment itself: what it reads while it is played, such as a search index, and its
+examination, whose artifact stands alone."""
 
 from __future__ import annotations
 
@@ -12,9 +13,11 @@ from pydantic import SerializeAsAny
 from erl_pipeline.config.base import PluginSettings, Settings, with_settings
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.interface import EnvironmentPlugin
+from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.stage import Resources, Stage, StageCall, StageResult
-from erl_pipeline.stages.tasks.prepare_tasks import located
+from erl_pipeline.stages.tasks.prepare_tasks import PREPARE_TASKS, TaskSettings, located_environment
 from storage.artifacts.artifact import Artifact
+from storage.artifacts.recipe import derive_seed
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.sources import Sources
     from storage.memory.entries import Embedder
+
 
 BUILT_FILES = "built_files"
 """Name of the input of a task set that holds the files with which its tasks are opened."""
@@ -97,12 +101,12 @@ def _slice(config: RunConfig, sources: Sources) -> BuiltFilesSettings:
 
 
 def _build(call: StageCall[BuiltFilesSettings]) -> StageResult:
-    settings = call.settings
-    environment = located(settings.environment, settings.files, call.locations)
-    plugin = plugins("environments")[environment.type].value
+    plugin, environment = located_environment(call)
+    built = plugin.dependencies.built_files
+    assert built is not None
     folder = call.folder / _FOLDER
     folder.mkdir()
-    counters = plugin.dependencies.built_files.build(environment, folder, _passage_embedder)
+    counters = built.build(environment, folder, _passage_embedder)
     # An index may name its files as it likes; the environment must keep its results the same.
     return StageResult(counters=dict(counters), determinism="approximate")
 
@@ -129,4 +133,81 @@ BUILD_ENVIRONMENT_FILES = Stage(
     slice=_slice,
     code=("environment",),
     needs="device",
+)
+
+
+QUALIFICATION = "qualification.json"
+
+
+class QualificationSettings(TaskSettings):
+    """What an examination depends on; `held_out` is the number of held-out tasks in evaluations."""
+
+    tasks: int
+    """Tasks that are attempted."""
+    answers: int
+    """Hostile answers, over all tasks together."""
+    step_seconds: float
+    """Deadline of each call of the environment, in seconds."""
+
+
+def plan_qualification(planner: Planner, tasks: int, answers: int) -> str:
+    """Plan the examination of a configuration's environment, with the configuration's seed."""
+    base = planner.settings(PREPARE_TASKS)
+    settings = QualificationSettings(
+        environment=base.environment,
+        files=base.files,
+        held_out=base.held_out,
+        seed=base.seed,
+        tasks=tasks,
+        answers=answers,
+        step_seconds=planner.config.rollouts.step_seconds,
+    )
+    seed = derive_seed(base.seed, QUALIFY_ENVIRONMENT.name)
+    inputs = built_inputs(planner)
+    return planner.add(QUALIFY_ENVIRONMENT, inputs, iteration=None, settings=settings, seed=seed)
+
+
+def _qualify(call: StageCall[QualificationSettings]) -> StageResult:
+    # Imported here, because both read the configuration, which imports this module through the methods.
+    from erl_pipeline.qualification.examination import examine
+    from erl_pipeline.qualification.served_environment import EnvironmentSpec
+
+    settings = call.settings
+    plugin, environment = located_environment(call)
+    call.progress.begin(settings.tasks + settings.answers, "tasks and answers")
+    found = examine(
+        EnvironmentSpec(
+            type=environment.type,
+            settings=environment.model_dump(mode="json"),
+            seed=settings.seed,
+            held_out=settings.held_out,
+            step_seconds=settings.step_seconds,
+            built=str(built_folder(call.inputs) or ""),
+        ),
+        settings.tasks,
+        settings.answers,
+        advance=call.progress.advance,
+        stopped=call.progress.raise_if_stopped,
+    )
+    (call.folder / QUALIFICATION).write_text(found.qualification.document(), encoding="utf-8")
+    checks = found.qualification.checks
+    return StageResult(
+        counters={
+            "tasks": found.tasks,
+            "hostile_answers": found.answers,
+            "checks_passed": sum(check.verdict == "passed" for check in checks),
+            "checks_failed": sum(check.verdict == "failed" for check in checks),
+        },
+        metrics={"mean_call_seconds": found.mean_seconds, "slowest_call_seconds": found.slowest_seconds},
+        determinism="bytes" if plugin.timing_of(environment) == "instant" else "approximate",
+    )
+
+
+QUALIFY_ENVIRONMENT = Stage(
+    name="qualify_environment",
+    version=2,
+    output="qualification",
+    settings=QualificationSettings,
+    compute=_qualify,
+    code=("environment", "examination"),
 )

@@ -1,24 +1,32 @@
-"""The stage in which the extractor merges what the memory holds; one version, one commit."""
+"""The stages that write the memory: one puts in what the extractor wrote, one has the extractor merge what is
+there. Each writes one version, in one commit."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
+from erl_pipeline.config.base import Settings
 from erl_pipeline.config.memory import KeepSettings
-from erl_pipeline.methods.complementary.asking import (
+from erl_pipeline.methods.complementary.extractor import (
     AskingSettings,
     Extractor,
     ExtractorPrompt,
-    Origin,
     asking_settings,
     experience_format,
 )
-from erl_pipeline.methods.complementary.settings import MERGE, ComplementaryConfig, keep_settings
+from erl_pipeline.methods.complementary.settings import (
+    CALLS,
+    CALLS_FILE,
+    MERGE,
+    ComplementaryConfig,
+    keep_settings,
+)
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.memory.opened import opened_memory
-from erl_pipeline.stages.names import MEMORY, TRAJECTORIES
+from erl_pipeline.stages.memory import INDEX_MEMORY, opened_memory
+from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TRAJECTORIES, trajectory_files
 from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS
 from storage.artifacts.recipe import derive_seed
 
@@ -28,6 +36,111 @@ if TYPE_CHECKING:
     from storage.memory.entries import MemoryEntry
     from storage.memory.view import MemoryView
     from storage.tables.trajectories import Trajectory
+
+
+KIND = "experience"
+"""Kind of the entries."""
+
+BY_UPDATE = "by an update"
+
+
+class IndexExperienceSettings(Settings):
+    """What the memory keeps, and by which text its entries are found."""
+
+    keep: KeepSettings
+    key: Literal["text", "situation"]
+
+
+def read_calls(path: Path) -> list[dict[str, Any]]:
+    """The rows of a table of calls."""
+    from erl_pipeline.methods.complementary.tables import EXTRACTOR_CALLS
+    from storage.tables.parquet import read_rows
+
+    return list(read_rows([path], EXTRACTOR_CALLS))
+
+
+def written_entries(
+    calls: Sequence[Mapping[str, Any]], key: str, iteration: int, memory_version: str
+) -> Iterator[MemoryEntry]:
+    """An entry for each text, in order. An update is a new entry, and its parents are the entries that it
+    replaces. Entries that were only in the episode's prompt are not parents."""
+    from storage.memory.entries import MemoryEntry
+
+    for call in calls:
+        for operation, text, replaced, entry_id in zip(
+            call["operations"],
+            call["texts"],
+            call["replaced_entry_ids"],
+            call["produced_entry_ids"],
+            strict=True,
+        ):
+            if not entry_id:
+                continue
+            yield MemoryEntry(
+                entry_id=entry_id,
+                kind=KIND,
+                text=text,
+                task_type=call["task_type"],
+                task_text=call["situation"],
+                feedback=call["feedback"],
+                key_text=text if key == "text" else call["situation"],
+                source_trajectory_id=call["request_id"],
+                iteration=iteration,
+                last_iteration=iteration,
+                policy_version=call["extractor_version"],
+                parent_entry_ids=tuple(replaced),
+                memory_version=memory_version,
+                environment=call["environment"],
+                operation=operation,
+            )
+
+
+def replaced_entries(calls: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Ids of the entries that updates replace, each with how it left."""
+    return {
+        entry_id: BY_UPDATE
+        for call in calls
+        for replaced in call["replaced_entry_ids"]
+        for entry_id in replaced
+    }
+
+
+def _index(call: StageCall[IndexExperienceSettings]) -> StageResult:
+    """Write how the memory changes. A new text becomes an entry; one that the memory has gives its entry more
+    support. Updates replace their parents, entries that were shown get evidence from the attempts that saw
+    them, and a full memory evicts."""
+    from storage.memory.changes import MemoryLimits, plan_change, write_change
+    from storage.memory.credit import evidence, memory_searches
+    from storage.memory.versions import EMPTY_MEMORY
+
+    settings, version = call.settings, call.artifact_id
+    keep, iteration = settings.keep, call.index["iteration"]
+    memory = opened_memory(call.resources, keep.embedding_model)
+    parent = call.inputs.get(MEMORY)
+    calls = read_calls(call.inputs[CALLS].path(CALLS_FILE))
+    files = trajectory_files(call.inputs[ROLLOUTS], call.resources.store)
+    change = plan_change(
+        memory.at(EMPTY_MEMORY if parent is None else parent.manifest.artifact_id),
+        list(written_entries(calls, settings.key, iteration, version)),
+        evidence(memory_searches(files)),
+        MemoryLimits(keep.merge_similarity, keep.max_entries, keep.evict or "oldest"),
+        memory.embedder,
+        iteration=iteration,
+        version=version,
+        replaced=replaced_entries(calls),
+    )
+    rows = write_change(call.folder, change, memory.embedder)
+    return StageResult(counters=change.counters, rows=rows, memory_version=version)
+
+
+INDEX_EXPERIENCE = Stage(
+    name=INDEX_MEMORY.name,
+    version=4,
+    output="memory",
+    settings=IndexExperienceSettings,
+    compute=_index,
+    code=("method",),
+)
 
 
 MERGED_AWAY = "in a merge"
@@ -137,14 +250,14 @@ def _slice(config: RunConfig, _sources: Sources) -> MergeSettings:
     assert crl is not None
     asking = asking_settings(config, crl.extractor.max_merge_tokens)
     return MergeSettings(
-        **{name: getattr(asking, name) for name in AskingSettings.model_fields},
+        **dict(asking),
         keep=keep_settings(crl),
         key=crl.key,
         chunk=crl.merge_chunk,
     )
 
 
-def _compute(call: StageCall[MergeSettings]) -> StageResult:
+def _merge(call: StageCall[MergeSettings]) -> StageResult:
     """Merge the entries of each task type. All task types advance in lockstep, so that their requests are
     answered together."""
     from storage.memory.changes import MemoryLimits, plan_change, write_change
@@ -155,7 +268,7 @@ def _compute(call: StageCall[MergeSettings]) -> StageResult:
     view = memory.at(call.inputs[MEMORY].manifest.artifact_id)
     scopes = _scopes(view, settings.chunk)
     extractor = Extractor(call, settings)
-    rows = _merge(call, extractor, scopes)
+    rows = _ask(call, extractor, scopes)
     change = plan_change(
         view,
         [
@@ -201,52 +314,44 @@ def _scopes(view: MemoryView, chunk: int) -> dict[str, Scope]:
     return scopes
 
 
-def _merge(
-    call: StageCall[MergeSettings], extractor: Extractor, scopes: dict[str, Scope]
-) -> list[Trajectory]:
-    """Ask until all scopes are merged; returns the answers as sequences to train on."""
+def _ask(call: StageCall[MergeSettings], extractor: Extractor, scopes: dict[str, Scope]) -> list[Trajectory]:
+    """Ask until all scopes are merged; returns the answers as sequences to train on. An answer belongs to no
+    task; its task id names the task type."""
     from storage.tables.trajectories import trajectory_id
 
-    prompts = experience_format(call.settings)
+    prompts, iteration = experience_format(call.settings), call.index["iteration"]
     chunks = [-(-len(scope.entries) // scope.chunk) for scope in scopes.values()]
     call.progress.begin(sum(chunks), "chunks")
     rows: list[Trajectory] = []
     for number in range(max(chunks, default=0)):
         call.progress.raise_if_stopped()
-        asked = [(task_type, scope) for task_type, scope in scopes.items() if scope.shown]
-        questions = [
-            ExtractorPrompt(
-                trajectory_id(call.artifact_id, task_type, number, MERGE, 0),
-                prompts.merging([item.text for item in scope.shown]),
-                derive_seed(call.seed, call.index["iteration"], task_type, number, MERGE),
+        open_scopes = {task_type: scope for task_type, scope in scopes.items() if scope.shown}
+        asked = []
+        for task_type, scope in open_scopes.items():
+            request_id = trajectory_id(call.artifact_id, task_type, number, MERGE, 0)
+            asked.append(
+                ExtractorPrompt(
+                    request_id=request_id,
+                    messages=prompts.merging([item.text for item in scope.shown]),
+                    seed=derive_seed(call.seed, iteration, task_type, number, MERGE),
+                    role=MERGE,
+                    episode_id=request_id,
+                    parent_trajectory_id=None,
+                    iteration=iteration,
+                    task_id=f"{MERGE}/{task_type}",
+                    task_type=task_type,
+                    environment=scope.entries[0].environment or "",
+                    sample_index=number,
+                )
             )
-            for task_type, scope in asked
-        ]
-        for (task_type, scope), question, answer in zip(
-            asked, questions, extractor.ask(questions), strict=True
-        ):
+        for scope, prompt, answer in zip(open_scopes.values(), asked, extractor.ask(asked), strict=True):
             texts = None if answer is None else prompts.read_merging(answer.text)
             texts = None if texts is None else [extractor.texts.text(text) for text in texts]
-            scope.answer(texts, question.request_id)
+            scope.answer(texts, prompt.request_id)
             if answer is not None:
-                origin = _origin(scope, task_type, call.index["iteration"], number, question)
-                rows.append(extractor.trajectory(origin, question, answer, texts))
+                rows.append(extractor.trajectory(prompt, answer, texts))
         call.progress.advance(len(asked))
     return rows
-
-
-def _origin(scope: Scope, task_type: str, iteration: int, number: int, question: ExtractorPrompt) -> Origin:
-    """An answer belongs to no task; its task id names the task type."""
-    return Origin(
-        episode_id=question.request_id,
-        parent_trajectory_id=None,
-        iteration=iteration,
-        task_id=f"{MERGE}/{task_type}",
-        task_type=task_type,
-        environment=scope.entries[0].environment or "",
-        role=MERGE,
-        sample_index=number,
-    )
 
 
 MERGE_EXPERIENCE = Stage(
@@ -254,7 +359,7 @@ MERGE_EXPERIENCE = Stage(
     version=3,
     output="memory",
     settings=MergeSettings,
-    compute=_compute,
+    compute=_merge,
     slice=_slice,
     code=("environment", "method", "engine"),
     needs="device",

@@ -1,5 +1,5 @@
 from erl_pipeline.config.memory import MemoryConfig
-from erl_pipeline.stages.memory.index_memory import IndexSettings, new_entries
+from erl_pipeline.stages.memory import IndexSettings, new_entries
 from tests.erl_pipeline.episodes.script import play
 
 SETTINGS = IndexSettings(

@@ -15,7 +15,7 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.policies.tiny import cold_start
 from erl_pipeline.stages.tasks.prepare_tasks import located
-from erl_pipeline.stages.training.bootstrap import COLD_START, ColdStartSettings, cold_start_with
+from erl_pipeline.stages.training.first_checkpoint import COLD_START, ColdStartSettings, cold_start_with
 from erl_pipeline.stages.training.warm_start import DEMONSTRATIONS
 from tests.erl_pipeline.runs.small_runs import SMALL, small
 

@@ -16,7 +16,7 @@ from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
 from erl_pipeline.environments.interface import Dependencies, EnvironmentPlugin, Transition
 from erl_pipeline.environments.messages import AssistantTurn
 from erl_pipeline.stages.names import TRAINING
-from erl_pipeline.stages.tasks.build_environment_files import (
+from erl_pipeline.stages.tasks.environment_stages import (
     BUILD_ENVIRONMENT_FILES,
     BUILT_FILES,
     BuiltFilesSettings,

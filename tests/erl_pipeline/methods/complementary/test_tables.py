@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from erl_pipeline.methods.complementary.scorer import StoredTrajectories, read_stored
 from erl_pipeline.methods.complementary.settings import SCORES, SCORES_FILE
-from erl_pipeline.methods.complementary.tables import EXPERIENCE_SCORES
+from erl_pipeline.methods.complementary.tables import EXPERIENCE_SCORES, StoredTrajectories, read_stored
 from erl_pipeline.stages.names import ROLLOUTS
 from storage.tables.parquet import write_rows
 from storage.tables.trajectories import Trajectory

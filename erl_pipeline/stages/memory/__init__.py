@@ -1,1 +1,0 @@
-"""The stages that write the reflection memory."""
