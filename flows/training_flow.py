@@ -35,8 +35,7 @@ from prefect.tasks import MaterializingTask
 from erl_pipeline.plan.job import StageJob
 from erl_pipeline.plan.runner import MOST_DEATHS, WorkerDied
 from flows.local_server import OrchestratorError, WentAway
-from flows.orphans import FLOW
-from flows.page import RunPage
+from flows.page import FLOW, RunPage
 from flows.stage_pools import StagePlace
 from flows.stage_worker import STOPPED, compute_stage, may_pass
 from flows.submissions import Submission, Submissions, TaskOptions
@@ -76,7 +75,7 @@ def run_training(submissions: Submissions, url: str) -> None:
         try:
             within = FlowRunContext.get()
             if within is not None and within.flow_run is not None:
-                _work(submissions, str(within.flow_run.id))
+                _work(submissions, within.flow_run.id)
             else:
                 _begin_flow(submissions)
         except httpx.HTTPError as error:
@@ -114,7 +113,7 @@ def run_stages(run: str, store: str) -> State[None]:
     context, submissions = FlowRunContext.get(), _BEGUN.get()
     assert context is not None
     assert context.flow_run is not None
-    page = _work(submissions, str(context.flow_run.id))
+    page = _work(submissions, context.flow_run.id)
     # A local server is about to stop.
     APILogHandler().flush()
     if missing := page.await_records():
@@ -140,7 +139,7 @@ def _begin_flow(submissions: Submissions) -> None:
         _BEGUN.reset(token)
 
 
-def _work(submissions: Submissions, flow_run_id: str) -> RunPage:
+def _work(submissions: Submissions, flow_run_id: UUID) -> RunPage:
     """Run the tasks of what is submitted, to the end of the run; what the page shows beside them is sent."""
     page = RunPage(submissions.call.worker, flow_run_id)
     with get_client(sync_client=True) as client:

@@ -19,16 +19,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 
 from erl_pipeline.plan.job import StageJob
 from erl_pipeline.plan.runner import RunnerCall, WorkerDied
-from flows.nodes.check import differences, require_fit
-from flows.nodes.survey import survey_of, uri_for_all
 from flows.places import Loss, NoWorkerLeft, Places
 from flows.ray.actor import LINE
 from flows.ray.actor_work import DEATHS, ActorWork
+from flows.ray.cluster import set_aside
 from flows.ray.kept_nodes import KeptNodes, Loan, NodeLost
-from flows.ray.nodes import ClusterNode, living_nodes
-from flows.ray.room import set_aside
-from flows.ray.settings import RayConfig
-from flows.ray.survey import ask, start_actor
+from flows.ray.nodes import ClusterNode, living_nodes, processor_warning, require_fit
+from flows.ray.runner import RayConfig
+from flows.ray.survey import ask, start_actor, survey_of, uri_for_all
 from flows.stage_pools import stop_file
 from flows.stage_reports import CallsPassedOn, Reports
 from storage.errors import StoreError
@@ -219,7 +217,7 @@ class RayPool:
         with survey_of(self._store_uri, self._call.packages) as survey:
             findings = ask(survey, nodes, at_node)
         require_fit(findings, "runner.address: the cluster cannot compute this run:")
-        for warning in differences(findings):
+        if warning := processor_warning(findings):
             self._call.listener.warn(warning)
         self._known_nodes = {node.id for node in nodes}
         by_id = {node.id: node for node in nodes}
