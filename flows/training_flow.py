@@ -36,9 +36,9 @@ from erl_pipeline.plan.job import StageJob
 from erl_pipeline.plan.runner import MOST_DEATHS, WorkerDied
 from flows.local_server import OrchestratorError, WentAway
 from flows.page import FLOW, RunPage
-from flows.stage_pools import StagePlace
+from flows.places import StagePlace
+from flows.stage_tasks import Submission, Submissions, TaskOptions
 from flows.stage_worker import STOPPED, compute_stage, may_pass
-from flows.submissions import Submission, Submissions, TaskOptions
 from storage.artifacts.manifest import Manifest
 from storage.errors import Interrupted, PipelineError
 

@@ -14,13 +14,7 @@ from pathlib import Path
 
 import anyio
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-    WorkPoolFilter,
-    WorkPoolFilterName,
-)
+from prefect.client.schemas.filters import FlowRunFilter, WorkPoolFilter
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.settings import (
     PREFECT_API_URL,
@@ -116,12 +110,12 @@ def restart_orphans(client: SyncPrefectClient, pool: str, worker: str) -> list[s
 
     They reuse what they had committed. A flow run that was started `MAX_STARTS` times ends as crashed.
     """
-    of_pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[pool]))
-    at_work = FlowRunFilterState(type=FlowRunFilterStateType(any_=AT_WORK))
+    of_pool = WorkPoolFilter.model_validate({"name": {"any_": [pool]}})
+    at_work = FlowRunFilter.model_validate({"state": {"type": {"any_": AT_WORK}}})
     found: list[FlowRun] = []
     while True:
         page = client.read_flow_runs(
-            flow_run_filter=FlowRunFilter(state=at_work),
+            flow_run_filter=at_work,
             work_pool_filter=of_pool,
             limit=_PAGE,
             offset=len(found),

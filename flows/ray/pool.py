@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -21,13 +21,12 @@ from erl_pipeline.plan.job import StageJob
 from erl_pipeline.plan.runner import RunnerCall, WorkerDied
 from flows.places import Loss, NoWorkerLeft, Places
 from flows.ray.actor import LINE
-from flows.ray.actor_work import DEATHS, ActorWork
+from flows.ray.actor_work import ActorWork
 from flows.ray.cluster import set_aside
-from flows.ray.kept_nodes import KeptNodes, Loan, NodeLost
+from flows.ray.kept_nodes import DEATHS, KeptNodes, Loan, NodeLost
 from flows.ray.nodes import ClusterNode, living_nodes, processor_warning, require_fit
 from flows.ray.runner import RayConfig
 from flows.ray.survey import ask, start_actor, survey_of, uri_for_all
-from flows.stage_pools import stop_file
 from flows.stage_reports import CallsPassedOn, Reports
 from storage.errors import StoreError
 
@@ -95,7 +94,9 @@ class RemoteWorker:
         return future
 
     def look(self) -> None:
-        """Pass on what the stage has reported, and lend it the nodes that it invites."""
+        """Pass on what the stage has reported, lend it the nodes that it invites, and tell it to stop."""
+        if self._call.stop.is_set():
+            self._stop.touch()
         self._reports.relay(_Relay(self._call, self._loan))
         if self._loan.look():
             self.actor.lend.options(concurrency_group=LINE).remote()
@@ -166,11 +167,10 @@ class RayPool:
         )
         count = 0 if call.nodes is None else call.nodes.count
         self._kept = KeptNodes(count, _LOSS_OF_KEPT, self._begin_to_replace)
-        self._open = ExitStack()
 
     def __enter__(self) -> RayPool:
-        self._open.enter_context(stop_file(self._folder, self._call.stop))
-        self._open.enter_context(self._runner)
+        (self._folder / "stop").unlink(missing_ok=True)  # of an earlier process
+        self._runner.__enter__()
         threads = self._call.worker.threads
         self._room = set_aside(self._settings, self._call.devices, threads, self._call.nodes)
         self._start_workers()
@@ -187,7 +187,7 @@ class RayPool:
             thread.join()
         self._kept.kill()
         remove_placement_group(self._room)
-        self._open.close()
+        self._runner.__exit__(kind, error, traceback)
 
     @property
     def workers(self) -> int:

@@ -15,8 +15,7 @@ from pydantic import Field, field_validator
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.network import Address
 from erl_pipeline.plan.runner import Runner, RunnerCall, RunnerPlugin
-from flows.stage_tasks import StageTasks, prepare_for_prefect
-from flows.submissions import TaskOptions
+from flows.stage_tasks import StageTasks, TaskOptions, prepare_for_prefect
 from storage.filesystem import open_root
 
 
