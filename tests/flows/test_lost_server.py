@@ -10,14 +10,16 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from erl_pipeline.plan.job import StageOutcome
-from flows import stage_tasks
+from flows import stage_tasks, training_flow
 from flows.local_server import answers
 from flows.runner import PREFECT, PrefectConfig
+from flows.stage_tasks import TaskOptions
 from storage.artifacts.store import ArtifactStore
 from storage.errors import Interrupted
 from tests.flows.records import ask
@@ -151,3 +153,35 @@ def test_a_run_whose_own_prefect_server_is_killed_while_it_starts_goes_on(store:
     first, last = warnings
     assert first == "Prefect's server was killed while it started (SIGKILL). The run continues without it"
     assert "Its record of this flow run and of the 2 stages that were computed is not complete" in last
+
+
+@pytest.mark.parametrize("settings", [THREADS, TWO_PROCESSES], ids=["threads", "processes"])
+def test_a_stage_that_waits_for_a_slot_of_a_lost_server_goes_on_without_it(
+    settings: PrefectConfig,
+    store: Path,
+    owned: tuple[str, subprocess.Popen[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The only slot is taken. Prefect's client would try again for a minute."""
+    monkeypatch.setattr(stage_tasks, "_PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(training_flow, "_TRIES_FOR_SLOTS", 1)
+    url, owner = owned
+    limit = {"name": "tag:alone", "limit": 1}
+    httpx.post(f"{url}/v2/concurrency_limits/", json=limit, timeout=30.0).raise_for_status()
+    lease = {"names": ["tag:alone"], "slots": 1, "mode": "concurrency", "lease_duration": 600}
+    path = "v2/concurrency_limits/increment-with-lease"
+    httpx.post(f"{url}/{path}", json=lease, timeout=30.0).raise_for_status()
+
+    def kill() -> None:
+        wait_for("the task run, which asks for a slot", lambda: ask(url, "task_runs"))
+        owner.kill()
+        owner.wait()
+
+    listener = KillsAtStart(kill)
+    tagged = settings.model_copy(update={"stages": {"write": TaskOptions(tags=("alone",))}})
+    (outcome,) = walk(PREFECT, tagged, store, chain(1), listener=listener)
+    assert outcome.counters["names"] == 1
+    first, last = (str(each[1]) for each in listener.told if each[0] == "warn")
+    assert first.startswith("write 0 of iteration 1: ")
+    assert first.endswith("the stage is computed again, without the limits of its tags.")
+    assert last.startswith(f"Prefect's API at {url} does not answer. ")

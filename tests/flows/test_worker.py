@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.states import Pending, Running, Scheduled
+from prefect.workers.process import ProcessWorker
 
 from flows import worker
 from flows.deployments import WORK_POOL, connected, deploy, run_once
@@ -78,3 +79,17 @@ def test_a_worker_that_is_stopped_before_it_has_begun_just_ends() -> None:
     stop.set()
     with listen_to_flow_runs(lambda _message: None) as (lines, _):
         asyncio.run(worker._work("early", 1, lines, stop))
+
+
+@pytest.mark.usefixtures("api")
+def test_prefects_worker_has_tokens_by_which_flow_runs_at_work_are_counted() -> None:
+    """`ProcessWorker.limiter` is in none of Prefect's documents."""
+
+    async def tokens() -> tuple[float, float]:
+        async with ProcessWorker(WORK_POOL, name="counted", limit=2) as begun:
+            begun.limiter.acquire_on_behalf_of_nowait(object())
+            return begun.limiter.borrowed_tokens, begun.limiter.available_tokens
+
+    with pytest.raises(RuntimeError, match="has not been correctly initialized"):
+        ProcessWorker(WORK_POOL, name="early", limit=2).limiter  # noqa: B018
+    assert asyncio.run(tokens()) == (1, 1)
