@@ -137,7 +137,7 @@ class ProcessWork:
         self.__dict__.update(state)
         # Prefect calls this when it cannot begin a task, as without the slot of a limit. Its task runner then
         # waits for ever, since the process goes on; the end of the process is noticed.
-        builtins.exit = os._exit
+        builtins.__dict__["exit"] = os._exit
         if not _WATCHED:
             _WATCHED.append(True)
             threading.Thread(target=_end_with_driver, daemon=True).start()
