@@ -19,7 +19,7 @@ from prefect.states import Crashed
 from prefect.tasks import Task
 
 from erl_pipeline.plan.resources import WorkerSettings
-from flows.stage_tasks import Work
+from flows.submissions import Work
 from storage.runs.identity import run_identity
 
 FLOW = "training"

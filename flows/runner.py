@@ -24,7 +24,8 @@ from erl_pipeline.plan.resources import Resources
 from erl_pipeline.plan.runner import Runner, RunnerCall, RunnerPlugin, WorkerDied
 from flows.places import Loss, Places
 from flows.stage_reports import Reports
-from flows.stage_tasks import StageTasks, TaskOptions
+from flows.stage_tasks import StageTasks
+from flows.submissions import TaskOptions
 from storage.filesystem import open_root
 
 if TYPE_CHECKING:

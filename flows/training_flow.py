@@ -38,8 +38,8 @@ from erl_pipeline.plan.runner import MOST_DEATHS, WorkerDied
 from flows.local_server import OrchestratorError, WentAway, answers
 from flows.page import FLOW, RunPage
 from flows.places import StagePlace
-from flows.stage_tasks import Submission, Submissions, TaskOptions
 from flows.stage_worker import STOPPED, compute_stage, may_pass
+from flows.submissions import Submission, Submissions, TaskOptions
 from storage.artifacts.manifest import Manifest
 from storage.errors import Interrupted, PipelineError
 

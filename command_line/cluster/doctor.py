@@ -56,7 +56,7 @@ def _findings(config: Path | None, address: str | None, settings: list[str], sto
     from erl_pipeline.config.loading.explain import explain
     from erl_pipeline.config.loading.load import load_config
     from erl_pipeline.plan.sources import code_packages
-    from flows.ray.runner import RayConfig
+    from flows.ray.settings import RayConfig
     from flows.ray.survey import examine
     from storage.errors import InputError
 

@@ -14,7 +14,7 @@ from erl_pipeline.config.pipeline import NodesToFind
 from erl_pipeline.config.plugins.extras import missing_of_extra
 from erl_pipeline.network import Address
 from flows.ray.nodes import ClusterNode, living_nodes
-from flows.ray.runner import RayConfig
+from flows.ray.settings import RayConfig
 from flows.stage_tasks import PREFECT_VARIABLES
 from storage.errors import ConfigError
 

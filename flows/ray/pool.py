@@ -25,7 +25,7 @@ from flows.ray.actor_work import ActorWork
 from flows.ray.cluster import set_aside
 from flows.ray.kept_nodes import DEATHS, KeptNodes, Loan, NodeLost
 from flows.ray.nodes import ClusterNode, living_nodes, processor_warning, require_fit
-from flows.ray.runner import RayConfig
+from flows.ray.settings import RayConfig
 from flows.ray.survey import ask, start_actor, survey_of, uri_for_all
 from flows.stage_reports import CallsPassedOn, Reports
 from storage.errors import StoreError

@@ -24,7 +24,7 @@ from flows.ray.nodes import (
     look,
     problems_of,
 )
-from flows.ray.runner import RayConfig
+from flows.ray.settings import RayConfig
 from storage.filesystem import StoreRoot, open_root, read_bytes, store_errors, write_new
 
 if TYPE_CHECKING:

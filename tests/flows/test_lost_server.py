@@ -19,7 +19,7 @@ from erl_pipeline.plan.job import StageOutcome
 from flows import stage_tasks, training_flow
 from flows.local_server import answers
 from flows.runner import PREFECT, PrefectConfig
-from flows.stage_tasks import TaskOptions
+from flows.submissions import TaskOptions
 from storage.artifacts.store import ArtifactStore
 from storage.errors import Interrupted
 from tests.flows.records import ask

@@ -142,7 +142,7 @@ DRIVER = """
 import sys
 from pathlib import Path
 from flows.runner import PREFECT, PrefectConfig
-from flows.stage_tasks import TaskOptions
+from flows.submissions import TaskOptions
 from flows.training_flow import TRAINING, StageTimedOut
 from tests.flows.small_plans import WAIT_TO_STOP, planned, walk
 store = Path(sys.argv[1])

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from flows.runner import PREFECT, PrefectConfig
-from flows.stage_tasks import TaskOptions
+from flows.submissions import TaskOptions
 from flows.training_flow import TRAINING, StageTimedOut
 from storage.errors import ConfigError, Interrupted
 from tests.flows.records import ask, flow_run_of, task_runs_of
@@ -86,7 +86,7 @@ TAGGED = """
 import sys
 from pathlib import Path
 from flows.runner import PREFECT, PrefectConfig
-from flows.stage_tasks import TaskOptions
+from flows.submissions import TaskOptions
 from tests.flows.small_plans import SAY_WHEN, planned, walk
 store = Path(sys.argv[1])
 options = {"say_when": TaskOptions(tags=("alone",))}

@@ -19,7 +19,8 @@ from erl_pipeline.policies.checkpoints import CHECKPOINT, WeightsSettings
 from erl_pipeline.stages.training.build_distillation import DATASET
 from erl_pipeline.stages.training.fine_tune import FINE_TUNE, NEWEST, FineTuneSettings
 from erl_pipeline.trainers.fsdp2 import TRAINER, Fsdp2TrainerConfig
-from flows.ray.runner import RAY, RayConfig
+from flows.ray.runner import RAY
+from flows.ray.settings import RayConfig
 from storage.artifacts.recipe import Recipe
 from storage.errors import ConfigError
 from storage.tables.sft import write_sft_rows

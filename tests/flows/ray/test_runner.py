@@ -20,7 +20,8 @@ from erl_pipeline.plan.plan import Plan, PlannedStage, RunState
 from erl_pipeline.plan.resources import WorkerSettings
 from erl_pipeline.plan.runner import IN_PROCESS, InProcessConfig, RunnerCall
 from erl_pipeline.runs.driver import execute_run, open_run
-from flows.ray.runner import RAY, RayConfig
+from flows.ray.runner import RAY
+from flows.ray.settings import RayConfig
 from storage.errors import ConfigError, Interrupted
 from storage.runs.run import RunStore
 from tests.command_line.invoke import invoke
@@ -230,7 +231,8 @@ def test_doctor_ends_with_2_and_the_node_that_is_not_fit(cluster: LocalCluster) 
 DRIVER = """
 import sys
 from pathlib import Path
-from flows.ray.runner import RAY, RayConfig
+from flows.ray.runner import RAY
+from flows.ray.settings import RayConfig
 from tests.flows.small_plans import WAIT_TO_STOP, planned, walk
 store = Path(sys.argv[1])
 walk(RAY, RayConfig(address=sys.argv[2]), store, [planned(WAIT_TO_STOP, "one", folder=store)])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from flows.ray.runner import DeviceStageConfig, RayConfig
+from flows.ray.settings import DeviceStageConfig, RayConfig
 
 ROOT = Path(__file__).parents[3]
 
