@@ -28,7 +28,7 @@ def warn_of_qualification(
 ) -> None:
     """Warn if the environment of a plan is not qualified in this store. One that comes with the program, and
     failed no examination, is only worth a note."""
-    from erl_pipeline.runs.qualification import find_qualification, state_of_qualification, tasks_of_plan
+    from erl_pipeline.runs.environment_checks import find_qualification, state_of_qualification, tasks_of_plan
 
     tasks = tasks_of_plan(plan)
     if tasks is None:

@@ -39,7 +39,7 @@ def check(config: ConfigFile, settings: Settings = None, json: Json = False) -> 
     """
     from erl_pipeline.config.loading import load_config
     from erl_pipeline.plan.sources import require_sources
-    from erl_pipeline.runs.enough_tasks import require_tasks, sentences_left_out
+    from erl_pipeline.runs.environment_checks import require_tasks, sentences_left_out
 
     run = load_config(config, settings or [])
     require_sources(run)

@@ -37,7 +37,7 @@ def trajectories(
 
     docs/import.md says what each column means.
     """
-    from erl_pipeline.runs.import_trajectories import import_trajectories
+    from erl_pipeline.runs.origins import import_trajectories
     from storage.tables.trajectory_import import MalformedTrajectories
 
     if tokenizer is not None:

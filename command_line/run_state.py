@@ -36,8 +36,7 @@ def find_finished_run(config: RunConfig, store_uri: str, iterations: int) -> Run
     reports it and makes it again. Of artifacts of earlier iterations only the manifests are looked at.
     """
     from erl_pipeline.runs.config import refuse_other_settings
-    from erl_pipeline.runs.planning import plan_for, recorded_ids
-    from erl_pipeline.runs.report import lost_stages
+    from erl_pipeline.runs.planning import lost_stages, plan_for, recorded_ids
     from storage.artifacts.store import ArtifactStore
     from storage.errors import InputError, StoreError
     from storage.runs.run import RunStore

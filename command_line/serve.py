@@ -95,8 +95,7 @@ def _serve(
     from flows.deployments import WORK_POOL, connected
     from flows.local_server import serving_api
     from flows.metrics import WorkerMetrics, serve_metrics
-    from flows.orphans import only_worker, restart_orphans
-    from flows.worker import set_device_limit, work
+    from flows.worker import only_worker, restart_orphans, set_device_limit, work
 
     settings = get_current_settings()
     log_file = settings.home / "erl-pipeline-serve.log"

@@ -105,7 +105,7 @@ def report(
 ) -> None:
     """Write the report of a run: curves, whole episodes, settings and lineage on one page."""
     from command_line.run_state import run_folder
-    from erl_pipeline.runs.report import write_run_report
+    from erl_pipeline.runs.state import write_run_report
     from storage.artifacts.store import ArtifactStore
     from storage.runs.run import RunStore
     from storage.upkeep.runs import find_unrecorded

@@ -191,7 +191,7 @@ def _without(option: str, words: Sequence[str]) -> list[str]:
 def _report(artifacts: ArtifactStore, run: Run, newest: int, worked: bool) -> Path | None:
     """The run's report, renewed if anything was trained or it is missing; None for a run that is too long."""
     from command_line.run_state import run_folder
-    from erl_pipeline.runs.report import renew_report
+    from erl_pipeline.runs.state import renew_report
 
     report = run_folder(artifacts.uri, run.name) / "report.html"
     return report if report.exists() and not worked else renew_report(artifacts, run, newest, report)

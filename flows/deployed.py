@@ -6,16 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import (
-    DeploymentFilter,
-    DeploymentFilterId,
-    DeploymentFilterTags,
-    FlowRunFilter,
-    FlowRunFilterState,
-    FlowRunFilterStateName,
-    FlowRunFilterStateType,
-)
-from prefect.client.schemas.objects import ConcurrencyLimitStrategy, StateType
+from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
+from prefect.client.schemas.objects import ConcurrencyLimitStrategy, FlowRun, StateType
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.sorting import FlowRunSort
 
@@ -56,8 +48,8 @@ def deployed(client: SyncPrefectClient) -> list[ScheduledFlow]:
     """All deployments of this program, by run and flow."""
     found: list[DeploymentResponse] = []
     while not found or len(found) % _PAGE == 0:
-        tags = DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG]))
-        page = client.read_deployments(deployment_filter=tags, limit=_PAGE, offset=len(found))
+        ours = DeploymentFilter.model_validate({"tags": {"all_": [TAG]}})
+        page = client.read_deployments(deployment_filter=ours, limit=_PAGE, offset=len(found))
         found += page
         if not page:
             break
@@ -67,31 +59,21 @@ def deployed(client: SyncPrefectClient) -> list[ScheduledFlow]:
 
 
 def _row(client: SyncPrefectClient, deployment: DeploymentResponse, flow: FlowName) -> ScheduledFlow:
-    of_deployment = DeploymentFilter(id=DeploymentFilterId(any_=[deployment.id]))
-    due = client.read_flow_runs(
-        deployment_filter=of_deployment,
-        flow_run_filter=_in_states([StateType.SCHEDULED]),
-        sort=FlowRunSort.EXPECTED_START_TIME_ASC,
-        limit=1,
-    )
-    begun = client.read_flow_runs(
-        deployment_filter=of_deployment,
-        flow_run_filter=_in_states([each for each in StateType if each != StateType.SCHEDULED]),
-        sort=FlowRunSort.EXPECTED_START_TIME_DESC,
-        limit=1,
-    )
-    succeeded = client.read_flow_runs(
-        deployment_filter=of_deployment,
-        flow_run_filter=_in_states([StateType.COMPLETED], "Completed"),
-        sort=FlowRunSort.END_TIME_DESC,
-        limit=1,
-    )
-    perhaps_skipped = client.read_flow_runs(
-        deployment_filter=of_deployment,
-        flow_run_filter=_in_states([StateType.COMPLETED, StateType.CANCELLED], SKIPPED, CANCELLED),
-        sort=FlowRunSort.EXPECTED_START_TIME_DESC,
-        limit=_PAGE,
-    )
+    def newest(sort: FlowRunSort, states: list[StateType], *names: str, limit: int = 1) -> list[FlowRun]:
+        state = {"type": {"any_": states}, "name": {"any_": list(names)} if names else None}
+        return client.read_flow_runs(
+            deployment_filter=DeploymentFilter.model_validate({"id": {"any_": [deployment.id]}}),
+            flow_run_filter=FlowRunFilter.model_validate({"state": state}),
+            sort=sort,
+            limit=limit,
+        )
+
+    due = newest(FlowRunSort.EXPECTED_START_TIME_ASC, [StateType.SCHEDULED])
+    last_due = FlowRunSort.EXPECTED_START_TIME_DESC
+    begun = newest(last_due, [each for each in StateType if each != StateType.SCHEDULED])
+    succeeded = newest(FlowRunSort.END_TIME_DESC, [StateType.COMPLETED], "Completed")
+    ended = [StateType.COMPLETED, StateType.CANCELLED]
+    perhaps_skipped = newest(last_due, ended, SKIPPED, CANCELLED, limit=_PAGE)
     skipped = [run for run in perhaps_skipped if run.state and is_skip(run.state.name, run.state.message)]
     state = begun[0].state if begun else None
     options = deployment.concurrency_options
@@ -114,8 +96,3 @@ def _row(client: SyncPrefectClient, deployment: DeploymentResponse, flow: FlowNa
         if skipped and skipped[0].state
         else "",
     )
-
-
-def _in_states(states: list[StateType], *names: str) -> FlowRunFilter:
-    named = FlowRunFilterStateName(any_=list(names)) if names else None
-    return FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=states), name=named))

@@ -11,16 +11,21 @@ from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.objects import TERMINAL_STATES, State
+from prefect.client.schemas.actions import ArtifactCreate
+from prefect.client.schemas.filters import FlowFilter, FlowRunFilter, TaskRunFilter
+from prefect.client.schemas.objects import TERMINAL_STATES, State, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Crashed
 from prefect.tasks import Task
 
 from erl_pipeline.plan.stage import WorkerSettings
-from flows.orphans import add_tag, end_left_behind
 from flows.submissions import Work
 from storage.runs.documents import run_identity
 
+FLOW = "training"
+"""The flow of the flow runs that drivers begin by themselves."""
+AT_WORK = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+"""States of what a process works on, or worked on when it was killed."""
 _LOOK_SECONDS = 0.05
 _RECORDING_SECONDS = 60.0
 _KNOWN_SECONDS = 2.0
@@ -33,7 +38,7 @@ class RunPage:
         flow_run_id: the flow run in which the run is worked on.
     """
 
-    def __init__(self, worker: WorkerSettings, flow_run_id: str) -> None:
+    def __init__(self, worker: WorkerSettings, flow_run_id: UUID) -> None:
         self._worker = worker
         # A name and a URI do not tell runs apart: `store` is a folder of any machine.
         self._tag = f"run {worker.run} {run_identity(worker.store_uri, worker.run)}"
@@ -55,17 +60,20 @@ class RunPage:
             f"({self.flow_run_id})"
         )
         try:
-            add_tag(client, self._tag, self.flow_run_id)
-            end_left_behind(client, self._tag, self.flow_run_id, message)
-        except httpx.HTTPStatusError as error:
+            tags = client.read_flow_run(self.flow_run_id).tags
+            if self._tag not in tags:
+                client.update_flow_run(self.flow_run_id, tags=[*tags, self._tag]).raise_for_status()
+            _end_left_behind(client, self._tag, self.flow_run_id, message)
+        except (httpx.HTTPStatusError, ObjectNotFound) as error:
             return (
-                f"Prefect may show a killed process of run {name} as running, since its server said: {error}"
+                f"Prefect may show a killed process of run {name} as running, since its server said: "
+                f"{error.__cause__ or error}"
             )
         return None
 
     def is_cancelled(self, client: SyncPrefectClient) -> bool:
         """Whether somebody has cancelled the flow run, such as on Prefect's page."""
-        state = client.read_flow_run(UUID(self.flow_run_id)).state
+        state = client.read_flow_run(self.flow_run_id).state
         return state is not None and (state.is_cancelling() or state.is_cancelled())
 
     def crashed(self, task: Task[Any, Any], task_run_id: UUID, title: str, message: str) -> None:
@@ -81,8 +89,8 @@ class RunPage:
                         return
                     except ObjectNotFound:
                         time.sleep(_LOOK_SECONDS)
-                flow_run, key = UUID(self.flow_run_id), str(task_run_id)
-                client.create_task_run(task, flow_run, key, id=task_run_id, name=title, state=state)
+                key = str(task_run_id)
+                client.create_task_run(task, self.flow_run_id, key, id=task_run_id, name=title, state=state)
         except httpx.HTTPError:
             return  # The end of the flow run says that the API is gone.
 
@@ -90,11 +98,11 @@ class RunPage:
         """Wait until the server has written what it received, since a local server is about to stop; returns
         how many task runs it has still not written after a minute."""
         ended = {"state": {"type": {"any_": [each.value for each in TERMINAL_STATES]}}}
-        asked = {"flow_runs": {"id": {"any_": [self.flow_run_id]}}, "task_runs": ended}
+        asked = {"flow_runs": {"id": {"any_": [str(self.flow_run_id)]}}, "task_runs": ended}
         deadline = time.monotonic() + _RECORDING_SECONDS
         with get_client(sync_client=True) as client:
             expected = self.tasks + len(self._crashed)
-            while (missing := expected - _post(client, "/task_runs/count", asked).json()) > 0:
+            while (missing := expected - _count_task_runs(client, asked)) > 0:
                 if time.monotonic() > deadline:
                     return int(missing)
                 # What a worker sent before it died may be written after that it crashed.
@@ -128,17 +136,46 @@ class RunPage:
         self._show(client, "summary", "markdown", "\n".join(lines), "")
 
     def _show(self, client: SyncPrefectClient, kind: str, type_: str, data: str, description: str) -> None:
-        _post(
-            client,
-            "/artifacts/",
-            {
-                "key": artifact_key(self._worker.run, kind),
-                "type": type_,
-                "data": data,
-                "description": description,
-                "flow_run_id": self.flow_run_id,
-            },
+        client.create_artifact(
+            ArtifactCreate(
+                key=artifact_key(self._worker.run, kind),
+                type=type_,
+                data=data,
+                description=description,
+                flow_run_id=self.flow_run_id,
+            )
         )
+
+
+def _end_left_behind(client: SyncPrefectClient, tag: str, flow_run_id: UUID, message: str) -> None:
+    """Set to crashed what an ended process of a run left as running.
+
+    That is: flow runs of `FLOW`, and unfinished task runs of any flow run. A flow run of another flow belongs
+    to a Prefect worker, and `worker.restart_orphans` starts it again.
+
+    Args:
+        tag: the tag that all flow runs of the run have, and no others; the run has to be locked.
+        flow_run_id: the flow run that works on the run now; it has not reported any task run yet.
+    """
+    crashed: State[None] = Crashed(message=message)
+    at_work = {"state": {"type": {"any_": AT_WORK}, "name": None}}
+    tagged = {"tags": {"all_": [tag]}}
+    for task_run in client.read_task_runs(
+        flow_run_filter=FlowRunFilter.model_validate(tagged),
+        task_run_filter=TaskRunFilter.model_validate(at_work),
+    ):
+        client.set_task_run_state(task_run.id, crashed, force=True)
+    others = {**tagged, **at_work, "id": {"not_any_": [flow_run_id]}}
+    for flow_run in client.read_flow_runs(
+        flow_filter=FlowFilter.model_validate({"name": {"any_": [FLOW]}}),
+        flow_run_filter=FlowRunFilter.model_validate(others),
+    ):
+        client.set_flow_run_state(flow_run.id, crashed, force=True)
+
+
+def _count_task_runs(client: SyncPrefectClient, asked: dict[str, Any]) -> int:
+    path: Any = "/task_runs/count"  # Prefect's client has a method that counts flow runs only.
+    return int(client.request("POST", path, json=asked).raise_for_status().json())
 
 
 def artifact_key(run: str, kind: str) -> str:
@@ -159,7 +196,3 @@ def newest_rows(store_uri: str, run: str) -> list[dict[str, str]]:
     newest = max((entry.iteration or 0 for entry in entries), default=0)
     shown = [entry for entry in entries if (entry.iteration or 0) > newest - MOST_ROWS]
     return iteration_table(stored_rows(ArtifactStore(store_uri), shown, columns), columns).cells
-
-
-def _post(client: SyncPrefectClient, path: Any, content: Any) -> httpx.Response:
-    return client.request("POST", path, json=content).raise_for_status()

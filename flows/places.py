@@ -1,4 +1,4 @@
-"""The workers of a run on several machines: which are idle, who gets the next one, and which are lost."""
+"""Where stages are computed: which workers of a run are idle, who gets the next one, and which are lost."""
 
 from __future__ import annotations
 
@@ -7,16 +7,62 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from erl_pipeline.plan.runner import RunnerCall, StageJob, WorkerDied
 from storage.errors import Interrupted, PipelineError
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from prefect.futures import PrefectFuture
+    from prefect.tasks import Task
+
+    from flows.stage_worker import StageWork
 
 WorkerT = TypeVar("WorkerT")
 
 _LOOK_SECONDS = 0.2
 _PATIENCE_SECONDS = 600.0
 """How many seconds a stage waits for a worker, when all suitable ones are lost."""
+
+
+class StagePlace(Protocol):
+    """Where one stage is computed at a time."""
+
+    def work(self, job: StageJob) -> StageWork:
+        """The computation of a stage, which its task is given."""
+        ...
+
+    def submit(self, task: Task[Any, Any], **options: Any) -> PrefectFuture[Any]:
+        """Have a task runner of Prefect run the task; the options are those of its `submit`."""
+        ...
+
+    def look(self) -> None:
+        """Pass on what the stage has reported; called again and again while it is computed, and at its end.
+
+        Raises WorkerDied."""
+        ...
+
+    def final_state(self, future: PrefectFuture[Any]) -> Any:
+        """The state of a future that is done. Raises WorkerDied if the process has ended."""
+        ...
+
+
+class StagePool(Protocol):
+    """Places at which stages are computed."""
+
+    @property
+    def workers(self) -> int:
+        """How many stages can be computed at the same time."""
+        ...
+
+    def taken(self, job: StageJob) -> AbstractContextManager[StagePlace]:
+        """A free place for a stage, inside this context, which ends with WorkerDied if the place is lost.
+
+        Raises Interrupted when the run was asked to stop, and NoWorkerLeft.
+        """
+        ...
 
 
 class NoWorkerLeft(PipelineError):

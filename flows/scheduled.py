@@ -109,7 +109,7 @@ def _train(opened: OpenRun, iterations: int) -> str:
 
 def _report(opened: OpenRun, iterations: int) -> str:
     """Renew the report in the run's folder; a phrase that says where it is, empty if none was made."""
-    from erl_pipeline.runs.report import renew_report
+    from erl_pipeline.runs.state import renew_report
     from storage.filesystem import open_root
 
     page = open_root(opened.store.uri).scratch / "runs" / opened.run.name / "report.html"

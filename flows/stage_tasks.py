@@ -23,7 +23,7 @@ from types import TracebackType
 
 from erl_pipeline.plan.runner import RunnerCall, StageJob
 from erl_pipeline.plan.stage import StageOutcome
-from flows.stage_pools import StagePool
+from flows.places import StagePool
 from flows.submissions import Submissions, TaskOptions
 from storage.artifacts.manifest import Manifest
 from storage.errors import Interrupted

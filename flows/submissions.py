@@ -15,7 +15,7 @@ from pydantic import Field
 from erl_pipeline.config.base import Settings
 from erl_pipeline.plan.runner import RunnerCall, StageJob
 from erl_pipeline.plan.stage import StageOutcome
-from flows.stage_pools import StagePool
+from flows.places import StagePool
 from storage.artifacts.manifest import Manifest
 from storage.errors import ConfigError
 

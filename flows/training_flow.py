@@ -18,6 +18,7 @@ from prefect.assets import Asset, AssetProperties
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import RunInput, State, TaskRunResult
+from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.context import FlowRunContext
 from prefect.events.clients import PrefectEventsClient
 from prefect.events.worker import EventsWorker, emit_events_to_cloud
@@ -33,10 +34,9 @@ from prefect.states import Cancelled, Completed, Failed
 from prefect.tasks import MaterializingTask
 
 from erl_pipeline.plan.runner import MOST_DEATHS, StageJob, WorkerDied
-from flows.local_server import OrchestratorError, WentAway
-from flows.orphans import FLOW
-from flows.page import RunPage
-from flows.stage_pools import StagePlace
+from flows.local_server import OrchestratorError, WentAway, answers
+from flows.page import FLOW, RunPage
+from flows.places import StagePlace
 from flows.stage_worker import STOPPED, compute_stage, may_pass
 from flows.submissions import Submission, Submissions, TaskOptions
 from storage.artifacts.manifest import Manifest
@@ -75,7 +75,7 @@ def run_training(submissions: Submissions, url: str) -> None:
         try:
             within = FlowRunContext.get()
             if within is not None and within.flow_run is not None:
-                _work(submissions, str(within.flow_run.id))
+                _work(submissions, within.flow_run.id)
             else:
                 _begin_flow(submissions)
         except httpx.HTTPError as error:
@@ -113,7 +113,7 @@ def run_stages(run: str, store: str) -> State[None]:
     context, submissions = FlowRunContext.get(), _BEGUN.get()
     assert context is not None
     assert context.flow_run is not None
-    page = _work(submissions, str(context.flow_run.id))
+    page = _work(submissions, context.flow_run.id)
     # A local server is about to stop.
     APILogHandler().flush()
     if missing := page.await_records():
@@ -139,7 +139,7 @@ def _begin_flow(submissions: Submissions) -> None:
         _BEGUN.reset(token)
 
 
-def _work(submissions: Submissions, flow_run_id: str) -> RunPage:
+def _work(submissions: Submissions, flow_run_id: UUID) -> RunPage:
     """Run the tasks of what is submitted, to the end of the run; what the page shows beside them is sent."""
     page = RunPage(submissions.call.worker, flow_run_id)
     with get_client(sync_client=True) as client:
@@ -203,13 +203,24 @@ class _StageTaskRuns:
         """Artifacts, and the task runs that have made them with their titles."""
 
     def compute(self, submission: Submission) -> None:
-        """Compute a stage, again where its worker dies, and give the result to the thread of the run."""
-        title, deaths = submission.job.planned.title, 0
+        """Compute a stage, again where its worker dies, and give the result to the thread of the run. Where
+        Prefect's API is gone, the limits of tags do not hold."""
+        planned, deaths = submission.job.planned, 0
+        title, options = planned.title, self._submissions.options.get(planned.stage.name, TaskOptions())
+        if self._page is None:  # Prefect would wait for ever for a slot of an API whose URL it does not know.
+            options = _without_tags(options)
         while True:
             try:
                 with self._submissions.pool.taken(submission.job) as place:
-                    manifest = self._compute(submission.job, place)
-            except WorkerDied as error:
+                    manifest = self._compute(submission.job, place, options)
+            except (WorkerDied, ConcurrencySlotAcquisitionError) as error:
+                if options.tags and not answers(str(PREFECT_API_URL.value())):
+                    options = _without_tags(options)
+                    self._call.listener.warn(
+                        f"{title}: {error}. Prefect's API does not answer: the stage is computed again, "
+                        "without the limits of its tags."
+                    )
+                    continue
                 deaths += 1
                 if deaths <= MOST_DEATHS and not self._call.stop.is_set():
                     self._call.listener.warn(f"{title}: {error}. It is computed again.")
@@ -221,9 +232,8 @@ class _StageTaskRuns:
                 submission.result.set_result(manifest)
             return
 
-    def _compute(self, job: StageJob, place: StagePlace) -> Manifest:
+    def _compute(self, job: StageJob, place: StagePlace, options: TaskOptions) -> Manifest:
         planned = job.planned
-        options = self._submissions.options.get(planned.stage.name, TaskOptions())
         given = options.retry_delay_seconds
         delays = list(planned.stage.retry_seconds if given is None else given)
         inputs = tuple(planned.recipe.inputs.values())
@@ -291,3 +301,7 @@ class _StageTaskRuns:
         # A key holds no percent sign.
         key = f"{scheme}://{quote(path, safe='/:').replace('%', '_')}/artifacts/{artifact_id}"
         return Asset(key=key, properties=AssetProperties(name=title) if title else None)
+
+
+def _without_tags(options: TaskOptions) -> TaskOptions:
+    return options.model_copy(update={"tags": ()})

@@ -1,28 +1,40 @@
-"""A Prefect worker in this process: it runs the flow runs that are due, each in a process of its own."""
+"""A Prefect worker in this process: it runs the flow runs that are due, each in a process of its own, and
+begins those again that were at work when it was killed."""
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import anyio
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import FlowRunFilter, WorkPoolFilter
+from prefect.client.schemas.objects import FlowRun, State
 from prefect.settings import (
     PREFECT_API_URL,
     PREFECT_WORKER_PREFETCH_SECONDS,
     PREFECT_WORKER_QUERY_SECONDS,
     temporary_settings,
 )
+from prefect.states import AwaitingRetry, Crashed
 from prefect.workers.process import ProcessWorker
 
 from flows.deployments import WORK_POOL
-from flows.local_server import log_to_file
+from flows.local_server import OrchestratorError, log_to_file
+from flows.page import AT_WORK
 from flows.worker_link import LINK_VARIABLE, FlowRunLines, Message, listen_to_flow_runs
 
+MAX_STARTS = 3
+"""Most starts of a flow run that was at work each time its worker was killed."""
+
+_NAME_LABEL = "prefect.worker.name"
+_PAGE = 200
 _QUERY_SECONDS = 2.0
 _LOOK_SECONDS = 0.2
 
@@ -63,6 +75,69 @@ def work(
         temporary_settings(settings),
     ):
         asyncio.run(_work(name, limit, lines, stop))
+
+
+@contextmanager
+def only_worker(home: Path, name: str) -> Iterator[None]:
+    """Hold a lock as the only worker of this name on this machine; the kernel drops it with the process.
+
+    Args:
+        home: Prefect's folder, created if it is missing.
+
+    Raises OrchestratorError when another worker has this name, since its flow runs would be taken for
+    orphans, or when the folder cannot be written.
+    """
+    file_name = "".join(each if each.isalnum() else "-" for each in name)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        lock = (home / f"erl-pipeline-worker-{file_name}.lock").open("w")
+    except OSError as error:
+        raise OrchestratorError(
+            f"Prefect's folder {home} cannot be written ({error.strerror}); set PREFECT_HOME to another"
+        ) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OrchestratorError(
+                f"a worker {name!r} runs on this machine already; end it, or name this one with --worker"
+            ) from None
+        yield
+
+
+def restart_orphans(client: SyncPrefectClient, pool: str, worker: str) -> list[str]:
+    """Restart the flow runs that were at work when the worker of this name was killed; returns their names.
+
+    They reuse what they had committed. A flow run that was started `MAX_STARTS` times ends as crashed.
+    """
+    of_pool = WorkPoolFilter.model_validate({"name": {"any_": [pool]}})
+    at_work = FlowRunFilter.model_validate({"state": {"type": {"any_": AT_WORK}}})
+    found: list[FlowRun] = []
+    while True:
+        page = client.read_flow_runs(
+            flow_run_filter=at_work,
+            work_pool_filter=of_pool,
+            limit=_PAGE,
+            offset=len(found),
+        )
+        found += page
+        if len(page) < _PAGE:
+            break
+    restarted = []
+    for orphan in found:
+        if orphan.labels.get(_NAME_LABEL) != worker:
+            continue
+        if orphan.run_count >= MAX_STARTS:
+            reason = f"Its worker was killed while it ran, {orphan.run_count} times"
+            client.set_flow_run_state(orphan.id, Crashed(message=reason))
+            continue
+        again: State[None] = AwaitingRetry(
+            scheduled_time=datetime.now(UTC),
+            message="Its worker was killed; it goes on from what is committed",
+        )
+        client.set_flow_run_state(orphan.id, again)
+        restarted.append(orphan.name)
+    return restarted
 
 
 def set_device_limit(client: SyncPrefectClient, name: str, slots: int | None) -> int:

@@ -8,14 +8,13 @@ a file in a folder that only this user can enter.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
@@ -65,9 +64,8 @@ class WorkerLink:
         """Send a message to the worker, if one listens."""
         if self._connection is None:
             return
-        content = {"kind": type(message).__name__, **asdict(message)}
         with self._lock:
-            self._connection.send_bytes(json.dumps(content).encode("utf-8"))
+            self._connection.send(message)
 
 
 @contextmanager
@@ -134,7 +132,7 @@ class FlowRunLines:
         started: FlowStarted | None = None
         while True:
             try:
-                message = _message(json.loads(connection.recv_bytes()))
+                message: Message = connection.recv()
             except (OSError, EOFError):
                 break
             if isinstance(message, FlowStarted):
@@ -174,12 +172,3 @@ def listen_to_flow_runs(handle: Callable[[Message], None]) -> Iterator[tuple[Flo
 def _send_stop(connection: Connection[Any, Any]) -> None:
     with suppress(OSError):  # The flow run may just have ended by itself.
         connection.send_bytes(b"stop")
-
-
-def _message(content: dict[str, Any]) -> Message:
-    kind = content.pop("kind")
-    if kind == FlowStarted.__name__:
-        return FlowStarted(**content)
-    if kind == FlowEnded.__name__:
-        return FlowEnded(**content)
-    return StageEnded(**{**content, "outcome": StageOutcome(**content["outcome"])})

@@ -13,8 +13,7 @@ from command_line.options import DEFAULT_STORE, Json, Settings, Store
 from command_line.output import print_json, print_line, print_table
 
 if TYPE_CHECKING:
-    from flows.nodes.check import NodeFinding
-    from flows.ray.nodes import ClusterNode
+    from flows.ray.nodes import NodeFinding
 
 Config = Annotated[
     Path | None,
@@ -51,9 +50,7 @@ def doctor(
         print_line("The nodes can compute together.")
 
 
-def _findings(
-    config: Path | None, address: str | None, settings: list[str], store: str
-) -> list[NodeFinding[ClusterNode]]:
+def _findings(config: Path | None, address: str | None, settings: list[str], store: str) -> list[NodeFinding]:
     from pydantic import ValidationError
 
     from erl_pipeline.config.explain import explain
@@ -83,7 +80,7 @@ def _findings(
     )
 
 
-def _cells(finding: NodeFinding[ClusterNode]) -> dict[str, str]:
+def _cells(finding: NodeFinding) -> dict[str, str]:
     node, report = finding.node, finding.report
     return {
         "node": node.address,

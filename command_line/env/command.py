@@ -19,7 +19,7 @@ from command_line.output import counted, print_json, print_line, print_table
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-    from erl_pipeline.runs.qualification import Qualified
+    from erl_pipeline.runs.environment_checks import Qualified
 
 
 Kind = Literal["questions", "game"]
@@ -162,7 +162,7 @@ def qualify(
     """
     from command_line.foreground import in_foreground
     from erl_pipeline.config.loading import load_config
-    from erl_pipeline.runs.qualification import qualify_environment
+    from erl_pipeline.runs.environment_checks import qualify_environment
 
     resolved = load_config(config, settings or [], {} if seed is None else {"--seed": ("seed", seed)})
     qualified = in_foreground(

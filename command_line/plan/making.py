@@ -13,9 +13,8 @@ from erl_pipeline.plan.forecast import Forecast, forecast
 from erl_pipeline.plan.plan import Plan, StageKey
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.runs.config import is_blank, refuse_other_settings, run_config
-from erl_pipeline.runs.disk_sizes import DiskForecast, forecast_disk
-from erl_pipeline.runs.disk_watch import expected_sizes
-from erl_pipeline.runs.enough_tasks import require_tasks_of
+from erl_pipeline.runs.disk import DiskForecast, expected_sizes, forecast_disk
+from erl_pipeline.runs.environment_checks import require_tasks_of
 from erl_pipeline.runs.planning import plan_as_made, plan_for
 from erl_pipeline.runs.run_plans import plan_run, shared_stages
 from erl_pipeline.runs.store_lookups import StoreLookups

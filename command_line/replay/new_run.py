@@ -23,13 +23,12 @@ from erl_pipeline.evaluation.iterations import history_rows
 from erl_pipeline.plan.forecast import own_differences
 from erl_pipeline.plan.runner import InProcessConfig
 from erl_pipeline.plan.sources import unread_sources
-from erl_pipeline.runs.branch import begin_branch, begin_offline, require_offline
 from erl_pipeline.runs.config import method_columns, run_config
 from erl_pipeline.runs.driver import OpenRun
+from erl_pipeline.runs.origins import begin_branch, begin_offline, require_offline
 from erl_pipeline.runs.planning import stored_rollouts
-from erl_pipeline.runs.report import write_run_report
 from erl_pipeline.runs.run_plans import plan_run
-from erl_pipeline.runs.state import latest_checkpoint
+from erl_pipeline.runs.state import latest_checkpoint, write_run_report
 from erl_pipeline.runs.train import train
 from erl_pipeline.stages.training.measure_staleness import MEASURE_STALENESS
 from erl_pipeline.views.report.tables import iteration_table

@@ -10,8 +10,8 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.config.shown import changed_settings
 from erl_pipeline.plan.plan import Plan
 from erl_pipeline.plan.sources import read_sources
-from erl_pipeline.runs.branch import requests_in_branch
 from erl_pipeline.runs.config import run_config
+from erl_pipeline.runs.origins import requests_in_branch
 from erl_pipeline.runs.planning import plan_before_branch, recorded_ids
 from erl_pipeline.runs.run_plans import plan_branch, shared_stages
 from erl_pipeline.runs.state import completed_iterations

@@ -16,6 +16,7 @@ from erl_pipeline.plan.runner import Runner, RunnerCall
 from erl_pipeline.plan.sources import code_packages
 from erl_pipeline.plan.stage import Listener, StageOutcome, WorkerSettings
 from erl_pipeline.runs.config import is_blank, refuse_other_settings
+from erl_pipeline.runs.state import place_of
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, InputError, disk_errors
@@ -44,7 +45,7 @@ class OpenRun:
 
     def __post_init__(self) -> None:
         self._entries = self.run.recorded()
-        self._recorded = {_place(entry): entry for entry in self._entries}
+        self._recorded = {place_of(entry): entry for entry in self._entries}
 
     @property
     def recorded(self) -> dict[StageKey, str]:
@@ -87,7 +88,7 @@ class OpenRun:
     def share(self, entries: Iterable[LedgerEntry]) -> None:
         """Enter artifacts of another run in this run's ledger, each once."""
         for entry in entries:
-            place = _place(entry)
+            place = place_of(entry)
             if place not in self._recorded:
                 self._enter(entry.iteration, place, entry.kind, entry.artifact_id, True, 0.0)
                 self._notify(place)
@@ -116,10 +117,6 @@ class OpenRun:
     def _notify(self, place: StageKey) -> None:
         for observer in self.observers:
             observer(self._recorded[place])
-
-
-def _place(entry: LedgerEntry) -> StageKey:
-    return StageKey(entry.iteration or 0, entry.stage, entry.key)
 
 
 @contextmanager

@@ -10,8 +10,10 @@ from erl_pipeline.plan.plan import Plan, PlannedStage, RunState, StageKey
 from erl_pipeline.plan.sources import Sources, read_sources, unread_sources
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.run_plans import plan_branch, plan_offline, plan_run, shared_stages
-from erl_pipeline.runs.state import completed_iterations
-from storage.errors import InputError
+from erl_pipeline.runs.state import REPORTED_ITERATIONS, completed_iterations, place_of
+from storage.artifacts.store import ArtifactStore
+from storage.errors import DamagedArtifact, InputError
+from storage.filesystem import open_root
 from storage.memory.versions import forget_requests
 from storage.runs.documents import IMPORTED, BranchOrigin, OfflineOrigin, read_origin
 from storage.runs.ledger import LedgerEntry
@@ -21,7 +23,7 @@ from storage.texts import counted
 
 def recorded_ids(entries: Iterable[LedgerEntry]) -> dict[StageKey, str]:
     """The last artifact of each place in a ledger."""
-    return {StageKey(entry.iteration or 0, entry.stage, entry.key): entry.artifact_id for entry in entries}
+    return {place_of(entry): entry.artifact_id for entry in entries}
 
 
 def plan_for(
@@ -134,6 +136,37 @@ def whole_iterations(plan: Plan, recorded: Mapping[StageKey, str]) -> int:
             if chained and recorded.get(node.place) != node.artifact_id:
                 return iteration - 1
     return plan.iterations
+
+
+def lost_stages(store: ArtifactStore, plan: Plan, recorded: Mapping[StageKey, str]) -> list[PlannedStage]:
+    """The stages of a plan whose artifacts the ledger names, and which are gone or have no readable manifest.
+
+    Folders are listed, so that a start takes no longer for a long run. Of a run that is short enough to get
+    its report automatically, for which all manifests are read at its end, they are read now too, if the store
+    is local.
+
+    Args:
+        recorded: the ledger's artifact at each place.
+    """
+    reads = plan.iterations <= REPORTED_ITERATIONS and open_root(store.uri).local
+    listed: dict[str, frozenset[str]] = {}
+    lost = []
+    for node in plan.nodes:
+        if recorded.get(node.place) != node.artifact_id:
+            continue
+        stage = node.stage.name
+        if stage not in listed:
+            listed[stage] = frozenset(store.ids(stage))
+        if node.artifact_id not in listed[stage] or (reads and not _is_readable(store, node)):
+            lost.append(node)
+    return lost
+
+
+def _is_readable(store: ArtifactStore, node: PlannedStage) -> bool:
+    try:
+        return store.find(node.artifact_id, node.stage.name) is not None
+    except DamagedArtifact:
+        return False
 
 
 def _plan(

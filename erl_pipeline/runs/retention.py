@@ -14,7 +14,7 @@ from erl_pipeline.plan.stage import StageOutcome
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.driver import OpenRun
 from erl_pipeline.runs.planning import plan_beyond, recorded_ids
-from erl_pipeline.runs.state import completed_iterations
+from erl_pipeline.runs.state import completed_iterations, place_of
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact
 from storage.runs.documents import IMPORTED
@@ -31,8 +31,7 @@ def along_plan(plan: Plan, entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
     return [
         entry
         for entry in entries
-        if (node := plan.by_place.get(StageKey(entry.iteration or 0, entry.stage, entry.key))) is not None
-        and node.artifact_id == entry.artifact_id
+        if (node := plan.by_place.get(place_of(entry))) is not None and node.artifact_id == entry.artifact_id
     ]
 
 

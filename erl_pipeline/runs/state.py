@@ -1,13 +1,16 @@
-"""The state of a stored run: how far it is, its last score, and what it hands to its next iteration."""
+"""The state of a stored run: how far it is, its last score, its last checkpoint, and its report."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.runs.config import readable_config
+from erl_pipeline.plan.plan import StageKey
+from erl_pipeline.runs.config import method_columns, readable_config
 from erl_pipeline.runs.run_plans import policy_stages
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE
 from storage.artifacts.store import ArtifactStore
@@ -15,6 +18,15 @@ from storage.errors import ConfigError, DamagedArtifact
 from storage.runs.documents import IMPORTED
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run
+
+REPORTED_ITERATIONS = 100
+"""The most iterations with which a run gets its report automatically. Writing a report reads the whole run,
+so a longer run gets one only by `erl-pipeline report`."""
+
+
+def place_of(entry: LedgerEntry) -> StageKey:
+    """The place in a plan at which a ledger has an artifact."""
+    return StageKey(entry.iteration or 0, entry.stage, entry.key)
 
 
 @dataclass(frozen=True)
@@ -136,3 +148,40 @@ def _method(config: Mapping[str, Any]) -> str | None:
     method = config.get("method")
     named = method.get("type") if isinstance(method, dict) else method
     return named if isinstance(named, str) else None
+
+
+def write_run_report(store: ArtifactStore, run: Run, output: Path) -> Path:
+    """Write the report of a run as one HTML file; return `output`.
+
+    Raises:
+        ConfigError: this version of the program does not know the run's settings.
+        InputError: the run holds imported trajectories and was never trained.
+        StoreError: an artifact that the ledger names is missing or damaged, or `output` cannot be written.
+    """
+    from erl_pipeline.runs.environment_checks import state_of_qualification, tasks_of_run
+    from erl_pipeline.views.report.page import RunDescription, write_report
+
+    config = readable_config(run)
+    method = plugins("methods")[config.method.type].value
+    tasks = tasks_of_run(store, run)
+    description = RunDescription(
+        columns=method_columns(config),
+        roles=method.roles(config.method),
+        done=completed_iterations(config, run.stages()),
+        environment="" if tasks is None else state_of_qualification(store, tasks)[1],
+        config=config,
+    )
+    return write_report(store, run, description, output)
+
+
+def renew_report(store: ArtifactStore, run: Run, iterations: int, page: Path) -> Path | None:
+    """Write the report of a run again after so many iterations; return `page`.
+
+    Beyond `REPORTED_ITERATIONS` a report takes too long to be written each time. An existing one is then
+    removed, so that no report is left that lacks iterations, and None is returned. Raises the errors of
+    `write_run_report`.
+    """
+    if iterations <= REPORTED_ITERATIONS:
+        return write_run_report(store, run, page)
+    page.unlink(missing_ok=True)
+    return None

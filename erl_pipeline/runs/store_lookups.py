@@ -7,21 +7,22 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from erl_pipeline.config.shown import settings_differences
 from erl_pipeline.plan.forecast import Cost, PreviousArtifact, own_differences
 from erl_pipeline.plan.plan import PlannedStage, StageKey
-from erl_pipeline.runs.disk_sizes import ArtifactSize
 from erl_pipeline.runs.planning import recorded_ids
+from erl_pipeline.runs.state import place_of
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import RunStore
 from storage.upkeep.retention import files_of, rules_about
+from storage.upkeep.rules import Kept
 
 _GROUPS = ("policy", "environment", "trainer")
 _STARTS = ("cold_start", "warm_start")
@@ -251,11 +252,7 @@ class ReadLedger:
     @cached_property
     def computed(self) -> Mapping[StageKey, LedgerEntry]:
         """The ledger entry at each place whose artifact the run has computed itself."""
-        return {
-            StageKey(entry.iteration or 0, entry.stage, entry.key): entry
-            for entry in self.entries
-            if not entry.reused
-        }
+        return {place_of(entry): entry for entry in self.entries if not entry.reused}
 
     @cached_property
     def newest(self) -> Mapping[str, Sequence[str]]:
@@ -295,6 +292,16 @@ def _median_cost(manifests: Sequence[Manifest]) -> Cost:
         else None,
         bytes=statistics.median(artifact_size(manifest).bytes for manifest in manifests),
     )
+
+
+@dataclass(frozen=True)
+class ArtifactSize:
+    """Expected bytes of an artifact, and how many of them each retention rule may remove. `estimated`: they
+    are computed from the model's size, because no artifact of the stage is known."""
+
+    bytes: float
+    retained: Mapping[Kept, float] = field(default_factory=dict)
+    estimated: bool = False
 
 
 def artifact_size(manifest: Manifest) -> ArtifactSize:

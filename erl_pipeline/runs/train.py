@@ -1,4 +1,5 @@
-"""Whether a run's policy can use the tools that its environment is configured to offer."""
+"""Training a run: what is checked before its first stage, the execution of its plan, and what follows each
+iteration."""
 
 from __future__ import annotations
 
@@ -12,11 +13,10 @@ from erl_pipeline.plan.plan import Plan, RunState, StageKey
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.plan.stage import StageOutcome
 from erl_pipeline.policies.checkpoints import policy_traits
-from erl_pipeline.runs.disk_watch import DiskWatch
+from erl_pipeline.runs.disk import DiskWatch
 from erl_pipeline.runs.driver import OpenRun, execute_run
-from erl_pipeline.runs.enough_tasks import require_tasks_of
-from erl_pipeline.runs.planning import plan_for, stages_before, whole_iterations
-from erl_pipeline.runs.report import lost_stages
+from erl_pipeline.runs.environment_checks import require_tasks_of
+from erl_pipeline.runs.planning import lost_stages, plan_for, stages_before, whole_iterations
 from erl_pipeline.runs.retention import DriverRetention
 from erl_pipeline.runs.warnings import WarningWatch
 from erl_pipeline.views.recording import recorded_metrics

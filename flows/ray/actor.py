@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from erl_pipeline.plan.runner import StageJob
     from erl_pipeline.plan.stage import Resources
-    from flows.nodes.report import NodeReport
-    from flows.ray.invitation import InvitedNodes
+    from flows.ray.kept_nodes import InvitedNodes
+    from flows.ray.nodes import NodeReport
 
 LINE = "line"
 """The concurrency group of `stop` and `lend`: its own thread is free while a stage is computed."""
@@ -42,8 +42,8 @@ class StageActor:
         self._nodes: InvitedNodes | None = None
 
     def look(self, question: Mapping[str, Any]) -> NodeReport:
-        """The answer to a `Question`, given as plain values. Raises ImportError without the project."""
-        from flows.nodes.report import NodeQuestion, look
+        """The answer to a `NodeQuestion`, given as plain values. Raises ImportError without the project."""
+        from flows.ray.nodes import NodeQuestion, look
 
         return look(NodeQuestion(**question))
 
@@ -56,7 +56,7 @@ class StageActor:
         of other nodes, and at last the manifest of its artifact. Raises what the stage raises."""
         from erl_pipeline.plan.runner import compute
         from erl_pipeline.plan.stage import Resources, StageProgress
-        from flows.ray.invitation import InvitedNodes
+        from flows.ray.kept_nodes import InvitedNodes
         from flows.stage_reports import CallsPassedOn, sent_whole
         from storage.artifacts.manifest import Manifest
 

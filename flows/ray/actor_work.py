@@ -13,29 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import ray
-from ray.exceptions import (
-    NodeDiedError,
-    ObjectLostError,
-    OutOfMemoryError,
-    RayActorError,
-    RayError,
-    RayTaskError,
-    WorkerCrashedError,
-)
+from ray.exceptions import RayTaskError
 
 from erl_pipeline.plan.runner import StageJob, WorkerDied
 from erl_pipeline.plan.stage import Listener
-from flows.nodes.survey import uri_for_all
 from flows.ray.actor import LINE
-from flows.ray.invitation import Invitation
+from flows.ray.kept_nodes import DEATHS, Invitation, reason
+from flows.ray.survey import uri_for_all
 from flows.stage_reports import reports_to
 from storage.artifacts.manifest import Manifest
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
-DEATHS = (RayActorError, ObjectLostError, WorkerCrashedError, NodeDiedError, OutOfMemoryError)
-"""What Ray raises when a worker's process or node is gone, or cannot be reached."""
 _LOOK_SECONDS = 0.1
 
 
@@ -88,10 +78,3 @@ class ActorWork:
             raise WorkerDied(f"the worker on node {self._address} is gone: {reason(error)}") from error
         except RayTaskError as error:
             raise error.cause from error
-
-
-def reason(error: RayError) -> str:
-    """The line of Ray's message that gives the reason, without its advice."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if "because" in line] or lines or [type(error).__name__]
-    return told[0].partition(". ")[0].rstrip(".")

@@ -6,19 +6,67 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayTaskError
+from ray.exceptions import (
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+    WorkerCrashedError,
+)
 
 from erl_pipeline.plan.stage import Listener
 from flows.places import Loss
-from flows.ray.actor_work import DEATHS, reason
-from flows.ray.invitation import Invitation
 from flows.ray.nodes import ClusterNode
 from storage.errors import Interrupted
 
+DEATHS = (RayActorError, ObjectLostError, WorkerCrashedError, NodeDiedError, OutOfMemoryError)
+"""What Ray raises when a worker's process or node is gone, or cannot be reached."""
 _END_SECONDS = 60.0
+_LOOK_SECONDS = 0.1
+
+
+def reason(error: RayError) -> str:
+    """The line of Ray's message that gives the reason, without its advice."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if "because" in line] or lines or [type(error).__name__]
+    return told[0].partition(". ")[0].rstrip(".")
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """Each of the nodes is to call `take_part`, which returns how its part in a training has ended."""
+
+    take_part: Callable[[], str]
+
+
+class InvitedNodes:
+    """`erl_pipeline.network.OtherNodes` on a worker.
+
+    `send` sends an invitation of the stage at work to the driver. `lent` is set when the driver has lent the
+    nodes.
+    """
+
+    def __init__(self, send: Callable[[Invitation], None]) -> None:
+        self.send = send
+        self.lent = threading.Event()
+
+    @property
+    def host(self) -> str:
+        """The address of this node of the cluster."""
+        return str(ray.util.get_node_ip_address())
+
+    def invite(self, take_part: Callable[[], str], raise_if_stopped: Callable[[], None]) -> None:
+        """Have the driver lend the nodes, and wait until it has."""
+        self.lent.clear()
+        self.send(Invitation(take_part))
+        while not self.lent.wait(_LOOK_SECONDS):
+            raise_if_stopped()
 
 
 class NodeLost(Exception):

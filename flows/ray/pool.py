@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -18,17 +18,14 @@ from ray.util.placement_group import remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from erl_pipeline.plan.runner import RunnerCall, StageJob, WorkerDied
-from flows.nodes.check import differences, require_fit
-from flows.nodes.survey import survey_of, uri_for_all
 from flows.places import Loss, NoWorkerLeft, Places
 from flows.ray.actor import LINE
-from flows.ray.actor_work import DEATHS, ActorWork
-from flows.ray.kept_nodes import KeptNodes, Loan, NodeLost
-from flows.ray.nodes import ClusterNode, living_nodes
-from flows.ray.room import set_aside
+from flows.ray.actor_work import ActorWork
+from flows.ray.cluster import set_aside
+from flows.ray.kept_nodes import DEATHS, KeptNodes, Loan, NodeLost
+from flows.ray.nodes import ClusterNode, living_nodes, processor_warning, require_fit
 from flows.ray.settings import RayConfig
-from flows.ray.survey import ask, start_actor
-from flows.stage_pools import stop_file
+from flows.ray.survey import ask, start_actor, survey_of, uri_for_all
 from flows.stage_reports import CallsPassedOn, Reports
 from storage.errors import StoreError
 
@@ -96,7 +93,9 @@ class RemoteWorker:
         return future
 
     def look(self) -> None:
-        """Pass on what the stage has reported, and lend it the nodes that it invites."""
+        """Pass on what the stage has reported, lend it the nodes that it invites, and tell it to stop."""
+        if self._call.stop.is_set():
+            self._stop.touch()
         self._reports.relay(_Relay(self._call, self._loan))
         if self._loan.look():
             self.actor.lend.options(concurrency_group=LINE).remote()
@@ -167,11 +166,10 @@ class RayPool:
         )
         count = 0 if call.nodes is None else call.nodes.count
         self._kept = KeptNodes(count, _LOSS_OF_KEPT, self._begin_to_replace)
-        self._open = ExitStack()
 
     def __enter__(self) -> RayPool:
-        self._open.enter_context(stop_file(self._folder, self._call.stop))
-        self._open.enter_context(self._runner)
+        (self._folder / "stop").unlink(missing_ok=True)  # of an earlier process
+        self._runner.__enter__()
         threads = self._call.worker.threads
         self._room = set_aside(self._settings, self._call.devices, threads, self._call.nodes)
         self._start_workers()
@@ -188,7 +186,7 @@ class RayPool:
             thread.join()
         self._kept.kill()
         remove_placement_group(self._room)
-        self._open.close()
+        self._runner.__exit__(kind, error, traceback)
 
     @property
     def workers(self) -> int:
@@ -218,7 +216,7 @@ class RayPool:
         with survey_of(self._store_uri, self._call.packages) as survey:
             findings = ask(survey, nodes, at_node)
         require_fit(findings, "runner.address: the cluster cannot compute this run:")
-        for warning in differences(findings):
+        if warning := processor_warning(findings):
             self._call.listener.warn(warning)
         self._known_nodes = {node.id for node in nodes}
         by_id = {node.id: node for node in nodes}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from erl_pipeline.plan.runner import Runner, RunnerCall, RunnerPlugin
-from flows.ray.connection import connected, worker_variables
+from flows.ray.cluster import connected, worker_variables
 from flows.ray.settings import RayConfig
 from flows.stage_tasks import StageTasks, prepare_for_prefect
 from storage.filesystem import open_root

@@ -9,7 +9,7 @@ import pytest
 
 from erl_pipeline.config.loading import load_config
 from erl_pipeline.plan.sources import read_sources
-from erl_pipeline.runs.qualification import state_of_qualification, tasks_of_plan
+from erl_pipeline.runs.environment_checks import state_of_qualification, tasks_of_plan
 from erl_pipeline.runs.run_plans import plan_run
 from storage.artifacts.store import ArtifactStore
 from tests.command_line.invoke import SMALL, FinishedRun, Result, invoke

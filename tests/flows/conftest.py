@@ -1,4 +1,4 @@
-"""One Prefect server for all tests of this folder, on a database of its own."""
+"""One Prefect server for all tests of this folder, on a database of its own; a store for small plans."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from prefect.settings import (
 )
 
 from flows.local_server import answers, prefect_api
+from tests.flows.records import begun
 
 
 @pytest.fixture(scope="session")
@@ -45,3 +46,9 @@ def api(prefect_home: Path) -> Iterator[str]:
         assert url.startswith("http://127.0.0.1:")
         yield url
     assert not answers(url)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store with the run that small plans are for."""
+    return begun(tmp_path / "store")

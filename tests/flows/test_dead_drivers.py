@@ -15,8 +15,7 @@ from prefect.states import Completed, Running
 
 from erl_pipeline.plan.stage import WorkerSettings
 from flows.deployments import connected
-from flows.orphans import FLOW
-from flows.page import RunPage
+from flows.page import FLOW, RunPage
 from flows.scheduled import train
 from storage.runs.run import RunStore
 
@@ -45,22 +44,22 @@ def training() -> None:
 
 def page_of(client: SyncPrefectClient, worker: WorkerSettings) -> RunPage:
     """The page of a driver's flow run, which has begun."""
-    return RunPage(worker, str(client.create_flow_run(training.with_options(name=FLOW), state=Running()).id))
+    return RunPage(worker, client.create_flow_run(training.with_options(name=FLOW), state=Running()).id)
 
 
 def begin_stage(client: SyncPrefectClient, page: RunPage) -> UUID:
     """A task run of the flow run that has begun; its id."""
-    begun = client.create_task_run(write, UUID(page.flow_run_id), dynamic_key=str(uuid4()), state=Running())
+    begun = client.create_task_run(write, page.flow_run_id, dynamic_key=str(uuid4()), state=Running())
     return begun.id
 
 
 def end(client: SyncPrefectClient, page: RunPage) -> None:
     """As the flow of a driver ends."""
-    client.set_flow_run_state(UUID(page.flow_run_id), Completed(), force=True)
+    client.set_flow_run_state(page.flow_run_id, Completed(), force=True)
 
 
 def flow_state(client: SyncPrefectClient, page: RunPage) -> tuple[str, str | None]:
-    state: Any = client.read_flow_run(UUID(page.flow_run_id)).state
+    state: Any = client.read_flow_run(page.flow_run_id).state
     return state.name, state.message
 
 
@@ -107,10 +106,10 @@ def test_a_flow_run_of_a_prefect_worker_is_left_to_it_but_not_the_task_runs_of_i
 ) -> None:
     parameters = {"run": "small", "store": worker.store_uri}
     scheduled = client.create_flow_run(train, parameters=parameters, state=Running(), tags=["mine"])
-    killed = RunPage(worker, str(scheduled.id))
+    killed = RunPage(worker, scheduled.id)
     assert killed.end_left_behind(client) is None
     first = begin_stage(client, killed)
-    again = RunPage(worker, str(scheduled.id))
+    again = RunPage(worker, scheduled.id)
     assert again.end_left_behind(client) is None
     second = begin_stage(client, again)
     assert [task_state(client, each)[0] for each in (first, second)] == ["Crashed", "Running"]
@@ -122,6 +121,6 @@ def test_a_flow_run_of_a_prefect_worker_is_left_to_it_but_not_the_task_runs_of_i
 
 
 def test_a_refusal_of_the_server_is_a_warning(client: SyncPrefectClient, worker: WorkerSettings) -> None:
-    warning = RunPage(worker, str(uuid4())).end_left_behind(client)
+    warning = RunPage(worker, uuid4()).end_left_behind(client)
     assert str(warning).startswith("Prefect may show a killed process of run small as running")
     assert "404" in str(warning)

@@ -3,41 +3,27 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
-import httpx
 import psutil
 import pytest
-from prefect.settings import PREFECT_API_URL, temporary_settings
 from pydantic import ValidationError
 
-from erl_pipeline.config.loading import load_config
 from erl_pipeline.plan.runner import IN_PROCESS, InProcessConfig
-from erl_pipeline.plan.stage import StageOutcome
-from flows import stage_tasks
-from flows.local_server import answers
 from flows.runner import PREFECT, PrefectConfig
-from flows.submissions import TaskOptions
-from flows.training_flow import TRAINING, StageTimedOut
-from storage.artifacts.store import ArtifactStore
-from storage.errors import ConfigError, Interrupted
-from storage.runs.run import RunStore
+from storage.errors import Interrupted
+from tests.flows.records import ask, begun, file_hashes, flow_run_of, task_runs_of
 from tests.flows.small_plans import (
     DIE_ONCE,
     FAIL,
     MEET,
     SAY_WHERE,
     SAY_WHERE_ON_DEVICE,
-    STORE_AWAY_ONCE,
     WAIT_TO_STOP,
     WRITE_ON_DEVICE,
-    OddError,
     Recorded,
     chain,
     planned,
@@ -47,43 +33,8 @@ from tests.flows.small_plans import (
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
-
 THREADS = PrefectConfig()
 TWO_PROCESSES = PrefectConfig(task_runner="processes", workers=2)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    """A store with the run that small plans are for."""
-    return begun(tmp_path / "store")
-
-
-def begun(store: Path) -> Path:
-    config = load_config(ROOT / "configs" / "frozen_lake.yaml", ["name=small"])
-    RunStore(str(store)).create("small", config.model_dump(mode="json"))
-    return store
-
-
-def file_hashes(store: Path, artifact_ids: list[str]) -> list[dict[str, str]]:
-    artifacts = ArtifactStore(str(store))
-    opened = [artifacts.open(each).manifest for each in artifact_ids]
-    return [{file.path: file.sha256 for file in manifest.files} for manifest in opened]
-
-
-def ask(api: str, what: str, **body: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = httpx.post(f"{api}/{what}/filter", json=body).raise_for_status().json()
-    return found
-
-
-def flow_run_of(api: str, store: Path) -> dict[str, Any]:
-    runs = ask(api, "flow_runs", sort="START_TIME_DESC")
-    (run,) = [each for each in runs if each["parameters"].get("store") == str(store)]
-    return run
-
-
-def task_runs_of(api: str, flow_run: dict[str, Any]) -> list[dict[str, Any]]:
-    runs = ask(api, "task_runs", flow_runs={"id": {"any_": [flow_run["id"]]}})
-    return sorted(runs, key=lambda run: str(run["start_time"]))
 
 
 @pytest.mark.parametrize("settings", [THREADS, TWO_PROCESSES], ids=["threads", "processes"])
@@ -185,263 +136,6 @@ def test_stages_that_need_a_device_stay_with_the_worker_that_has_it(store: Path)
 def test_an_error_that_cannot_be_sent_arrives_with_its_words(store: Path) -> None:
     with pytest.raises(RuntimeError, match=r"OddError: first 7"):
         walk(PREFECT, TWO_PROCESSES, store, [planned(FAIL, "first")])
-
-
-def test_a_fault_that_can_pass_is_a_retry_of_prefect(api: str, store: Path) -> None:
-    settings = PrefectConfig(stages={"store_away_once": TaskOptions(retry_delay_seconds=(0.1,))})
-    listener = Recorded()
-    stage = planned(STORE_AWAY_ONCE, "first", folder=store)
-    (outcome,) = walk(PREFECT, settings, store, [stage], listener=listener)
-    assert outcome.counters["names"] == 1
-    (run,) = task_runs_of(api, flow_run_of(api, store))
-    assert (run["state_type"], run["run_count"]) == ("COMPLETED", 2)
-    warning = "store_away_once first of iteration 1 failed and is tried again: no answer"
-    assert ("warn", warning) in listener.told
-
-
-def test_wrong_input_is_not_tried_again(api: str, store: Path) -> None:
-    settings = PrefectConfig(stages={"fail": TaskOptions(retry_delay_seconds=(0.1, 0.1))})
-    with pytest.raises(OddError, match="first 7"):
-        walk(PREFECT, settings, store, [planned(FAIL, "first")])
-    (run,) = task_runs_of(api, flow_run_of(api, store))
-    assert (run["state_type"], run["run_count"]) == ("FAILED", 1)
-
-
-def test_a_stage_that_takes_too_long_is_asked_to_stop(api: str, store: Path) -> None:
-    settings = PrefectConfig(stages={"wait_to_stop": TaskOptions(timeout_seconds=0.5)})
-    with pytest.raises(StageTimedOut, match=r"runner\.stages\.wait_to_stop\.timeout_seconds \(0\.5 s\)"):
-        walk(PREFECT, settings, store, [planned(WAIT_TO_STOP, "one", folder=store)])
-    flow_run = flow_run_of(api, store)
-    assert flow_run["state_type"] == "FAILED"
-    assert [run["state_name"] for run in task_runs_of(api, flow_run)] == ["TimedOut"]
-
-
-def test_a_flow_run_that_is_cancelled_on_prefects_page_ends_and_goes_on_later(api: str, store: Path) -> None:
-    def cancel() -> None:
-        wait_for("the stage", lambda: [each for each in store.iterdir() if each.name.isdigit()])
-        state = {"state": {"type": "CANCELLING"}, "force": True}
-        httpx.post(f"{api}/flow_runs/{flow_run_of(api, store)['id']}/set_state", json=state)
-
-    cancelling = Thread(target=cancel)
-    cancelling.start()
-    with pytest.raises(Interrupted):
-        walk(PREFECT, THREADS, store, [*chain(1), planned(WAIT_TO_STOP, "one", folder=store)])
-    cancelling.join()
-    flow_run = flow_run_of(api, store)
-    assert flow_run["state_type"] == "CANCELLED"
-    states = [run["state_type"] for run in task_runs_of(api, flow_run)]
-    assert states == ["COMPLETED", "CANCELLED"]
-    assert [each.reused for each in walk(PREFECT, THREADS, store, chain(2))] == [True, False]
-
-
-TAGGED = """
-import sys
-from pathlib import Path
-from flows.runner import PREFECT, PrefectConfig
-from flows.submissions import TaskOptions
-from tests.flows.small_plans import SAY_WHEN, planned, walk
-store = Path(sys.argv[1])
-options = {"say_when": TaskOptions(tags=("alone",))}
-settings = PrefectConfig(task_runner="processes", workers=2, stages=options)
-walk(PREFECT, settings, store, [planned(SAY_WHEN, name, folder=store) for name in ("one", "two")])
-"""
-
-
-def test_a_limit_of_prefect_holds_stages_with_its_tag(api: str, store: Path) -> None:
-    """Each of the two stages says when it begins and ends; with a limit of 1 these do not overlap."""
-    httpx.post(f"{api}/v2/concurrency_limits/", json={"name": "tag:alone", "limit": 1}).raise_for_status()
-    environment = {**os.environ, "PREFECT_API_URL": api}
-    subprocess.run([sys.executable, "-c", TAGGED, str(store)], cwd=ROOT, env=environment, check=True)
-    moments = [line.split()[0] for line in (store / "moments").read_text().splitlines()]
-    assert moments == ["begins", "ends", "begins", "ends"]
-
-
-LOGGED = """
-import sys
-from pathlib import Path
-from flows.runner import PREFECT, PrefectConfig
-from tests.flows.small_plans import SAY_WHERE, planned, walk
-settings = PrefectConfig(task_runner="processes", workers=2)
-walk(PREFECT, settings, Path(sys.argv[1]), [planned(SAY_WHERE, "here")])
-"""
-
-
-def test_the_log_of_a_stage_stands_with_its_task_run(api: str, store: Path) -> None:
-    environment = {**os.environ, "PREFECT_API_URL": api, "PREFECT_LOGGING_TO_API_ENABLED": "true"}
-    subprocess.run([sys.executable, "-c", LOGGED, str(store)], cwd=ROOT, env=environment, check=True)
-    (run,) = task_runs_of(api, flow_run_of(api, store))
-
-    def lines() -> list[str]:
-        found = ask(api, "logs", logs={"task_run_id": {"any_": [run["id"]]}})
-        texts = [each["message"] for each in found]
-        return texts if any(each.startswith("Committed in") for each in texts) else []
-
-    assert any(re.match(r"here in \d+", each) for each in wait_for("the log", lines))
-
-
-def test_an_artifact_is_an_asset_with_those_that_it_was_made_from(api: str, store: Path) -> None:
-    stages = chain(2)
-    walk(PREFECT, THREADS, store, stages)
-    keys = [f"file://{store}/artifacts/{each.artifact_id}" for each in stages]
-    asked = {
-        "filter": {
-            "event": {"name": ["prefect.asset.materialization.succeeded"]},
-            "resource": {"id": keys},
-            "order": "ASC",
-        }
-    }
-
-    def events() -> list[dict[str, Any]]:
-        found = httpx.post(f"{api}/events/filter", json=asked).raise_for_status().json()["events"]
-        return list(found) if len(found) == 2 else []
-
-    first, second = wait_for("the events of both artifacts", events)
-    assert [each["resource"]["prefect.resource.id"] for each in (first, second)] == keys
-    made_from = [
-        [one["prefect.resource.id"] for one in each["related"] if one["prefect.resource.role"] == "asset"]
-        for each in (first, second)
-    ]
-    assert made_from == [[], [keys[0]]]
-
-
-def test_a_state_hook_of_the_user_is_called(api: str, store: Path) -> None:
-    seen: list[tuple[str, str]] = []
-
-    @TRAINING.on_completion
-    def note(flow: Any, flow_run: Any, state: Any) -> None:
-        seen.append((flow_run.name, state.type.value))
-
-    try:
-        walk(PREFECT, THREADS, store, chain(1))
-    finally:
-        TRAINING.on_completion_hooks.remove(note)
-    assert seen == [("small", "COMPLETED")]
-
-
-def test_options_of_an_unknown_stage_are_refused(store: Path) -> None:
-    settings = PrefectConfig(stages={"wrote": TaskOptions(timeout_seconds=1)})
-    with pytest.raises(ConfigError, match=r"runner\.stages: wrote: no such stage; the run has write"):
-        walk(PREFECT, settings, store, chain(1))
-
-
-class Kills(Recorded):
-    """A listener that does something, such as killing a server, when the first stage is done."""
-
-    def __init__(self, kill: Callable[[], object]) -> None:
-        super().__init__()
-        self._kill = kill
-        self._done = False
-
-    def stage_finished(self, title: str, outcome: StageOutcome) -> None:
-        if not self._done:
-            self._done = True
-            self._kill()
-
-    @property
-    def warnings(self) -> list[str]:
-        return [str(each[1]) for each in self.told if each[0] == "warn"]
-
-
-@pytest.fixture
-def owned(prefect_home: Path, tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A server that is configured for this test, and the process that started it."""
-    owner = subprocess.Popen(
-        [sys.executable, "-m", "tests.flows.hold_server", str(tmp_path / "server.log")],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PREFECT_API_URL": ""},
-    )
-    assert owner.stdout is not None
-    url = owner.stdout.readline().strip()
-    assert answers(url)
-    with temporary_settings({PREFECT_API_URL: url}):
-        yield url, owner
-    owner.kill()
-    owner.wait()
-
-
-@pytest.mark.parametrize("settings", [THREADS, TWO_PROCESSES], ids=["threads", "processes"])
-def test_a_run_whose_prefect_server_is_killed_ends_and_says_what_prefect_missed(
-    settings: PrefectConfig,
-    store: Path,
-    owned: tuple[str, subprocess.Popen[str]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Prefect's client would try again for a minute or two."""
-    monkeypatch.setattr(stage_tasks, "_PATIENCE_SECONDS", 0.5)
-    url, owner = owned
-
-    def kill() -> None:
-        def told() -> list[dict[str, Any]]:
-            return [each for each in ask(url, "flow_runs") if each["parameters"].get("store") == str(store)]
-
-        wait_for("the flow run", told)
-        owner.kill()
-        owner.wait()
-
-    listener = Kills(kill)
-    outcomes = walk(PREFECT, settings, store, chain(3), listener=listener)
-    assert len(outcomes) == 3
-    assert listener.warnings[-1].startswith(
-        f"Prefect's API at {url} does not answer. Its record of this flow run and of the 3 stages that were "
-    )
-    wait_for("the end of the server", lambda: not answers(url))
-    # No process holds the pipe that the server would have inherited.
-    assert owner.stdout is not None
-    assert owner.stdout.read() == ""
-
-
-def test_a_run_is_stopped_although_its_prefect_server_is_gone(
-    store: Path,
-    owned: tuple[str, subprocess.Popen[str]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(stage_tasks, "_PATIENCE_SECONDS", 0.5)
-    stop, (_, owner) = Event(), owned
-
-    def kill_and_stop() -> None:
-        owner.kill()
-        owner.wait()
-        stop.set()
-
-    listener = Kills(kill_and_stop)
-    with pytest.raises(Interrupted):
-        walk(PREFECT, THREADS, store, chain(3), listener=listener, stop=stop)
-    assert listener.warnings[-1].endswith("what they have committed is whole")
-    assert ArtifactStore(str(store)).find(chain(1)[0].artifact_id, "write") is not None
-
-
-class KillsAtStart(Recorded):
-    """A listener that kills a server while the first stage waits for it."""
-
-    def __init__(self, kill: Callable[[], object]) -> None:
-        super().__init__()
-        self._killing = Thread(target=kill)
-
-    def stage_started(self, title: str) -> None:
-        if not self._killing.ident:
-            self._killing.start()
-
-
-@pytest.mark.usefixtures("prefect_home", "no_configured_api")
-def test_a_run_whose_own_prefect_server_is_killed_while_it_starts_goes_on(store: Path) -> None:
-    others = psutil.Process().children()
-
-    def servers() -> list[psutil.Process]:
-        new = [each for each in psutil.Process().children() if each not in others]
-        return [each for each in new if "flows.server_process" in each.cmdline()]
-
-    def kill() -> None:
-        for server in wait_for("the server's process", servers, interval=0.01):
-            server.kill()
-
-    listener = KillsAtStart(kill)
-    assert len(walk(PREFECT, THREADS, store, chain(2), listener=listener)) == 2
-    warnings = [str(each[1]) for each in listener.told if each[0] == "warn"]
-    first, last = warnings
-    assert first == "Prefect's server was killed while it started (SIGKILL). The run continues without it"
-    assert "Its record of this flow run and of the 2 stages that were computed is not complete" in last
 
 
 DRIVER = """

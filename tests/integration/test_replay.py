@@ -16,7 +16,7 @@ from erl_pipeline.evaluation.samples import count_samples
 from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.plan.stage import Listener
 from erl_pipeline.runs.audit import audit
-from erl_pipeline.runs.branch import begin_branch
+from erl_pipeline.runs.origins import begin_branch
 from erl_pipeline.stages.training.update_policy import REPLAYED_FILE
 from storage.artifacts.store import ArtifactStore
 from storage.lineage import downstream, upstream

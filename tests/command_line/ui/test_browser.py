@@ -13,7 +13,7 @@ import uvicorn
 
 from command_line.ui.access import access_for, listen
 from command_line.ui.app import create_app
-from erl_pipeline.runs.report import write_run_report
+from erl_pipeline.runs.state import write_run_report
 from tests.command_line.ui.stores import (
     HOSTILE,
     add_searches,

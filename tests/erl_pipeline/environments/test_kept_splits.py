@@ -13,7 +13,7 @@ from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.grid_games.boards import is_generated_size
 from erl_pipeline.environments.interface import EnvironmentPlugin
-from erl_pipeline.runs.enough_tasks import refuse_held_out_conversations
+from erl_pipeline.runs.environment_checks import refuse_held_out_conversations
 from storage.errors import InputError
 
 GENERATED: dict[str, dict[str, Any]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from erl_pipeline.runs.branch import require_offline
+from erl_pipeline.runs.origins import require_offline
 from storage.errors import ConfigError
 from tests.erl_pipeline.runs.planned_runs import DECOUPLED, at, config, ids, plan
 

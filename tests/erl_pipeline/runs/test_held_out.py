@@ -14,9 +14,8 @@ from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.plan.plan import StageKey
-from erl_pipeline.runs.branch import begin_offline
 from erl_pipeline.runs.driver import open_run
-from erl_pipeline.runs.import_trajectories import import_trajectories
+from erl_pipeline.runs.origins import begin_offline, import_trajectories
 from erl_pipeline.stages.evaluation.evaluate import EVALUATION, WITH_MEMORY
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError

@@ -16,9 +16,9 @@ from erl_pipeline.plan.plugin_code import plugin_fingerprints
 from erl_pipeline.plan.sources import unread_sources
 from erl_pipeline.plan.stage import Listener
 from erl_pipeline.runs.audit import audit
-from erl_pipeline.runs.branch import begin_branch, begin_offline
 from erl_pipeline.runs.driver import open_run
 from erl_pipeline.runs.on_request import evaluate_on_request
+from erl_pipeline.runs.origins import begin_branch, begin_offline
 from erl_pipeline.runs.retention import retain_run, still_needed
 from erl_pipeline.runs.run_plans import plan_run
 from storage.artifacts import writing

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -13,15 +14,18 @@ from erl_pipeline.plan.plan import POLICY, StageKey
 from erl_pipeline.runs.planning import recorded_ids, whole_iterations
 from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.runs.state import (
+    REPORTED_ITERATIONS,
     PolicyMakers,
     begun_iterations,
     completed_iterations,
     latest_checkpoint,
     policy_makers,
+    renew_report,
 )
 from erl_pipeline.runs.train import trusted_places
 from storage.artifacts.recipe import ArtifactKind
 from storage.runs.ledger import LedgerEntry
+from tests.command_line.ui.stores import write_page_store
 from tests.erl_pipeline.runs.planned_runs import SOURCES, config, ids, plan
 
 ERL, RLVR = config(), config("method=rlvr")
@@ -139,3 +143,14 @@ def test_trusted_is_what_is_recorded_but_for_the_newest_whole_iteration() -> Non
 def test_nothing_that_trains_is_imported() -> None:
     code = "import sys, erl_pipeline.runs.state; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_report_of_a_run_that_is_too_long_is_removed_and_not_left_behind(tmp_path: Path) -> None:
+    made = write_page_store(tmp_path)
+    run, page = made.runs.open("one"), tmp_path / "report.html"
+    page.write_text("of an earlier iteration")
+    assert renew_report(made.store, run, 2, page) == page
+    assert "2 of 2 iterations" in page.read_text(encoding="utf-8")
+    assert renew_report(made.store, run, REPORTED_ITERATIONS + 1, page) is None
+    assert not page.exists()
+    assert renew_report(made.store, run, REPORTED_ITERATIONS + 1, page) is None

@@ -12,8 +12,7 @@ import pytest
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.plan import Plan
 from erl_pipeline.plan.sources import read_sources
-from erl_pipeline.runs.disk_sizes import forecast_disk
-from erl_pipeline.runs.disk_watch import DiskWatch, expected_sizes
+from erl_pipeline.runs.disk import DiskWatch, expected_sizes, forecast_disk
 from erl_pipeline.runs.driver import open_run
 from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.runs.store_lookups import StoreLookups

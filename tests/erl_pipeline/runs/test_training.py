@@ -46,7 +46,7 @@ def three(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 @pytest.fixture
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Ids of the artifacts whose manifest or files were read, as in a run that is too long for its report."""
-    monkeypatch.setattr("erl_pipeline.runs.report.REPORTED_ITERATIONS", 0)
+    monkeypatch.setattr("erl_pipeline.runs.planning.REPORTED_ITERATIONS", 0)
     seen: set[str] = set()
 
     def watched(read: Callable[..., object]) -> Callable[..., object]:

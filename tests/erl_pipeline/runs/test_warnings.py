@@ -11,7 +11,7 @@ import pytest
 
 from erl_pipeline.config.pipeline import WarningsConfig
 from erl_pipeline.evaluation.history import StageRecord
-from erl_pipeline.runs.report import write_run_report
+from erl_pipeline.runs.state import write_run_report
 from erl_pipeline.runs.warnings import rollout_warnings, settings_warnings, update_warnings
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, StoreError

@@ -27,8 +27,8 @@ from tests.erl_pipeline.stages.calls import Bench
 from tests.erl_pipeline.trainers.fsdp2.nodes import ranks_below
 from tests.erl_pipeline.trainers.fsdp2.stopped import ROW
 from tests.flows.ray.conftest import LocalCluster
+from tests.flows.records import begun, file_hashes
 from tests.flows.small_plans import BORROW, Recorded, chain, planned, walk
-from tests.flows.test_runner import begun, file_hashes
 from tests.random_models import WORDS, random_llama, word_tokenizer
 from tests.waiting import wait_for
 

@@ -25,6 +25,7 @@ from storage.errors import ConfigError, Interrupted
 from storage.runs.run import RunStore
 from tests.command_line.invoke import invoke
 from tests.flows.ray.conftest import LocalCluster
+from tests.flows.records import begun, file_hashes
 from tests.flows.small_plans import (
     DIE_ONCE,
     FAIL,
@@ -43,16 +44,9 @@ from tests.flows.small_plans import (
     stop_when_computing,
     walk,
 )
-from tests.flows.test_runner import begun, file_hashes
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    """A store with the run that small plans are for."""
-    return begun(tmp_path / "store")
 
 
 def on(cluster: LocalCluster, **settings: object) -> RayConfig:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.nodes.check import CLOCK_SECONDS, problems_of
-from flows.nodes.report import NodeQuestion, NodeReport, look
+from flows.ray.nodes import CLOCK_SECONDS, NodeQuestion, NodeReport, look, problems_of
 
 HERE = NodeReport(
     host="driver",

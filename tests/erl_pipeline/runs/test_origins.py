@@ -12,8 +12,8 @@ import pytest
 
 from erl_pipeline.evaluation.samples import count_samples
 from erl_pipeline.plan.plan import StageKey
-from erl_pipeline.runs.branch import begin_branch, begin_offline
 from erl_pipeline.runs.driver import OpenRun, open_run
+from erl_pipeline.runs.origins import begin_branch, begin_offline
 from erl_pipeline.runs.planning import plan_as_made
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.runs.enough_tasks import require_tasks
+from erl_pipeline.runs.environment_checks import require_tasks
 from storage.errors import InputError
 from storage.runs.run import RunStore
 from tests.erl_pipeline.runs.small_runs import SMALL, go, small

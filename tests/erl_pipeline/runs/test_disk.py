@@ -1,18 +1,23 @@
-"""Disk space of a plan, and the sizes of checkpoints, worked out by hand."""
+"""Sizes of artifacts, what a plan takes on the disk, and the prediction of a full disk."""
 
 from __future__ import annotations
 
+import shutil
+from collections import namedtuple
 from pathlib import Path
 
 import pytest
 
 from erl_pipeline.config.optimizer import OptimizerConfig
+from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.plan.sources import unread_sources
-from erl_pipeline.runs.disk_sizes import ArtifactSize, estimate_checkpoints, forecast_disk, trained_size
+from erl_pipeline.runs.disk import estimate_checkpoints, forecast_disk, trained_size
 from erl_pipeline.runs.run_plans import plan_run
+from erl_pipeline.runs.store_lookups import ArtifactSize
+from storage.errors import StoreError
 from storage.upkeep.rules import Kept, parse_rule
 from tests.erl_pipeline.plan.test_forecast import plan_of
-from tests.erl_pipeline.runs.small_runs import small
+from tests.erl_pipeline.runs.small_runs import Notes, go, ids, small
 from tests.erl_pipeline.test_sizing import SMOLLM2_135M, write
 
 SIZES = {
@@ -107,3 +112,60 @@ def test_a_warm_start_is_counted_with_all_weights_and_no_optimizer(tmp_path: Pat
     sizes = estimate_checkpoints(config, plan_run(config, unread_sources(config)).nodes)
     assert sizes["warm_start"].bytes == sizes["bootstrap"].bytes == 134_515_008 * 2
     assert sizes["update_policy"].bytes < sizes["warm_start"].bytes
+
+
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Set the number of bytes that are reported as free."""
+    room = {"bytes": 10**12}
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: Usage(10**12, 0, room["bytes"]))
+    return room
+
+
+def size_of_iteration(store: Path) -> int:
+    folders = [
+        store / "artifacts" / place.stage / artifact_id
+        for place, artifact_id in ids(store).items()
+        if place.iteration == 2
+    ]
+    files = [path for folder in folders for path in folder.rglob("*") if path.name != "manifest.json"]
+    return sum(path.stat().st_size for path in files if path.is_file())
+
+
+def test_a_run_whose_next_iteration_does_not_fit_is_not_begun(store: Path, free: dict[str, int]) -> None:
+    free["bytes"] = size_of_iteration(store) // 2
+    before = ids(store)
+    with pytest.raises(StoreError, match=r"the disk would be full: iteration 3 needs about .* are free at"):
+        go(small(), store, 3)
+    assert ids(store) == before
+    notes = go(small(resources={"threads": 1, "full_disk": "warn"}), store, 3)
+    assert notes.warnings[0].startswith("the disk would be full: iteration 3 needs about ")
+    assert notes.made
+
+
+def test_a_run_that_will_not_fit_as_a_whole_is_warned_of(store: Path, free: dict[str, int]) -> None:
+    free["bytes"] = size_of_iteration(store) * 2
+    (warning,) = go(small(), store, 5).warnings
+    assert warning.startswith("the run to iteration 5 needs about ")
+    assert "set retention.checkpoints and retention.optimizer" in warning
+
+
+def test_retention_makes_room(store: Path, free: dict[str, int]) -> None:
+    free["bytes"] = size_of_iteration(store) * 2 + 100_000
+    assert go(small(retention={"checkpoints": 1, "optimizer": 1}), store, 5).warnings == []
+
+
+def test_a_disk_that_fills_up_stops_the_run_before_the_next_iteration(
+    store: Path, free: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def filled(notes: Notes, title: str, outcome: object) -> None:
+        if title == "build_distillation of iteration 3":
+            free["bytes"] = 1000
+
+    monkeypatch.setattr(Notes, "stage_finished", filled)
+    with pytest.raises(StoreError, match="iteration 4 needs about"):
+        go(small(), store, 5)
+    assert StageKey(3, "fine_tune", "") in ids(store)

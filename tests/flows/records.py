@@ -1,0 +1,47 @@
+"""What runners leave: the files of artifacts in a store, and the records on a Prefect server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from erl_pipeline.config.loading import load_config
+from storage.artifacts.store import ArtifactStore
+from storage.runs.run import RunStore
+
+ROOT = Path(__file__).parents[2]
+
+
+def begun(store: Path) -> Path:
+    """The store, with the run that small plans are for."""
+    config = load_config(ROOT / "configs" / "frozen_lake.yaml", ["name=small"])
+    RunStore(str(store)).create("small", config.model_dump(mode="json"))
+    return store
+
+
+def file_hashes(store: Path, artifact_ids: list[str]) -> list[dict[str, str]]:
+    """SHA-256 of each file of these artifacts, by its name."""
+    artifacts = ArtifactStore(str(store))
+    opened = [artifacts.open(each).manifest for each in artifact_ids]
+    return [{file.path: file.sha256 for file in manifest.files} for manifest in opened]
+
+
+def ask(api: str, what: str, **body: Any) -> list[dict[str, Any]]:
+    """What a Prefect server finds by a filter."""
+    found: list[dict[str, Any]] = httpx.post(f"{api}/{what}/filter", json=body).raise_for_status().json()
+    return found
+
+
+def flow_run_of(api: str, store: Path) -> dict[str, Any]:
+    """The one flow run that worked on a store."""
+    runs = ask(api, "flow_runs", sort="START_TIME_DESC")
+    (run,) = [each for each in runs if each["parameters"].get("store") == str(store)]
+    return run
+
+
+def task_runs_of(api: str, flow_run: dict[str, Any]) -> list[dict[str, Any]]:
+    """The task runs of a flow run, the first to begin first."""
+    runs = ask(api, "task_runs", flow_runs={"id": {"any_": [flow_run["id"]]}})
+    return sorted(runs, key=lambda run: str(run["start_time"]))
