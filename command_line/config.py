@@ -3,16 +3,20 @@ plug-ins."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, get_args
 
 import typer
+import yaml
 
 from command_line.options import ConfigFile, Json, Settings
 from command_line.output import counted, print_json, print_line, print_table
-
-if TYPE_CHECKING:
-    from erl_pipeline.config.plugins.installed import BrokenPlugin, Plugin
-
+from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.plugins.installed import BrokenPlugin, Group, Plugin
+from erl_pipeline.config.plugins.installed import plugins as find
+from erl_pipeline.plan.fingerprint import package_fingerprint
+from erl_pipeline.plan.plugin_code import plugin_fingerprints
+from erl_pipeline.plan.sources import require_sources
+from erl_pipeline.runs.enough_tasks import require_tasks, sentences_left_out
 
 app = typer.Typer(help="Look at a configuration before anything starts.", no_args_is_help=True)
 
@@ -20,9 +24,6 @@ app = typer.Typer(help="Look at a configuration before anything starts.", no_arg
 @app.command()
 def show(config: ConfigFile, settings: Settings = None, json: Json = False) -> None:
     """Print the whole configuration with every default filled in."""
-    import yaml
-
-    from erl_pipeline.config.loading.load import load_config
 
     resolved = load_config(config, settings or []).model_dump(mode="json")
     if json:
@@ -37,9 +38,6 @@ def check(config: ConfigFile, settings: Settings = None, json: Json = False) -> 
 
     The files and models that it names have to be there, and its environment has to give enough tasks.
     """
-    from erl_pipeline.config.loading.load import load_config
-    from erl_pipeline.plan.sources import require_sources
-    from erl_pipeline.runs.enough_tasks import require_tasks, sentences_left_out
 
     run = load_config(config, settings or [])
     require_sources(run)
@@ -58,10 +56,6 @@ def check(config: ConfigFile, settings: Settings = None, json: Json = False) -> 
 def plugins(json: Json = False) -> None:
     """List the installed plug-ins (environments, methods, trainers, runners, scorers), and those that cannot
     be used."""
-    from typing import get_args
-
-    from erl_pipeline.config.plugins.installed import Group
-    from erl_pipeline.config.plugins.installed import plugins as find
 
     groups = [find(group) for group in get_args(Group)]
     found = [plugin for group in groups for plugin in group.found.values()]
@@ -93,8 +87,6 @@ def plugins(json: Json = False) -> None:
 
 
 def _fingerprint(plugin: Plugin) -> str:
-    from erl_pipeline.plan.fingerprint import package_fingerprint
-    from erl_pipeline.plan.plugin_code import plugin_fingerprints
 
     if plugin.group in ("environments", "methods"):
         return ", ".join(plugin_fingerprints([plugin]).values())

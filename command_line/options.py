@@ -1,4 +1,4 @@
-"""Options that several commands have, and the completion of runs by the Tab key."""
+"""Options and arguments that several commands have, and the things that they name."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
+from storage.artifacts.store import ArtifactStore
+from storage.errors import ConfigError, InputError, PipelineError
+from storage.filesystem import open_root
+from storage.runs.ledger import LedgerEntry
+from storage.runs.run import Run, RunStore
+
 
 def run_names(context: typer.Context, incomplete: str) -> list[str]:
     """Names of runs in the store that the command line has named so far; none if it cannot be read."""
-    from storage.errors import PipelineError
-    from storage.runs.run import RunStore
 
     store = context.params.get("store") or os.environ.get("ERL_PIPELINE_STORE") or "store"
     try:
@@ -26,8 +30,6 @@ def run_names(context: typer.Context, incomplete: str) -> list[str]:
 
 def _existing_store(uri: str) -> str:
     """The store's URI. Raises InputError for a folder that does not exist: a bucket is not asked."""
-    from storage.errors import InputError
-    from storage.filesystem import open_root
 
     root = open_root(uri)
     if root.local and not Path(root.path).exists():
@@ -80,7 +82,6 @@ def iteration_span(text: str | None) -> tuple[int, int] | None:
 
     Raises InputError for anything else.
     """
-    from storage.errors import InputError
 
     if text is None:
         return None
@@ -92,3 +93,82 @@ def iteration_span(text: str | None) -> tuple[int, int] | None:
     if first > last:
         raise InputError(f"--iteration {text}: the first is after the last.")
     return first, last
+
+
+SELECTOR = "ID|latest|iteration:N"
+"""The form of a selector, for help texts."""
+
+_ITERATION = re.compile(r"iteration:(\d{1,9})")
+
+
+_ID = re.compile(r"[0-9a-f]{1,64}")
+
+
+def is_place(selector: str) -> bool:
+    """Whether a selector names a place in a run rather than an id."""
+    return selector == "latest" or selector.startswith("iteration:")
+
+
+def find_checkpoint(store: ArtifactStore, run: Run, selector: str) -> LedgerEntry:
+    """The checkpoint of a run that a selector names; iteration 0 has the one that the run began with.
+
+    For an id, or the beginning of one, only the ledger is read, so the code of the environment and of the
+    method need not be installed.
+
+    Raises InputError when there is no such checkpoint, ConfigError when the selector names a place and the
+    run's configuration cannot be read.
+    """
+    found = _at_place(run, selector) if is_place(selector) else _by_id(store, run, selector)
+    if found is None:
+        raise InputError(
+            f"{selector}: run {run.name} has no such checkpoint; allowed are latest, iteration:N with an "
+            "iteration that is done, and the id of a checkpoint of the run"
+        )
+    return found
+
+
+def find_id(store: ArtifactStore, selector: str) -> str:
+    """The id of the artifact whose id begins with these characters.
+
+    Raises InputError for none or several, and for a word that is no id.
+    """
+    if not _ID.fullmatch(selector):
+        raise InputError(f"no artifact {selector}; allowed: an id, latest, iteration:N")
+    return store.resolve(selector)
+
+
+def artifact_or_row(run: Run, selector: str) -> str:
+    """The id that a selector names: a checkpoint's id if it names a place in the run, else the selector
+    itself.
+
+    Raises what `find_checkpoint` raises.
+    """
+    if not is_place(selector):
+        return selector
+    found = _at_place(run, selector)
+    if found is None:
+        raise InputError(f"{selector}: run {run.name} has no such checkpoint")
+    return found.artifact_id
+
+
+def _at_place(run: Run, selector: str) -> LedgerEntry | None:
+
+    from erl_pipeline.runs.config import readable_config
+    from erl_pipeline.runs.state import latest_checkpoint
+
+    numbered = _ITERATION.fullmatch(selector)
+    if selector != "latest" and numbered is None:
+        return None
+    try:
+        config = readable_config(run)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error}\n  The id of a checkpoint can be given without it: `runs show {run.name}` lists them."
+        ) from error
+    return latest_checkpoint(config, run.stages(), int(numbered[1]) if numbered else None)
+
+
+def _by_id(store: ArtifactStore, run: Run, selector: str) -> LedgerEntry | None:
+    artifact_id = find_id(store, selector)
+    of_run = [entry for entry in run.stages() if entry.kind == "checkpoint"]
+    return next((entry for entry in of_run if entry.artifact_id == artifact_id), None)

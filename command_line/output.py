@@ -50,6 +50,15 @@ def bytes_text(size: float | None) -> str:
     return f"{size / 1e3:,.1f} kB"
 
 
+def seconds_text(seconds: float | None) -> str:
+    """A time such as `0.4 s`, `12 min`, `3.1 h`; empty if it is not known."""
+    if seconds is None:
+        return ""
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
+
+
 def print_table(rows: Sequence[Mapping[str, str]], left: Sequence[str] = ()) -> None:
     """Print rows with the same columns as a table; columns in `left` are text, the others numbers."""
     if not rows:

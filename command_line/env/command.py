@@ -5,22 +5,24 @@ from __future__ import annotations
 import keyword
 import re
 import shlex
+from dataclasses import asdict
 from importlib.resources import files
+from importlib.resources.abc import Traversable
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
 from command_line.env.playing import play
 from command_line.env.showing import list_environments, show
+from command_line.foreground import in_foreground
 from command_line.options import DEFAULT_STORE, ConfigFile, Json, Settings, Store
 from command_line.output import counted, print_json, print_line, print_table
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
-
-    from erl_pipeline.runs.qualification import Qualified
-
+from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.plugins.installed import Group, plugins
+from erl_pipeline.runs.qualification import Qualified, qualify_environment
+from storage.errors import InputError
 
 Kind = Literal["questions", "game"]
 
@@ -56,7 +58,6 @@ def new(
     json: Json = False,
 ) -> None:
     """Write a package with an environment, its test and a configuration; it can be trained on as it is."""
-    from importlib.util import find_spec
 
     _require_free(name)
     target = folder if folder is not None else Path(name)
@@ -81,8 +82,6 @@ def write_package(name: str, kind: Kind, target: Path, model: str) -> list[Path]
     """Write the package; returns the files. Raises InputError if the folder exists and is not empty."""
     from jinja2 import Environment, StrictUndefined
 
-    from storage.errors import InputError
-
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(f"{target} exists already; choose another folder by --folder")
     values = {
@@ -106,11 +105,6 @@ def write_package(name: str, kind: Kind, target: Path, model: str) -> list[Path]
 
 def _require_free(name: str) -> None:
     """Raise InputError for a name that is not valid for a package, or that is taken."""
-    from importlib.util import find_spec
-    from typing import get_args
-
-    from erl_pipeline.config.plugins.installed import Group, plugins
-    from storage.errors import InputError
 
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name) or name.endswith("_") or keyword.iskeyword(name):
         raise InputError(f"NAME: {name!r}; allowed are lower-case letters, digits and _, a letter first")
@@ -160,9 +154,6 @@ def qualify(
 
     The same examination of the same code is not done again; another --seed is another examination.
     """
-    from command_line.foreground import in_foreground
-    from erl_pipeline.config.loading.load import load_config
-    from erl_pipeline.runs.qualification import qualify_environment
 
     resolved = load_config(config, settings or [], {} if seed is None else {"--seed": ("seed", seed)})
     qualified = in_foreground(
@@ -204,7 +195,6 @@ def _print(qualified: Qualified) -> None:
 
 
 def _as_json(qualified: Qualified) -> dict[str, Any]:
-    from dataclasses import asdict
 
     found, outcome = qualified.qualification, qualified.outcome
     return {

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from command_line.options import ConfigFile, Settings
 from command_line.output import counted, print_line
-
-if TYPE_CHECKING:
-    from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.environments.interface import EnvironmentPlugin, Task
-    from erl_pipeline.environments.messages import Message, ToolSchema
-    from erl_pipeline.episodes.by_hand import HandPlayed
-
+from erl_pipeline.config.loading.load import load_config
+from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.environments.interface import EnvironmentPlugin, Task
+from erl_pipeline.environments.messages import Message, ToolSchema
+from erl_pipeline.episodes.by_hand import HandPlayed
+from erl_pipeline.episodes.guarded_environment import EnvironmentFailure
+from erl_pipeline.plan.resources import Resources, WorkerSettings
+from erl_pipeline.plan.sources import environment_sources
+from erl_pipeline.stages.tasks.build_environment_files import ready_to_open
+from storage.errors import InputError
 
 Split = Annotated[
     Literal["training", "held_out", "test"],
@@ -52,9 +57,6 @@ def play(
 
     Turns are read from standard input.
     """
-    from erl_pipeline.config.loading.load import load_config
-    from erl_pipeline.episodes.by_hand import HandPlayed
-    from erl_pipeline.episodes.guarded_environment import EnvironmentFailure
 
     resolved = load_config(config, settings or [], {} if seed is None else {"--seed": ("seed", seed)})
     require_files(resolved)
@@ -100,9 +102,6 @@ def _take_turns(runner: asyncio.Runner, attempt: HandPlayed, threshold: float) -
 def _chosen(config: RunConfig, split: str, task_id: str | None) -> Task:
     """The task with an id, or one of the split, drawn by the seed. Raises InputError if there is none."""
     import random
-
-    from erl_pipeline.config.plugins.installed import plugins
-    from storage.errors import InputError
 
     plugin = plugins("environments")[config.environment.type].value
     settings, seed = config.environment, config.seed
@@ -152,7 +151,6 @@ def _print_messages(messages: Sequence[Message]) -> None:
 
 
 def _print_tools(tools: Sequence[ToolSchema]) -> None:
-    import json
 
     for tool in tools:
         function = tool["function"]
@@ -162,7 +160,6 @@ def _print_tools(tools: Sequence[ToolSchema]) -> None:
 
 def require_files(config: RunConfig) -> None:
     """Raise InputError for a file of the environment that cannot be read. It says where it was looked for."""
-    from erl_pipeline.plan.sources import environment_sources
 
     environment_sources(config)
 
@@ -171,14 +168,11 @@ def require_files(config: RunConfig) -> None:
 def ready_environment(config: RunConfig) -> Iterator[EnvironmentPlugin[Any]]:
     """The environment of a configuration, inside this context. Files that it needs built, such as a search
     index, are built in a temporary folder."""
-    from erl_pipeline.config.plugins.installed import plugins
 
     plugin: EnvironmentPlugin[Any] = plugins("environments")[config.environment.type].value
     if plugin.built_files_of(config.environment) is None:
         yield plugin
         return
-    from erl_pipeline.plan.resources import Resources, WorkerSettings
-    from erl_pipeline.stages.tasks.build_environment_files import ready_to_open
 
     print(f"Building what environment {config.environment.type} reads ...", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="erl-env-") as folder:

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import polars as pl
 import typer
 
 from command_line.lineage.reach import DEFAULT_LIMIT, SHORT, Limit, print_first
@@ -21,13 +22,13 @@ from command_line.options import (
     iteration_span,
 )
 from command_line.output import counted, print_json, print_line
-
-if TYPE_CHECKING:
-    import polars as pl
-
-    from erl_pipeline.evaluation.samples import SampleCount
-    from storage.lineage import ArtifactGraph
-    from storage.lineage.rows import LineageRows
+from command_line.runs import beyond_end
+from erl_pipeline.evaluation.samples import SampleCount, count_samples
+from storage.artifacts.store import ArtifactStore
+from storage.errors import InputError
+from storage.lineage import ArtifactGraph, reachable
+from storage.lineage.rows import LineageRows
+from storage.runs.run import RunStore
 
 
 def rows_using_memory(
@@ -102,10 +103,6 @@ def made_by(
 
 
 def _open(store_uri: str, run_name: str | None) -> tuple[LineageRows, ArtifactGraph]:
-    from storage.artifacts.store import ArtifactStore
-    from storage.lineage import ArtifactGraph, reachable
-    from storage.lineage.rows import LineageRows
-    from storage.runs.run import RunStore
 
     store = ArtifactStore(store_uri)
     if run_name is None:
@@ -138,11 +135,6 @@ def samples(
 ) -> None:
     """Count the samples that were issued, generated, trained, and dropped (by reason). Exit status 1 when the
     counts do not add up."""
-    from command_line.run_state import beyond_end
-    from erl_pipeline.evaluation.samples import count_samples
-    from storage.artifacts.store import ArtifactStore
-    from storage.errors import InputError
-    from storage.runs.run import RunStore
 
     span = iteration_span(iteration)
     opened = RunStore(store).open(run)
@@ -179,7 +171,6 @@ def samples(
 
 def _totals(counts: Iterable[SampleCount]) -> list[SampleCount]:
     """The sums over all iterations, by role."""
-    from erl_pipeline.evaluation.samples import SampleCount
 
     by_role: dict[str, list[SampleCount]] = {}
     for each in counts:

@@ -6,20 +6,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
+from command_line.options import DEFAULT_STORE, SELECTOR, ExistingStore, Json, RunName, artifact_or_row
 from command_line.output import counted, print_json, print_line, print_table
-from command_line.selectors import SELECTOR, artifact_or_row
-
-if TYPE_CHECKING:
-    from storage.artifacts.store import ArtifactStore
-    from storage.lineage import Reach, Reached
-    from storage.lineage.rows import Kind
-    from storage.runs.run import Run
-
+from storage import lineage
+from storage.artifacts.store import ArtifactStore
+from storage.lineage import Reach, Reached, runs_by_artifact
+from storage.lineage.questions import DESCENDANT, DIRECTLY
+from storage.lineage.rows import Kind
+from storage.runs.run import Run, RunStore
 
 Identifier = Annotated[
     str,
@@ -71,7 +69,6 @@ class ReachedScore:
 
 def policies_reached(reach: Reach) -> list[InfluencedPolicy]:
     """The policies among the things that were reached, by iteration."""
-    from storage.lineage.questions import DESCENDANT, DIRECTLY
 
     found = [
         InfluencedPolicy(
@@ -128,7 +125,6 @@ def upstream(
     json: Json = False,
 ) -> None:
     """List everything that an artifact or a row came from, the nearest first."""
-    from storage import lineage
 
     reach, runs = _walk(lineage.upstream, store, run, identifier, depth)
     if json:
@@ -147,8 +143,6 @@ def downstream(
     json: Json = False,
 ) -> None:
     """List all that an artifact or a row reached: rows, policies, evaluations, in all runs of the store."""
-    from storage import lineage
-    from storage.lineage.questions import DIRECTLY
 
     reach, runs = _walk(lineage.downstream, store, run, identifier, depth)
     policies, scores = policies_reached(reach), scores_reached(reach)
@@ -195,9 +189,6 @@ def _walk(
     depth: int | None,
 ) -> tuple[Reach, dict[str, list[str]]]:
     """What a walk from an artifact or row of a run reaches, and the runs of each artifact."""
-    from storage.artifacts.store import ArtifactStore
-    from storage.lineage import runs_by_artifact
-    from storage.runs.run import RunStore
 
     runs = RunStore(store_uri)
     opened = runs.open(run)

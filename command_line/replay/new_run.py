@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from command_line.foreground import work_on_run
-from command_line.options import DEFAULT_STORE
+from command_line.options import DEFAULT_STORE, find_checkpoint
 from command_line.output import command, counted, print_json, print_line, print_table
 from command_line.replay.stored_run import own_settings, planned_branch, require_other_name
-from command_line.run_state import run_folder
-from command_line.selectors import find_checkpoint
+from command_line.runs import run_folder
 from erl_pipeline.config.loading.load import change_config, load_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.config.shown import changed_settings
@@ -30,7 +29,6 @@ from erl_pipeline.runs.planning import stored_rollouts
 from erl_pipeline.runs.report import write_run_report
 from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.runs.state import latest_checkpoint
-from erl_pipeline.runs.train import train
 from erl_pipeline.stages.training.measure_staleness import MEASURE_STALENESS
 from erl_pipeline.views.report.tables import iteration_table
 from storage.artifacts.store import ArtifactStore
@@ -51,6 +49,8 @@ def work_on_new_run(
         print(note, file=sys.stderr)
 
     def work(opened: OpenRun, _note: Callable[[str], None]) -> None:
+        from erl_pipeline.runs.train import train
+
         begin(opened)
         # Only for this process: the stored configuration keeps its runner, for later continuation.
         opened.config = opened.config.model_copy(update={"runner": InProcessConfig()})

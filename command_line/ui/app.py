@@ -1,9 +1,12 @@
-"""The server's application: its routes, its guard, and its error pages."""
+"""`erl-pipeline ui`: serves a page that shows a store; its routes, its guard, and its error pages."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -11,6 +14,7 @@ from starlette.responses import HTMLResponse
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
+from command_line.options import DEFAULT_STORE, ExistingStore
 from command_line.ui import lineage, memory_pages, row_pages, run_pages, runs_pages
 from command_line.ui.access import Access, Guard
 from command_line.ui.pages import Pages
@@ -98,3 +102,39 @@ def _error_page(request: Request, status: int, heading: str, message: str) -> HT
         message=message,
         commands=[pages.command("Check this machine and the store", "doctor")],
     )
+
+
+DEFAULT_PORT = 4300
+
+Port = Annotated[
+    int, typer.Option("--port", min=0, max=65535, help="Where the page listens; 0: a free port.")
+]
+Host = Annotated[
+    str,
+    typer.Option(
+        "--host", help="Address to listen on. Beyond this machine, the page asks for the token it prints."
+    ),
+]
+
+
+def ui(store: ExistingStore = DEFAULT_STORE, port: Port = DEFAULT_PORT, host: Host = "127.0.0.1") -> None:
+    """Serve a page that shows a store, until Ctrl-C: runs, episodes, memory, lineage. It only reads."""
+    import uvicorn
+
+    from command_line.ui.access import TOKEN, LimitedProtocol, access_for, listen
+
+    access = access_for(host)
+    app = create_app(store, access)
+    with listen(host, port) as listener:
+        bound = listener.getsockname()[1]
+        shown = f"[{host}]" if ":" in host else host
+        token = "" if access.token is None else f"?{TOKEN}={access.token}"
+        print(f"Page: http://{shown}:{bound}/{token}", file=sys.stderr, flush=True)
+        if access.token is not None:
+            print("Whoever has this address can read the whole store.", file=sys.stderr, flush=True)
+        config = uvicorn.Config(
+            app, http=LimitedProtocol, log_level="warning", access_log=False, server_header=False
+        )
+        # Live streams stay open for hours; Ctrl-C must not wait for them.
+        config.timeout_graceful_shutdown = 1
+        uvicorn.Server(config).run(sockets=[listener])

@@ -104,7 +104,7 @@ def _end(task: TrainingTask, line: _Line) -> FromWorker:
 
 _LOOK_SECONDS = 0.2
 _IMPORTED = [
-    "command_line.compare.rounds",
+    "command_line.compare_rounds",
     "erl_pipeline.episodes.play",
     "erl_pipeline.engines.embedded_models",
     "erl_pipeline.policies.embedding",
