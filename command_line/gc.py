@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from command_line.options import DEFAULT_STORE, ExistingStore, Json, run_names
-from command_line.output import command, counted, print_json, print_line, print_table
+from command_line.output import bytes_text, command, counted, print_json, print_line, print_table
 from storage.errors import InputError
 from storage.upkeep.collection import CollectionPlan, collect, committed_bytes, plan_collection
 from storage.upkeep.retention import PlannedPruning, plan_retention, retain
@@ -92,7 +92,7 @@ def _print(
     reach = "reaches" if plan.runs == 1 else "reach"
     print_line(
         f"Store {store}: {counted(plan.runs, 'run')} {reach} {counted(plan.reached, 'artifact')} of "
-        f"{_size_text(plan.reached_bytes)}."
+        f"{bytes_text(plan.reached_bytes)}."
     )
     rows = [
         *_counted("no run reaches", ((m.stage, committed_bytes(m)) for m in plan.unreached)),
@@ -106,7 +106,7 @@ def _print(
             f"Kept, since younger than {min_age:g} h: {young} that no run reaches; --min-age 0 removes them "
             "too."
         )
-    freed = _size_text(plan.bytes + sum(pruning.bytes for pruning in pruned))
+    freed = bytes_text(plan.bytes + sum(pruning.bytes for pruning in pruned))
     if delete:
         print_line(f"Removed: {freed}.")
     elif rows:
@@ -122,13 +122,9 @@ def _counted(why: str, items: Iterable[tuple[str, int]]) -> list[dict[str, str]]
     for what, size in items:
         totals.setdefault(what, []).append(size)
     return [
-        {"why": why, "what": what, "count": f"{len(sizes):,}", "bytes": _size_text(sum(sizes))}
+        {"why": why, "what": what, "count": f"{len(sizes):,}", "bytes": bytes_text(sum(sizes))}
         for what, sizes in sorted(totals.items())
     ]
-
-
-def _size_text(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB" if size >= 1e5 or not size else f"{size / 1e3:,.1f} kB"
 
 
 def _as_json(plan: CollectionPlan, pruned: list[PlannedPruning], delete: bool) -> dict[str, object]:

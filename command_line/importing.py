@@ -79,18 +79,8 @@ def trajectories(
     if replaced:
         print_line(f"In {counted(replaced, 'text')} halves of characters were replaced by U+FFFD.")
     print_line("Try next:")
-    words = [
-        "replay",
-        name,
-        "--offline",
-        "--iteration",
-        span,
-        "--config",
-        "CONFIG",
-        "--name",
-        f"{name}-trained",
-    ]
-    print_line("  " + command([*words, *([] if store == DEFAULT_STORE else ["--store", store])]))
+    words = ["replay", name, "--offline", "--iteration", span, "--config", "CONFIG"]
+    print_line("  " + command([*words, "--name", f"{name}-trained"], store))
 
 
 def _require_tokenizer(file: Path, tokenizer: Path) -> None:

@@ -184,8 +184,7 @@ def remove(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = Fals
     print_line(f"Run {run} is removed. Its artifacts are still there:")
     print_line(f"  {bytes_text(usage.own)} that no other run reaches, which garbage collection frees")
     print_line(f"  {bytes_text(usage.shared)} that other runs have too, which stay")
-    place = [] if store == DEFAULT_STORE else ["--store", store]
-    print_line(f"Free the first: {command(['gc', '--delete', '--min-age', '0', *place])}")
+    print_line(f"Free the first: {command(['gc', '--delete', '--min-age', '0'], store)}")
     print_line(f"  (without --min-age 0, what is younger than {YOUNG_HOURS:g} h stays)")
 
 

@@ -161,7 +161,6 @@ def _conclude(run: Run, store: str, target: int, worked: bool, json: bool) -> No
     if newest >= MOST_ROWS:
         print_line(f"The newest {counted(MOST_ROWS, 'iteration')}; `status` shows all.")
     print_line(table.legend + "\n")
-    place = [] if store == DEFAULT_STORE else ["--store", store]
     tries = [
         ["status", run.name],
         ["evaluate", run.name, "--tasks", "generated"],
@@ -174,7 +173,7 @@ def _conclude(run: Run, store: str, target: int, worked: bool, json: bool) -> No
         print_line(f"Report: {report}")
     print_line("Try next:")
     for words in tries:
-        print_line("  " + command([*words, *place]))
+        print_line("  " + command(words, store))
     print_line("  " + command([*_without("--iterations", sys.argv[1:]), "--iterations", str(target + 10)]))
 
 

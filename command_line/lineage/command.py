@@ -63,9 +63,8 @@ def show(
         return
     wide_console().print(_tree(node))
     if "episode_id" in node.facts:
-        place = [] if store == DEFAULT_STORE else ["--store", store]
-        words = ["episodes", "show", node.facts["episode_id"], "--prompts", *place]
-        print_line(f"The whole episode: {command(words)}")
+        words = ["episodes", "show", node.facts["episode_id"], "--prompts"]
+        print_line(f"The whole episode: {command(words, store)}")
 
 
 def _tree(node: LineageNode) -> Tree:

@@ -148,14 +148,9 @@ def _branch_without(run: Run, found: MemoryEntry, store: str) -> str | None:
     made = [entry for entry in run.stages() if entry.kind == "memory" and entry.iteration == found.iteration]
     if "method" not in run.config or not made:
         return None
-    place = [] if store == DEFAULT_STORE else ["--store", store]
     name = f"{run.name[:46]}-without-{found.entry_id[:8]}"
-    return command(
-        [
-            *("replay", run.name, "--iteration", str(found.iteration), "--from", made[0].stage),
-            *("--name", name, *place),
-        ]
-    )
+    words = ["replay", run.name, "--iteration", str(found.iteration), "--from", made[0].stage]
+    return command([*words, "--name", name], store)
 
 
 def _state_line(removal: Operation | None) -> str:

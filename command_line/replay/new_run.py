@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from command_line.foreground import work_on_run
-from command_line.options import DEFAULT_STORE, find_checkpoint
+from command_line.options import find_checkpoint
 from command_line.output import command, counted, print_json, print_line, print_table
 from command_line.replay.stored_run import own_settings, planned_branch, require_other_name
 from command_line.runs import run_folder
@@ -113,10 +113,9 @@ def conclude(name: str, source: str, store: str, last: int, json: bool) -> None:
         f"Run {name}, begun {origin.describe()}: {counted(reused['shared'], 'artifact')} shared, "
         f"{reused['computed']} computed"
     )
-    place = [] if store == DEFAULT_STORE else ["--store", store]
     print_line(f"Report: {report}")
     print_line("Try next:")
-    print_line("  " + command(["diff", source, name, *place]))
+    print_line("  " + command(["diff", source, name], store))
 
 
 _STALENESS_LEGEND = (
