@@ -50,7 +50,6 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Evaluate first attempts, greedy and sampled, without memory or reflection in the prompt."""
-
     file = None if tasks == "generated" else Path(tasks)
     if file is not None and count is not None:
         raise InputError("--count is for --tasks generated; all tasks of a file are used")
@@ -93,9 +92,6 @@ def evaluate(
 
 Output = Annotated[
     Path, typer.Option("--output", metavar="FOLDER", help="Where to write; a new or an empty folder.")
-]
-Checkpoint = Annotated[
-    str, typer.Option("--checkpoint", metavar=SELECTOR, help="An artifact id, the latest, or an iteration's.")
 ]
 AdapterOnly = Annotated[
     bool, typer.Option("--adapter-only", help="Write a LoRA adapter alone, not merged into its base.")

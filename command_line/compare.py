@@ -66,7 +66,6 @@ def compare(
     Arms are compared at equal generated tokens and at equal steps of the policy. Runs that were stopped or
     killed continue from what is committed. They are ordinary runs, so all other commands work on them.
     """
-
     design = make_design(
         config, [name for name in methods.split(",") if name], seeds, iterations, settings or [], threads
     )
@@ -90,7 +89,6 @@ def compare(
 def _require_committed(design: Design) -> None:
     """Raise ConfigError if code of an arm has changes that are not committed: the result would name a commit
     that does not have the code."""
-
     of_arm = {run.arm: run.config for run in design.runs}
     found = dict.fromkeys(each for config in of_arm.values() for each in uncommitted_code(config))
     if found:

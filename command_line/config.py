@@ -24,7 +24,6 @@ app = typer.Typer(help="Look at a configuration before anything starts.", no_arg
 @app.command()
 def show(config: ConfigFile, settings: Settings = None, json: Json = False) -> None:
     """Print the whole configuration with every default filled in."""
-
     resolved = load_config(config, settings or []).model_dump(mode="json")
     if json:
         print_json(resolved)
@@ -38,7 +37,6 @@ def check(config: ConfigFile, settings: Settings = None, json: Json = False) -> 
 
     The files and models that it names have to be there, and its environment has to give enough tasks.
     """
-
     run = load_config(config, settings or [])
     require_sources(run)
     require_tasks(run)
@@ -56,15 +54,14 @@ def check(config: ConfigFile, settings: Settings = None, json: Json = False) -> 
 def plugins(json: Json = False) -> None:
     """List the installed plug-ins (environments, methods, trainers, runners, scorers), and those that cannot
     be used."""
-
     groups = [find(group) for group in get_args(Group)]
     found = [plugin for group in groups for plugin in group.found.values()]
     broken = [plugin for group in groups for plugin in group.broken]
     if json:
         print_json(
             {
-                "plugins": [_plugin_json(each) for each in found],
-                "broken": [_broken_json(each) for each in broken],
+                "plugins": [{**_facts(each, "version"), "fingerprint": _fingerprint(each)} for each in found],
+                "broken": [_facts(each, "problem") for each in broken],
             }
         )
         return
@@ -93,22 +90,5 @@ def _fingerprint(plugin: Plugin) -> str:
     return ", ".join(package_fingerprint(package) for package in plugin.packages)
 
 
-def _plugin_json(plugin: Plugin) -> dict[str, Any]:
-    return {
-        "group": plugin.group,
-        "type": plugin.type,
-        "distribution": plugin.distribution,
-        "version": plugin.version,
-        "target": plugin.target,
-        "fingerprint": _fingerprint(plugin),
-    }
-
-
-def _broken_json(plugin: BrokenPlugin) -> dict[str, Any]:
-    return {
-        "group": plugin.group,
-        "type": plugin.type,
-        "distribution": plugin.distribution,
-        "target": plugin.target,
-        "problem": plugin.problem,
-    }
+def _facts(plugin: Plugin | BrokenPlugin, *further: str) -> dict[str, Any]:
+    return {name: getattr(plugin, name) for name in ("group", "type", "distribution", "target", *further)}

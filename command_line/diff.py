@@ -33,7 +33,6 @@ _MOST_LINES = 12
 
 def show_first_divergence(run_a: str, run_b: str, store: str, *, json: bool) -> None:
     """Print the first artifact that the runs do not share, and the first whose content differs."""
-
     artifacts, runs = ArtifactStore(store), RunStore(store)
     found = first_divergence(
         artifacts, *(read_history(artifacts, runs.open(name)) for name in (run_a, run_b))

@@ -29,6 +29,7 @@ from command_line.options import (
     OnlyRun,
     RunName,
     iteration_span,
+    manifests_of,
 )
 from command_line.output import counted, print_json, print_line, print_table
 from command_line.runs import beyond_end
@@ -43,7 +44,6 @@ from erl_pipeline.views.report.episodes import (
 from erl_pipeline.views.report.templating import printable
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
-from storage.lineage import reachable
 from storage.runs.run import RunStore
 from storage.tables.training_record import SUPERVISED
 
@@ -77,7 +77,6 @@ def list_episodes(
     json: Json = False,
 ) -> None:
     """List episodes of a run: their tasks, outcomes, and the rewards of their trajectories in order."""
-
     span = iteration_span(iteration)
     artifacts, opened = ArtifactStore(store), RunStore(store).open(run)
     files = trajectory_paths(artifacts, run_episodes(artifacts, opened, span, held_out=held_out))
@@ -120,13 +119,8 @@ def show(
     json: Json = False,
 ) -> None:
     """Show an episode from its first attempt to its last, with rewards and what updates did with it."""
-
     artifacts = ArtifactStore(store)
-    if run is None:
-        manifests = list(artifacts.list())
-    else:
-        entries = RunStore(store).open(run).stages()
-        manifests = reachable(artifacts, [entry.artifact_id for entry in entries])
+    manifests = manifests_of(artifacts, run)
     rows, holder = find_episode(trajectory_paths(artifacts, manifests), episode)
     training = episode_training(artifacts, manifests, rows[0]["episode_id"])
     memory = memory_texts(artifacts, rows)

@@ -101,7 +101,6 @@ def in_foreground(
 
     Raises typer.Exit, with the status that a shell expects, when a signal stopped the work.
     """
-
     stop = StopRequest()
     display = ProgressDisplay(iterations, method_columns(config), Console(stderr=True, highlight=False))
     try:

@@ -62,7 +62,6 @@ def gc(
     json: Json = False,
 ) -> None:
     """Remove what no run reaches and what killed processes left behind. Without --delete, only show it."""
-
     given: Mapping[Kept, str | None] = {
         "checkpoints": retain_checkpoints,
         "optimizer": retain_optimizer,

@@ -39,7 +39,6 @@ def trajectories(
 
     docs/import.md says what each column means.
     """
-
     if tokenizer is not None:
         _require_tokenizer(file, tokenizer)
     try:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, InputError, PipelineError
 from storage.filesystem import open_root
@@ -19,7 +20,6 @@ from storage.runs.run import Run, RunStore
 
 def run_names(context: typer.Context, incomplete: str) -> list[str]:
     """Names of runs in the store that the command line has named so far; none if it cannot be read."""
-
     store = context.params.get("store") or os.environ.get("ERL_PIPELINE_STORE") or "store"
     try:
         names = RunStore(store).list()
@@ -30,7 +30,6 @@ def run_names(context: typer.Context, incomplete: str) -> list[str]:
 
 def _existing_store(uri: str) -> str:
     """The store's URI. Raises InputError for a folder that does not exist: a bucket is not asked."""
-
     root = open_root(uri)
     if root.local and not Path(root.path).exists():
         raise InputError(f"no store at {uri}; --store or ERL_PIPELINE_STORE names another")
@@ -74,6 +73,11 @@ Iterations = Annotated[
     str | None, typer.Option("--iteration", metavar="N|A..B", help="Only these iterations.")
 ]
 
+LastIteration = Annotated[
+    int | None,
+    typer.Option("--iterations", min=1, metavar="N", help="Last iteration; default: the configuration's."),
+]
+
 DEFAULT_STORE = "store"
 
 
@@ -82,7 +86,6 @@ def iteration_span(text: str | None) -> tuple[int, int] | None:
 
     Raises InputError for anything else.
     """
-
     if text is None:
         return None
     found = re.fullmatch(r"(\d{1,9})(?:\.\.(\d{1,9}))?", text)
@@ -172,3 +175,12 @@ def _by_id(store: ArtifactStore, run: Run, selector: str) -> LedgerEntry | None:
     artifact_id = find_id(store, selector)
     of_run = [entry for entry in run.stages() if entry.kind == "checkpoint"]
     return next((entry for entry in of_run if entry.artifact_id == artifact_id), None)
+
+
+def manifests_of(store: ArtifactStore, run: str | None) -> list[Manifest]:
+    """The artifacts of a run and all that they were made from, or all of the store for None."""
+    from storage.lineage import reachable
+
+    if run is None:
+        return list(store.list())
+    return reachable(store, [entry.artifact_id for entry in RunStore(store.uri).open(run).stages()])

@@ -43,7 +43,6 @@ def find_finished_run(config: RunConfig, store_uri: str, iterations: int) -> Run
     Their files are hashed again. If one is damaged the result is None: training, which also checks them, then
     reports it and makes it again. Of artifacts of earlier iterations only the manifests are looked at.
     """
-
     runs = RunStore(store_uri)
     if config.name not in runs.list():
         return None
@@ -126,7 +125,6 @@ def all_iterations(done: int, begun: int, wanted: int) -> str:
 
 def list_runs(store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     """List the runs of a store: how far each is, its last score, its size, and who works on it."""
-
     usages = usage_by_run(store)
     described, damaged = [], {}
     for name in RunStore(store).list():
@@ -174,7 +172,6 @@ def remove(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = Fals
 
     A run is not removed while a process works on it, or if another run began from it.
     """
-
     RunStore(store).open(run)
     usage = usage_by_run(store)[run]
     remove_run(store, run)
@@ -194,7 +191,6 @@ _SHOWN = 10
 
 def show(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     """Show a run: state, last score, size, origin, and the ids of its newest checkpoints."""
-
     opened = RunStore(store).open(run)
     described = describe_run(store, run, usage_by_run(store)[run])
     checkpoints = [entry for entry in opened.stages() if entry.kind == "checkpoint"]

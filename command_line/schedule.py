@@ -123,7 +123,6 @@ def add(
     json: Json = False,
 ) -> None:
     """Schedule a flow of a run. The word `add` may be left out."""
-
     if sum([cron is not None, every is not None, once]) != 1:
         raise InputError("say when, with one of --cron '0 3 * * *', --every 6h and --once")
     if iterations is not None and flow != "train":
@@ -240,7 +239,6 @@ def _do(action: str, run: str, flow: FlowName | None, store: str | None, port: i
 
     Raises InputError when nothing is scheduled, or when it is for a run of another store than `store`.
     """
-
     with _deployments(port) as client:
         from flows import deployments
 
@@ -270,7 +268,6 @@ def _to_begin(run: str, store: str, config: Path | None) -> Callable[[], object]
     Raises InputError for a run that neither exists nor has a configuration, ConfigError for a run that exists
     with other settings.
     """
-
     runs = RunStore(store)
     if config is None:
         runs.open(run)

@@ -62,7 +62,6 @@ def serve(
     If PREFECT_API_URL is set, the worker works for that server, and no server is started, unless the variable
     names the address of this one.
     """
-
     # Prefect's client reports usage to its makers unless this is set before the import.
     os.environ.setdefault("DO_NOT_TRACK", "1")
     console = sys.stderr  # kept here, since the worker redirects its output to a file

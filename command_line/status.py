@@ -30,7 +30,6 @@ _SHOWN = 5
 
 def status(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     """Show how far a run is, iteration by iteration."""
-
     opened = RunStore(store).open(run)
     config = readable_config(opened)
     artifact_store, recorded = ArtifactStore(store), opened.recorded()
@@ -105,7 +104,6 @@ def report(
     json: Json = False,
 ) -> None:
     """Write the report of a run: curves, whole episodes, settings and lineage on one page."""
-
     opened, artifacts = RunStore(store).open(run), ArtifactStore(store)
     page = write_run_report(artifacts, opened, output or run_folder(store, run) / "report.html")
     if unrecorded := find_unrecorded(artifacts, opened, opened.recorded()):

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from command_line.foreground import work_on_run
-from command_line.options import DEFAULT_STORE, ConfigFile, Json, Settings, Store
+from command_line.options import DEFAULT_STORE, ConfigFile, Json, LastIteration, Settings, Store
 from command_line.output import command, counted, print_json, print_line, print_table
 from command_line.plan.command import show_plan
 from command_line.plan.making import plan_of_config
@@ -36,10 +36,6 @@ from storage.artifacts.store import ArtifactStore
 from storage.runs.run import Run, RunStore
 from storage.upkeep.verification import mend_run
 
-Iterations = Annotated[
-    int | None,
-    typer.Option("--iterations", min=1, metavar="N", help="Last iteration, instead of the configuration's."),
-]
 Name = Annotated[
     str | None,
     typer.Option("--name", metavar="NAME", help="Name of the run, instead of the configuration's."),
@@ -65,7 +61,7 @@ def train(
     config: ConfigFile,
     store: Store = DEFAULT_STORE,
     name: Name = None,
-    iterations: Iterations = None,
+    iterations: LastIteration = None,
     settings: Settings = None,
     no_prefect: NoPrefect = False,
     check: Check = False,
@@ -77,7 +73,6 @@ def train(
     It continues after the newest complete iteration, and checks only the artifacts that it reads.
     `lineage verify` checks all artifacts, and `--check` makes damaged ones again.
     """
-
     resolved = load_config(
         config,
         [*(settings or []), *(["runner={type: in_process}"] if no_prefect else [])],
@@ -132,7 +127,6 @@ def _kept(config: RunConfig, store: str) -> str:
 def _conclude(run: Run, store: str, target: int, worked: bool, json: bool) -> None:
     """Print the newest iterations, write the report of a run that is not long, and name the commands to try
     next."""
-
     artifacts = ArtifactStore(store)
     entries = run.stages()
     config = run_config(run)
@@ -188,7 +182,6 @@ def _without(option: str, words: Sequence[str]) -> list[str]:
 
 def _report(artifacts: ArtifactStore, run: Run, newest: int, worked: bool) -> Path | None:
     """The run's report, renewed if anything was trained or it is missing; None for a run that is too long."""
-
     report = run_folder(artifacts.uri, run.name) / "report.html"
     return report if report.exists() and not worked else renew_report(artifacts, run, newest, report)
 
@@ -202,7 +195,6 @@ def warn_of_qualification(
 ) -> None:
     """Warn if the environment of a plan is not qualified in this store. One that comes with the program, and
     failed no examination, is only worth a note."""
-
     tasks = tasks_of_plan(plan)
     if tasks is None:
         return
@@ -220,7 +212,6 @@ def warn_of_qualification(
 
 def has_users_code(config: RunConfig) -> bool:
     """Whether the environment, one of its parts or its scorer is a plug-in of another package than this."""
-
     others = {
         package
         for found in (plugins("environments").found, plugins("scorers").found)
@@ -297,7 +288,6 @@ def _listed(names: Sequence[str]) -> str:
 
 def uncommitted_code(config: RunConfig) -> list[str]:
     """A sentence for the program and for each plug-in of a run whose git checkout has changes."""
-
     found = []
     if code_version().endswith("-dirty"):
         found.append("the code of erl-pipeline has changes that are not committed")

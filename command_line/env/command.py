@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import typer
 
-from command_line.env.playing import play
+from command_line.env.playing import Seed, play
 from command_line.env.showing import list_environments, show
 from command_line.foreground import in_foreground
 from command_line.options import DEFAULT_STORE, ConfigFile, Json, Settings, Store
@@ -58,7 +58,6 @@ def new(
     json: Json = False,
 ) -> None:
     """Write a package with an environment, its test and a configuration; it can be trained on as it is."""
-
     _require_free(name)
     target = folder if folder is not None else Path(name)
     written = write_package(name, kind, target, model)
@@ -105,7 +104,6 @@ def write_package(name: str, kind: Kind, target: Path, model: str) -> list[Path]
 
 def _require_free(name: str) -> None:
     """Raise InputError for a name that is not valid for a package, or that is taken."""
-
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name) or name.endswith("_") or keyword.iskeyword(name):
         raise InputError(f"NAME: {name!r}; allowed are lower-case letters, digits and _, a letter first")
     taken = [group for group in get_args(Group) if name in plugins(group).found]
@@ -135,10 +133,6 @@ Tasks = Annotated[int, typer.Option("--tasks", min=2, metavar="N", help="Tasks t
 Answers = Annotated[
     int, typer.Option("--answers", min=0, metavar="M", help="Hostile answers, over all tasks together.")
 ]
-Seed = Annotated[
-    int | None,
-    typer.Option("--seed", min=0, help="The run's seed, for the tasks too; default: the configuration's."),
-]
 
 
 def qualify(
@@ -154,7 +148,6 @@ def qualify(
 
     The same examination of the same code is not done again; another --seed is another examination.
     """
-
     resolved = load_config(config, settings or [], {} if seed is None else {"--seed": ("seed", seed)})
     qualified = in_foreground(
         f"Examining environment {resolved.environment.type} of {shlex.quote(str(config))}",

@@ -34,7 +34,7 @@ Split = Annotated[
 TaskId = Annotated[str | None, typer.Option("--task", metavar="ID", help="The task with this id instead.")]
 Seed = Annotated[
     int | None,
-    typer.Option("--seed", min=0, help="The run's seed, which also chooses the task; default: the file's."),
+    typer.Option("--seed", min=0, help="The run's seed, which the tasks depend on; default: the file's."),
 ]
 
 _SEVERAL_LINES = '"""'
@@ -57,7 +57,6 @@ def play(
 
     Turns are read from standard input.
     """
-
     resolved = load_config(config, settings or [], {} if seed is None else {"--seed": ("seed", seed)})
     require_files(resolved)
     chosen = _chosen(resolved, split, task)
@@ -160,7 +159,6 @@ def _print_tools(tools: Sequence[ToolSchema]) -> None:
 
 def require_files(config: RunConfig) -> None:
     """Raise InputError for a file of the environment that cannot be read. It says where it was looked for."""
-
     environment_sources(config)
 
 
@@ -168,7 +166,6 @@ def require_files(config: RunConfig) -> None:
 def ready_environment(config: RunConfig) -> Iterator[EnvironmentPlugin[Any]]:
     """The environment of a configuration, inside this context. Files that it needs built, such as a search
     index, are built in a temporary folder."""
-
     plugin: EnvironmentPlugin[Any] = plugins("environments")[config.environment.type].value
     if plugin.built_files_of(config.environment) is None:
         yield plugin

@@ -35,7 +35,6 @@ def show(given: Given, settings: Settings = None, json: Json = False) -> None:
     With a configuration, also show how many tasks there are, how many held-out tasks are twins of training
     tasks (a board turned or mirrored), what of its files is left out, and how one begins.
     """
-
     known = plugins("environments")
     config = None
     if given in known.found:
@@ -86,7 +85,6 @@ def _about(plugin: Plugin) -> dict[str, Any]:
 def _abilities(plugin: Plugin, config: RunConfig | None) -> dict[str, Any]:
     """What the environment can do with the settings of a configuration, or with its defaults; a value of None
     cannot be known without a configuration."""
-
     value = plugin.value
     found: dict[str, Any] = {
         "timing": value.episodes.timing,
@@ -145,7 +143,6 @@ def _with_twin(
 
 def _first(plugin: Plugin, config: RunConfig) -> tuple[list[Any], list[Any], str]:
     """The prompt of the first held-out task as messages, its tools, and its id."""
-
     tasks = plugin.value.held_out_tasks(config.environment, config.seed, 1)
     if not tasks:
         raise InputError(f"environment {plugin.type} gives no held-out task with these settings")
@@ -220,7 +217,6 @@ def _plain(value: Any) -> str:
 
 def list_environments(json: Json = False) -> None:
     """List the installed environments, the package of each, and what it still needs."""
-
     group = plugins("environments")
     found = [_described(plugin) for plugin in group.found.values()]
     if json:

@@ -55,7 +55,6 @@ def show(
     json: Json = False,
 ) -> None:
     """Show an artifact or a row, with its messages, and what it came from."""
-
     opened = RunStore(store).open(run)
     node = explain(ArtifactStore(store), opened, artifact_or_row(opened, identifier), depth)
     if json:
@@ -144,7 +143,6 @@ def export(
     json: Json = False,
 ) -> None:
     """Send a run's stages as OpenLineage events, a START and a COMPLETE for each artifact."""
-
     sent = export_run(ArtifactStore(store), RunStore(store).open(run), openlineage, repository)
     if json:
         print_json({"run": run, "target": openlineage, "events": sent})
@@ -171,7 +169,6 @@ def graph(
     json: Json = False,
 ) -> None:
     """Write a run's artifacts and the links between them as a graph, for programs that draw."""
-
     if output.suffix not in FORMATS:
         raise InputError(f"--output {output}: name a file that ends in {', '.join(FORMATS)}.")
     found = run_lineage(ArtifactStore(store), RunStore(store), run, iteration_span(iteration), of)
@@ -188,7 +185,6 @@ def graph(
 @app.command()
 def verify(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     """Hash every file of a run again, count rows and follow all links. Exit status 1 when one is wrong."""
-
     found = verify_run(ArtifactStore(store), RunStore(store).open(run))
     if json:
         print_json(asdict(found))

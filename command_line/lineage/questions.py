@@ -20,13 +20,14 @@ from command_line.options import (
     OnlyRun,
     RunName,
     iteration_span,
+    manifests_of,
 )
 from command_line.output import counted, print_json, print_line
 from command_line.runs import beyond_end
 from erl_pipeline.evaluation.samples import SampleCount, count_samples
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.lineage import ArtifactGraph, reachable
+from storage.lineage import ArtifactGraph
 from storage.lineage.rows import LineageRows
 from storage.runs.run import RunStore
 
@@ -105,11 +106,7 @@ def made_by(
 def _open(store_uri: str, run_name: str | None) -> tuple[LineageRows, ArtifactGraph]:
 
     store = ArtifactStore(store_uri)
-    if run_name is None:
-        manifests = list(store.list())
-    else:
-        entries = RunStore(store_uri).open(run_name).stages()
-        manifests = reachable(store, [entry.artifact_id for entry in entries])
+    manifests = manifests_of(store, run_name)
     return LineageRows(store, manifests), ArtifactGraph(manifests)
 
 
@@ -135,7 +132,6 @@ def samples(
 ) -> None:
     """Count the samples that were issued, generated, trained, and dropped (by reason). Exit status 1 when the
     counts do not add up."""
-
     span = iteration_span(iteration)
     opened = RunStore(store).open(run)
     report = count_samples(ArtifactStore(store), opened, span)
@@ -171,7 +167,6 @@ def samples(
 
 def _totals(counts: Iterable[SampleCount]) -> list[SampleCount]:
     """The sums over all iterations, by role."""
-
     by_role: dict[str, list[SampleCount]] = {}
     for each in counts:
         by_role.setdefault(each.role, []).append(each)

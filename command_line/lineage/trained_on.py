@@ -88,7 +88,6 @@ def trained_on(
     Each training stage makes a policy of its own: what `update_policy` of iteration N learned, the policy
     that `fine_tune` of iteration N made from it has by inheritance.
     """
-
     artifacts = ArtifactStore(store)
     found = TrainedOn(artifacts, _resolve(artifacts, checkpoint, run))
     wanted = RowFilter(role, task_type, success, min_reward, iteration_span(iteration), text)
@@ -145,7 +144,6 @@ def _resolve(store: ArtifactStore, checkpoint: str, run: str | None) -> str:
 
 def _summary(rows: pl.LazyFrame) -> pl.LazyFrame:
     """Rows and trained tokens by how, kind and role; those of the policy's own training first."""
-
     return (
         rows.group_by("how", "kind", "role")
         .agg(

@@ -61,7 +61,6 @@ def search(
     json: Json = False,
 ) -> None:
     """Find the reflections whose situation is most similar to TEXT, or that best match its words."""
-
     if not text.strip():
         raise InputError("TEXT is empty: say what to look for; `memory list` shows all entries.")
     memory = open_memory(store, run, iteration)
@@ -138,7 +137,6 @@ def list_entries(
     json: Json = False,
 ) -> None:
     """List the entries of the memory: their credit, and how often they were written and retrieved."""
-
     memory = open_memory(store, run, iteration)
     entries = _narrowed(memory.held(), task_type, environment, min_credit, since)
     first = {
@@ -188,7 +186,6 @@ def export(
     json: Json = False,
 ) -> None:
     """Write the entries of the memory to a file."""
-
     if output.suffix not in (".parquet", ".jsonl"):
         raise InputError(f"--output {output}: name a file that ends in .parquet or .jsonl.")
     if output.exists() and not replace:
@@ -230,7 +227,6 @@ def _narrowed(
     since: int | None,
 ) -> pl.LazyFrame:
     """The entries that meet the filters."""
-
     if task_type is not None:
         entries = entries.filter(pl.col("task_type") == task_type)
     if environment is not None:

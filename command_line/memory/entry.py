@@ -60,7 +60,6 @@ def show(
     json: Json = False,
 ) -> None:
     """Show an entry: where it is from, when it was retrieved, and what attempts with it gained."""
-
     memory = open_memory(store, run)
     found = memory.find(entry)
     removal = memory.removal(found.entry_id)
@@ -116,7 +115,6 @@ def forget_entry(
     json: Json = False,
 ) -> None:
     """Remove an entry from all future versions of the memory; its record and the reason stay."""
-
     memory = open_memory(store, run)
     found = memory.find(entry)
     done = forget(memory.store, memory.run, found.entry_id, reason)
@@ -195,7 +193,6 @@ def stats(
     run: RunName, iteration: Iteration = None, store: ExistingStore = DEFAULT_STORE, json: Json = False
 ) -> None:
     """Show how the memory grew, how much of it is used, and whether it helps."""
-
     memory = open_memory(store, run, iteration)
     seen = memory_searches(rollout_files(memory.store, memory.run))
     if iteration is not None:
@@ -265,7 +262,6 @@ def stats(
 
 def _numbers(memory: RunMemory, seen: pl.DataFrame, held: pl.DataFrame) -> dict[str, int]:
     """Counts over all iterations."""
-
     shown = seen["memory_entry_ids"].explode().drop_nulls()
     return {
         "entries": held.height,

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from command_line.options import DEFAULT_STORE, Json, Settings, Store
+from command_line.options import DEFAULT_STORE, Json, LastIteration, Settings, Store
 from command_line.output import bytes_text, counted, print_json, print_line, print_table, seconds_text
 from command_line.plan.cluster import plan_on_cluster
 from command_line.plan.making import (
@@ -30,10 +30,6 @@ from storage.filesystem import store_errors
 
 Planned = Annotated[
     str, typer.Argument(metavar="CONFIG|RUN", help="A configuration file, or the name of a run in the store.")
-]
-Iterations = Annotated[
-    int | None,
-    typer.Option("--iterations", min=1, metavar="N", help="Last iteration; default: the configuration's."),
 ]
 FromStage = Annotated[
     str | None,
@@ -62,7 +58,7 @@ Cluster = Annotated[
 
 def plan(
     planned: Planned,
-    iterations: Iterations = None,
+    iterations: LastIteration = None,
     settings: Settings = None,
     stage: FromStage = None,
     iteration: Iteration = None,
@@ -76,7 +72,6 @@ def plan(
     With --cluster, show how long a run would take on other nodes, how much they would wait, and which changes
     would help.
     """
-
     if (stage is None) != (iteration is None):
         raise InputError("--from STAGE and --iteration N say together where to begin; give both")
     if cluster is not None:
@@ -103,7 +98,6 @@ def show_plan(shown: ShownPlan, output: Path | None, json: bool) -> None:
 
     Raises InputError for a name that does not end in .html, StoreError if the page cannot be written.
     """
-
     if output is not None:
         if output.suffix != ".html":
             raise InputError(f"--output {output}: name a file that ends in .html")

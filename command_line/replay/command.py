@@ -16,6 +16,7 @@ from command_line.options import (
     SELECTOR,
     ExistingStore,
     Json,
+    LastIteration,
     RunName,
     Settings,
     iteration_span,
@@ -39,10 +40,6 @@ FromStage = Annotated[
     str | None, typer.Option("--from", metavar="STAGE", help="The first stage that is computed again.")
 ]
 NewName = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the new run.")]
-Iterations = Annotated[
-    int | None,
-    typer.Option("--iterations", min=1, metavar="N", help="Last iteration; default: that of the run."),
-]
 Offline = Annotated[bool, typer.Option("--offline", help="Train on stored rollouts, without generation.")]
 Checkpoint = Annotated[
     str | None,
@@ -71,7 +68,7 @@ def replay(
     stage: FromStage = None,
     settings: Settings = None,
     name: NewName = None,
-    iterations: Iterations = None,
+    iterations: LastIteration = None,
     offline: Offline = False,
     checkpoint: Checkpoint = None,
     no_evaluation: NoEvaluation = False,

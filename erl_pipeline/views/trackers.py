@@ -12,11 +12,12 @@ import os
 import re
 import shutil
 import time
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pydantic import BaseModel
 from tensorboardX.event_file_writer import EventsWriter
@@ -43,19 +44,19 @@ _MLFLOW_ENVIRONMENT = {
 _IDENTITY_TAG, _MARK_TAG = "erl_pipeline.identity", "erl_pipeline.mark"
 
 
-class Tracker:
+class Tracker(Protocol):
     """A place where one run's numbers go. Only `log` and `warn` must be there."""
 
     lasting: ClassVar[bool] = False
     """Whether it keeps what earlier processes logged; else it begins empty each time it is opened."""
 
+    @abstractmethod
     def log(self, step: int, numbers: Mapping[str, float], at: datetime) -> None:
         """Take numbers by name; `at` is when they were measured."""
-        raise NotImplementedError
 
+    @abstractmethod
     def warn(self, warning: RunWarning) -> None:
         """Take a warning. The same one may come again, and counts once."""
-        raise NotImplementedError
 
     def forget(self, step: int) -> None:
         """Let what was logged at this step and later not count, where the tracker can do that; called before

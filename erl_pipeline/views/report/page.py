@@ -249,27 +249,8 @@ def _commands(
     ]
 
 
-_COLUMNS = (
-    "trajectory_id",
-    "episode_id",
-    "task_id",
-    "task_type",
-    "environment",
-    "sample_index",
-    "parent_trajectory_id",
-    "role",
-    "revision_index",
-    "success",
-    "reward",
-    "finish_reason",
-    "feedback",
-    "messages",
-    "text",
-    "memory_version",
-    "memory_entry_ids",
-    "subgroup",
-    "task_payload",
-)
+_TOKENS = ("prompt_token_ids", "response_token_ids", "response_mask", "behaviour_logprobs")
+"""Columns that are long, and not shown."""
 _KINDS = {
     "helped": "Solved at a later attempt",
     "not_helped": "Failed, also at later attempts",
@@ -305,7 +286,7 @@ def example_episodes(
     scored. An episode that failed without a second attempt is shown only if no episode had a second attempt.
     """
     chosen = _choose(rollouts)
-    rows = rollouts.select(_COLUMNS).filter(pl.col("episode_id").is_in(list(chosen.values()))).collect()
+    rows = rollouts.drop(_TOKENS).filter(pl.col("episode_id").is_in(list(chosen.values()))).collect()
     return [
         _example(
             _KINDS[kind], rows.filter(pl.col("episode_id") == episode_id).to_dicts(), memory_texts, config
