@@ -35,23 +35,10 @@ class Warned:
 
 
 @dataclass(frozen=True)
-class Done:
-    """The task is done."""
+class Ended:
+    """How a task ended: `failure` is empty if it is done, and None if it was stopped and can be continued."""
 
-
-@dataclass(frozen=True)
-class Stopped:
-    """The task was stopped, as asked."""
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The task failed, and why."""
-
-    message: str
-
-
-FromWorker = Warned | Done | Stopped | Failed
+    failure: str | None
 
 
 class _Line(NullListener):
@@ -66,7 +53,7 @@ class _Line(NullListener):
         """Send a warning for the user."""
         self.send(Warned(message))
 
-    def send(self, message: FromWorker) -> None:
+    def send(self, message: Warned | Ended) -> None:
         """Send a message to the driver; if the driver is gone, end this process."""
         try:
             self.connection.send(message)
@@ -90,16 +77,16 @@ def serve(task: TrainingTask, connection: Connection[Any, Any]) -> None:
     line.send(_end(task, line))
 
 
-def _end(task: TrainingTask, line: _Line) -> FromWorker:
+def _end(task: TrainingTask, line: _Line) -> Warned | Ended:
     try:
         run_task(task, line, line.stop)
     except Interrupted:
-        return Stopped()
+        return Ended(None)
     except PipelineError as error:
-        return Failed(str(error))
+        return Ended(str(error))
     except Exception:  # Any exception is reported as this run's failure; the other runs continue.
-        return Failed(traceback.format_exc())
-    return Done()
+        return Ended(traceback.format_exc())
+    return Ended("")
 
 
 _LOOK_SECONDS = 0.2
@@ -116,14 +103,6 @@ _IMPORTED = [
 """
 
 
-@dataclass(frozen=True)
-class EndedTraining:
-    """How a task ended: `failure` is empty if it is done, and None if it was stopped and can be continued."""
-
-    task: TrainingTask
-    failure: str | None
-
-
 @dataclass
 class _Worker:
     """A process at work on a task."""
@@ -138,7 +117,7 @@ def do_tasks(
     jobs: int,
     threads: int,
     stop: threading.Event,
-    ended: Callable[[EndedTraining], None],
+    ended: Callable[[TrainingTask, str | None], None],
     warn: Callable[[str], None],
 ) -> None:
     """Do all tasks, each in a process of its own, `jobs` at a time and in their order.
@@ -148,7 +127,7 @@ def do_tasks(
 
     Args:
         threads: CPU threads of each process.
-        ended: called when a task that was begun has ended.
+        ended: called when a task that was begun has ended, with its failure as in `Ended`.
         warn: called with each warning of a run.
     """
     # Torch reads it when it is imported, in the process that workers are forked from.
@@ -174,8 +153,7 @@ def do_tasks(
             del at_work[line]
             worker.process.join()
             worker.line.close()
-            failure = message.message if isinstance(message, Failed) else None
-            ended(EndedTraining(worker.task, "" if isinstance(message, Done) else failure))
+            ended(worker.task, message.failure)
 
 
 def _begin(context: multiprocessing.context.ForkServerContext, task: TrainingTask) -> _Worker:
@@ -193,16 +171,16 @@ def _ask_to_stop(worker: _Worker) -> None:
         return  # It has ended: its last message, or the lack of one, says how.
 
 
-def _next_message(worker: _Worker, stopped: bool) -> FromWorker:
+def _next_message(worker: _Worker, stopped: bool) -> Warned | Ended:
     """The next message of a process; for a process that died, a message that says so."""
     try:
-        message: FromWorker = worker.line.recv()
+        message: Warned | Ended = worker.line.recv()
         return message
     except (EOFError, ConnectionError):
         worker.process.join()
         if stopped:
-            return Stopped()
-        return Failed(f"its process ended with status {worker.process.exitcode} and said nothing")
+            return Ended(None)
+        return Ended(f"its process ended with status {worker.process.exitcode} and said nothing")
 
 
 Curves = dict[str, dict[int, list[CurvePoint]]]
@@ -271,14 +249,14 @@ class Rounds:
         left = [task for task in tasks if not is_done(task)]
         number = len(tasks) - len(left)
 
-        def ended(end: EndedTraining) -> None:
+        def ended(task: TrainingTask, failure: str | None) -> None:
             nonlocal number
             number += 1
-            run = end.task.run
-            if end.failure:
-                self.failures[run.config.name] = Failure(run.config.name, run.arm, run.seed, end.failure)
-            what = counted(end.task.iterations, "iteration") if end.task.iterations else "the start"
-            how = "stopped" if end.failure is None else f"failed: {end.failure}" if end.failure else what
+            run = task.run
+            if failure:
+                self.failures[run.config.name] = Failure(run.config.name, run.arm, run.seed, failure)
+            what = counted(task.iterations, "iteration") if task.iterations else "the start"
+            how = "stopped" if failure is None else f"failed: {failure}" if failure else what
             self.notify(f"{f'[{number} of {len(tasks)}] ' if count else ''}{run.config.name}: {how}")
 
         if len(left) < len(tasks) > 1:

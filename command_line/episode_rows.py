@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import polars as pl
 
+from command_line.options import the_one
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
-from storage.errors import InputError
 from storage.lineage.trained_on import record_file, training_data
 from storage.memory.chain import read_chain, scan_entries
 from storage.runs.run import Run
@@ -28,7 +28,6 @@ environment or its scorer failed, so that nobody knows."""
 
 EPISODES: tuple[ArtifactKind, ...] = ("trajectories", "evaluation")
 REPLAYED: tuple[ArtifactKind, ...] = ("replay",)
-_EXAMPLES = 5
 _FILE = "file"
 _SHOWN = (
     "trajectory_id",
@@ -153,8 +152,6 @@ def find_episode(paths: dict[Path, Manifest], identifier: str) -> tuple[list[dic
 
     Raises InputError for none or several.
     """
-    if not identifier:
-        raise InputError("Give the id of an episode, or the beginning of one.")
     found = (
         scan_files(list(paths), TRAJECTORIES, _FILE)
         .filter(pl.col("episode_id").str.starts_with(identifier))
@@ -163,17 +160,11 @@ def find_episode(paths: dict[Path, Manifest], identifier: str) -> tuple[list[dic
         .sort("episode_id", _FILE)
         .collect()
     )
-    ids = found["episode_id"].unique().sort()
-    if identifier in ids:
-        ids = pl.Series([identifier])
-    if ids.is_empty():
-        raise InputError(f"no episode has an id {identifier!r}; `erl-pipeline episodes list RUN` shows them.")
-    if len(ids) > 1:
-        some = ", ".join(ids.head(_EXAMPLES))
-        raise InputError(f"{len(ids)} episodes begin with {identifier!r}: {some}. Give more of the id.")
+    missing = f"no episode has an id {identifier!r}; `erl-pipeline episodes list RUN` shows them."
+    episode_id = the_one(found["episode_id"].unique().sort().to_list(), identifier, "episodes", missing)
     # If two artifacts hold it, they have the same rows.
-    path = Path(found.filter(pl.col("episode_id") == ids[0])[_FILE][0])
-    rows = scan_trajectories([path]).filter(pl.col("episode_id") == ids[0]).select(_SHOWN).collect()
+    path = Path(found.filter(pl.col("episode_id") == episode_id)[_FILE][0])
+    rows = scan_trajectories([path]).filter(pl.col("episode_id") == episode_id).select(_SHOWN).collect()
     return rows.to_dicts(), paths[path]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -104,6 +104,7 @@ SELECTOR = "ID|latest|iteration:N"
 _ITERATION = re.compile(r"iteration:(\d{1,9})")
 
 
+_EXAMPLES = 5
 _ID = re.compile(r"[0-9a-f]{1,64}")
 
 
@@ -175,6 +176,26 @@ def _by_id(store: ArtifactStore, run: Run, selector: str) -> LedgerEntry | None:
     artifact_id = find_id(store, selector)
     of_run = [entry for entry in run.stages() if entry.kind == "checkpoint"]
     return next((entry for entry in of_run if entry.artifact_id == artifact_id), None)
+
+
+def the_one(found: Sequence[str], identifier: str, what: str, how_to_find: str) -> str:
+    """The id that a user means: the one among `found`, which all begin with `identifier`, or `identifier`
+    itself. Raises InputError for none or several.
+
+    Args:
+        what: what has these ids, such as `episodes`.
+        how_to_find: a sentence for a user who gave the id of nothing.
+    """
+    if not identifier:
+        raise InputError(f"Give an id of {what}, or the beginning of one.")
+    if identifier in found:
+        return identifier
+    if not found:
+        raise InputError(how_to_find)
+    if len(found) > 1:
+        some = ", ".join(found[:_EXAMPLES])
+        raise InputError(f"{len(found)} {what} begin with {identifier!r}: {some}. Give more of the id.")
+    return found[0]
 
 
 def manifests_of(store: ArtifactStore, run: str | None) -> list[Manifest]:

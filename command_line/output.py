@@ -44,6 +44,12 @@ def print_line(text: str = "") -> None:
     sys.stdout.write(storable(text) + "\n")
 
 
+def one_line(text: str | None, between: str = " ") -> str:
+    """A text on one line, cut after 60 characters; the lines that it had are joined by `between`."""
+    line = between.join(" ".join(each.split()) for each in (text or "").splitlines() if each.strip())
+    return line if len(line) <= 60 else f"{line[:57]}..."
+
+
 def print_table(rows: Sequence[Mapping[str, str]], left: Sequence[str] = ()) -> None:
     """Print rows with the same columns as a table; columns in `left` are text, the others numbers."""
     if not rows:

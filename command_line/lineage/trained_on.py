@@ -20,7 +20,7 @@ from command_line.options import (
     is_place,
     iteration_span,
 )
-from command_line.output import counted, print_json, print_line, print_table
+from command_line.output import counted, one_line, print_json, print_line, print_table
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
@@ -220,7 +220,7 @@ def _cells(row: dict[str, Any]) -> dict[str, str]:
         "reward": _number(row["reward"]),
         "advantage": _number(row["advantage"]),
         "tokens": str(row["trained_tokens"]),
-        "text": _short(row["text"]),
+        "text": one_line(row["text"], " | "),
     }
 
 
@@ -230,8 +230,3 @@ def _number(value: Any) -> str:
     return (
         f"{value:.3g}" if isinstance(value, float) else str(value) if isinstance(value, str) else f"{value:,}"
     )
-
-
-def _short(text: str | None) -> str:
-    line = " | ".join((text or "").splitlines())
-    return line if len(line) <= 60 else line[:57] + "..."

@@ -24,7 +24,7 @@ from command_line.memory.entry import (
 )
 from command_line.memory.run import open_memory
 from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
-from command_line.output import counted, print_json, print_line, print_table
+from command_line.output import counted, one_line, print_json, print_line, print_table
 from storage.errors import InputError
 from storage.filesystem import store_errors
 from storage.memory.view import FoldedHit, MemoryHit, folded_search
@@ -162,7 +162,7 @@ def list_entries(
                 "of": str(row["credit_count"]),
                 "support": str(row["support"]),
                 "retrieved": str(row["retrievals"]),
-                "text": _short(row["text"]),
+                "text": one_line(row["text"]),
             }
             for row in shown
         ],
@@ -236,8 +236,3 @@ def _narrowed(
     if since is not None:
         entries = entries.filter(pl.col("iteration") >= since)
     return entries
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 60 else line[:57] + "..."
