@@ -11,6 +11,7 @@ from typing import Any, Literal
 import polars as pl
 
 from command_line.options import the_one
+from erl_pipeline.views.report.episodes import outcomes
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
@@ -18,13 +19,11 @@ from storage.lineage.trained_on import record_file, training_data
 from storage.memory.chain import read_chain, scan_entries
 from storage.runs.run import Run
 from storage.tables.parquet import scan_files
-from storage.tables.scored import was_scored
 from storage.tables.training_record import scan_training_records
 from storage.tables.trajectories import TRAJECTORIES, says, scan_trajectories
 
 Outcome = Literal["solved", "helped", "failed", "not_scored"]
-"""`solved`: at the first attempt; `helped`: at a later attempt; `failed`: never; `not_scored`: the
-environment or its scorer failed, so that nobody knows."""
+"""As `outcomes` says them."""
 
 EPISODES: tuple[ArtifactKind, ...] = ("trajectories", "evaluation")
 REPLAYED: tuple[ArtifactKind, ...] = ("replay",)
@@ -115,17 +114,7 @@ def list_episodes(
     for name, value in (("task_id", wanted.task), ("task_type", wanted.task_type)):
         if value is not None:
             rows = rows.filter(pl.col(name) == value)
-    first = pl.col("parent_trajectory_id").is_null()
-    episodes = rows.group_by("episode_id").agg(
-        pl.col("iteration", "task_id", "task_type", "sample_index").first(),
-        solved=pl.col("success").filter(first).any(),
-        success=pl.col("success").any(),
-        best=pl.col("reward").max(),
-        scored=was_scored().all(),
-    )
-    outcome = pl.when("solved").then(pl.lit("solved")).when("success").then(pl.lit("helped"))
-    of_others = outcome.when("scored").then(pl.lit("failed")).otherwise(pl.lit("not_scored"))
-    episodes = episodes.with_columns(outcome=of_others).drop("solved", "scored")
+    episodes = outcomes(rows)
     if wanted.outcome is not None:
         episodes = episodes.filter(pl.col("outcome") == wanted.outcome)
     if wanted.min_reward is not None:
@@ -135,7 +124,7 @@ def list_episodes(
             rows.filter(says(wanted.text)).select("episode_id"), on="episode_id", how="semi"
         )
     order = ["iteration", "task_id", "sample_index", "episode_id"]
-    found = episodes.drop("best").sort(order, descending=[True, False, False, False]).collect()
+    found = episodes.drop("best", "retried").sort(order, descending=[True, False, False, False]).collect()
     shown = found.head(limit)
     parts = (
         rows.select("episode_id", "role", "reward")

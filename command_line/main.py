@@ -23,7 +23,7 @@ COMMANDS = {
     "compare": ("compare:compare", "Train arms from one start over several seeds, and compare them."),
     "report": ("status:report", "Write the report of a run: curves, whole episodes, settings, lineage."),
     "export": ("checkpoints:export", "Write a checkpoint as a folder that other programs can load."),
-    "replay": ("replay.command:replay", "Compute a run again from a stage of an iteration."),
+    "replay": ("replay:replay", "Compute a run again from a stage of an iteration."),
     "diff": ("diff:diff", "Show which settings of two runs differ, and their results side by side."),
     "ui": ("ui.app:ui", "Serve a page that shows a store: runs, episodes, memory, lineage."),
     "serve": ("serve:serve", "Run scheduled flows: a Prefect server with its page, and a worker."),

@@ -19,7 +19,6 @@ import yaml
 from markupsafe import Markup
 
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.episodes.roles import NEVER_TRAINED
 from erl_pipeline.evaluation.history import (
     StageRecord,
     held_out_evaluations,
@@ -33,12 +32,12 @@ from erl_pipeline.plan.column import Column
 from erl_pipeline.statistics import PairedDifference
 from erl_pipeline.views.report.curves import ChartedRun, curves_as_numbers, role_rewards
 from erl_pipeline.views.report.episodes import (
-    ILL_FORMED,
     EpisodeParts,
     TaskPicture,
     drawing_of,
     episode_parts,
     in_order,
+    outcomes,
     task_picture,
 )
 from erl_pipeline.views.report.tables import (
@@ -62,7 +61,6 @@ from storage.memory.entries import scan_deltas
 from storage.runs.origin import BranchOrigin, OfflineOrigin, read_origin
 from storage.runs.run import Run
 from storage.runs.warnings import read_warnings
-from storage.tables.scored import was_scored
 from storage.tables.trajectories import scan_trajectories
 from storage.texts import storable
 
@@ -257,11 +255,6 @@ _KINDS = {
     "solved": "Solved at the first attempt",
     "failed": "Failed, and not tried again",
 }
-_IS_TEXT = (
-    pl.col("text").is_not_null()
-    | (pl.col("finish_reason") == ILL_FORMED)
-    | pl.col("role").is_in(sorted(NEVER_TRAINED))
-)
 
 
 @dataclass(frozen=True)
@@ -297,27 +290,16 @@ def example_episodes(
 
 def _choose(rollouts: pl.LazyFrame) -> dict[str, str]:
     """Episode ids by kind."""
-    first = pl.col("parent_trajectory_id").is_null()
-    later = ~first & ~_IS_TEXT
-    episodes = (
-        rollouts.group_by("episode_id", "task_id", "sample_index")
-        .agg(
-            pl.col("success").filter(first).any().alias("at_once"),
-            later.any().alias("retried"),
-            pl.col("success").filter(later).any().alias("later"),
-            was_scored().all().alias("scored"),
-        )
-        .filter("scored")
-        .sort("task_id", "sample_index")
-        .collect()
-    )
+    scored = outcomes(rollouts).filter(pl.col("outcome") != "not_scored")
+    episodes = scored.sort("task_id", "sample_index").collect()
+    failed, retried = pl.col("outcome") == "failed", pl.col("retried")
     kinds = {
-        "helped": pl.col("later"),
-        "not_helped": pl.col("retried") & ~pl.col("later"),
-        "solved": pl.col("at_once"),
+        "helped": pl.col("outcome") == "helped",
+        "not_helped": failed & retried,
+        "solved": pl.col("outcome") == "solved",
     }
     if not episodes["retried"].any():
-        kinds["failed"] = ~pl.col("at_once")
+        kinds["failed"] = failed
     found = {kind: episodes.filter(condition)["episode_id"] for kind, condition in kinds.items()}
     return {kind: ids[0] for kind, ids in found.items() if not ids.is_empty()}
 
