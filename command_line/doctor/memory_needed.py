@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from command_line.output import bytes_text, print_line, print_table
+from command_line.output import print_line, print_table
 from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.policies.model_size import ModelSize
 from erl_pipeline.sizing import MemoryPart, estimate_memory, model_size, training_processes
@@ -60,10 +60,8 @@ def print_memory(needed: MemoryNeeded) -> None:
     for place, total in needed.totals.items():
         for part in needed.parts:
             if part.place == place:
-                rows.append(
-                    {"where": place, "what": part.name, "size": bytes_text(part.bytes), "bytes": part.reason}
-                )
-        rows.append({"where": place, "what": "all", "size": bytes_text(total), "bytes": ""})
+                rows.append({"where": place, "what": part.name, "GB": _gb(part.bytes), "bytes": part.reason})
+        rows.append({"where": place, "what": "all", "GB": _gb(total), "bytes": ""})
     print_table(rows, left=("where", "what", "bytes"))
     if needed.processes > 1:
         print_line(
@@ -73,3 +71,7 @@ def print_memory(needed: MemoryNeeded) -> None:
     print_line(
         "An estimate by arithmetic, without the program, its libraries and an engine's working memory."
     )
+
+
+def _gb(count: int) -> str:
+    return f"{count / 1e9:.2f}"

@@ -180,8 +180,9 @@ def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def outcomes(rows: pl.LazyFrame) -> pl.LazyFrame:
     """One row for each episode of some trajectories: its id, iteration, task and sample; whether it was a
-    `success`; its `best` reward; whether it was `retried`; and its `outcome`, which is `solved` at the first attempt, `helped` at a later
-    one, `failed`, or `not_scored` where the environment or its scorer failed, so that nobody knows."""
+    `success`; its `best` reward; whether it was `retried`; and its `outcome`, which is `solved` at the first
+    attempt, `helped` at a later one, `failed`, or `not_scored` where the environment or its scorer failed, so
+    that nobody knows."""
     first = pl.col("parent_trajectory_id").is_null()
     text = pl.col("text").is_not_null() | (pl.col("finish_reason") == ILL_FORMED)
     text |= pl.col("role").is_in(sorted(NEVER_TRAINED))
