@@ -4,8 +4,7 @@ stored rollouts."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -24,129 +23,10 @@ from command_line.options import (
 )
 from command_line.output import counted, print_json, print_line, print_table
 from command_line.progress import ProgressDisplay
-from erl_pipeline.config.loading.load import change_config
-from erl_pipeline.config.run import RunConfig
-from erl_pipeline.config.shown import changed_settings
-from erl_pipeline.plan.plan import Plan
-from erl_pipeline.plan.sources import read_sources
+from command_line.stored_run import StoredRun
 from erl_pipeline.runs.audit import REFUTED, AuditResult, audit
-from erl_pipeline.runs.branch import requests_in_branch
-from erl_pipeline.runs.config import run_config
-from erl_pipeline.runs.planning import plan_before_branch, recorded_ids
-from erl_pipeline.runs.run_plans import plan_branch, shared_stages
-from erl_pipeline.runs.state import completed_iterations
 from storage.errors import InputError
 from storage.filesystem import users_scratch
-from storage.memory.requests import forget_requests
-from storage.runs.ledger import latest_entries
-from storage.runs.origin import BranchOrigin
-from storage.runs.run import Run, RunStore
-
-
-@dataclass(frozen=True)
-class StoredRun:
-    """The run to start from, its configuration, and how many iterations it has."""
-
-    run: Run
-    config: RunConfig
-    done: int
-
-    @classmethod
-    def open(cls, name: str, store: str) -> StoredRun:
-        """Open a run of the store. Raises InputError for an unknown name."""
-        run = RunStore(store).open(name)
-        config = run_config(run)
-        return cls(run, config, completed_iterations(config, run.stages()))
-
-    def require_iteration(self, iteration: int) -> None:
-        """Raise InputError for an iteration after the end of the run."""
-        if iteration > self.done:
-            raise InputError(
-                f"--iteration {iteration}: run {self.run.name} ended in iteration {self.done}"
-                + (f"; 1 to {self.done} are allowed" if self.done else "")
-            )
-
-
-def require_other_name(run: str, name: str) -> None:
-    """Raise InputError when a new run would have the same name as the run that it starts from."""
-    if run == name:
-        raise InputError(f"--name {name}: stored artifacts are never replaced; give the new run another name")
-
-
-def own_settings(settings: Sequence[str]) -> list[str]:
-    """The user's overrides. Raises InputError for those that have an option of this command."""
-    options = {"name": "--name", "iterations": "--iterations"}
-    for setting in settings:
-        option = options.get(setting.partition("=")[0].strip())
-        if option:
-            raise InputError(f"--set {setting}: use {option}")
-    return list(settings)
-
-
-@dataclass(frozen=True)
-class PlannedBranch:
-    """A branch before it begins: its configuration, its plan, and how many artifacts it shares with the run:
-    those `before` its first stage, and those `after` it, which the changed settings do not reach."""
-
-    config: RunConfig
-    origin: BranchOrigin
-    plan: Plan
-    before: int
-    after: int
-    changed: Sequence[str]
-
-    def describe_shared(self) -> str:
-        """`195 artifacts, 194 before update_policy of iteration 30 and 1 after it`."""
-        place = f"before {self.origin.stage} of iteration {self.origin.iteration}"
-        total = counted(self.before + self.after, "artifact")
-        if not self.after:
-            return f"{total}, all {place}"
-        after = f"{self.after:,} after it, which the branch does not change"
-        return f"{total}, {self.before:,} {place} and {after}"
-
-
-def planned_branch(
-    run: str, store: str, iteration: int, stage: str, last: int | None, settings: Sequence[str], name: str
-) -> PlannedBranch:
-    """Plan a branch; `last` is its last iteration, by default that of `run`.
-
-    Raises ConfigError for changed settings that artifacts before the branch depend on; InputError when `run`
-    has no such iteration or stage, or when neither settings are changed nor an entry was forgotten.
-    """
-    stored = StoredRun.open(run, store)
-    if iteration < 1:
-        raise InputError(
-            "a branch begins in iteration 1 or later; for other tasks or another first checkpoint "
-            "train a new run with `train --name`"
-        )
-    last = last or max(stored.done, iteration)
-    if last < iteration:
-        raise InputError(f"--iterations {last}: the branch begins in iteration {iteration}")
-    options = {"--name": ("name", name), "--iterations": ("iterations", last)}
-    config = change_config(stored.config, own_settings(settings), options)
-    changed = changed_settings(stored.config, config)
-    entries = stored.run.recorded()
-    if not changed and not any(entry.kind == "request" for entry in entries):
-        raise InputError(
-            f"run {run} has these settings already, and no entry of its memory was forgotten; leave out "
-            "--set and --name to audit it"
-        )
-    origin = BranchOrigin(run=run, iteration=iteration, stage=stage)
-    source = plan_before_branch(store, stored.run, origin)
-    shared = shared_stages(source, iteration, stage)
-    requests = forget_requests(requests_in_branch(latest_entries(entries), shared, iteration))
-    plan = plan_branch(
-        config, read_sources(config), source, stored.config, origin, iterations=last, requests=requests
-    )
-    before = {node.place for node in shared}
-    recorded = recorded_ids(entries)
-    after = [
-        node
-        for node in plan.nodes
-        if node.place not in before and recorded.get(node.place) == node.artifact_id
-    ]
-    return PlannedBranch(config, origin, plan, len(before), len(after), changed)
-
 
 Iteration = Annotated[
     str | None,

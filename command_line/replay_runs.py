@@ -12,8 +12,8 @@ from typing import Any
 from command_line.foreground import work_on_run
 from command_line.options import find_checkpoint
 from command_line.output import command, counted, print_json, print_line, print_table
-from command_line.replay import own_settings, planned_branch, require_other_name
 from command_line.runs import run_folder
+from command_line.stored_run import own_settings, planned_branch, require_other_name
 from erl_pipeline.config.loading.load import change_config, load_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.config.shown import changed_settings
