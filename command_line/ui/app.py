@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from command_line.options import DEFAULT_STORE, ExistingStore
 from command_line.ui import lineage, memory_pages, row_pages, run_pages, runs_pages
-from command_line.ui.access import Access, Guard
+from command_line.ui.access import TOKEN, Access, Guard, LimitedProtocol, access_for, listen
 from command_line.ui.pages import Pages
 from command_line.ui.stored import Stored
 from storage.errors import (
@@ -52,47 +52,33 @@ def create_app(store_uri: str, access: Access) -> ASGIApp:
         StaticFiles(directory=_STATIC, packages=[("erl_pipeline.views.report", "static")]),
         name="static",
     )
-    app.add_exception_handler(PipelineError, _problem)
-    app.add_exception_handler(FileNotFoundError, _gone)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(RequestValidationError, _unreadable)
-    app.add_exception_handler(Exception, _fault)
+    for kind in (PipelineError, FileNotFoundError, HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, _error_page)
     # Around everything, so that the responses to faults of the program have the security headers too.
     return Guard(app, access)
 
 
-def _problem(request: Request, error: Exception) -> HTMLResponse:
-    status, heading = next((status, text) for kind, status, text in _HEADINGS if isinstance(error, kind))
-    return _error_page(request, status, heading, str(error))
-
-
-def _gone(request: Request, error: Exception) -> HTMLResponse:
-    return _error_page(
-        request, 410, "A file is gone", f"{error}. It was deleted while the page was made; load it again."
-    )
-
-
-def _http(request: Request, error: Exception) -> HTMLResponse:
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    return _error_page(request, status, "There is no such page", f"Nothing is at {request.url.path}.")
-
-
-def _fault(request: Request, error: Exception) -> HTMLResponse:
-    return _error_page(
-        request,
-        500,
-        "This page has a fault",
-        f"{type(error).__name__}; the terminal that serves it shows more.",
-    )
-
-
-def _unreadable(request: Request, error: Exception) -> HTMLResponse:
-    details = error.errors() if isinstance(error, RequestValidationError) else []
-    said = "; ".join(f"{'.'.join(map(str, each['loc'][1:]))}: {each['msg']}" for each in details)
-    return _error_page(request, 400, "The address cannot be understood", said or "A parameter is wrong.")
-
-
-def _error_page(request: Request, status: int, heading: str, message: str) -> HTMLResponse:
+def _error_page(request: Request, error: Exception) -> HTMLResponse:
+    match error:
+        case PipelineError():
+            status, heading = next(
+                (status, text) for kind, status, text in _HEADINGS if isinstance(error, kind)
+            )
+            message = str(error)
+        case FileNotFoundError():
+            status, heading = 410, "A file is gone"
+            message = f"{error}. It was deleted while the page was made; load it again."
+        case HTTPException():
+            status, heading = error.status_code, "There is no such page"
+            message = f"Nothing is at {request.url.path}."
+        case RequestValidationError():
+            status, heading = 400, "The address cannot be understood"
+            message = "; ".join(
+                f"{'.'.join(map(str, each['loc'][1:]))}: {each['msg']}" for each in error.errors()
+            )
+        case _:
+            status, heading = 500, "This page has a fault"
+            message = f"{type(error).__name__}; the terminal that serves it shows more."
     pages: Pages = request.app.state.pages
     return pages.page(
         request,
@@ -103,8 +89,6 @@ def _error_page(request: Request, status: int, heading: str, message: str) -> HT
         commands=[pages.command("Check this machine and the store", "doctor")],
     )
 
-
-DEFAULT_PORT = 4300
 
 Port = Annotated[
     int, typer.Option("--port", min=0, max=65535, help="Where the page listens; 0: a free port.")
@@ -117,11 +101,9 @@ Host = Annotated[
 ]
 
 
-def ui(store: ExistingStore = DEFAULT_STORE, port: Port = DEFAULT_PORT, host: Host = "127.0.0.1") -> None:
+def ui(store: ExistingStore = DEFAULT_STORE, port: Port = 4300, host: Host = "127.0.0.1") -> None:
     """Serve a page that shows a store, until Ctrl-C: runs, episodes, memory, lineage. It only reads."""
     import uvicorn
-
-    from command_line.ui.access import TOKEN, LimitedProtocol, access_for, listen
 
     access = access_for(host)
     app = create_app(store, access)

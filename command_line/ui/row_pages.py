@@ -165,13 +165,15 @@ def group_page(
         commands=[
             pages.command(
                 "Episodes of this task",
-                "episodes",
-                "list",
-                name,
-                "--iteration",
-                str(iteration),
-                "--task",
-                found.rows[0]["task_id"],
+                *(
+                    "episodes",
+                    "list",
+                    name,
+                    "--iteration",
+                    str(iteration),
+                    "--task",
+                    found.rows[0]["task_id"],
+                ),
             )
         ],
         run=run,
