@@ -60,7 +60,6 @@ def evaluate(
     beginning = plan_as_made(store, opened_run, 0, sources=unread_sources(config)).states[0]
 
     def work(opened: OpenRun, _note: Callable[[str], None]) -> StageOutcome:
-
         opened.config = config.model_copy(update={"runner": InProcessConfig()})
         base = beginning.bases.get(POLICY)
         return evaluate_on_request(opened, iteration, checkpoint_id, base, samples, count=count, file=file)

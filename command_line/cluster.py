@@ -63,7 +63,6 @@ def doctor(
 def _findings(
     config: Path | None, address: str | None, settings: list[str], store: str
 ) -> list[NodeFinding[ClusterNode]]:
-
     if config is None:
         if settings:
             raise InputError("--set is for a configuration: name one")

@@ -116,7 +116,6 @@ def _work(design: Design, store: str, jobs: int, threads: int) -> Result:
 
 
 def _print(result: Result) -> None:
-
     for text in (preface(result), *warnings(result)):
         print_line(text + "\n")
     for table in tables(result):

@@ -84,7 +84,6 @@ def plugins(json: Json = False) -> None:
 
 
 def _fingerprint(plugin: Plugin) -> str:
-
     if plugin.group in ("environments", "methods"):
         return ", ".join(plugin_fingerprints([plugin]).values())
     return ", ".join(package_fingerprint(package) for package in plugin.packages)

@@ -80,7 +80,6 @@ def work_on_run(
     """
 
     def open_and_work(display: ProgressDisplay, stop: StopRequest) -> T:
-
         with open_run(config, store, display, stop.event) as opened:
             return work(opened, display.note)
 

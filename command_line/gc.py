@@ -87,7 +87,6 @@ def _print(
     min_age: float,
     delete: bool,
 ) -> None:
-
     reach = "reaches" if plan.runs == 1 else "reach"
     print_line(
         f"Store {store}: {counted(plan.runs, 'run')} {reach} {counted(plan.reached, 'artifact')} of "

@@ -156,7 +156,6 @@ def artifact_or_row(run: Run, selector: str) -> str:
 
 
 def _at_place(run: Run, selector: str) -> LedgerEntry | None:
-
     from erl_pipeline.runs.config import readable_config
     from erl_pipeline.runs.state import latest_checkpoint
 

@@ -116,7 +116,6 @@ def _work(config: RunConfig, store: str, target: int, check: bool) -> None:
 
 
 def _kept(config: RunConfig, store: str) -> str:
-
     entries = RunStore(store).open(config.name).stages()
     return (
         f"Stopped. Run {config.name} is kept through iteration {completed_iterations(config, entries)}, "

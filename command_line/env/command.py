@@ -188,7 +188,6 @@ def _print(qualified: Qualified) -> None:
 
 
 def _as_json(qualified: Qualified) -> dict[str, Any]:
-
     found, outcome = qualified.qualification, qualified.outcome
     return {
         "environment": found.environment,

@@ -150,7 +150,6 @@ def _print_messages(messages: Sequence[Message]) -> None:
 
 
 def _print_tools(tools: Sequence[ToolSchema]) -> None:
-
     for tool in tools:
         function = tool["function"]
         print_line(f"\n[tool {function['name']}] {function.get('description', '')}")

@@ -62,7 +62,6 @@ def show(given: Given, settings: Settings = None, json: Json = False) -> None:
 
 
 def _configuration(given: str, settings: list[str], types: list[str]) -> RunConfig:
-
     if not Path(given).exists() and not given.endswith((".yaml", ".yml")):
         raise InputError(
             f"{given} is neither a type of environment nor a configuration file; there are {', '.join(types)}"
@@ -71,7 +70,6 @@ def _configuration(given: str, settings: list[str], types: list[str]) -> RunConf
 
 
 def _about(plugin: Plugin) -> dict[str, Any]:
-
     return {
         "type": plugin.type,
         "distribution": plugin.distribution,
@@ -244,7 +242,6 @@ def list_environments(json: Json = False) -> None:
 
 
 def _described(plugin: Plugin) -> dict[str, Any]:
-
     return {
         "type": plugin.type,
         "distribution": plugin.distribution,

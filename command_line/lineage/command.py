@@ -67,7 +67,6 @@ def show(
 
 
 def _tree(node: LineageNode) -> Tree:
-
     label = Text()
     if node.relation:
         label.append(f"{node.relation}: ", style="dim")

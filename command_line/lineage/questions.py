@@ -28,6 +28,7 @@ from erl_pipeline.evaluation.samples import SampleCount, count_samples
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.lineage import ArtifactGraph
+from storage.lineage import questions as asked
 from storage.lineage.rows import LineageRows
 from storage.runs.run import RunStore
 
@@ -40,10 +41,8 @@ def rows_using_memory(
     json: Json = False,
 ) -> None:
     """List every row that used a memory entry: reflections that saw it, and what came of them."""
-    from storage.lineage.questions import rows_using_memory
-
     rows, _ = _open(store, run)
-    found = rows_using_memory(rows, entry)
+    found = asked.rows_using_memory(rows, entry)
     if json:
         print_json({"rows": found.to_dicts()})
         return
@@ -60,14 +59,12 @@ def policies_trained_on(
     json: Json = False,
 ) -> None:
     """List every policy that trained on a task: directly, or as a descendant of one that did."""
-    from storage.lineage.questions import DIRECTLY, policies_trained_on
-
     rows, graph = _open(store, run)
-    found = policies_trained_on(rows, graph, task)
+    found = asked.policies_trained_on(rows, graph, task)
     if json:
         print_json({"task": task, "policies": found.to_dicts()})
         return
-    direct = sum(how == DIRECTLY for how in found["how"])
+    direct = sum(how == asked.DIRECTLY for how in found["how"])
     print_line(
         f"Task {task}: {counted(direct, 'policy', 'policies')} trained on it directly, "
         f"{counted(found.height - direct, 'as a descendant', 'as descendants')}."
@@ -85,10 +82,8 @@ def made_by(
     json: Json = False,
 ) -> None:
     """List everything that a version of the code made, the oldest first."""
-    from storage.lineage.questions import made_by
-
     _, graph = _open(store, run)
-    found = made_by(graph.manifests.values(), code_version)
+    found = asked.made_by(graph.manifests.values(), code_version)
     if json:
         print_json(
             {"artifacts": [{**row, "finished_at": str(row["finished_at"])} for row in found.to_dicts()]}
@@ -104,7 +99,6 @@ def made_by(
 
 
 def _open(store_uri: str, run_name: str | None) -> tuple[LineageRows, ArtifactGraph]:
-
     store = ArtifactStore(store_uri)
     manifests = manifests_of(store, run_name)
     return LineageRows(store, manifests), ArtifactGraph(manifests)

@@ -134,7 +134,6 @@ def trained_on(
 
 
 def _resolve(store: ArtifactStore, checkpoint: str, run: str | None) -> str:
-
     if run is not None:
         return find_checkpoint(store, RunStore(store.uri).open(run), checkpoint).artifact_id
     if is_place(checkpoint):
