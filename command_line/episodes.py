@@ -28,11 +28,11 @@ from command_line.options import (
     Json,
     OnlyRun,
     RunName,
+    beyond_end,
     iteration_span,
     manifests_of,
 )
 from command_line.output import counted, print_json, print_line, print_table
-from command_line.runs import beyond_end
 from erl_pipeline.views.report.episodes import (
     Drawing,
     EpisodePart,

@@ -98,6 +98,12 @@ def iteration_span(text: str | None) -> tuple[int, int] | None:
     return first, last
 
 
+def beyond_end(run: Run, span: tuple[int, int] | None) -> str:
+    """That a span begins after a run's last iteration; empty if it does not."""
+    last = max((entry.iteration or 0 for entry in run.stages()), default=0)
+    return f"run {run.name} ends with iteration {last}" if span is not None and span[0] > last else ""
+
+
 SELECTOR = "ID|latest|iteration:N"
 """The form of a selector, for help texts."""
 

@@ -31,12 +31,6 @@ def run_folder(store_uri: str, run_name: str) -> Path:
     return open_root(store_uri).scratch / "runs" / run_name
 
 
-def beyond_end(run: Run, span: tuple[int, int] | None) -> str:
-    """That a span begins after a run's last iteration; empty if it does not."""
-    last = max((entry.iteration or 0 for entry in run.stages()), default=0)
-    return f"run {run.name} ends with iteration {last}" if span is not None and span[0] > last else ""
-
-
 def find_finished_run(config: RunConfig, store_uri: str, iterations: int) -> Run | None:
     """The run of `config`, if its ledger has all of the plan and the last iteration's artifacts are intact.
 

@@ -19,11 +19,11 @@ from command_line.options import (
     Json,
     OnlyRun,
     RunName,
+    beyond_end,
     iteration_span,
     manifests_of,
 )
 from command_line.output import counted, print_json, print_line
-from command_line.runs import beyond_end
 from erl_pipeline.evaluation.samples import SampleCount, count_samples
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
