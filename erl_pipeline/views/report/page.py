@@ -41,7 +41,6 @@ from erl_pipeline.views.report.episodes import (
     task_picture,
 )
 from erl_pipeline.views.report.tables import (
-    artifact_rows,
     evaluation_table,
     held_out_result,
     iteration_table,
@@ -136,7 +135,8 @@ def render_report(store: ArtifactStore, run: Run, description: RunDescription) -
             stages=stage_table(history),
             episode_groups=_episode_groups(store, rollouts, of_kind(history, "memory"), description.config),
             settings=yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True),
-            artifacts=artifact_rows(history),
+            history=history,
+            listed={record.manifest.artifact_id for record in history},
             versions=version_rows(history),
             commands=_commands(run, history, read_origin(store.uri, run.name)),
         )

@@ -159,23 +159,6 @@ class Table:
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
-@dataclass(frozen=True)
-class InputLink:
-    """An input of an artifact; `listed`: the table has a row for it."""
-
-    name: str
-    artifact_id: str
-    listed: bool
-
-
-@dataclass(frozen=True)
-class ArtifactRow:
-    iteration: int
-    stage: str
-    artifact_id: str
-    inputs: Sequence[InputLink]
-
-
 def iteration_table(
     rows: Sequence[IterationRow], columns: Sequence[Column], *, titles: bool = False
 ) -> Table:
@@ -251,20 +234,6 @@ def stage_table(history: Sequence[StageRecord]) -> Table:
         shares.append(seconds / total if total else 0.0)
     columns = ["stage", "artifacts", "reused", "time", "each", "tokens", "tokens/s"]
     return Table(columns, rows, shares)
-
-
-def artifact_rows(history: Sequence[StageRecord]) -> list[ArtifactRow]:
-    """Every artifact of the run, with its inputs."""
-    listed = {record.manifest.artifact_id for record in history}
-    return [
-        ArtifactRow(
-            record.iteration,
-            record.stage,
-            record.manifest.artifact_id,
-            [InputLink(name, key, key in listed) for name, key in record.manifest.inputs.items()],
-        )
-        for record in history
-    ]
 
 
 def version_rows(history: Sequence[StageRecord]) -> list[tuple[str, str]]:
