@@ -92,7 +92,7 @@ for _name, (_, _line) in COMMANDS.items():
 
 def command_tree() -> Any:
     """Typer's object for the whole program, with every command and group loaded."""
-    tree = get_group(app)
+    tree: Any = get_command(app)
     tree.commands = {name: load_command(name) for name in COMMANDS}
     return tree
 
