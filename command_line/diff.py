@@ -4,29 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from command_line.options import DEFAULT_STORE, ExistingStore, Json
 from command_line.output import counted, print_json, print_line, print_table, print_wide_table
-
-if TYPE_CHECKING:
-    from erl_pipeline.evaluation.first_difference import ContentDifference, Divergence, Parting
-    from erl_pipeline.evaluation.iterations import Measurement, ResultDifference, StageDifference
-    from erl_pipeline.plan.column import Column
-
+from erl_pipeline.config.shown import settings_differences
+from erl_pipeline.evaluation.first_difference import ContentDifference, Divergence, Parting, first_divergence
+from erl_pipeline.evaluation.history import read_history
+from erl_pipeline.evaluation.iterations import Measurement, ResultDifference, StageDifference
+from erl_pipeline.plan.column import Column
+from erl_pipeline.runs.config import run_columns
+from erl_pipeline.views.report.tables import legend
+from storage.artifacts.store import ArtifactStore
+from storage.runs.run import RunStore
 
 _MOST_LINES = 12
 
 
 def show_first_divergence(run_a: str, run_b: str, store: str, *, json: bool) -> None:
     """Print the first artifact that the runs do not share, and the first whose content differs."""
-    from erl_pipeline.evaluation.first_difference import first_divergence
-    from erl_pipeline.evaluation.history import read_history
-    from storage.artifacts.store import ArtifactStore
-    from storage.runs.run import RunStore
-
     artifacts, runs = ArtifactStore(store), RunStore(store)
     found = first_divergence(
         artifacts, *(read_history(artifacts, runs.open(name)) for name in (run_a, run_b))
@@ -108,11 +106,8 @@ def diff(
     if first:
         show_first_divergence(run_a, run_b, store, json=json)
         return
-    from erl_pipeline.config.shown import settings_differences
     from erl_pipeline.evaluation.history import read_history
     from erl_pipeline.evaluation.iterations import common_columns, result_differences, stage_differences
-    from erl_pipeline.runs.config import run_columns
-    from erl_pipeline.views.report.tables import legend
     from storage.artifacts.store import ArtifactStore
     from storage.runs.documents import OfflineOrigin, read_origin
     from storage.runs.run import RunStore

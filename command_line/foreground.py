@@ -7,18 +7,18 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import typer
+from rich.console import Console
 
 from command_line.output import counted
+from command_line.progress import ProgressDisplay
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.runs.config import method_columns
+from erl_pipeline.runs.driver import OpenRun, open_run
 from flows.signals import call_beside_signals
-
-if TYPE_CHECKING:
-    from command_line.progress import ProgressDisplay
-    from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.runs.driver import OpenRun
-
+from storage.errors import Interrupted
 
 SHOW_CURSOR = "\x1b[?25h"
 
@@ -80,8 +80,6 @@ def work_on_run(
     """
 
     def open_and_work(display: ProgressDisplay, stop: StopRequest) -> T:
-        from erl_pipeline.runs.driver import open_run
-
         with open_run(config, store, display, stop.event) as opened:
             return work(opened, display.note)
 
@@ -102,12 +100,6 @@ def in_foreground(
 
     Raises typer.Exit, with the status that a shell expects, when a signal stopped the work.
     """
-    from rich.console import Console
-
-    from command_line.progress import ProgressDisplay
-    from erl_pipeline.runs.config import method_columns
-    from storage.errors import Interrupted
-
     stop = StopRequest()
     display = ProgressDisplay(iterations, method_columns(config), Console(stderr=True, highlight=False))
     try:

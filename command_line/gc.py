@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated
+from datetime import timedelta
+from typing import Annotated
 
 import typer
 
 from command_line.options import DEFAULT_STORE, ExistingStore, Json, run_names
-from command_line.output import command, counted, print_json, print_line, print_table
-
-if TYPE_CHECKING:
-    from storage.upkeep.collection import CollectionPlan
-    from storage.upkeep.retention import PlannedPruning
-    from storage.upkeep.rules import Kept, RetentionRule
+from command_line.output import bytes_text, command, counted, print_json, print_line, print_table
+from storage.errors import InputError
+from storage.upkeep.collection import CollectionPlan, collect, committed_bytes, plan_collection
+from storage.upkeep.retention import PlannedPruning, plan_retention, retain
+from storage.upkeep.rules import Kept, RetentionRule, parse_rule
 
 Delete = Annotated[bool, typer.Option("--delete", help="Do it. Without this, only show what would be done.")]
 MinimumAge = Annotated[
@@ -62,13 +62,6 @@ def gc(
     json: Json = False,
 ) -> None:
     """Remove what no run reaches and what killed processes left behind. Without --delete, only show it."""
-    from datetime import timedelta
-
-    from storage.errors import InputError
-    from storage.upkeep.collection import collect, plan_collection
-    from storage.upkeep.retention import plan_retention, retain
-    from storage.upkeep.rules import parse_rule
-
     given: Mapping[Kept, str | None] = {
         "checkpoints": retain_checkpoints,
         "optimizer": retain_optimizer,
@@ -94,12 +87,10 @@ def _print(
     min_age: float,
     delete: bool,
 ) -> None:
-    from storage.upkeep.collection import committed_bytes
-
     reach = "reaches" if plan.runs == 1 else "reach"
     print_line(
         f"Store {store}: {counted(plan.runs, 'run')} {reach} {counted(plan.reached, 'artifact')} of "
-        f"{_size_text(plan.reached_bytes)}."
+        f"{bytes_text(plan.reached_bytes)}."
     )
     rows = [
         *_counted("no run reaches", ((m.stage, committed_bytes(m)) for m in plan.unreached)),
@@ -113,7 +104,7 @@ def _print(
             f"Kept, since younger than {min_age:g} h: {young} that no run reaches; --min-age 0 removes them "
             "too."
         )
-    freed = _size_text(plan.bytes + sum(pruning.bytes for pruning in pruned))
+    freed = bytes_text(plan.bytes + sum(pruning.bytes for pruning in pruned))
     if delete:
         print_line(f"Removed: {freed}.")
     elif rows:
@@ -129,13 +120,9 @@ def _counted(why: str, items: Iterable[tuple[str, int]]) -> list[dict[str, str]]
     for what, size in items:
         totals.setdefault(what, []).append(size)
     return [
-        {"why": why, "what": what, "count": f"{len(sizes):,}", "bytes": _size_text(sum(sizes))}
+        {"why": why, "what": what, "count": f"{len(sizes):,}", "bytes": bytes_text(sum(sizes))}
         for what, sizes in sorted(totals.items())
     ]
-
-
-def _size_text(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB" if size >= 1e5 or not size else f"{size / 1e3:,.1f} kB"
 
 
 def _as_json(plan: CollectionPlan, pruned: list[PlannedPruning], delete: bool) -> dict[str, object]:

@@ -6,35 +6,61 @@ import importlib.metadata
 import os
 import sys
 from gc import set_threshold
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command, get_group
 
-from command_line import (
-    config,
-    diff,
-    export,
-    gc,
-    importing,
-    schedule,
-    serve,
-    status,
-)
-from command_line.cluster.command import app as cluster
-from command_line.cluster.trainer_node import trainer_node
-from command_line.compare.command import compare
-from command_line.doctor.command import doctor
-from command_line.env.command import app as env
-from command_line.episodes.command import app as episodes
-from command_line.evaluate import evaluate
-from command_line.lineage.command import app as lineage
-from command_line.memory.command import app as memory
-from command_line.plan.command import plan
-from command_line.replay.command import replay
-from command_line.runs import app as runs
-from command_line.train import train
-from command_line.ui.command import ui
 from storage.errors import PipelineError
+
+COMMANDS = {
+    "train": ("train:train", "Train a policy. A run that was stopped or killed continues."),
+    "plan": ("plan.command:plan", "Show what would be reused and what computed, and the expected cost."),
+    "status": ("status:status", "Show how far a run is, iteration by iteration."),
+    "evaluate": ("checkpoints:evaluate", "Evaluate a checkpoint on chosen tasks."),
+    "compare": ("compare:compare", "Train arms from one start over several seeds, and compare them."),
+    "report": ("status:report", "Write the report of a run: curves, whole episodes, settings, lineage."),
+    "export": ("checkpoints:export", "Write a checkpoint as a folder that other programs can load."),
+    "replay": ("replay:replay", "Compute a run again from a stage of an iteration."),
+    "diff": ("diff:diff", "Show which settings of two runs differ, and their results side by side."),
+    "ui": ("ui.app:ui", "Serve a page that shows a store: runs, episodes, memory, lineage."),
+    "serve": ("serve:serve", "Run scheduled flows: a Prefect server with its page, and a worker."),
+    "trainer-node": ("cluster:trainer_node", "Start ranks here for runs that train on several machines."),
+    "gc": ("gc:gc", "Remove what no run reaches and what killed processes left behind."),
+    "doctor": ("doctor.command:doctor", "Check what this machine can run."),
+    "plugins": ("config:plugins", "List the installed plug-ins, and those that cannot be used."),
+    "import": ("importing:app", "Bring in what was made elsewhere."),
+    "config": ("config:app", "Look at a configuration before anything starts."),
+    "schedule": ("schedule:app", "Run flows of a run at given times, or list, pause, resume, remove them."),
+    "env": ("env.command:app", "Environments: list, show, play by hand, qualify, begin your own."),
+    "cluster": ("cluster:app", "The machines that a run is computed on."),
+    "memory": ("memory.command:app", "Search or list the reflection memory, or make it forget."),
+    "lineage": ("lineage.command:app", "Follow artifacts and rows to what they came from and reached."),
+    "episodes": ("episodes:app", "Read episodes: attempts, feedback, memory, reflections."),
+    "runs": ("runs:app", "The runs of a store: list them, look at one, remove one."),
+}
+"""Name of a command or group -> where in this package it is, and its line in the program's help."""
+
+
+def load_command(name: str) -> Any:
+    """Typer's object for a command or group; imports its module, which may take a second."""
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    found = getattr(import_module(f"command_line.{module}"), attribute)
+    if isinstance(found, typer.Typer):
+        return get_group(found)
+    alone = typer.Typer(add_completion=False)
+    alone.command(name)(found)
+    return get_command(alone)
+
+
+class _OnDemand(TyperGroup):
+    """Imports the module of a command only when it is called. The program's own help shows `COMMANDS`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, name and load_command(name), rest
 
 
 def print_usage_error(error: typer.TyperException) -> None:
@@ -55,10 +81,20 @@ def print_usage_error(error: typer.TyperException) -> None:
 
 app = typer.Typer(
     name="erl-pipeline",
+    cls=_OnDemand,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+for _name, (_, _line) in COMMANDS.items():
+    app.command(_name, help=_line)(lambda: None)
+
+
+def command_tree() -> Any:
+    """Typer's object for the whole program, with every command and group loaded."""
+    tree: Any = get_command(app)
+    tree.commands = {name: load_command(name) for name in COMMANDS}
+    return tree
 
 
 def _print_version(wanted: bool) -> None:
@@ -75,32 +111,6 @@ def _program(
     ] = False,
 ) -> None:
     """Train language-model policies by experiential reinforcement learning."""
-
-
-app.command("train")(train)
-app.command("plan")(plan)
-app.command("status")(status.status)
-app.command("evaluate")(evaluate)
-app.command("compare")(compare)
-app.command("report")(status.report)
-app.command("export")(export.export)
-app.command("replay")(replay)
-app.command("diff")(diff.diff)
-app.command("ui")(ui)
-app.command("serve")(serve.serve)
-app.command("trainer-node")(trainer_node)
-app.command("gc")(gc.gc)
-app.command("doctor")(doctor)
-app.command("plugins")(config.plugins)
-app.add_typer(importing.app, name="import")
-app.add_typer(config.app, name="config")
-app.add_typer(schedule.app, name="schedule")
-app.add_typer(env, name="env")
-app.add_typer(cluster, name="cluster")
-app.add_typer(memory, name="memory")
-app.add_typer(lineage, name="lineage")
-app.add_typer(episodes, name="episodes")
-app.add_typer(runs, name="runs")
 
 
 def main() -> None:

@@ -14,12 +14,16 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from command_line.options import DEFAULT_STORE
+from erl_pipeline.views.report.templating import bytes_text as bytes_text
+from erl_pipeline.views.report.templating import seconds_text as seconds_text
 from storage.texts import counted as counted
 from storage.texts import storable
 
 
-def command(words: Sequence[str]) -> str:
-    """A command line of this program, quoted for a shell."""
+def command(words: Sequence[str], store: str | None = None) -> str:
+    """A command line of this program, quoted for a shell; with --store unless it is the default one."""
+    words = [*words, *([] if store in (None, DEFAULT_STORE) else ["--store", store])]
     called = sys.argv[0]
     name = Path(called).name
     found = shutil.which(name)
@@ -40,14 +44,10 @@ def print_line(text: str = "") -> None:
     sys.stdout.write(storable(text) + "\n")
 
 
-def bytes_text(size: float | None) -> str:
-    """A size such as `4.2 MB`; empty if it is not known."""
-    if size is None:
-        return ""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6)):
-        if size >= factor / 2:
-            return f"{size / factor:,.1f} {unit}"
-    return f"{size / 1e3:,.1f} kB"
+def one_line(text: str | None, between: str = " ") -> str:
+    """A text on one line, cut after 60 characters; the lines that it had are joined by `between`."""
+    line = between.join(" ".join(each.split()) for each in (text or "").splitlines() if each.strip())
+    return line if len(line) <= 60 else f"{line[:57]}..."
 
 
 def print_table(rows: Sequence[Mapping[str, str]], left: Sequence[str] = ()) -> None:

@@ -18,14 +18,15 @@ from typer.core import TyperGroup
 from command_line.options import DEFAULT_STORE, Json, RunName, Store
 from command_line.output import print_json, print_line, print_table
 from command_line.serve import DEFAULT_PORT, DEVICE_LIMIT
+from erl_pipeline.runs.config import is_blank, refuse_other_settings
 from storage.errors import InputError
+from storage.runs.run import Run, RunStore
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
     from flows.deployed import ScheduledFlow
     from flows.deployments import FlowName
-    from storage.runs.run import Run
 
 
 def parse_interval(text: str) -> timedelta:
@@ -121,8 +122,6 @@ def add(
     json: Json = False,
 ) -> None:
     """Schedule a flow of a run. The word `add` may be left out."""
-    from storage.errors import InputError
-
     if sum([cron is not None, every is not None, once]) != 1:
         raise InputError("say when, with one of --cron '0 3 * * *', --every 6h and --once")
     if iterations is not None and flow != "train":
@@ -239,8 +238,6 @@ def _do(action: str, run: str, flow: FlowName | None, store: str | None, port: i
 
     Raises InputError when nothing is scheduled, or when it is for a run of another store than `store`.
     """
-    from storage.errors import InputError
-
     with _deployments(port) as client:
         from flows import deployments
 
@@ -271,8 +268,6 @@ def _to_begin(run: str, store: str, config: Path | None) -> Callable[[], object]
     with other settings.
     """
     from erl_pipeline.config.loading import load_config
-    from erl_pipeline.runs.config import is_blank, refuse_other_settings
-    from storage.runs.run import RunStore
 
     runs = RunStore(store)
     if config is None:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from command_line.foreground import StopRequest, call_interruptibly
 from command_line.output import counted
 
 if TYPE_CHECKING:
-    from command_line.foreground import StopRequest
     from flows.worker_link import Message
 
 DEFAULT_PORT = 4200
@@ -62,8 +62,6 @@ def serve(
     If PREFECT_API_URL is set, the worker works for that server, and no server is started, unless the variable
     names the address of this one.
     """
-    from command_line.foreground import StopRequest, call_interruptibly
-
     # Prefect's client reports usage to its makers unless this is set before the import.
     os.environ.setdefault("DO_NOT_TRACK", "1")
     console = sys.stderr  # kept here, since the worker redirects its output to a file

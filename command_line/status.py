@@ -11,6 +11,15 @@ import typer
 
 from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
 from command_line.output import counted, print_json, print_line, print_table
+from command_line.runs import all_iterations, run_folder
+from erl_pipeline.evaluation.history import stored_records, training_cost
+from erl_pipeline.evaluation.iterations import history_rows
+from erl_pipeline.runs.config import method_columns, readable_config
+from erl_pipeline.runs.state import begun_iterations, completed_iterations
+from erl_pipeline.views.report.tables import iteration_table
+from storage.artifacts.store import ArtifactStore
+from storage.runs.ledger import latest_entries
+from storage.runs.run import RunStore
 
 _SHOWN = 5
 """Most damaged artifacts that are printed; --json gives all."""
@@ -18,15 +27,8 @@ _SHOWN = 5
 
 def status(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     """Show how far a run is, iteration by iteration."""
-    from command_line.run_state import all_iterations
-    from erl_pipeline.evaluation.history import stored_records, training_cost
-    from erl_pipeline.evaluation.iterations import history_rows
-    from erl_pipeline.runs.config import method_columns, readable_config
-    from erl_pipeline.runs.state import begun_iterations, completed_iterations
-    from erl_pipeline.views.report.tables import iteration_table
     from storage.artifacts.store import ArtifactStore
     from storage.runs.documents import read_origin
-    from storage.runs.ledger import latest_entries
     from storage.runs.run import RunStore
     from storage.upkeep.runs import find_unrecorded
 
@@ -104,10 +106,7 @@ def report(
     json: Json = False,
 ) -> None:
     """Write the report of a run: curves, whole episodes, settings and lineage on one page."""
-    from command_line.run_state import run_folder
     from erl_pipeline.runs.state import write_run_report
-    from storage.artifacts.store import ArtifactStore
-    from storage.runs.run import RunStore
     from storage.upkeep.runs import find_unrecorded
 
     opened, artifacts = RunStore(store).open(run), ArtifactStore(store)

@@ -8,9 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-import typer
-
-from command_line.main import app
+from command_line.main import command_tree
 from reference.markdown import code, plain, table
 
 _PROGRAM = "erl-pipeline"
@@ -44,7 +42,7 @@ class Command:
 @lru_cache(maxsize=1)
 def root() -> Any:
     """Typer's object for the whole program."""
-    return typer.main.get_command(app)
+    return command_tree()
 
 
 def commands() -> list[Command]:

@@ -19,6 +19,7 @@ from typing import Literal
 
 from packaging.requirements import Requirement
 
+from command_line.output import bytes_text
 from storage.errors import InputError, StoreError, store_errors
 from storage.filesystem import StoreRoot, existing_folder, open_root, read_bytes, write_new
 from storage.runs.run import RunStore
@@ -44,11 +45,6 @@ class Finding:
 def can_run(findings: list[Finding]) -> bool:
     """Whether the default configuration can run on this machine."""
     return all(finding.verdict != "problem" for finding in findings)
-
-
-def gigabytes(count: float) -> str:
-    """A number of bytes as text; 1 GB is 10^9 bytes."""
-    return f"{count / 1e9:,.1f} GB"
 
 
 VLLM_RELEASES = ("0.32",)
@@ -261,9 +257,9 @@ def _locks(place: Path) -> Finding:
 
 def _disk(place: Path) -> Finding:
     free = shutil.disk_usage(place).free
-    found = f"{gigabytes(free)} free at {place}"
+    found = f"{bytes_text(free)} free at {place}"
     if free < DEFAULT_RUN_BYTES:
-        advice = f"the default configuration needs {gigabytes(DEFAULT_RUN_BYTES)}: free some space"
+        advice = f"the default configuration needs {bytes_text(DEFAULT_RUN_BYTES)}: free some space"
         return Finding("disk", "problem", found, advice)
     if free < ROOM_FOR_A_MODEL_BYTES:
         advice = "enough for the tiny policy; checkpoints of a language model keep up to 14 bytes a weight"

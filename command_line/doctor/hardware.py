@@ -11,7 +11,8 @@ from pathlib import Path, PurePosixPath
 import psutil
 import torch
 
-from command_line.doctor.checks import Finding, gigabytes
+from command_line.doctor.checks import Finding
+from command_line.output import bytes_text
 from erl_pipeline.policies.hardware import bfloat16_is_native
 
 DEFAULT_RUN_BYTES = 2e9
@@ -76,7 +77,7 @@ def check_device(gpus: Sequence[Gpu], driver: bool, cuda_build: str | None) -> l
             Finding(
                 f"device cuda:{index}",
                 "ok",
-                f"{gpu.name}, {gigabytes(gpu.memory)}, compute capability "
+                f"{gpu.name}, {bytes_text(gpu.memory)}, compute capability "
                 f"{gpu.capability[0]}.{gpu.capability[1]}"
                 + ("; training uses this one" if not index else ""),
             )
@@ -119,15 +120,15 @@ def check_memory(total: int, available: int, limit: int | None) -> Finding:
         limit: bytes that the container may use; None if it may use all.
     """
     usable = available if limit is None else min(available, limit)
-    found = f"{gigabytes(available)} of {gigabytes(total)} free"
+    found = f"{bytes_text(available)} of {bytes_text(total)} free"
     if limit is not None and limit < total:
-        found += f", container limited to {gigabytes(limit)}"
+        found += f", container limited to {bytes_text(limit)}"
     if usable < DEFAULT_RUN_BYTES:
         return Finding(
             "memory",
             "problem",
             found,
-            f"the default configuration needs {gigabytes(DEFAULT_RUN_BYTES)}: end other programs",
+            f"the default configuration needs {bytes_text(DEFAULT_RUN_BYTES)}: end other programs",
         )
     return Finding("memory", "ok", found)
 

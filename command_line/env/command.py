@@ -5,22 +5,22 @@ from __future__ import annotations
 import keyword
 import re
 import shlex
+from dataclasses import asdict
 from importlib.resources import files
+from importlib.resources.abc import Traversable
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
-from command_line.env.playing import play
+from command_line.env.playing import Seed, play
 from command_line.env.showing import list_environments, show
+from command_line.foreground import in_foreground
 from command_line.options import DEFAULT_STORE, ConfigFile, Json, Settings, Store
 from command_line.output import counted, print_json, print_line, print_table
-
-if TYPE_CHECKING:
-    from importlib.resources.abc import Traversable
-
-    from erl_pipeline.runs.environment_checks import Qualified
-
+from erl_pipeline.runs.environment_checks import Qualified
+from storage.errors import InputError
 
 Kind = Literal["questions", "game"]
 
@@ -56,8 +56,6 @@ def new(
     json: Json = False,
 ) -> None:
     """Write a package with an environment, its test and a configuration; it can be trained on as it is."""
-    from importlib.util import find_spec
-
     _require_free(name)
     target = folder if folder is not None else Path(name)
     written = write_package(name, kind, target, model)
@@ -80,8 +78,6 @@ def new(
 def write_package(name: str, kind: Kind, target: Path, model: str) -> list[Path]:
     """Write the package; returns the files. Raises InputError if the folder exists and is not empty."""
     from jinja2 import Environment, StrictUndefined
-
-    from storage.errors import InputError
 
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(f"{target} exists already; choose another folder by --folder")
@@ -107,7 +103,6 @@ def write_package(name: str, kind: Kind, target: Path, model: str) -> list[Path]
 def _require_free(name: str) -> None:
     """Raise InputError for a name that is not valid for a package, or that is taken."""
     from importlib.util import find_spec
-    from typing import get_args
 
     from erl_pipeline.config.plugins import Group, plugins
     from storage.errors import InputError
@@ -141,10 +136,6 @@ Tasks = Annotated[int, typer.Option("--tasks", min=2, metavar="N", help="Tasks t
 Answers = Annotated[
     int, typer.Option("--answers", min=0, metavar="M", help="Hostile answers, over all tasks together.")
 ]
-Seed = Annotated[
-    int | None,
-    typer.Option("--seed", min=0, help="The run's seed, for the tasks too; default: the configuration's."),
-]
 
 
 def qualify(
@@ -160,7 +151,6 @@ def qualify(
 
     The same examination of the same code is not done again; another --seed is another examination.
     """
-    from command_line.foreground import in_foreground
     from erl_pipeline.config.loading import load_config
     from erl_pipeline.runs.environment_checks import qualify_environment
 
@@ -204,8 +194,6 @@ def _print(qualified: Qualified) -> None:
 
 
 def _as_json(qualified: Qualified) -> dict[str, Any]:
-    from dataclasses import asdict
-
     found, outcome = qualified.qualification, qualified.outcome
     return {
         "environment": found.environment,

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from command_line.options import ConfigFile, Settings
 from command_line.output import counted, print_line
-
-if TYPE_CHECKING:
-    from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.environments.interface import EnvironmentPlugin, Task
-    from erl_pipeline.environments.messages import Message, ToolSchema
-    from erl_pipeline.episodes.attempt import HandPlayed
-
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.environments.interface import EnvironmentPlugin, Task
+from erl_pipeline.environments.messages import Message, ToolSchema
+from erl_pipeline.episodes.attempt import HandPlayed
+from erl_pipeline.episodes.guarded_environment import EnvironmentFailure
+from erl_pipeline.plan.sources import environment_sources
+from storage.errors import InputError
 
 Split = Annotated[
     Literal["training", "held_out", "test"],
@@ -29,7 +30,7 @@ Split = Annotated[
 TaskId = Annotated[str | None, typer.Option("--task", metavar="ID", help="The task with this id instead.")]
 Seed = Annotated[
     int | None,
-    typer.Option("--seed", min=0, help="The run's seed, which also chooses the task; default: the file's."),
+    typer.Option("--seed", min=0, help="The run's seed, which the tasks depend on; default: the file's."),
 ]
 
 _SEVERAL_LINES = '"""'
@@ -53,8 +54,6 @@ def play(
     Turns are read from standard input.
     """
     from erl_pipeline.config.loading import load_config
-    from erl_pipeline.episodes.attempt import HandPlayed
-    from erl_pipeline.episodes.guarded_environment import EnvironmentFailure
 
     resolved = load_config(config, settings or [], {} if seed is None else {"--seed": ("seed", seed)})
     require_files(resolved)
@@ -102,7 +101,6 @@ def _chosen(config: RunConfig, split: str, task_id: str | None) -> Task:
     import random
 
     from erl_pipeline.config.plugins import plugins
-    from storage.errors import InputError
 
     plugin = plugins("environments")[config.environment.type].value
     settings, seed = config.environment, config.seed
@@ -152,8 +150,6 @@ def _print_messages(messages: Sequence[Message]) -> None:
 
 
 def _print_tools(tools: Sequence[ToolSchema]) -> None:
-    import json
-
     for tool in tools:
         function = tool["function"]
         print_line(f"\n[tool {function['name']}] {function.get('description', '')}")
@@ -162,8 +158,6 @@ def _print_tools(tools: Sequence[ToolSchema]) -> None:
 
 def require_files(config: RunConfig) -> None:
     """Raise InputError for a file of the environment that cannot be read. It says where it was looked for."""
-    from erl_pipeline.plan.sources import environment_sources
-
     environment_sources(config)
 
 

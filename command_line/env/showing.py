@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
+from command_line.env.playing import ready_environment, require_files
 from command_line.options import Json, Settings
 from command_line.output import print_json, print_line, print_table
-
-if TYPE_CHECKING:
-    from erl_pipeline.config.base import PluginSettings
-    from erl_pipeline.config.plugins import Plugin
-    from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.environments.interface import EnvironmentPlugin, Task
-
+from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.plugins import Plugin
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.config.shown import describe_settings
+from erl_pipeline.environments.interface import EnvironmentPlugin, Task
+from storage.errors import InputError
 
 Given = Annotated[
     str, typer.Argument(metavar="TYPE|CONFIG", help="Type of an environment, or a configuration with one.")
@@ -29,9 +32,7 @@ def show(given: Given, settings: Settings = None, json: Json = False) -> None:
     With a configuration, also show how many tasks there are, how many held-out tasks are twins of training
     tasks (a board turned or mirrored), what of its files is left out, and how one begins.
     """
-    from command_line.env.playing import require_files
     from erl_pipeline.config.plugins import plugins
-    from storage.errors import InputError
 
     known = plugins("environments")
     config = None
@@ -60,10 +61,8 @@ def show(given: Given, settings: Settings = None, json: Json = False) -> None:
 
 
 def _configuration(given: str, settings: list[str], types: list[str]) -> RunConfig:
-    from pathlib import Path
 
     from erl_pipeline.config.loading import load_config
-    from storage.errors import InputError
 
     if not Path(given).exists() and not given.endswith((".yaml", ".yml")):
         raise InputError(
@@ -73,9 +72,7 @@ def _configuration(given: str, settings: list[str], types: list[str]) -> RunConf
 
 
 def _about(plugin: Plugin) -> dict[str, Any]:
-    from dataclasses import asdict
 
-    from erl_pipeline.config.shown import describe_settings
     from erl_pipeline.software import missing_of_extra
 
     return {
@@ -91,8 +88,6 @@ def _about(plugin: Plugin) -> dict[str, Any]:
 def _abilities(plugin: Plugin, config: RunConfig | None) -> dict[str, Any]:
     """What the environment can do with the settings of a configuration, or with its defaults; a value of None
     cannot be known without a configuration."""
-    from pydantic import ValidationError
-
     value = plugin.value
     found: dict[str, Any] = {
         "timing": value.episodes.timing,
@@ -151,9 +146,7 @@ def _with_twin(
 
 def _first(plugin: Plugin, config: RunConfig) -> tuple[list[Any], list[Any], str]:
     """The prompt of the first held-out task as messages, its tools, and its id."""
-    from command_line.env.playing import ready_environment
     from erl_pipeline.episodes.attempt import HandPlayed
-    from storage.errors import InputError
 
     tasks = plugin.value.held_out_tasks(config.environment, config.seed, 1)
     if not tasks:

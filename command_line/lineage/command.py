@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.text import Text
+from rich.tree import Tree
 
 from command_line.lineage import questions, reach, trained_on
 from command_line.lineage.reach import Identifier
-from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName, iteration_span
+from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName, artifact_or_row, iteration_span
 from command_line.output import command, counted, print_json, print_line, wide_console
-from command_line.selectors import artifact_or_row
-
-if TYPE_CHECKING:
-    from rich.tree import Tree
-
-    from storage.lineage import LineageNode
-
+from erl_pipeline.views.lineage.graph import FORMATS, graph_text, run_lineage
+from erl_pipeline.views.lineage.openlineage import export_run
+from storage.artifacts.store import ArtifactStore
+from storage.errors import InputError
+from storage.lineage import LineageNode, explain
+from storage.runs.run import RunStore
+from storage.upkeep.verification import verify_run
 
 app = typer.Typer(
     help="Follow artifacts and rows to what they came from and what they reached.", no_args_is_help=True
@@ -52,10 +54,6 @@ def show(
     json: Json = False,
 ) -> None:
     """Show an artifact or a row, with its messages, and what it came from."""
-    from storage.artifacts.store import ArtifactStore
-    from storage.lineage import explain
-    from storage.runs.run import RunStore
-
     opened = RunStore(store).open(run)
     node = explain(ArtifactStore(store), opened, artifact_or_row(opened, identifier), depth)
     if json:
@@ -63,15 +61,11 @@ def show(
         return
     wide_console().print(_tree(node))
     if "episode_id" in node.facts:
-        place = [] if store == DEFAULT_STORE else ["--store", store]
-        words = ["episodes", "show", node.facts["episode_id"], "--prompts", *place]
-        print_line(f"The whole episode: {command(words)}")
+        words = ["episodes", "show", node.facts["episode_id"], "--prompts"]
+        print_line(f"The whole episode: {command(words, store)}")
 
 
 def _tree(node: LineageNode) -> Tree:
-    from rich.text import Text
-    from rich.tree import Tree
-
     label = Text()
     if node.relation:
         label.append(f"{node.relation}: ", style="dim")
@@ -147,10 +141,6 @@ def export(
     json: Json = False,
 ) -> None:
     """Send a run's stages as OpenLineage events, a START and a COMPLETE for each artifact."""
-    from erl_pipeline.views.lineage.openlineage import export_run
-    from storage.artifacts.store import ArtifactStore
-    from storage.runs.run import RunStore
-
     sent = export_run(ArtifactStore(store), RunStore(store).open(run), openlineage, repository)
     if json:
         print_json({"run": run, "target": openlineage, "events": sent})
@@ -177,9 +167,8 @@ def graph(
     json: Json = False,
 ) -> None:
     """Write a run's artifacts and the links between them as a graph, for programs that draw."""
-    from erl_pipeline.views.lineage.graph import FORMATS, graph_text, run_lineage
     from storage.artifacts.store import ArtifactStore
-    from storage.errors import InputError, store_errors
+    from storage.errors import store_errors
     from storage.runs.run import RunStore
 
     if output.suffix not in FORMATS:
@@ -198,10 +187,6 @@ def graph(
 @app.command()
 def verify(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     """Hash every file of a run again, count rows and follow all links. Exit status 1 when one is wrong."""
-    from storage.artifacts.store import ArtifactStore
-    from storage.runs.run import RunStore
-    from storage.upkeep.verification import verify_run
-
     found = verify_run(ArtifactStore(store), RunStore(store).open(run))
     if json:
         print_json(asdict(found))

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import polars as pl
 import typer
 
 from command_line.lineage.reach import DEFAULT_LIMIT, SHORT, Limit, print_first
@@ -18,16 +19,18 @@ from command_line.options import (
     Json,
     OnlyRun,
     RunName,
+    beyond_end,
     iteration_span,
+    manifests_of,
 )
 from command_line.output import counted, print_json, print_line
-
-if TYPE_CHECKING:
-    import polars as pl
-
-    from erl_pipeline.evaluation.samples import SampleCount
-    from storage.lineage import ArtifactGraph
-    from storage.lineage.rows import LineageRows
+from erl_pipeline.evaluation.samples import SampleCount, count_samples
+from storage.artifacts.store import ArtifactStore
+from storage.errors import InputError
+from storage.lineage import ArtifactGraph
+from storage.lineage import questions as asked
+from storage.lineage.rows import LineageRows
+from storage.runs.run import RunStore
 
 
 def rows_using_memory(
@@ -38,10 +41,8 @@ def rows_using_memory(
     json: Json = False,
 ) -> None:
     """List every row that used a memory entry: reflections that saw it, and what came of them."""
-    from storage.lineage.questions import rows_using_memory
-
     rows, _ = _open(store, run)
-    found = rows_using_memory(rows, entry)
+    found = asked.rows_using_memory(rows, entry)
     if json:
         print_json({"rows": found.to_dicts()})
         return
@@ -58,14 +59,12 @@ def policies_trained_on(
     json: Json = False,
 ) -> None:
     """List every policy that trained on a task: directly, or as a descendant of one that did."""
-    from storage.lineage.questions import DIRECTLY, policies_trained_on
-
     rows, graph = _open(store, run)
-    found = policies_trained_on(rows, graph, task)
+    found = asked.policies_trained_on(rows, graph, task)
     if json:
         print_json({"task": task, "policies": found.to_dicts()})
         return
-    direct = sum(how == DIRECTLY for how in found["how"])
+    direct = sum(how == asked.DIRECTLY for how in found["how"])
     print_line(
         f"Task {task}: {counted(direct, 'policy', 'policies')} trained on it directly, "
         f"{counted(found.height - direct, 'as a descendant', 'as descendants')}."
@@ -83,10 +82,8 @@ def made_by(
     json: Json = False,
 ) -> None:
     """List everything that a version of the code made, the oldest first."""
-    from storage.lineage.questions import made_by
-
     _, graph = _open(store, run)
-    found = made_by(graph.manifests.values(), code_version)
+    found = asked.made_by(graph.manifests.values(), code_version)
     if json:
         print_json(
             {"artifacts": [{**row, "finished_at": str(row["finished_at"])} for row in found.to_dicts()]}
@@ -102,17 +99,8 @@ def made_by(
 
 
 def _open(store_uri: str, run_name: str | None) -> tuple[LineageRows, ArtifactGraph]:
-    from storage.artifacts.store import ArtifactStore
-    from storage.lineage import ArtifactGraph, reachable
-    from storage.lineage.rows import LineageRows
-    from storage.runs.run import RunStore
-
     store = ArtifactStore(store_uri)
-    if run_name is None:
-        manifests = list(store.list())
-    else:
-        entries = RunStore(store_uri).open(run_name).stages()
-        manifests = reachable(store, [entry.artifact_id for entry in entries])
+    manifests = manifests_of(store, run_name)
     return LineageRows(store, manifests), ArtifactGraph(manifests)
 
 
@@ -138,12 +126,6 @@ def samples(
 ) -> None:
     """Count the samples that were issued, generated, trained, and dropped (by reason). Exit status 1 when the
     counts do not add up."""
-    from command_line.run_state import beyond_end
-    from erl_pipeline.evaluation.samples import count_samples
-    from storage.artifacts.store import ArtifactStore
-    from storage.errors import InputError
-    from storage.runs.run import RunStore
-
     span = iteration_span(iteration)
     opened = RunStore(store).open(run)
     report = count_samples(ArtifactStore(store), opened, span)
@@ -179,8 +161,6 @@ def samples(
 
 def _totals(counts: Iterable[SampleCount]) -> list[SampleCount]:
     """The sums over all iterations, by role."""
-    from erl_pipeline.evaluation.samples import SampleCount
-
     by_role: dict[str, list[SampleCount]] = {}
     for each in counts:
         by_role.setdefault(each.role, []).append(each)

@@ -5,21 +5,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
 
-from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
+from command_line.options import DEFAULT_STORE, SELECTOR, ExistingStore, Json, RunName, artifact_or_row
 from command_line.output import counted, print_json, print_line, print_table
-from command_line.selectors import SELECTOR, artifact_or_row
-
-if TYPE_CHECKING:
-    from storage.artifacts.store import ArtifactStore
-    from storage.lineage import Reach, Reached
-    from storage.lineage.rows import Kind
-    from storage.runs.run import Run
-
+from storage import lineage
+from storage.artifacts.store import ArtifactStore
+from storage.lineage import Reach, Reached, runs_by_artifact
+from storage.lineage.questions import DESCENDANT, DIRECTLY
+from storage.lineage.rows import Kind
+from storage.runs.run import Run, RunStore
 
 Identifier = Annotated[
     str,
@@ -45,64 +43,36 @@ def print_first(
         print_line(f"{total - len(rows):,} {rest}: --limit {total}, or --json for all.")
 
 
-@dataclass(frozen=True)
-class InfluencedPolicy:
-    """A checkpoint that was reached. `how` says whether its own training read what reached it, or only that
-    of an ancestor."""
-
-    policy: str
-    how: str
-    stage: str
-    iteration: int
-    run: str
-
-
-@dataclass(frozen=True)
-class ReachedScore:
-    """An evaluation of a policy that was reached; `how` is the policy's."""
-
-    artifact_id: str
-    policy: str
-    how: str
-    iteration: int
-    run: str
-    greedy_success: float
-
-
-def policies_reached(reach: Reach) -> list[InfluencedPolicy]:
-    """The policies among the things that were reached, by iteration."""
-    from storage.lineage.questions import DESCENDANT, DIRECTLY
-
+def policies_reached(reach: Reach) -> list[dict[str, Any]]:
+    """The policies among the things that were reached, by iteration. `how` says whether their own training
+    read what reached them, or only that of an ancestor."""
     found = [
-        InfluencedPolicy(
-            thing.id,
-            DIRECTLY if thing.id in reach.trained else DESCENDANT,
-            thing.facts["stage"],
-            thing.facts["iteration"],
-            thing.facts["run"],
-        )
+        {
+            "policy": thing.id,
+            "how": DIRECTLY if thing.id in reach.trained else DESCENDANT,
+            **{name: thing.facts[name] for name in ("stage", "iteration", "run")},
+        }
         for thing in _artifacts(reach)
         if thing.facts["kind"] == "checkpoint"
     ]
-    return sorted(found, key=lambda policy: policy.iteration)
+    return sorted(found, key=lambda policy: policy["iteration"])
 
 
-def scores_reached(reach: Reach) -> list[ReachedScore]:
-    """Held-out scores of the policies that were reached, by iteration."""
-    how = {policy.policy: policy.how for policy in policies_reached(reach)}
+def scores_reached(reach: Reach) -> list[dict[str, Any]]:
+    """Held-out scores of the policies that were reached, by iteration; `how` is the policy's."""
+    how = {policy["policy"]: policy["how"] for policy in policies_reached(reach)}
     found = [
-        ReachedScore(
-            thing.id,
-            thing.facts["policy_version"],
-            how[thing.facts["policy_version"]],
-            thing.facts["iteration"],
-            thing.facts["run"],
-            thing.facts["metrics"]["greedy_success"],
-        )
+        {
+            "artifact_id": thing.id,
+            "policy": policy,
+            "how": how[policy],
+            **{name: thing.facts[name] for name in ("iteration", "run")},
+            "greedy_success": thing.facts["metrics"]["greedy_success"],
+        }
         for thing in _artifacts(reach)
-        if thing.facts["kind"] == "evaluation" and thing.facts["policy_version"] in how
+        if thing.facts["kind"] == "evaluation" and (policy := thing.facts["policy_version"]) in how
     ]
-    return sorted(found, key=lambda score: score.iteration)
+    return sorted(found, key=lambda score: score["iteration"])
 
 
 def _artifacts(reach: Reach) -> Sequence[Reached]:
@@ -128,8 +98,6 @@ def upstream(
     json: Json = False,
 ) -> None:
     """List everything that an artifact or a row came from, the nearest first."""
-    from storage import lineage
-
     reach, runs = _walk(lineage.upstream, store, run, identifier, depth)
     if json:
         print_json({"kind": reach.kind, "id": reach.id, "things": _described(reach, runs)})
@@ -147,38 +115,36 @@ def downstream(
     json: Json = False,
 ) -> None:
     """List all that an artifact or a row reached: rows, policies, evaluations, in all runs of the store."""
-    from storage import lineage
-    from storage.lineage.questions import DIRECTLY
-
     reach, runs = _walk(lineage.downstream, store, run, identifier, depth)
-    policies, scores = policies_reached(reach), scores_reached(reach)
+    policies = policies_reached(reach)
+    scores = scores_reached(reach)
     if json:
         print_json(
             {
                 "kind": reach.kind,
                 "id": reach.id,
-                "policies": [asdict(policy) for policy in policies],
-                "evaluations": [asdict(score) for score in scores],
+                "policies": policies,
+                "evaluations": scores,
                 "things": _described(reach, runs),
             }
         )
         return
     print_line(f"{_title(reach)} reached {_counted(reach.things)}.")
-    direct = [policy for policy in policies if policy.how == DIRECTLY]
-    heirs = len(policies) - len(direct)
+    direct = sum(policy["how"] == DIRECTLY for policy in policies)
+    heirs = len(policies) - direct
     print_line(
-        f"{counted(len(direct), 'policy', 'policies')} trained on it or on what came of it, "
-        f"{heirs:,} {'descends' if heirs == 1 else 'descend'} from {'that' if len(direct) == 1 else 'those'}."
+        f"{counted(direct, 'policy', 'policies')} trained on it or on what came of it, "
+        f"{heirs:,} {'descends' if heirs == 1 else 'descend'} from {'that' if direct == 1 else 'those'}."
     )
     print_table(
         [
             {
-                "score": score.artifact_id[:SHORT],
-                "of policy": score.policy[:SHORT],
-                "trained on it": score.how,
-                "iteration": str(score.iteration),
-                "run": score.run,
-                "held-out": f"{score.greedy_success:.3f}",
+                "score": score["artifact_id"][:SHORT],
+                "of policy": score["policy"][:SHORT],
+                "trained on it": score["how"],
+                "iteration": str(score["iteration"]),
+                "run": score["run"],
+                "held-out": f"{score['greedy_success']:.3f}",
             }
             for score in scores[:limit]
         ],
@@ -195,10 +161,6 @@ def _walk(
     depth: int | None,
 ) -> tuple[Reach, dict[str, list[str]]]:
     """What a walk from an artifact or row of a run reaches, and the runs of each artifact."""
-    from storage.artifacts.store import ArtifactStore
-    from storage.lineage import runs_by_artifact
-    from storage.runs.run import RunStore
-
     runs = RunStore(store_uri)
     opened = runs.open(run)
     found = walk(ArtifactStore(store_uri), opened, artifact_or_row(opened, identifier), depth)

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import polars as pl
 import typer
 
 from command_line.lineage.reach import SHORT
-from command_line.options import DEFAULT_STORE, ExistingStore, Json, OnlyRun, iteration_span
-from command_line.output import counted, print_json, print_line, print_table
-from command_line.selectors import SELECTOR, find_checkpoint, find_id, is_place
-
-if TYPE_CHECKING:
-    import polars as pl
-
-    from storage.artifacts.manifest import Manifest
-    from storage.artifacts.store import ArtifactStore
-    from storage.lineage.trained_on import TrainedOn
+from command_line.options import (
+    DEFAULT_STORE,
+    SELECTOR,
+    ExistingStore,
+    Json,
+    OnlyRun,
+    find_checkpoint,
+    find_id,
+    is_place,
+    iteration_span,
+)
+from command_line.output import counted, one_line, print_json, print_line, print_table
+from storage.artifacts.manifest import Manifest
+from storage.artifacts.store import ArtifactStore
+from storage.errors import InputError
+from storage.lineage.trained_on import INHERITED, RowFilter, TrainedOn
+from storage.runs.run import RunStore
 
 Checkpoint = Annotated[
     str, typer.Argument(metavar=SELECTOR, help="A checkpoint's id, or the latest or an iteration's of --run.")
@@ -80,11 +88,6 @@ def trained_on(
     Each training stage makes a policy of its own: what `update_policy` of iteration N learned, the policy
     that `fine_tune` of iteration N made from it has by inheritance.
     """
-    import polars as pl
-
-    from storage.artifacts.store import ArtifactStore
-    from storage.lineage.trained_on import INHERITED, RowFilter, TrainedOn
-
     artifacts = ArtifactStore(store)
     found = TrainedOn(artifacts, _resolve(artifacts, checkpoint, run))
     wanted = RowFilter(role, task_type, success, min_reward, iteration_span(iteration), text)
@@ -131,9 +134,6 @@ def trained_on(
 
 
 def _resolve(store: ArtifactStore, checkpoint: str, run: str | None) -> str:
-    from storage.errors import InputError
-    from storage.runs.run import RunStore
-
     if run is not None:
         return find_checkpoint(store, RunStore(store.uri).open(run), checkpoint).artifact_id
     if is_place(checkpoint):
@@ -143,8 +143,6 @@ def _resolve(store: ArtifactStore, checkpoint: str, run: str | None) -> str:
 
 def _summary(rows: pl.LazyFrame) -> pl.LazyFrame:
     """Rows and trained tokens by how, kind and role; those of the policy's own training first."""
-    import polars as pl
-
     return (
         rows.group_by("how", "kind", "role")
         .agg(
@@ -221,7 +219,7 @@ def _cells(row: dict[str, Any]) -> dict[str, str]:
         "reward": _number(row["reward"]),
         "advantage": _number(row["advantage"]),
         "tokens": str(row["trained_tokens"]),
-        "text": _short(row["text"]),
+        "text": one_line(row["text"], " | "),
     }
 
 
@@ -231,8 +229,3 @@ def _number(value: Any) -> str:
     return (
         f"{value:.3g}" if isinstance(value, float) else str(value) if isinstance(value, str) else f"{value:,}"
     )
-
-
-def _short(text: str | None) -> str:
-    line = " | ".join((text or "").splitlines())
-    return line if len(line) <= 60 else line[:57] + "..."

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
+import polars as pl
 import typer
 
 from command_line.memory.entry import (
@@ -19,14 +20,13 @@ from command_line.memory.entry import (
     headline,
     print_texts,
     show,
+    stats,
 )
-from command_line.memory.stats import stats
+from command_line.memory.run import open_memory
 from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
-from command_line.output import counted, print_json, print_line, print_table
-
-if TYPE_CHECKING:
-    import polars as pl
-
+from command_line.output import counted, one_line, print_json, print_line, print_table
+from storage.errors import InputError
+from storage.memory.view import FoldedHit, MemoryHit, folded_search
 
 Mode = Literal["vector", "text", "hybrid"]
 
@@ -60,10 +60,6 @@ def search(
     json: Json = False,
 ) -> None:
     """Find the reflections whose situation is most similar to TEXT, or that best match its words."""
-    from command_line.memory.run import open_memory
-    from storage.errors import InputError
-    from storage.memory.view import FoldedHit, MemoryHit, folded_search
-
     if not text.strip():
         raise InputError("TEXT is empty: say what to look for; `memory list` shows all entries.")
     memory = open_memory(store, run, iteration)
@@ -140,10 +136,6 @@ def list_entries(
     json: Json = False,
 ) -> None:
     """List the entries of the memory: their credit, and how often they were written and retrieved."""
-    import polars as pl
-
-    from command_line.memory.run import open_memory
-
     memory = open_memory(store, run, iteration)
     entries = _narrowed(memory.held(), task_type, environment, min_credit, since)
     first = {
@@ -169,7 +161,7 @@ def list_entries(
                 "of": str(row["credit_count"]),
                 "support": str(row["support"]),
                 "retrieved": str(row["retrievals"]),
-                "text": _short(row["text"]),
+                "text": one_line(row["text"]),
             }
             for row in shown
         ],
@@ -239,8 +231,6 @@ def _narrowed(
     since: int | None,
 ) -> pl.LazyFrame:
     """The entries that meet the filters."""
-    import polars as pl
-
     if task_type is not None:
         entries = entries.filter(pl.col("task_type") == task_type)
     if environment is not None:
@@ -250,8 +240,3 @@ def _narrowed(
     if since is not None:
         entries = entries.filter(pl.col("iteration") >= since)
     return entries
-
-
-def _short(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 60 else line[:57] + "..."

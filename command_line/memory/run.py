@@ -9,6 +9,7 @@ from functools import cached_property
 
 import polars as pl
 
+from command_line.options import the_one
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.evaluation.memory_effect import MemoryArm, MemoryEffect
 from erl_pipeline.policies.embedding import SentenceEmbedder
@@ -64,23 +65,16 @@ class RunMemory:
 
         Raises InputError for none or several.
         """
-        if not identifier:
-            raise InputError("Give the id of an entry, or the beginning of one.")
         deltas = self.deltas if among is None else among
         rows = scan_entries(deltas).drop("vector", "embedding_model")
         found = rows.filter(pl.col("entry_id").str.starts_with(identifier)).collect()
-        exact = found.filter(pl.col("entry_id") == identifier)
-        found = exact if exact.height else found
-        if found.height == 1:
-            brought = entry_of(found.row(0, named=True))
-            return states(deltas).get(brought.entry_id, brought)
-        if not found.height:
-            raise InputError(
-                f"the memory of run {self.run.name} never held an entry {identifier}; "
-                "`memory list` shows those that it holds."
-            )
-        some = ", ".join(found["entry_id"].head(5))
-        raise InputError(f"{found.height} entries begin with {identifier!r}: {some}. Give more of the id.")
+        missing = (
+            f"the memory of run {self.run.name} never held an entry {identifier}; "
+            "`memory list` shows those that it holds."
+        )
+        entry_id = the_one(found["entry_id"].to_list(), identifier, "entries", missing)
+        brought = entry_of(found.row(by_predicate=pl.col("entry_id") == entry_id, named=True))
+        return states(deltas).get(entry_id, brought)
 
     def operations(self, entry_id: str) -> pl.DataFrame:
         """Everything that memory versions did with an entry after it was added."""

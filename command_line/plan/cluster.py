@@ -8,9 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from command_line.output import bytes_text, counted, print_json, print_line, print_table
+from command_line.output import bytes_text, counted, print_json, print_line, print_table, seconds_text
 from command_line.plan.making import is_config, read_config
-from command_line.plan.printing import seconds_text
 from erl_pipeline.config.loading import change_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.cluster import ClusterConfig, read_cluster

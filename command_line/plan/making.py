@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from command_line.replay.stored_run import StoredRun, planned_branch
+from command_line.stored_run import StoredRun, planned_branch
 from erl_pipeline.config.loading import change_config, load_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.forecast import Forecast, forecast

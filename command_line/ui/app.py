@@ -1,9 +1,12 @@
-"""The server's application: its routes, its guard, and its error pages."""
+"""`erl-pipeline ui`: serves a page that shows a store; its routes, its guard, and its error pages."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -11,8 +14,9 @@ from starlette.responses import HTMLResponse
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
+from command_line.options import DEFAULT_STORE, ExistingStore
 from command_line.ui import lineage, memory_pages, row_pages, run_pages, runs_pages
-from command_line.ui.access import Access, Guard
+from command_line.ui.access import TOKEN, Access, Guard, LimitedProtocol, access_for, listen
 from command_line.ui.pages import Pages
 from command_line.ui.stored import Stored
 from storage.errors import (
@@ -48,47 +52,33 @@ def create_app(store_uri: str, access: Access) -> ASGIApp:
         StaticFiles(directory=_STATIC, packages=[("erl_pipeline.views.report", "static")]),
         name="static",
     )
-    app.add_exception_handler(PipelineError, _problem)
-    app.add_exception_handler(FileNotFoundError, _gone)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(RequestValidationError, _unreadable)
-    app.add_exception_handler(Exception, _fault)
+    for kind in (PipelineError, FileNotFoundError, HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, _error_page)
     # Around everything, so that the responses to faults of the program have the security headers too.
     return Guard(app, access)
 
 
-def _problem(request: Request, error: Exception) -> HTMLResponse:
-    status, heading = next((status, text) for kind, status, text in _HEADINGS if isinstance(error, kind))
-    return _error_page(request, status, heading, str(error))
-
-
-def _gone(request: Request, error: Exception) -> HTMLResponse:
-    return _error_page(
-        request, 410, "A file is gone", f"{error}. It was deleted while the page was made; load it again."
-    )
-
-
-def _http(request: Request, error: Exception) -> HTMLResponse:
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    return _error_page(request, status, "There is no such page", f"Nothing is at {request.url.path}.")
-
-
-def _fault(request: Request, error: Exception) -> HTMLResponse:
-    return _error_page(
-        request,
-        500,
-        "This page has a fault",
-        f"{type(error).__name__}; the terminal that serves it shows more.",
-    )
-
-
-def _unreadable(request: Request, error: Exception) -> HTMLResponse:
-    details = error.errors() if isinstance(error, RequestValidationError) else []
-    said = "; ".join(f"{'.'.join(map(str, each['loc'][1:]))}: {each['msg']}" for each in details)
-    return _error_page(request, 400, "The address cannot be understood", said or "A parameter is wrong.")
-
-
-def _error_page(request: Request, status: int, heading: str, message: str) -> HTMLResponse:
+def _error_page(request: Request, error: Exception) -> HTMLResponse:
+    match error:
+        case PipelineError():
+            status, heading = next(
+                (status, text) for kind, status, text in _HEADINGS if isinstance(error, kind)
+            )
+            message = str(error)
+        case FileNotFoundError():
+            status, heading = 410, "A file is gone"
+            message = f"{error}. It was deleted while the page was made; load it again."
+        case HTTPException():
+            status, heading = error.status_code, "There is no such page"
+            message = f"Nothing is at {request.url.path}."
+        case RequestValidationError():
+            status, heading = 400, "The address cannot be understood"
+            message = "; ".join(
+                f"{'.'.join(map(str, each['loc'][1:]))}: {each['msg']}" for each in error.errors()
+            )
+        case _:
+            status, heading = 500, "This page has a fault"
+            message = f"{type(error).__name__}; the terminal that serves it shows more."
     pages: Pages = request.app.state.pages
     return pages.page(
         request,
@@ -98,3 +88,35 @@ def _error_page(request: Request, status: int, heading: str, message: str) -> HT
         message=message,
         commands=[pages.command("Check this machine and the store", "doctor")],
     )
+
+
+Port = Annotated[
+    int, typer.Option("--port", min=0, max=65535, help="Where the page listens; 0: a free port.")
+]
+Host = Annotated[
+    str,
+    typer.Option(
+        "--host", help="Address to listen on. Beyond this machine, the page asks for the token it prints."
+    ),
+]
+
+
+def ui(store: ExistingStore = DEFAULT_STORE, port: Port = 4300, host: Host = "127.0.0.1") -> None:
+    """Serve a page that shows a store, until Ctrl-C: runs, episodes, memory, lineage. It only reads."""
+    import uvicorn
+
+    access = access_for(host)
+    app = create_app(store, access)
+    with listen(host, port) as listener:
+        bound = listener.getsockname()[1]
+        shown = f"[{host}]" if ":" in host else host
+        token = "" if access.token is None else f"?{TOKEN}={access.token}"
+        print(f"Page: http://{shown}:{bound}/{token}", file=sys.stderr, flush=True)
+        if access.token is not None:
+            print("Whoever has this address can read the whole store.", file=sys.stderr, flush=True)
+        config = uvicorn.Config(
+            app, http=LimitedProtocol, log_level="warning", access_log=False, server_header=False
+        )
+        # Live streams stay open for hours; Ctrl-C must not wait for them.
+        config.timeout_graceful_shutdown = 1
+        uvicorn.Server(config).run(sockets=[listener])

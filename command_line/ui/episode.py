@@ -13,10 +13,9 @@ from typing import Any, Literal
 import polars as pl
 from tokenizers import Tokenizer
 
-from command_line.episodes.reading import REPLAYED, episode_training, find_episode, memory_texts
-from command_line.ui.rows import row_files, training_records
+from command_line.episode_rows import REPLAYED, episode_training, find_episode, memory_texts
+from command_line.ui.rows import record_files, row_files, training_records
 from command_line.ui.stored import RunView, Stored
-from erl_pipeline.evaluation.history import StageRecord
 from erl_pipeline.views.report.episodes import (
     EpisodeParts,
     TaskPicture,
@@ -27,7 +26,6 @@ from erl_pipeline.views.report.episodes import (
 )
 from storage.artifacts.manifest import Manifest
 from storage.errors import InputError, PrunedFileError
-from storage.lineage.trained_on import record_file
 from storage.memory.entries import MEMORY, scan_deltas
 from storage.tables.trajectories import scan_trajectories
 
@@ -78,7 +76,7 @@ def training_of(
 ) -> dict[str, list[dict[str, Any]]]:
     """Like `episode_training` over the artifacts since an iteration, the episode's own, but reads only the
     training records that have rows of the episode."""
-    files = stored.kept(run.name, "record files", lambda: _record_files(stored, run))
+    files = stored.kept(run.name, "record files", lambda: record_files(stored, run))
     replays = stored.kept(
         run.name, "replays", lambda: [each for each in run.history if each.kind in REPLAYED]
     )
@@ -102,14 +100,6 @@ def seen_texts(stored: Stored, run: RunView, rows: Sequence[Mapping[str, Any]]) 
     wanted = pl.col("entry_id").is_in(pl.Series(seen, dtype=pl.String).implode())
     texts = dict(scan_deltas(near).filter(wanted).select("entry_id", "text").collect().iter_rows())
     return texts if len(texts) == len(seen) else memory_texts(stored.artifacts, rows)
-
-
-def _record_files(stored: Stored, run: RunView) -> dict[Path, StageRecord]:
-    return {
-        stored.artifacts.open_file(record.manifest, name): record
-        for record in run.history
-        if (name := record_file(record.manifest)) is not None
-    }
 
 
 def memory_files(stored: Stored, run: RunView) -> dict[Path, Manifest]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from starlette.responses import HTMLResponse
 
-from command_line.ui.pages import Crumb, ThePages, TheStore, address
+from command_line.ui.pages import Crumb, ThePages, TheStore, address, iteration_crumb, run_crumbs
 from command_line.ui.stored import Stored
 from storage.artifacts.manifest import Manifest
 from storage.errors import InputError
@@ -186,20 +186,11 @@ def artifact(request: Request, artifact_id: str, stored: TheStore, pages: ThePag
         request,
         "artifact.html.j2",
         title=f"{manifest.stage} {found[:12]}",
-        crumbs=[
-            Crumb(manifest.run, address("runs", manifest.run)),
-            *(
-                []
-                if manifest.iteration is None
-                else [
-                    Crumb(
-                        f"iteration {manifest.iteration}",
-                        address("runs", manifest.run, "iterations", manifest.iteration),
-                    )
-                ]
-            ),
+        crumbs=run_crumbs(
+            manifest.run,
+            *([] if manifest.iteration is None else [iteration_crumb(manifest.run, manifest.iteration)]),
             Crumb(manifest.stage, address("artifacts", found)),
-        ],
+        ),
         commands=commands,
         manifest=manifest,
         pruned={file.path: file for file in stored.artifacts.pruned(manifest).files},

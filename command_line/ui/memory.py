@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ import polars as pl
 
 from command_line.memory.run import RunMemory
 from command_line.ui.cached import Sealed
-from command_line.ui.rows import PAGE_ROWS
+from command_line.ui.rows import PAGE_ROWS, RowPage, page_count
 from storage.errors import InputError
 from storage.memory.chain import held_rows
 from storage.memory.entries import EntryFiles, Rows
@@ -42,19 +42,6 @@ class HeldRows:
     task_types: Sequence[str]
 
 
-@dataclass(frozen=True)
-class EntryPage:
-    """One page of the chosen entries, and the number of all chosen ones."""
-
-    count: int
-    page: int
-    entries: Sequence[dict[str, Any]]
-
-    @property
-    def pages(self) -> int:
-        return max(1, -(-self.count // PAGE_ROWS))
-
-
 class EntryList:
     """The entries of a memory version, for showing them page by page."""
 
@@ -76,19 +63,19 @@ class EntryList:
             chosen &= (self.held.rows["task_type"] == task_type).to_numpy()
         return chosen
 
-    def page(self, chosen: npt.NDArray[np.bool_], sort: Sort, page: int, *, rising: bool) -> EntryPage:
+    def page(self, chosen: npt.NDArray[np.bool_], sort: Sort, page: int, *, rising: bool) -> RowPage:
         """A page of the chosen entries; ties are in the order of their addition."""
         order = self._sealed.get(
             self._memory.version, f"by {sort}, {rising}", lambda: _order(self.held.rows, sort, rising)
         )
         ordered = order[chosen[order]]
-        number = min(max(1, page), max(1, -(-len(ordered) // PAGE_ROWS)))
+        number = min(max(1, page), page_count(len(ordered)))
         places = ordered[(number - 1) * PAGE_ROWS : number * PAGE_ROWS]
         shown = self.held.rows[places]
         texts = pl.from_arrow(self.held.files.read(np.sort(self.held.numbers[places]), _TEXTS))
         assert isinstance(texts, pl.DataFrame)
         found = shown.join(texts, on="entry_id", how="left", maintain_order="left")
-        return EntryPage(len(ordered), number, found.to_dicts())
+        return RowPage(len(ordered), number, found.to_dicts())
 
     def _read(self) -> HeldRows:
         rows = (

@@ -18,14 +18,13 @@ from command_line.ui.memory import (
     MOST_POINTS,
     Colour,
     EntryList,
-    EntryPage,
     Sort,
     memory_map,
     places_within,
     read_span,
 )
 from command_line.ui.pages import Crumb, ThePages, TheStore, address, run_crumbs
-from command_line.ui.rows import PAGE_ROWS
+from command_line.ui.rows import PAGE_ROWS, RowPage
 from command_line.ui.stored import RunView, Stored
 from erl_pipeline.evaluation.memory_effect import entry_credits, memory_effect
 from storage.lineage.questions import policies_reached
@@ -74,11 +73,11 @@ def memory_page(
     if text:
         found = stored.searches.search(memory, text, _BEST, task_type or None, mode)
         hits = [Hit(vars(each.entry), each.score) for each in found]
-        shown = EntryPage(len(hits), 1, ())
+        shown = RowPage(len(hits), 1, ())
     else:
         within = places_within(memory_map(stored.sealed, memory.version, listed), *spans) if brushed else None
         shown = listed.page(listed.places(task_type, within), sort, page, rising=rising)
-        hits = [Hit(row, None) for row in shown.entries]
+        hits = [Hit(row, None) for row in shown.rows]
     of_version = ["--iteration", str(memory.iteration)]
     command = (
         pages.command(
@@ -91,7 +90,7 @@ def memory_page(
         request,
         "memory.html.j2",
         title="Memory",
-        crumbs=run_crumbs(run, Crumb("memory", address("runs", name, "memory"))),
+        crumbs=run_crumbs(name, Crumb("memory", address("runs", name, "memory"))),
         commands=[command, pages.command("Does memory help?", "memory", "stats", name)],
         run=run,
         memory=memory,
@@ -173,7 +172,7 @@ def entry_page(
         "entry.html.j2",
         title=f"Memory entry {found.entry_id[:14]}",
         crumbs=run_crumbs(
-            run,
+            name,
             Crumb("memory", address("runs", name, "memory")),
             Crumb(found.entry_id[:14], address("runs", name, "memory", found.entry_id)),
         ),

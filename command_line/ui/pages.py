@@ -12,7 +12,7 @@ from jinja2 import PackageLoader
 from starlette.responses import HTMLResponse
 
 from command_line.output import command
-from command_line.ui.stored import RunView, Stored
+from command_line.ui.stored import Stored
 from erl_pipeline.views.report.templating import templates
 from storage.texts import storable
 
@@ -95,11 +95,11 @@ TheStore = Annotated[Stored, Depends(_stored)]
 ThePages = Annotated[Pages, Depends(_pages)]
 
 
-def run_crumbs(run: RunView, *further: Crumb) -> list[Crumb]:
+def run_crumbs(run: str, *further: Crumb) -> list[Crumb]:
     """The breadcrumb path to a page of a run."""
-    return [Crumb(run.name, address("runs", run.name)), *further]
+    return [Crumb(run, address("runs", run)), *further]
 
 
-def iteration_crumb(run: RunView, iteration: int) -> Crumb:
+def iteration_crumb(run: str, iteration: int) -> Crumb:
     """An iteration of a run as a step of the path."""
-    return Crumb(f"iteration {iteration}", address("runs", run.name, "iterations", iteration))
+    return Crumb(f"iteration {iteration}", address("runs", run, "iterations", iteration))

@@ -13,7 +13,16 @@ from command_line.options import iteration_span
 from command_line.ui.episode import MEASURES, Measure, read_episode, token_strip
 from command_line.ui.filters import FILTERS, Filter, read_filters
 from command_line.ui.pages import Crumb, ThePages, TheStore, address, iteration_crumb, run_crumbs
-from command_line.ui.rows import PAGE_ROWS, SORTABLE, find_rows, groups_of, joined_rows, read_page, row_files
+from command_line.ui.rows import (
+    PAGE_ROWS,
+    SORTABLE,
+    find_rows,
+    groups_of,
+    joined_rows,
+    page_count,
+    read_page,
+    row_files,
+)
 from erl_pipeline.evaluation.iterations import IterationRow
 from erl_pipeline.evaluation.samples import count_samples
 from storage.errors import InputError
@@ -51,7 +60,7 @@ def rows(
         request,
         "rows.html.j2",
         title="Evaluations" if held_out else "Episodes",
-        crumbs=run_crumbs(run, Crumb("rows", str(request.url.path))),
+        crumbs=run_crumbs(name, Crumb("rows", str(request.url.path))),
         commands=[pages.command("Episodes in the terminal", *words)],
         run=run,
         found=found,
@@ -118,7 +127,7 @@ def iteration_page(
         request,
         "iteration.html.j2",
         title=f"Iteration {iteration}",
-        crumbs=run_crumbs(run, iteration_crumb(run, iteration)),
+        crumbs=run_crumbs(name, iteration_crumb(name, iteration)),
         commands=commands,
         run=run,
         iteration=iteration,
@@ -128,7 +137,7 @@ def iteration_page(
         records=records,
         groups=groups[(page - 1) * PAGE_ROWS : page * PAGE_ROWS],
         group_count=len(groups),
-        group_pages=max(1, -(-len(groups) // PAGE_ROWS)),
+        group_pages=page_count(len(groups)),
         page_number=page,
         role=role,
         roles=roles,
@@ -152,17 +161,19 @@ def group_page(
         request,
         "group.html.j2",
         title=f"Group of {found.count}",
-        crumbs=run_crumbs(run, iteration_crumb(run, iteration), Crumb("group", here)),
+        crumbs=run_crumbs(name, iteration_crumb(name, iteration), Crumb("group", here)),
         commands=[
             pages.command(
                 "Episodes of this task",
-                "episodes",
-                "list",
-                name,
-                "--iteration",
-                str(iteration),
-                "--task",
-                found.rows[0]["task_id"],
+                *(
+                    "episodes",
+                    "list",
+                    name,
+                    "--iteration",
+                    str(iteration),
+                    "--task",
+                    found.rows[0]["task_id"],
+                ),
             )
         ],
         run=run,
@@ -184,7 +195,7 @@ def episode_page(
         request,
         "episode.html.j2",
         title=f"Episode {shown.episode_id[:12]}",
-        crumbs=run_crumbs(run, iteration_crumb(run, iteration), Crumb("episode", here)),
+        crumbs=run_crumbs(name, iteration_crumb(name, iteration), Crumb("episode", here)),
         commands=[
             pages.command("Read it in the terminal", "episodes", "show", shown.episode_id, "--run", name),
             pages.command(

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from command_line.episodes.reading import EPISODES, run_episodes, trajectory_paths
+from command_line.episode_rows import EPISODES, run_episodes, trajectory_paths
 from command_line.ui.filters import Filter
 from command_line.ui.stored import RunView, Stored
+from erl_pipeline.evaluation.history import StageRecord
 from erl_pipeline.evaluation.samples import NO_RECORD, NOT_GIVEN, TRAINED
 from storage.artifacts.manifest import Manifest
 from storage.lineage.trained_on import record_file
@@ -47,7 +48,7 @@ _SHOWN = (
 
 @dataclass(frozen=True)
 class RowPage:
-    """One page of the rows that meet the filters, and the number of all that do."""
+    """One page of the rows that are wanted, and the number of all that are."""
 
     count: int
     page: int
@@ -55,7 +56,12 @@ class RowPage:
 
     @property
     def pages(self) -> int:
-        return max(1, -(-self.count // PAGE_ROWS))
+        return page_count(self.count)
+
+
+def page_count(rows: int) -> int:
+    """How many pages rows take; one page if there are none."""
+    return max(1, -(-rows // PAGE_ROWS))
 
 
 def row_files(
@@ -76,16 +82,18 @@ def _holders(
 
 def training_records(stored: Stored, run: RunView, span: tuple[int, int] | None) -> pl.LazyFrame:
     """The training records of some iterations, only of reinforcement: one row for each trajectory."""
-    return _first_of_each(_record_files(stored, run, span))
+    return _first_of_each(list(record_files(stored, run, span)))
 
 
-def _record_files(stored: Stored, run: RunView, span: tuple[int, int] | None) -> list[Path]:
-    return [
-        stored.artifacts.open_file(record.manifest, name)
+def record_files(
+    stored: Stored, run: RunView, span: tuple[int, int] | None = None
+) -> dict[Path, StageRecord]:
+    """The files of the training records of some iterations, and the update of each."""
+    return {
+        stored.artifacts.open_file(record.manifest, name): record
         for record in run.of_iterations(span)
-        if record.kind == "checkpoint"
         if (name := record_file(record.manifest)) is not None
-    ]
+    }
 
 
 def _first_of_each(files: Sequence[Path]) -> pl.LazyFrame:
@@ -134,7 +142,7 @@ def find_rows(
     }
     ends = np.cumsum([0, *stored.trajectories.counts(files, filters)])
     count = int(ends[-1])
-    number = min(max(1, page), max(1, -(-count // PAGE_ROWS)))
+    number = min(max(1, page), page_count(count))
     start = (number - 1) * PAGE_ROWS
     first = int(np.searchsorted(ends, start, side="right")) - 1
     last = int(np.searchsorted(ends, start + PAGE_ROWS))
@@ -143,7 +151,7 @@ def find_rows(
         rows = rows.filter(each.condition())
     rows = rows.slice(start - int(ends[first]), PAGE_ROWS)
     ids = rows.select("trajectory_id").collect()["trajectory_id"].to_list()
-    records = _record_files(stored, run, None if held_out else span)
+    records = record_files(stored, run, None if held_out else span)
     near = stored.records.holding({path: path for path in records}, "trajectory_id", ids)
     joined = _joined(stored, run, span, rows, _first_of_each(near), held_out=held_out)
     return RowPage(count, number, _shown(joined))
@@ -178,7 +186,7 @@ def read_page(
     for each in filters:
         rows = rows.filter(each.condition())
     count = rows.select(pl.len()).collect().item()
-    number = min(max(1, page), max(1, -(-count // PAGE_ROWS)))
+    number = min(max(1, page), page_count(count))
     if sort != "iteration" or rising:
         keys = rows.select("trajectory_id", sort).sort(
             sort, "trajectory_id", descending=[not rising, False], nulls_last=True

@@ -260,12 +260,7 @@ def divergence(request: Request, a: str, b: str, stored: TheStore, pages: ThePag
         commands.append(
             pages.command(
                 "Compute the first again, compare bytes",
-                "replay",
-                a,
-                "--from",
-                place.stage,
-                "--iteration",
-                str(place.iteration),
+                *("replay", a, "--from", place.stage, "--iteration", str(place.iteration)),
             )
         )
     return pages.page(

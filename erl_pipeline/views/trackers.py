@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pydantic import BaseModel
 from tensorboardX.event_file_writer import EventsWriter
@@ -43,19 +43,17 @@ _MLFLOW_ENVIRONMENT = {
 _IDENTITY_TAG, _MARK_TAG = "erl_pipeline.identity", "erl_pipeline.mark"
 
 
-class Tracker:
-    """A place where one run's numbers go. Only `log` and `warn` must be there."""
+class Tracker(Protocol):
+    """A place where one run's numbers go."""
 
-    lasting: ClassVar[bool] = False
+    lasting: ClassVar[bool]
     """Whether it keeps what earlier processes logged; else it begins empty each time it is opened."""
 
     def log(self, step: int, numbers: Mapping[str, float], at: datetime) -> None:
         """Take numbers by name; `at` is when they were measured."""
-        raise NotImplementedError
 
     def warn(self, warning: RunWarning) -> None:
         """Take a warning. The same one may come again, and counts once."""
-        raise NotImplementedError
 
     def forget(self, step: int) -> None:
         """Let what was logged at this step and later not count, where the tracker can do that; called before
@@ -66,13 +64,12 @@ class Tracker:
 
     def mark(self) -> str:
         """The mark that was last remembered; empty if there is none."""
-        return ""
 
     def close(self) -> None:
         """Write what is left, and end."""
 
 
-class TensorBoard(Tracker):
+class TensorBoard:
     """Event files in `tensorboard` under a run's folder, one for each start, in the order of their names.
 
     A `START` event tells TensorBoard from which step on older events no longer count. tensorboardX's own
@@ -138,9 +135,11 @@ class TensorBoard(Tracker):
             self._events.write_event(Event(wall_time=at, **event))
 
 
-class Wandb(Tracker):
+class Wandb:
     """An offline run in `wandb` under a run's folder; an older one is replaced, since nothing can be removed
     from it. Sending it with `wandb sync` is the user's. Raises ConfigError when wandb is not installed."""
+
+    lasting: ClassVar[bool] = False
 
     def __init__(self, run_folder: Path, run_name: str) -> None:
         # wandb reports its errors to its makers unless this is set before the import.
@@ -167,11 +166,20 @@ class Wandb(Tracker):
     def warn(self, warning: RunWarning) -> None:
         self._run.summary[f"warnings/{warning.kind}"] = warning.sentence
 
+    def forget(self, step: int) -> None:
+        """Nothing was logged yet."""
+
+    def flush(self, mark: str = "") -> None:
+        """wandb writes in a process of its own."""
+
+    def mark(self) -> str:
+        return ""
+
     def close(self) -> None:
         self._run.finish()
 
 
-class Mlflow(Tracker):
+class Mlflow:
     """One MLflow run for one run, found again by a tag; on the server or file that `MLFLOW_TRACKING_URI`
     names, else in `mlflow.db` under the run's folder.
 
@@ -223,6 +231,9 @@ class Mlflow(Tracker):
     def warn(self, warning: RunWarning) -> None:
         with self._errors():
             self._client.set_tag(self._started(), f"erl_pipeline.warning.{warning.kind}", warning.sentence)
+
+    def forget(self, step: int) -> None:
+        """MLflow keeps every point."""
 
     def flush(self, mark: str = "") -> None:
         with self._errors():

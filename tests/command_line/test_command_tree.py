@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 
-from command_line.main import app
+from command_line.main import command_tree
 from tests.command_line.invoke import invoke
 
 WITHOUT_JSON = {"serve", "trainer-node", "ui", "env play"}
@@ -40,7 +39,7 @@ def commands(group: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[str, Any
             yield " ".join((*above, name)), command
 
 
-COMMANDS = dict(commands(typer.main.get_command(app)))
+COMMANDS = dict(commands(command_tree()))
 
 
 def options(command: Any) -> dict[str, Any]:

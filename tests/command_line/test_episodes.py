@@ -127,7 +127,7 @@ def test_any_episode_of_a_trained_run_can_be_read(finished: FinishedRun) -> None
         (["list", "run", "--iteration", "2..1"], "the first is after the last"),
         (["show", "nothing"], "no episode has an id 'nothing'"),
         (["show", "epi"], "2 episodes begin with 'epi'"),
-        (["show", ""], "Give the id of an episode"),
+        (["show", ""], "Give an id of episodes"),
     ],
 )
 def test_mistakes_are_named_with_status_2(made: TrainingStore, words: list[str], said: str) -> None:

@@ -107,18 +107,18 @@ def test_mistakes_are_named_with_status_2(history: History, words: list[str], sa
 
 def test_policies_and_scores_are_told_apart_by_whether_the_training_itself_read_it(history: History) -> None:
     reach = downstream(history.store, history.base, "m-1")
-    assert [(policy.policy, policy.how, policy.iteration) for policy in policies_reached(reach)] == [
+    assert [(policy["policy"], policy["how"], policy["iteration"]) for policy in policies_reached(reach)] == [
         (history.ids["update-2"], "directly", 2),
         (history.ids["tuned-2"], "as a descendant", 2),
     ]
     (score,) = scores_reached(reach)
-    assert (score.artifact_id, score.policy) == (history.ids["scores-2"], history.ids["tuned-2"])
-    assert (score.how, score.greedy_success, score.run) == ("as a descendant", 0.5, "base")
+    assert (score["artifact_id"], score["policy"]) == (history.ids["scores-2"], history.ids["tuned-2"])
+    assert (score["how"], score["greedy_success"], score["run"]) == ("as a descendant", 0.5, "base")
 
 
 def test_the_score_of_a_policy_that_trained_on_it_directly(history: History) -> None:
     reach = downstream(history.store, history.base, "s-second")
-    scores = [(score.policy, score.how, score.greedy_success) for score in scores_reached(reach)]
+    scores = [(score["policy"], score["how"], score["greedy_success"]) for score in scores_reached(reach)]
     assert scores == [
         (history.ids["tuned"], "directly", 0.25),
         (history.ids["tuned-2"], "as a descendant", 0.5),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from command_line.main import COMMANDS, load_command
 from storage.runs.run import RunStore
 from tests.command_line.invoke import SMALL, FinishedRun, invoke
 
@@ -15,6 +16,20 @@ def test_the_command_starts_without_importing_what_is_heavy() -> None:
     heavy = {"torch", "transformers", "prefect", "lancedb", "polars", "pyarrow", "matplotlib"}
     code = f"import sys, command_line.main; print(sorted({heavy} & set(sys.modules)))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
+
+
+def test_every_command_shows_its_help_without_importing_what_takes_seconds() -> None:
+    heavy = {"torch", "transformers", "prefect", "lancedb", "ray", "vllm", "sentence_transformers"}
+    words = "import sys; from command_line.main import command_tree; command_tree()"
+    code = f"{words}; print(sorted({heavy} & set(sys.modules)))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
+
+
+def test_the_programs_help_lists_every_command_that_can_be_loaded() -> None:
+    shown = " ".join(invoke("--help").output.replace("│", " ").split())
+    for name, (_, line) in COMMANDS.items():
+        assert f" {name} {line} " in shown
+        assert load_command(name).help
 
 
 @pytest.mark.parametrize("words", [["status", "none"], ["report", "none"], ["lineage", "verify", "none"]])

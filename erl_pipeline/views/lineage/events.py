@@ -51,8 +51,16 @@ def facet_schema(name: str) -> dict[str, Any]:
     return schema
 
 
+class _OwnSchema:
+    """A facet whose schema is this project's."""
+
+    @classmethod
+    def _get_schema(cls) -> str:
+        return schema_url(cls.__name__)
+
+
 @attr.define
-class PolicyVersionDatasetFacet(DatasetFacet):
+class PolicyVersionDatasetFacet(_OwnSchema, DatasetFacet):
     """The checkpoint that an artifact is, or from which it was sampled or evaluated."""
 
     policyVersion: str
@@ -60,13 +68,9 @@ class PolicyVersionDatasetFacet(DatasetFacet):
     isPolicy: bool
     """Whether the artifact is that checkpoint itself."""
 
-    @staticmethod
-    def _get_schema() -> str:
-        return schema_url("PolicyVersionDatasetFacet")
-
 
 @attr.define
-class MemoryVersionDatasetFacet(DatasetFacet):
+class MemoryVersionDatasetFacet(_OwnSchema, DatasetFacet):
     """The version of the reflection memory that an artifact is, or with which it was made."""
 
     memoryVersion: str
@@ -74,25 +78,17 @@ class MemoryVersionDatasetFacet(DatasetFacet):
     isMemory: bool
     """Whether the artifact is that memory version itself."""
 
-    @staticmethod
-    def _get_schema() -> str:
-        return schema_url("MemoryVersionDatasetFacet")
-
 
 @attr.define
-class RowCountsDatasetFacet(DatasetFacet):
+class RowCountsDatasetFacet(_OwnSchema, DatasetFacet):
     """The number of rows of each table that an artifact holds."""
 
     tables: dict[str, int]
     """Name of the table's schema (`trajectories`, `sft`, `memory`) -> number of rows."""
 
-    @staticmethod
-    def _get_schema() -> str:
-        return schema_url("RowCountsDatasetFacet")
-
 
 @attr.define
-class StageRunFacet(RunFacet):
+class StageRunFacet(_OwnSchema, RunFacet):
     """The stage that ran, and what its result depends on."""
 
     stage: str
@@ -105,10 +101,6 @@ class StageRunFacet(RunFacet):
     metrics: dict[str, float]
     iteration: int | None = None
     """None, and left out, for what was made before the first iteration."""
-
-    @staticmethod
-    def _get_schema() -> str:
-        return schema_url("StageRunFacet")
 
 
 _Statistics = TypeVar("_Statistics")

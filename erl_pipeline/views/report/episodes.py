@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Literal
 
+import polars as pl
+
 from erl_pipeline.config.base import NotInstalledSettings
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.run import RunConfig
@@ -17,7 +19,7 @@ from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.pictures import FoundDocuments, Picture
 from erl_pipeline.episodes.roles import NEVER_TRAINED
 from storage.errors import InputError
-from storage.tables.scored import NOT_SCORED
+from storage.tables.scored import NOT_SCORED, was_scored
 
 ILL_FORMED = "ill_formed"
 """The finish reason of a text, such as a reflection, that the parser of its role could not read."""
@@ -174,6 +176,29 @@ def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         ordered.append(row)
         waiting = [*following.get(row["trajectory_id"], []), *waiting]
     return ordered
+
+
+def outcomes(rows: pl.LazyFrame) -> pl.LazyFrame:
+    """One row for each episode of some trajectories: its id, iteration, task and sample; whether it was a
+    `success`; its `best` reward; whether it was `retried`; and its `outcome`, which is `solved` at the first
+    attempt, `helped` at a later one, `failed`, or `not_scored` where the environment or its scorer failed, so
+    that nobody knows."""
+    first = pl.col("parent_trajectory_id").is_null()
+    text = pl.col("text").is_not_null() | (pl.col("finish_reason") == ILL_FORMED)
+    text |= pl.col("role").is_in(sorted(NEVER_TRAINED))
+    return rows.group_by("episode_id").agg(
+        pl.col("iteration", "task_id", "task_type", "sample_index").first(),
+        success=pl.col("success").any(),
+        best=pl.col("reward").max(),
+        retried=(~first & ~text).any(),
+        outcome=pl.when(pl.col("success").filter(first).any())
+        .then(pl.lit("solved"))
+        .when(pl.col("success").any())
+        .then(pl.lit("helped"))
+        .when(was_scored().all())
+        .then(pl.lit("failed"))
+        .otherwise(pl.lit("not_scored")),
+    )
 
 
 def drawing_of(config: RunConfig | None, row: Mapping[str, Any]) -> Drawing:

@@ -19,7 +19,6 @@ import yaml
 from markupsafe import Markup
 
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.episodes.roles import NEVER_TRAINED
 from erl_pipeline.evaluation.history import (
     StageRecord,
     held_out_evaluations,
@@ -33,16 +32,15 @@ from erl_pipeline.plan.column import Column
 from erl_pipeline.statistics import PairedDifference
 from erl_pipeline.views.report.curves import ChartedRun, curves_as_numbers, role_rewards
 from erl_pipeline.views.report.episodes import (
-    ILL_FORMED,
     EpisodeParts,
     TaskPicture,
     drawing_of,
     episode_parts,
     in_order,
+    outcomes,
     task_picture,
 )
 from erl_pipeline.views.report.tables import (
-    artifact_rows,
     evaluation_table,
     held_out_result,
     iteration_table,
@@ -61,7 +59,6 @@ from storage.memory.entries import scan_deltas
 from storage.memory.versions import PARENT_INPUT
 from storage.runs.documents import BranchOrigin, OfflineOrigin, read_origin, read_warnings
 from storage.runs.run import Run
-from storage.tables.scored import was_scored
 from storage.tables.trajectories import scan_trajectories
 from storage.texts import storable
 
@@ -137,7 +134,8 @@ def render_report(store: ArtifactStore, run: Run, description: RunDescription) -
             stages=stage_table(history),
             episode_groups=_episode_groups(store, rollouts, of_kind(history, "memory"), description.config),
             settings=yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True),
-            artifacts=artifact_rows(history),
+            history=history,
+            listed={record.manifest.artifact_id for record in history},
             versions=version_rows(history),
             commands=_commands(run, history, read_origin(store.uri, run.name)),
         )
@@ -248,38 +246,14 @@ def _commands(
     ]
 
 
-_COLUMNS = (
-    "trajectory_id",
-    "episode_id",
-    "task_id",
-    "task_type",
-    "environment",
-    "sample_index",
-    "parent_trajectory_id",
-    "role",
-    "revision_index",
-    "success",
-    "reward",
-    "finish_reason",
-    "feedback",
-    "messages",
-    "text",
-    "memory_version",
-    "memory_entry_ids",
-    "subgroup",
-    "task_payload",
-)
+_TOKENS = ("prompt_token_ids", "response_token_ids", "response_mask", "behaviour_logprobs")
+"""Columns that are long, and not shown."""
 _KINDS = {
     "helped": "Solved at a later attempt",
     "not_helped": "Failed, also at later attempts",
     "solved": "Solved at the first attempt",
     "failed": "Failed, and not tried again",
 }
-_IS_TEXT = (
-    pl.col("text").is_not_null()
-    | (pl.col("finish_reason") == ILL_FORMED)
-    | pl.col("role").is_in(sorted(NEVER_TRAINED))
-)
 
 
 @dataclass(frozen=True)
@@ -304,7 +278,7 @@ def example_episodes(
     scored. An episode that failed without a second attempt is shown only if no episode had a second attempt.
     """
     chosen = _choose(rollouts)
-    rows = rollouts.select(_COLUMNS).filter(pl.col("episode_id").is_in(list(chosen.values()))).collect()
+    rows = rollouts.drop(_TOKENS).filter(pl.col("episode_id").is_in(list(chosen.values()))).collect()
     return [
         _example(
             _KINDS[kind], rows.filter(pl.col("episode_id") == episode_id).to_dicts(), memory_texts, config
@@ -315,27 +289,16 @@ def example_episodes(
 
 def _choose(rollouts: pl.LazyFrame) -> dict[str, str]:
     """Episode ids by kind."""
-    first = pl.col("parent_trajectory_id").is_null()
-    later = ~first & ~_IS_TEXT
-    episodes = (
-        rollouts.group_by("episode_id", "task_id", "sample_index")
-        .agg(
-            pl.col("success").filter(first).any().alias("at_once"),
-            later.any().alias("retried"),
-            pl.col("success").filter(later).any().alias("later"),
-            was_scored().all().alias("scored"),
-        )
-        .filter("scored")
-        .sort("task_id", "sample_index")
-        .collect()
-    )
+    scored = outcomes(rollouts).filter(pl.col("outcome") != "not_scored")
+    episodes = scored.sort("task_id", "sample_index").collect()
+    failed, retried = pl.col("outcome") == "failed", pl.col("retried")
     kinds = {
-        "helped": pl.col("later"),
-        "not_helped": pl.col("retried") & ~pl.col("later"),
-        "solved": pl.col("at_once"),
+        "helped": pl.col("outcome") == "helped",
+        "not_helped": failed & retried,
+        "solved": pl.col("outcome") == "solved",
     }
     if not episodes["retried"].any():
-        kinds["failed"] = ~pl.col("at_once")
+        kinds["failed"] = failed
     found = {kind: episodes.filter(condition)["episode_id"] for kind, condition in kinds.items()}
     return {kind: ids[0] for kind, ids in found.items() if not ids.is_empty()}
 

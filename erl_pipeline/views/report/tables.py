@@ -16,6 +16,7 @@ from erl_pipeline.plan.column import Column, Headline
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE, EVALUATE_ON_REQUEST
 from erl_pipeline.statistics import PairedDifference
 from erl_pipeline.views.report.charts import short_number
+from erl_pipeline.views.report.templating import seconds_text
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,8 @@ def tiles(history: Sequence[StageRecord], columns: Sequence[Column]) -> list[Til
         )
         evaluation = sum(record.seconds for record in history if record.kind == "evaluation")
         rest = sum(record.seconds for record in history) - start - evaluation
-        detail = f"before the first iteration {duration(start)}, evaluation {duration(evaluation)}"
-        found.append(Tile("Training time", duration(rest), detail))
+        detail = f"before the first iteration {seconds_text(start)}, evaluation {seconds_text(evaluation)}"
+        found.append(Tile("Training time", seconds_text(rest), detail))
     return found
 
 
@@ -127,15 +128,6 @@ def written(column: Column, value: float) -> str:
 def percent(share: float) -> str:
     """`0.5` as `50 %`."""
     return f"{100 * share:.0f} %"
-
-
-def duration(seconds: float) -> str:
-    """`75` as `1 min 15 s`."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
 def _range(point: CurvePoint) -> str:
@@ -165,23 +157,6 @@ class Table:
     def cells(self) -> list[dict[str, str]]:
         """The rows, each by the names of the columns."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
-
-
-@dataclass(frozen=True)
-class InputLink:
-    """An input of an artifact; `listed`: the table has a row for it."""
-
-    name: str
-    artifact_id: str
-    listed: bool
-
-
-@dataclass(frozen=True)
-class ArtifactRow:
-    iteration: int
-    stage: str
-    artifact_id: str
-    inputs: Sequence[InputLink]
 
 
 def iteration_table(
@@ -250,7 +225,7 @@ def stage_table(history: Sequence[StageRecord]) -> Table:
                 stage,
                 str(len(records)),
                 str(sum(record.reused for record in records)),
-                duration(seconds),
+                seconds_text(seconds),
                 f"{seconds / len(records):.2f} s",
                 short_number(tokens) if tokens else "",
                 f"{tokens / seconds:,.0f}" if tokens and seconds else "",
@@ -259,20 +234,6 @@ def stage_table(history: Sequence[StageRecord]) -> Table:
         shares.append(seconds / total if total else 0.0)
     columns = ["stage", "artifacts", "reused", "time", "each", "tokens", "tokens/s"]
     return Table(columns, rows, shares)
-
-
-def artifact_rows(history: Sequence[StageRecord]) -> list[ArtifactRow]:
-    """Every artifact of the run, with its inputs."""
-    listed = {record.manifest.artifact_id for record in history}
-    return [
-        ArtifactRow(
-            record.iteration,
-            record.stage,
-            record.manifest.artifact_id,
-            [InputLink(name, key, key in listed) for name, key in record.manifest.inputs.items()],
-        )
-        for record in history
-    ]
 
 
 def version_rows(history: Sequence[StageRecord]) -> list[tuple[str, str]]:

@@ -90,21 +90,23 @@ def words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def bytes_text(size: float) -> str:
-    """A size such as `4.2 MB`."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= factor:
+def bytes_text(size: float | None) -> str:
+    """A size such as `4.2 MB`; empty if it is not known."""
+    if size is None:
+        return ""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6)):
+        if size >= factor / 2:
             return f"{size / factor:,.1f} {unit}"
-    return f"{size:,.0f} B"
+    return f"{size / 1e3:,.1f} kB"
 
 
 def seconds_text(seconds: float | None) -> str:
-    """A time such as `0.4 s`, `12 min`, `3.1 h`."""
+    """A time such as `0.4 s`, `12 min`, `3.1 h`; empty if it is not known."""
     if seconds is None:
-        return "–"
+        return ""
     if seconds < 120:
-        return f"{seconds:,.1f} s"
-    return f"{seconds / 60:,.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
 
 
 def pretty(value: Any) -> str:

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
+from command_line.options import DEFAULT_STORE, SELECTOR, ExistingStore, Json, RunName, find_checkpoint
 from command_line.output import counted, print_json, print_line
-from command_line.selectors import SELECTOR, find_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

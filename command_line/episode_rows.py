@@ -10,25 +10,23 @@ from typing import Any, Literal
 
 import polars as pl
 
+from command_line.options import the_one
+from erl_pipeline.views.report.episodes import outcomes
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
-from storage.errors import InputError
 from storage.lineage.trained_on import record_file, training_data
 from storage.memory.chain import read_chain, scan_entries
 from storage.runs.run import Run
 from storage.tables.parquet import scan_files
-from storage.tables.scored import was_scored
 from storage.tables.training import scan_training_records
 from storage.tables.trajectories import TRAJECTORIES, says, scan_trajectories
 
 Outcome = Literal["solved", "helped", "failed", "not_scored"]
-"""`solved`: at the first attempt; `helped`: at a later attempt; `failed`: never; `not_scored`: the
-environment or its scorer failed, so that nobody knows."""
+"""As `outcomes` says them."""
 
 EPISODES: tuple[ArtifactKind, ...] = ("trajectories", "evaluation")
 REPLAYED: tuple[ArtifactKind, ...] = ("replay",)
-_EXAMPLES = 5
 _FILE = "file"
 _SHOWN = (
     "trajectory_id",
@@ -116,17 +114,7 @@ def list_episodes(
     for name, value in (("task_id", wanted.task), ("task_type", wanted.task_type)):
         if value is not None:
             rows = rows.filter(pl.col(name) == value)
-    first = pl.col("parent_trajectory_id").is_null()
-    episodes = rows.group_by("episode_id").agg(
-        pl.col("iteration", "task_id", "task_type", "sample_index").first(),
-        solved=pl.col("success").filter(first).any(),
-        success=pl.col("success").any(),
-        best=pl.col("reward").max(),
-        scored=was_scored().all(),
-    )
-    outcome = pl.when("solved").then(pl.lit("solved")).when("success").then(pl.lit("helped"))
-    of_others = outcome.when("scored").then(pl.lit("failed")).otherwise(pl.lit("not_scored"))
-    episodes = episodes.with_columns(outcome=of_others).drop("solved", "scored")
+    episodes = outcomes(rows)
     if wanted.outcome is not None:
         episodes = episodes.filter(pl.col("outcome") == wanted.outcome)
     if wanted.min_reward is not None:
@@ -136,7 +124,7 @@ def list_episodes(
             rows.filter(says(wanted.text)).select("episode_id"), on="episode_id", how="semi"
         )
     order = ["iteration", "task_id", "sample_index", "episode_id"]
-    found = episodes.drop("best").sort(order, descending=[True, False, False, False]).collect()
+    found = episodes.drop("best", "retried").sort(order, descending=[True, False, False, False]).collect()
     shown = found.head(limit)
     parts = (
         rows.select("episode_id", "role", "reward")
@@ -153,8 +141,6 @@ def find_episode(paths: dict[Path, Manifest], identifier: str) -> tuple[list[dic
 
     Raises InputError for none or several.
     """
-    if not identifier:
-        raise InputError("Give the id of an episode, or the beginning of one.")
     found = (
         scan_files(list(paths), TRAJECTORIES, _FILE)
         .filter(pl.col("episode_id").str.starts_with(identifier))
@@ -163,17 +149,11 @@ def find_episode(paths: dict[Path, Manifest], identifier: str) -> tuple[list[dic
         .sort("episode_id", _FILE)
         .collect()
     )
-    ids = found["episode_id"].unique().sort()
-    if identifier in ids:
-        ids = pl.Series([identifier])
-    if ids.is_empty():
-        raise InputError(f"no episode has an id {identifier!r}; `erl-pipeline episodes list RUN` shows them.")
-    if len(ids) > 1:
-        some = ", ".join(ids.head(_EXAMPLES))
-        raise InputError(f"{len(ids)} episodes begin with {identifier!r}: {some}. Give more of the id.")
+    missing = f"no episode has an id {identifier!r}; `erl-pipeline episodes list RUN` shows them."
+    episode_id = the_one(found["episode_id"].unique().sort().to_list(), identifier, "episodes", missing)
     # If two artifacts hold it, they have the same rows.
-    path = Path(found.filter(pl.col("episode_id") == ids[0])[_FILE][0])
-    rows = scan_trajectories([path]).filter(pl.col("episode_id") == ids[0]).select(_SHOWN).collect()
+    path = Path(found.filter(pl.col("episode_id") == episode_id)[_FILE][0])
+    rows = scan_trajectories([path]).filter(pl.col("episode_id") == episode_id).select(_SHOWN).collect()
     return rows.to_dicts(), paths[path]
 
 

@@ -1,16 +1,38 @@
-"""An episode for a person to read in a terminal."""
+"""`erl-pipeline episodes`: reading any episode of any run."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import typer
 from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
+from command_line.episode_rows import (
+    EpisodeFilter,
+    episode_training,
+    find_episode,
+    memory_texts,
+    run_episodes,
+    trajectory_paths,
+)
+from command_line.episode_rows import list_episodes as matching_episodes
+from command_line.options import (
+    DEFAULT_STORE,
+    ExistingStore,
+    Iterations,
+    Json,
+    OnlyRun,
+    RunName,
+    beyond_end,
+    iteration_span,
+    manifests_of,
+)
+from command_line.output import counted, print_json, print_line, print_table
 from erl_pipeline.views.report.episodes import (
     Drawing,
     EpisodePart,
@@ -21,7 +43,100 @@ from erl_pipeline.views.report.episodes import (
 )
 from erl_pipeline.views.report.templating import printable
 from storage.artifacts.manifest import Manifest
+from storage.artifacts.store import ArtifactStore
+from storage.runs.run import RunStore
 from storage.tables.training import SUPERVISED
+
+app = typer.Typer(help="Read episodes: attempts, feedback, memory, reflections.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_episodes(
+    run: RunName,
+    iteration: Iterations = None,
+    task: Annotated[str | None, typer.Option("--task", help="Only episodes of this task.")] = None,
+    task_type: Annotated[str | None, typer.Option("--task-type", help="Only this task type.")] = None,
+    outcome: Annotated[
+        Literal["solved", "helped", "failed", "not_scored"] | None,
+        typer.Option("--outcome", help="Solved at the first attempt, at a later one, never, or not scored."),
+    ] = None,
+    min_reward: Annotated[
+        float | None, typer.Option("--min-reward", help="Only episodes whose best reward is at least this.")
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option("--text", metavar="CONTAINS", help="Only episodes in which the policy said this."),
+    ] = None,
+    held_out: Annotated[
+        bool, typer.Option("--held-out", help="Episodes of evaluations, not those of training.")
+    ] = False,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="Episodes to list, also with --json; the newest come first.")
+    ] = 20,
+    store: ExistingStore = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """List episodes of a run: their tasks, outcomes, and the rewards of their trajectories in order."""
+    span = iteration_span(iteration)
+    artifacts, opened = ArtifactStore(store), RunStore(store).open(run)
+    files = trajectory_paths(artifacts, run_episodes(artifacts, opened, span, held_out=held_out))
+    wanted = EpisodeFilter(task, task_type, outcome, min_reward, text)
+    total, shown = matching_episodes(list(files), wanted, limit)
+    if json:
+        print_json({"run": run, "episodes": total, "shown": shown})
+        return
+    more = ", the newest first" if shown else ""
+    if ends := beyond_end(opened, span):
+        more = f" of iteration {iteration}: {ends}"
+    print_line(f"Run {run}: {counted(total, 'episode')}{more}")
+    print_table(
+        [
+            {
+                "episode": row["episode_id"],
+                "iteration": str(row["iteration"]),
+                "task": row["task_id"],
+                "task type": row["task_type"],
+                "sample": str(row["sample_index"]),
+                "outcome": row["outcome"],
+                "rewards": " → ".join("–" if each is None else f"{each:g}" for each in row["rewards"]),
+            }
+            for row in shown
+        ],
+        left=("episode", "task", "task type", "outcome", "rewards"),
+    )
+    if total > len(shown):
+        print_line(f"{total - len(shown):,} more: --limit {total}")
+    if shown:
+        print_line("Read one: erl-pipeline episodes show EPISODE")
+
+
+@app.command()
+def show(
+    episode: Annotated[str, typer.Argument(metavar="EPISODE", help="Id of an episode, or its beginning.")],
+    run: OnlyRun = None,
+    prompts: Annotated[bool, typer.Option("--prompts", help="Also show the prompts.")] = False,
+    store: ExistingStore = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """Show an episode from its first attempt to its last, with rewards and what updates did with it."""
+    artifacts = ArtifactStore(store)
+    manifests = manifests_of(artifacts, run)
+    rows, holder = find_episode(trajectory_paths(artifacts, manifests), episode)
+    training = episode_training(artifacts, manifests, rows[0]["episode_id"])
+    memory = memory_texts(artifacts, rows)
+    if json:
+        parts = [{**row, "training": training.get(row["trajectory_id"], [])} for row in rows]
+        print_json(
+            {
+                "episode_id": rows[0]["episode_id"],
+                "artifact_id": holder.artifact_id,
+                "trajectories": parts,
+                "memory": memory,
+            }
+        )
+        return
+    print_episode(rows, holder, training, memory, prompts=prompts)
+
 
 _PRUNED = "The texts of this trajectory were pruned by retention."
 _CELL = re.compile(r"(up|down|left|right|bump|bad) c\d+")

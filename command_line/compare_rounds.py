@@ -41,23 +41,10 @@ class Warned:
 
 
 @dataclass(frozen=True)
-class Done:
-    """The task is done."""
+class TaskEnd:
+    """How a task ended: `failure` is empty if it is done, and None if it was stopped and can be continued."""
 
-
-@dataclass(frozen=True)
-class Stopped:
-    """The task was stopped, as asked."""
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The task failed, and why."""
-
-    message: str
-
-
-FromWorker = Warned | Done | Stopped | Failed
+    failure: str | None
 
 
 class _Line(Listener):
@@ -72,7 +59,7 @@ class _Line(Listener):
         """Send a warning for the user."""
         self.send(Warned(message))
 
-    def send(self, message: FromWorker) -> None:
+    def send(self, message: Warned | TaskEnd) -> None:
         """Send a message to the driver; if the driver is gone, end this process."""
         try:
             self.connection.send(message)
@@ -96,21 +83,21 @@ def serve(task: TrainingTask, connection: Connection[Any, Any]) -> None:
     line.send(_end(task, line))
 
 
-def _end(task: TrainingTask, line: _Line) -> FromWorker:
+def _end(task: TrainingTask, line: _Line) -> Warned | TaskEnd:
     try:
         run_task(task, line, line.stop)
     except Interrupted:
-        return Stopped()
+        return TaskEnd(None)
     except PipelineError as error:
-        return Failed(str(error))
+        return TaskEnd(str(error))
     except Exception:  # Any exception is reported as this run's failure; the other runs continue.
-        return Failed(traceback.format_exc())
-    return Done()
+        return TaskEnd(traceback.format_exc())
+    return TaskEnd("")
 
 
 _LOOK_SECONDS = 0.2
 _IMPORTED = [
-    "command_line.compare.rounds",
+    "command_line.compare_rounds",
     "erl_pipeline.episodes.play",
     "erl_pipeline.engines.embedded_models",
     "erl_pipeline.policies.embedding",
@@ -120,14 +107,6 @@ _IMPORTED = [
 ]
 """Modules that are imported once, in the process that workers are forked from, since importing takes seconds.
 """
-
-
-@dataclass(frozen=True)
-class EndedTraining:
-    """How a task ended: `failure` is empty if it is done, and None if it was stopped and can be continued."""
-
-    task: TrainingTask
-    failure: str | None
 
 
 @dataclass
@@ -144,7 +123,7 @@ def do_tasks(
     jobs: int,
     threads: int,
     stop: threading.Event,
-    ended: Callable[[EndedTraining], None],
+    ended: Callable[[TrainingTask, str | None], None],
     warn: Callable[[str], None],
 ) -> None:
     """Do all tasks, each in a process of its own, `jobs` at a time and in their order.
@@ -154,7 +133,7 @@ def do_tasks(
 
     Args:
         threads: CPU threads of each process.
-        ended: called when a task that was begun has ended.
+        ended: called when a task that was begun has ended, with its failure as in `TaskEnd`.
         warn: called with each warning of a run.
     """
     # Torch reads it when it is imported, in the process that workers are forked from.
@@ -180,8 +159,7 @@ def do_tasks(
             del at_work[line]
             worker.process.join()
             worker.line.close()
-            failure = message.message if isinstance(message, Failed) else None
-            ended(EndedTraining(worker.task, "" if isinstance(message, Done) else failure))
+            ended(worker.task, message.failure)
 
 
 def _begin(context: multiprocessing.context.ForkServerContext, task: TrainingTask) -> _Worker:
@@ -199,16 +177,16 @@ def _ask_to_stop(worker: _Worker) -> None:
         return  # It has ended: its last message, or the lack of one, says how.
 
 
-def _next_message(worker: _Worker, stopped: bool) -> FromWorker:
+def _next_message(worker: _Worker, stopped: bool) -> Warned | TaskEnd:
     """The next message of a process; for a process that died, a message that says so."""
     try:
-        message: FromWorker = worker.line.recv()
+        message: Warned | TaskEnd = worker.line.recv()
         return message
     except (EOFError, ConnectionError):
         worker.process.join()
         if stopped:
-            return Stopped()
-        return Failed(f"its process ended with status {worker.process.exitcode} and said nothing")
+            return TaskEnd(None)
+        return TaskEnd(f"its process ended with status {worker.process.exitcode} and said nothing")
 
 
 Curves = dict[str, dict[int, list[CurvePoint]]]
@@ -277,14 +255,14 @@ class Rounds:
         left = [task for task in tasks if not is_done(task)]
         number = len(tasks) - len(left)
 
-        def ended(end: EndedTraining) -> None:
+        def ended(task: TrainingTask, failure: str | None) -> None:
             nonlocal number
             number += 1
-            run = end.task.run
-            if end.failure:
-                self.failures[run.config.name] = Failure(run.config.name, run.arm, run.seed, end.failure)
-            what = counted(end.task.iterations, "iteration") if end.task.iterations else "the start"
-            how = "stopped" if end.failure is None else f"failed: {end.failure}" if end.failure else what
+            run = task.run
+            if failure:
+                self.failures[run.config.name] = Failure(run.config.name, run.arm, run.seed, failure)
+            what = counted(task.iterations, "iteration") if task.iterations else "the start"
+            how = "stopped" if failure is None else f"failed: {failure}" if failure else what
             self.notify(f"{f'[{number} of {len(tasks)}] ' if count else ''}{run.config.name}: {how}")
 
         if len(left) < len(tasks) > 1:

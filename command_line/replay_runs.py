@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from command_line.foreground import work_on_run
-from command_line.options import DEFAULT_STORE
+from command_line.options import find_checkpoint
 from command_line.output import command, counted, print_json, print_line, print_table
-from command_line.replay.stored_run import own_settings, planned_branch, require_other_name
-from command_line.run_state import run_folder
-from command_line.selectors import find_checkpoint
+from command_line.runs import run_folder
+from command_line.stored_run import own_settings, planned_branch, require_other_name
 from erl_pipeline.config.loading import change_config, load_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.config.shown import changed_settings
@@ -50,6 +49,7 @@ def work_on_new_run(
         print(note, file=sys.stderr)
 
     def work(opened: OpenRun, _note: Callable[[str], None]) -> None:
+
         begin(opened)
         # Only for this process: the stored configuration keeps its runner, for later continuation.
         opened.config = opened.config.model_copy(update={"runner": InProcessConfig()})
@@ -112,10 +112,9 @@ def conclude(name: str, source: str, store: str, last: int, json: bool) -> None:
         f"Run {name}, begun {origin.describe()}: {counted(reused['shared'], 'artifact')} shared, "
         f"{reused['computed']} computed"
     )
-    place = [] if store == DEFAULT_STORE else ["--store", store]
     print_line(f"Report: {report}")
     print_line("Try next:")
-    print_line("  " + command(["diff", source, name, *place]))
+    print_line("  " + command(["diff", source, name], store))
 
 
 _STALENESS_LEGEND = (

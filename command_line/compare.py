@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from command_line.foreground import StopRequest, call_interruptibly
 from command_line.options import DEFAULT_STORE, Json, Settings, Store
 from command_line.output import command, counted, print_json, print_line, print_table
-
-if TYPE_CHECKING:
-    from erl_pipeline.comparison.design import Design
-    from erl_pipeline.comparison.result import Result
+from command_line.train import uncommitted_code
+from erl_pipeline.comparison.design import Design, make_design
+from erl_pipeline.comparison.document import document, write
+from erl_pipeline.comparison.result import Result
+from erl_pipeline.comparison.tables import preface, tables, warnings
+from storage.errors import ConfigError, Interrupted
 
 _LEFT = ("arm", "number", "difference", "failed run", "reason")
 
@@ -63,9 +66,6 @@ def compare(
     Arms are compared at equal generated tokens and at equal steps of the policy. Runs that were stopped or
     killed continue from what is committed. They are ordinary runs, so all other commands work on them.
     """
-    from erl_pipeline.comparison.design import make_design
-    from erl_pipeline.comparison.document import document, write
-
     design = make_design(
         config, [name for name in methods.split(",") if name], seeds, iterations, settings or [], threads
     )
@@ -89,9 +89,6 @@ def compare(
 def _require_committed(design: Design) -> None:
     """Raise ConfigError if code of an arm has changes that are not committed: the result would name a commit
     that does not have the code."""
-    from command_line.before_training import uncommitted_code
-    from storage.errors import ConfigError
-
     of_arm = {run.arm: run.config for run in design.runs}
     found = dict.fromkeys(each for config in of_arm.values() for each in uncommitted_code(config))
     if found:
@@ -100,9 +97,7 @@ def _require_committed(design: Design) -> None:
 
 def _work(design: Design, store: str, jobs: int, threads: int) -> Result:
     """Train what is left, until it is done. Raises typer.Exit when a signal asked to stop."""
-    from command_line.compare.rounds import Rounds
-    from command_line.foreground import StopRequest, call_interruptibly
-    from storage.errors import Interrupted
+    from command_line.compare_rounds import Rounds
 
     def notify(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
@@ -121,8 +116,6 @@ def _work(design: Design, store: str, jobs: int, threads: int) -> Result:
 
 
 def _print(result: Result) -> None:
-    from erl_pipeline.comparison.tables import preface, tables, warnings
-
     for text in (preface(result), *warnings(result)):
         print_line(text + "\n")
     for table in tables(result):

@@ -1,19 +1,28 @@
-"""`erl-pipeline cluster doctor`: whether the nodes of a Ray cluster can compute a run together."""
+"""`erl-pipeline cluster|trainer-node`: the machines that a run is computed on."""
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
 from command_line.options import DEFAULT_STORE, Json, Settings, Store
 from command_line.output import print_json, print_line, print_table
-
-if TYPE_CHECKING:
-    from flows.ray.nodes import NodeFinding
+from erl_pipeline.config.explain import explain
+from erl_pipeline.config.loading import load_config
+from erl_pipeline.network import Address
+from erl_pipeline.plan.sources import code_packages
+from flows.ray.nodes import NodeFinding
+from flows.ray.settings import RayConfig
+from flows.ray.survey import examine
+from flows.signals import call_beside_signals
+from storage.errors import InputError
 
 Config = Annotated[
     Path | None,
@@ -21,7 +30,7 @@ Config = Annotated[
         metavar="[CONFIG]", help="Also check the plug-ins and resources that this configuration needs."
     ),
 ]
-Address = Annotated[
+Head = Annotated[
     str | None,
     typer.Option("--address", metavar="HOST:PORT", help="The cluster's head, instead of runner.address."),
 ]
@@ -29,7 +38,7 @@ Address = Annotated[
 
 def doctor(
     config: Config = None,
-    address: Address = None,
+    address: Head = None,
     settings: Settings = None,
     store: Store = DEFAULT_STORE,
     json: Json = False,
@@ -51,15 +60,6 @@ def doctor(
 
 
 def _findings(config: Path | None, address: str | None, settings: list[str], store: str) -> list[NodeFinding]:
-    from pydantic import ValidationError
-
-    from erl_pipeline.config.explain import explain
-    from erl_pipeline.config.loading import load_config
-    from erl_pipeline.plan.sources import code_packages
-    from flows.ray.settings import RayConfig
-    from flows.ray.survey import examine
-    from storage.errors import InputError
-
     if config is None:
         if settings:
             raise InputError("--set is for a configuration: name one")
@@ -93,3 +93,46 @@ def _cells(finding: NodeFinding) -> dict[str, str]:
         "clock": "" if report is None else f"{finding.clock_offset * 1000:+.0f} ms",
         "verdict": "problem" if finding.problems else "ok",
     }
+
+
+Where = Annotated[
+    str, typer.Argument(metavar="HOST:PORT", help="`trainer.address` of the runs: where they train.")
+]
+
+
+def trainer_node(address: Where) -> None:
+    """Start ranks here for runs that train on several machines (`trainer.nodes`), until Ctrl-C.
+
+    The machine that computes the stage tells how many, what they train, and when they end.
+    """
+    # torch writes long traces of a store that is gone, as it is after every training.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    import threading
+
+    from erl_pipeline.trainers.fsdp2.nodes import serve
+
+    def tell(line: str) -> None:
+        print(f"{datetime.now():%H:%M:%S}  {line}", file=sys.stderr, flush=True)
+
+    try:
+        place = Address.parse(address)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    stop, signals = threading.Event(), list[int]()
+
+    def end(number: int) -> None:
+        signals.append(number)
+        stop.set()
+
+    call_beside_signals(lambda: serve(place, tell, stop), end)
+    tell("Ended; no rank is left here.")
+    raise typer.Exit(128 + signals[0])
+
+
+app = typer.Typer(help="The machines that a run is computed on.", no_args_is_help=True)
+app.command("doctor")(doctor)
+
+
+@app.callback()
+def _group() -> None:
+    """Makes a group of a single command."""

@@ -1,1 +1,0 @@
-"""Commands about the machines that a run is computed on."""

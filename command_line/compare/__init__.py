@@ -1,1 +1,0 @@
-"""`erl-pipeline compare`: trains arms side by side and compares their test results."""

@@ -1,1 +1,0 @@
-"""`erl-pipeline episodes`."""
