@@ -26,6 +26,9 @@ OnStep = Callable[[int, float], None]
 """Called after each optimizer step with its number, from 1, and its loss. An error that it raises ends the
 training."""
 
+AttentionSetting = Literal["auto", "flash", "flex", "blocks"]
+"""How a trainer computes attention of packed sequences; see `erl_pipeline.trainers.local.attention`."""
+
 LoadPolicy = Callable[[], "LoadedPolicy"]
 
 TellWaiting = Callable[[str, float, str], None]

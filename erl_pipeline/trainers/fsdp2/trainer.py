@@ -75,7 +75,7 @@ class Fsdp2Trainer:
     ) -> FineTuneMetrics:
         rates = None
         if work.rate is not None:
-            rows = sum(bool(sequence.trained_offsets) for sequence in work.sequences)
+            rows = sum(sequence.trained_tokens > 0 for sequence in work.sequences)
             rates = tuple(work.rate(step + 1) for step in range(work.settings.optimizer_steps(rows)))
         told = FineTune(work.settings, work.seed, rates)
         return read_metrics(FineTuneMetrics, self._do(told, work.sequences, on_step))

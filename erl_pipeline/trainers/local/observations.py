@@ -166,7 +166,7 @@ class SequenceLog:
     def __init__(self, sequences: Sequence[TrainingSequence], record_tokens: bool = False) -> None:
         self._sequences = sequences
         self._record_tokens = record_tokens
-        self._counts = np.array([len(sequence.trained_offsets) for sequence in sequences], dtype=np.int64)
+        self._counts = np.array([sequence.trained_tokens for sequence in sequences], dtype=np.int64)
         self._steps = np.zeros(len(sequences), dtype=np.int64)
         self._sums: dict[str, Numbers] = {}
         self._seen: dict[str, npt.NDArray[np.int64]] = {}
@@ -225,7 +225,6 @@ class SequenceLog:
             kept = {}
             for name in ("logprob", "entropy"):
                 values = np.zeros(len(sequence.response_token_ids), dtype=np.float32)
-                offsets = list(sequence.trained_offsets)
-                values[offsets] = columns[name][start : start + len(offsets)]
+                values[sequence.trained_offsets] = columns[name][start : start + sequence.trained_tokens]
                 kept[name] = tuple(values.tolist())
             self._tokens[number] = kept

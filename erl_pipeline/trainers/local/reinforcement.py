@@ -92,7 +92,7 @@ def _select(work: Reinforcement) -> _Selection:
 
 
 def _reason(sequence: TrainingSequence, terms: RoleTerms) -> NotTrained | None:
-    if not sequence.trained_offsets:
+    if not sequence.trained_tokens:
         return "no_tokens"
     if terms.weight == 0.0:
         return "zero_weight"
@@ -101,7 +101,7 @@ def _reason(sequence: TrainingSequence, terms: RoleTerms) -> NotTrained | None:
 
 def _live_share(sequences: Sequence[TrainingSequence], objective: ObjectiveConfig) -> float:
     by_token = objective.loss_normalization == "token_mean"
-    sizes = [len(sequence.trained_offsets) if by_token else 1 for sequence in sequences]
+    sizes = [sequence.trained_tokens if by_token else 1 for sequence in sequences]
     live = [size for size, sequence in zip(sizes, sequences, strict=True) if sequence.advantage != 0.0]
     return sum(live) / sum(sizes) if sizes else 1.0
 
@@ -207,7 +207,7 @@ def _metrics(
         dropped_zero_advantage=dropped["zero_advantage"],
         dropped_untrained=dropped["no_tokens"],
         dropped_zero_weight=dropped["zero_weight"],
-        trained_tokens=epochs * sum(len(sequence.trained_offsets) for sequence in kept),
+        trained_tokens=epochs * sum(sequence.trained_tokens for sequence in kept),
         sequence_tokens=sequence_tokens,
         input_tokens=steps.passes.input_tokens,
         shares_prompts=int(shares_prompts),

@@ -34,7 +34,7 @@ def fine_tune_supervised(
     """
     started = time.perf_counter()
     settings = work.settings
-    trainable = [sequence for sequence in work.sequences if sequence.trained_offsets]
+    trainable = [sequence for sequence in work.sequences if sequence.trained_tokens]
     log = SequenceLog(trainable)
     trained_tokens = sequence_tokens = 0
     learner.optimizer.turn_to("supervised", settings.learning_rate)
@@ -77,7 +77,7 @@ def _records(sequences: Sequence[TrainingSequence], log: SequenceLog) -> list[Se
     numbers = count()
     return [
         log.record(next(numbers), sequence.weight)
-        if sequence.trained_offsets
+        if sequence.trained_tokens
         else SequenceRecord(sequence.weight, "no_tokens")
         for sequence in sequences
     ]

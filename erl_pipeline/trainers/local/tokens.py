@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from erl_pipeline.config.objective import ObjectiveConfig
@@ -152,7 +153,7 @@ def token_columns(
         policy_share: multiplies `policy_weights`; the share of all rows that have an advantage, where the
             policy loss is normalised over all rows.
     """
-    counts = [len(sequence.trained_offsets) for sequence in sequences]
+    counts = [sequence.trained_tokens for sequence in sequences]
     with_advantage = [i for i, sequence in enumerate(sequences) if sequence.advantage != 0.0]
     policy_weights = [0.0] * len(sequences)
     if with_advantage:
@@ -168,14 +169,12 @@ def token_columns(
     def column(values: Sequence[float]) -> torch.Tensor:
         return _by_token(values, repeats)
 
-    behaviour = [
-        sequence.behaviour_logprobs[offset] if sequence.behaviour_logprobs else 0.0
-        for sequence in sequences
-        for offset in sequence.trained_offsets
-    ]
+    behaviour = [sequence.trained_behaviour_logprobs for sequence in sequences]
     return TokenColumns(
         sequence=torch.arange(len(sequences), device=device).repeat_interleave(repeats),
-        behaviour_logprobs=torch.tensor(behaviour, dtype=torch.float32, device=device),
+        behaviour_logprobs=torch.tensor(
+            np.concatenate(behaviour or [np.zeros(0)]), dtype=torch.float32, device=device
+        ),
         advantages=column([sequence.advantage for sequence in sequences]),
         temperatures=column([sequence.temperature for sequence in sequences]),
         policy_weights=column(policy_weights),
@@ -213,7 +212,7 @@ def role_columns(
     numbers = {role: number for number, role in enumerate(roles)}
     known = {role: objective.terms(role) for role in roles}
     terms = [known[sequence.role] for sequence in sequences]
-    repeats = torch.tensor([len(sequence.trained_offsets) for sequence in sequences], device=device)
+    repeats = torch.tensor([sequence.trained_tokens for sequence in sequences], device=device)
 
     def column(values: Sequence[float]) -> torch.Tensor:
         return _by_token(values, repeats)

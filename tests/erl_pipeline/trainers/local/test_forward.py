@@ -54,9 +54,10 @@ def test_packed_passes_equal_passes_one_by_one(
         assert forward.shares_prompts
         if not shares_prompts:
             model.set_attn_implementation(attention)
-            forward = PolicyForward(model, shares_prompts=False)
+            forward = PolicyForward(model, "rows")
         logprobs = forward.logprobs(sequences, temperatures, microbatch_tokens)
-        for microbatch in forward.pack(sequences, microbatch_tokens):
+        for planned in forward.plan(sequences, microbatch_tokens):
+            microbatch = planned.build()
             forward.backward(
                 microbatch,
                 temperatures[microbatch.tokens],
@@ -82,8 +83,8 @@ def test_gradient_checkpointing_runs_each_block_twice_and_is_switched_off_again(
     for gradient_checkpointing in (True, False):
         with ready_for_training(model, gradient_checkpointing) as forward:
             calls.clear()
-            (microbatch,) = forward.pack(sequences, 1000)
-            forward.hidden(microbatch).sum().backward()
+            (planned,) = forward.plan(sequences, 1000)
+            forward.hidden(planned.build()).sum().backward()
             counts.append(len(calls))
     assert counts == [2 * len(blocks), len(blocks)]
 
