@@ -25,7 +25,13 @@ from erl_pipeline.trainers.fsdp2.work import (
     read_lists,
     read_metrics,
 )
-from erl_pipeline.trainers.interface import OnStep, Reinforcement, SupervisedTraining, TrainingStart
+from erl_pipeline.trainers.interface import (
+    AttentionSetting,
+    OnStep,
+    Reinforcement,
+    SupervisedTraining,
+    TrainingStart,
+)
 from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
 from erl_pipeline.trainers.sequences import TrainingSequence
 
@@ -47,6 +53,7 @@ class Fsdp2Trainer:
         start: TrainingStart,
         group: RankGroup | None = None,
         nodes: NodesConfig | None = None,
+        attention: AttentionSetting = "auto",
     ) -> None:
         if start.context is None:
             raise ValueError("trainer fsdp2 needs the context that stages give it")
@@ -55,6 +62,7 @@ class Fsdp2Trainer:
         self._context = start.context
         self._processes = processes
         self._nodes = nodes
+        self._attention = attention
         self._group = group
         self._owns_group = group is None
         self._begun = False
@@ -110,7 +118,12 @@ class Fsdp2Trainer:
         if not self._begun:
             self._begun = True
             self._group.do(
-                Begin(context.stored.absolute(), self._start.checkpoint.absolute(), self._start.optimizer)
+                Begin(
+                    context.stored.absolute(),
+                    self._start.checkpoint.absolute(),
+                    self._start.optimizer,
+                    self._attention,
+                )
             )
         return self._group.do(work, sequences, on_step)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -28,6 +29,7 @@ from erl_pipeline.trainers.local.tokens import (
     HEAD_CHUNK_TOKENS,
     TokenLoss,
     backward_through_head,
+    by_token,
     token_logprobs,
 )
 from erl_pipeline.trainers.sequences import TrainingSequence
@@ -188,10 +190,11 @@ class PolicyForward:
         self, sequences: Sequence[TrainingSequence], microbatch_tokens: int
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         counts = [sequence.trained_tokens for sequence in sequences]
-        temperatures = torch.tensor([sequence.temperature for sequence in sequences], device=self.device)
-        by_token = temperatures.repeat_interleave(torch.tensor(counts, dtype=torch.long, device=self.device))
+        temperatures = by_token(
+            np.array([sequence.temperature for sequence in sequences], dtype=np.float32), counts, self.device
+        )
         trained = [sequence for sequence in sequences if sequence.trained_tokens]
-        logprobs, entropies = self.scores(trained, by_token, microbatch_tokens)
+        logprobs, entropies = self.scores(trained, temperatures, microbatch_tokens)
         return list(logprobs.split(counts)), list(entropies.split(counts))
 
 

@@ -200,7 +200,7 @@ def test_what_ranks_observe_is_added_up() -> None:
         values = torch.tensor([1.0, 2.0] if ranks.rank == 0 else [6.0])
         statistics.observe("ratio", values)
         statistics.observe_groups("ratio", values, torch.tensor([0, 1] if ranks.rank == 0 else [1]), 2)
-        statistics.keep("weight", values)
+        statistics.keep("weight", values, torch.ones(len(values), dtype=torch.bool))
         if ranks.rank == 1:
             statistics.observe("seen by one", torch.tensor([0.5]))
         whole = statistics.over(ranks)

@@ -33,7 +33,7 @@ def update(
 ) -> UpdateMetrics:
     optimizer = PolicyOptimizer(model, OptimizerConfig(learning_rate=learning_rate))
     work = Reinforcement(sequences, objective or ObjectiveConfig(), config or UpdateConfig(), seed=0)
-    return reinforce(Learner(model, optimizer), work, reference)
+    return reinforce(Learner(model, optimizer), work, None if reference is None else lambda: reference)
 
 
 def sampled_by(model: PreTrainedModel, sequences: Sequence[TrainingSequence]) -> list[TrainingSequence]:
