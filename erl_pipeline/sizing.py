@@ -122,7 +122,10 @@ def training_memory(
     parts.append(spread("trainer", "gradients of a pass", trained, width))
     if copies:
         parts.append(spread(state, "fp32 weights", trained, 4))
-        parts.append(spread(state, "summed gradients", trained, 4))
+        if dtype != "float32":  # gradients of fp32 weights are summed where they arise
+            parts.append(spread("trainer", "summed gradients", trained, 4))
+    if on_host:
+        parts.append(spread(state, "gradients of a step", trained, 4))
     sets = uses if optimizer.moments == "by_use" else 1
     parts.append(spread(state, "moments of AdamW", trained, 8, sets))
     if processes is not None:
