@@ -3,8 +3,9 @@
     python benchmarks/packing_speed.py
 
 Two batches: 1,024 responses of 2,000 tokens to 128 prompts of 200, and 4,096 responses of 64 tokens to 512
-prompts of 100. `first` is the first packing of a batch, which also reads its numbers; an update packs the same
-sequences several times. `one of 8` is the first packing by one of eight ranks, which builds its own microbatches.
+prompts of 100. `first` is the first packing of a batch, which also reads its numbers; an update packs the
+same sequences several times. `one of 8` is the first packing by one of eight ranks, which builds only its
+own microbatches.
 """
 
 from __future__ import annotations
@@ -16,19 +17,12 @@ from collections.abc import Sequence
 
 import torch
 
-from erl_pipeline.trainers.local.packing import deal, plan_segments
+from erl_pipeline.trainers.local.packing import plan_segments
 from erl_pipeline.trainers.sequences import TrainingSequence
 
 RUNS = 5
 MICROBATCH_TOKENS = 16_384
 BATCHES = {"long": (128, 8, 200, 2000), "short": (512, 8, 100, 64)}
-
-
-class _Rank:
-    """The number of a rank, which is all that dealing out microbatches needs."""
-
-    def __init__(self, rank: int, count: int) -> None:
-        self.rank, self.count = rank, count
 
 
 def batch(prompts: int, group: int, prompt_tokens: int, response_tokens: int) -> list[TrainingSequence]:
@@ -56,11 +50,7 @@ def batch(prompts: int, group: int, prompt_tokens: int, response_tokens: int) ->
 def seconds(sequences: Sequence[TrainingSequence], ranks: int) -> float:
     """Time to plan a batch and to build what the first of the ranks computes."""
     started = time.process_time()
-
-    def plan(tokens: int) -> list:
-        return plan_segments(sequences, tokens, torch.device("cpu"), "flash")
-
-    for planned in deal(plan, MICROBATCH_TOKENS, _Rank(0, ranks)).own:
+    for planned in plan_segments(sequences, MICROBATCH_TOKENS, torch.device("cpu"), "flash")[::ranks]:
         planned.build()
     return time.process_time() - started
 

@@ -177,8 +177,8 @@ def importance_weights(
 
     Args:
         old_logprobs, behaviour_logprobs: `[tokens]`, nats.
-        sequence: `[tokens]`, the number of the sequence that a token belongs to, from 0; every number up to the
-            largest occurs.
+        sequence: `[tokens]`, the number of the sequence that a token belongs to, from 0; each number up
+            to the largest occurs.
     """
     log_ratio = old_logprobs - behaviour_logprobs
     if level == "sequence":

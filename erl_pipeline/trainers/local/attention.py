@@ -81,20 +81,22 @@ PreparedSegments = BlockSegments | FlashSegments | FlexSegments
 
 def choose_attention(setting: AttentionSetting, model: PreTrainedModel) -> SegmentAttention:
     """How attention of this model is computed. `auto` takes, on a GPU, the first that can be had of flash,
-    flex and blocks; on a CPU always blocks.
+    flex and blocks; on a CPU always blocks. A device that only stands for a GPU is taken to have flash
+    attention.
 
     Raises ConfigError where `flash` or `flex` is asked for and cannot be had.
     """
+    device = model.device.type
     if setting == "blocks":
         return "blocks"
-    on_gpu = model.device.type == "cuda"
     if setting == "auto":
-        if not on_gpu:
+        if device == "cpu":
             return "blocks"
-        if not _lacks_for_flash() and not _unfit_for_flash(model):
+        if not (device == "cuda" and _lacks_for_flash()) and not _unfit_for_flash(model):
             return "flash"
         return "blocks" if _lacks_for_flex() else "flex"
-    require_attention(setting)
+    if device in ("cpu", "cuda"):
+        require_attention(setting)
     if setting == "flash" and (unfit := _unfit_for_flash(model)):
         raise ConfigError(f"trainer.attention: flash, but {unfit}; choose trainer.attention: auto")
     return setting
@@ -188,7 +190,8 @@ AttentionInterface.register(SEGMENTS, segment_attention)
 @cache
 def _flex_function(compiled: bool) -> Callable[..., Any]:
     """FlexAttention, compiled for a GPU; without that it would compute every pair of tokens."""
-    return torch.compile(flex.flex_attention, dynamic=True) if compiled else flex.flex_attention
+    function: Callable[..., Any] = flex.flex_attention
+    return torch.compile(function, dynamic=True) if compiled else function
 
 
 def _flash_segments(segments: Segments, device: torch.device) -> FlashSegments:
@@ -217,7 +220,8 @@ def _flash_segments(segments: Segments, device: torch.device) -> FlashSegments:
 def _places(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """The places of all tokens of runs, one run after the other."""
     before = np.cumsum(lengths) - lengths
-    return np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
+    places: npt.NDArray[np.int64] = np.arange(lengths.sum()) + np.repeat(starts - before, lengths)
+    return places
 
 
 class _MergedAttention(torch.autograd.Function):
@@ -239,10 +243,11 @@ class _MergedAttention(torch.autograd.Function):
     ) -> torch.Tensor:
         """`query`: `[tokens, heads, dim]`; `key`, `value`: `[tokens, kv_heads, dim]`."""
         # Registers the operators. It takes a tenth of a second, which only a GPU needs.
-        import torch.nn.attention.varlen  # noqa: F401
+        import torch.nn.attention.varlen
 
         bounds, longest = segments.bounds, segments.longest
         attend = torch.ops.torch_attn._varlen_attn
+        output: torch.Tensor
         output, sums, state = attend(
             query, key, value, bounds, bounds, longest, longest, True, scale, [-1, 0], True
         )
@@ -317,7 +322,8 @@ class _MergedAttention(torch.autograd.Function):
 
 def _with_more(whole: torch.Tensor, places: torch.Tensor, more: torch.Tensor) -> torch.Tensor:
     """Rows of a tensor plus others. No place comes twice, so the order of additions changes no bit."""
-    return whole.index_copy(0, places, whole.index_select(0, places) + more)
+    summed: torch.Tensor = whole.index_copy(0, places, whole.index_select(0, places) + more)
+    return summed
 
 
 def _flex_segments(segments: Segments, device: torch.device) -> FlexSegments:
@@ -369,7 +375,7 @@ def _tiles(segments: Segments) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bo
 
 
 def _listed(tiles: npt.NDArray[np.bool_], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """The number of chosen key tiles of each query tile, `[1, 1, query tiles]`, and their numbers before those
+    """How many key tiles of each query tile are chosen, `[1, 1, query tiles]`, and their numbers before those
     of the others, `[1, 1, query tiles, key tiles]`; int32."""
     order = np.argsort(~tiles, axis=1, kind="stable")
     return (

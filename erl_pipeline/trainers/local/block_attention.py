@@ -142,7 +142,7 @@ def attend_blocks(
     Returns `[tokens, heads, dim]`.
     """
     longest = max(block.queries.shape[1] * block.keys.shape[1] for block in segments.blocks)
-    if query.is_cuda or longest > _LARGEST_DENSE_SEGMENT:
+    if query.device.type != "cpu" or longest > _LARGEST_DENSE_SEGMENT:
         return fused_attention(query, key, value, segments, scale)
     dense_attention: Callable[..., torch.Tensor] = _DenseAttention.apply
     return dense_attention(query, key, value, segments.blocks, scale)
@@ -219,7 +219,13 @@ class _DenseAttention(torch.autograd.Function):
             grad_key.view(-1, dim).index_add_(0, key_rows, (grad_scores.mT @ q).float().reshape(-1, dim))
             places = _query_rows(block, heads, key.shape[0], tokens, padding=heads * tokens)
             grad_query.index_copy_(0, places, (grad_scores @ k).reshape(-1, dim))
-        return grad_query[:-1].view(query.shape), grad_key.to(key.dtype), grad_value.to(value.dtype), None, None
+        return (
+            grad_query[:-1].view(query.shape),
+            grad_key.to(key.dtype),
+            grad_value.to(value.dtype),
+            None,
+            None,
+        )
 
 
 def _gather(

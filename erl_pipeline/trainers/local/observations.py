@@ -30,8 +30,8 @@ class Statistics:
     _group_counts: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def observe(self, name: str, values: torch.Tensor, chosen: torch.Tensor | None = None) -> None:
-        """Add the values of a tensor of any shape with at least one element; only those for which `chosen`, of
-        its shape, is true."""
+        """Add the values of a tensor of any shape with at least one element; only those for which `chosen`,
+        of its shape, is true."""
         values = values.detach().double()
         count: int | torch.Tensor = values.numel()
         total, largest = values.sum(), values.max()

@@ -172,7 +172,9 @@ class PolicyOptimizer:
             else:
                 # Rounded first, which is half the bytes.
                 rounded = master.to(weight.dtype)
-                weight.copy_(rounded.pin_memory() if torch.cuda.is_available() else rounded, non_blocking=True)
+                weight.copy_(
+                    rounded.pin_memory() if torch.cuda.is_available() else rounded, non_blocking=True
+                )
 
 
 def save_optimizer(optimizer: PolicyOptimizer, folder: Path) -> None:

@@ -45,8 +45,8 @@ class Microbatch:
 
 @dataclass(frozen=True)
 class PlannedMicrobatch:
-    """A microbatch whose place and size are known. `input_tokens` has padding in it; `build` puts it, and what
-    its attention needs, on the device."""
+    """A microbatch whose place and size are known. `input_tokens` has padding in it; `build` puts the
+    microbatch, and what its attention needs, on the device."""
 
     input_tokens: int
     build: Callable[[], Microbatch]

@@ -121,7 +121,7 @@ class _SoftmaxStatistics(torch.autograd.Function):
 
 def _blocks(logits: torch.Tensor) -> Iterator[slice]:
     """Rows that are processed together: few on a CPU, all on a GPU."""
-    rows = len(logits) if logits.is_cuda else max(1, _BLOCK_ELEMENTS // logits.shape[1])
+    rows = max(1, _BLOCK_ELEMENTS // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
     for start in range(0, len(logits), rows):
         yield slice(start, start + rows)
 
@@ -230,6 +230,6 @@ def role_columns(
 
 
 def by_token(values: npt.NDArray[Any], counts: Sequence[int], device: torch.device) -> torch.Tensor:
-    """The value of each sequence once for each of its tokens. Repeating it on the device would make the program
-    wait for it, to know how many tokens there are."""
+    """The value of each sequence once for each of its tokens. Repeating it on the device would make the
+    program wait for the device, to know how many tokens there are."""
     return moved(np.repeat(values, counts), device)

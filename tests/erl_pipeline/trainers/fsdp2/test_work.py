@@ -61,6 +61,8 @@ def test_orders_come_back_as_they_were() -> None:
 def test_metrics_come_back_with_numbers_that_are_not_finite(tmp_path: Path) -> None:
     record = SequenceRecord(weight=1.0, loss=1 / 3, token_logprobs=(-0.1, 0.0))
     numbers: dict[str, Any] = dict.fromkeys(FineTuneMetrics.__dataclass_fields__, 1)
-    metrics = FineTuneMetrics(**{**numbers, "loss": math.inf, "grad_norm": 0.1, "attention": "rows", "records": [record]})
+    metrics = FineTuneMetrics(
+        **{**numbers, "loss": math.inf, "grad_norm": 0.1, "attention": "rows", "records": [record]}
+    )
     write_metrics(tmp_path / "metrics", metrics)
     assert read_metrics(FineTuneMetrics, tmp_path / "metrics") == metrics

@@ -160,6 +160,6 @@ def _varlen_backward_reference(
         grad_key[keys] += torch.einsum("hqk,qhd->khd", grad_scores, query[queries])
 
     def by_key_head(grad: torch.Tensor) -> torch.Tensor:
-        return grad.unflatten(1, (heads, group)).sum(2)
+        return grad.view(len(grad), heads, group, -1).sum(2)
 
     return grad_query, by_key_head(grad_key), by_key_head(grad_value)

@@ -144,7 +144,8 @@ def test_tiles_of_the_mask_are_those_in_which_a_pair_is_seen() -> None:
 
     def tiles(numbers: torch.Tensor, places: torch.Tensor) -> list[list[int]]:
         return [
-            sorted(row[:count].tolist()) for row, count in zip(places[0, 0], numbers[0, 0].tolist(), strict=True)
+            sorted(row[:count].tolist())
+            for row, count in zip(places[0, 0], numbers[0, 0].tolist(), strict=True)
         ]
 
     assert mask.full_kv_num_blocks is not None

@@ -1,5 +1,5 @@
-"""The passes of an update on torch's fake tensors, which have shapes and no content: an operation whose result
-would decide a shape or a branch raises. On a GPU it would wait for all that the GPU has been given."""
+"""The passes of an update on torch's fake tensors, which have shapes and no content: an operation whose
+result would decide a shape or a branch raises. On a GPU it would wait for all that the GPU has been given."""
 
 from __future__ import annotations
 

@@ -300,7 +300,7 @@ class _Moves(TorchDispatchMode):
     """Counts copies between devices."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.found: list[tuple[str, str, torch.dtype]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -313,7 +313,9 @@ class _Moves(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_gradients_move_to_host_memory_once_a_step(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_move_to_host_memory_once_a_step(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of two weights, over three passes; the sums move in fp32."""
     monkeypatch.setattr(PolicyOptimizer, "_round_to_model", lambda self: None)  # see above
     with FakeTensorMode():
