@@ -269,9 +269,7 @@ def estimate_memory(
     warm_start = traits.warm_start
     if warm_start is not None:  # it trains all weights, also where an adapter is trained afterwards
         whole = replace(size, adapter_parameters=0)
-        estimates.append(
-            training_memory(whole, dtype, config.optimizer, warm_start, processes=processes)
-        )
+        estimates.append(training_memory(whole, dtype, config.optimizer, warm_start, processes=processes))
     training = max(estimates, key=lambda parts: sum(part.bytes for part in parts))
     rollouts = config.rollouts
     capacity = plugins("engines")[config.engine.type].value.capacity(

@@ -32,6 +32,17 @@ AttentionSetting = Literal["auto", "flash", "flex", "blocks"]
 """How a trainer computes attention of packed sequences; see `erl_pipeline.trainers.local.attention`."""
 
 
+@dataclass(frozen=True)
+class Passes:
+    """How forward and backward passes are computed; the fields are those of `PassSettings`."""
+
+    attention: AttentionSetting = "auto"
+    compile_blocks: bool = False
+
+
+DEFAULT_PASSES = Passes()
+
+
 class PassSettings(PluginSettings):
     """How a trainer computes forward and backward passes. Checkpoints depend on it, by rounding."""
 
@@ -41,6 +52,14 @@ class PassSettings(PluginSettings):
     `blocks`: batched matrix products, made for CPUs. `auto`: on a GPU the first of these that can be had, on
     a CPU `blocks`. Artifacts name the one that was taken, as `attention` in the manifest's `environment`.
     `flash` and `flex` have not been run on a GPU yet."""
+    compile_blocks: bool = False
+    """Compile the model's blocks with `torch.compile` (TorchInductor), once for each process that trains. It
+    is meant for GPUs, and has not been run on one yet. On a CPU it takes minutes, and a C++ compiler."""
+
+    @property
+    def passes(self) -> Passes:
+        """These settings alone."""
+        return Passes(self.attention, self.compile_blocks)
 
 
 LoadPolicy = Callable[[], "LoadedPolicy"]

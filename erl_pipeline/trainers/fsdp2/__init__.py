@@ -63,9 +63,7 @@ def _open(settings: Fsdp2TrainerConfig, start: TrainingStart) -> Trainer:
     from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
 
     others = None if start.context is None else start.context.other_nodes
-    return Fsdp2Trainer(
-        settings.processes, start, nodes=_nodes(settings, others), attention=settings.attention
-    )
+    return Fsdp2Trainer(settings.processes, start, nodes=_nodes(settings, others), passes=settings.passes)
 
 
 def _nodes_to_find(settings: Fsdp2TrainerConfig) -> NodesToFind | None:

@@ -102,7 +102,7 @@ class RankLearner:
         self._policy = begin.stored.load(torch.device("cpu"))
         shard(self._policy.model, ranks)
         self._optimizer = load_sharded_optimizer(self._policy.model, begin.optimizer, begin.checkpoint, ranks)
-        self._learner = Learner(self._policy.model, self._optimizer, ranks, begin.attention)
+        self._learner = Learner(self._policy.model, self._optimizer, ranks, begin.passes)
 
     def reinforce(
         self, work: Reinforce, sequences: Sequence[TrainingSequence], on_step: OnStep

@@ -26,8 +26,9 @@ from erl_pipeline.trainers.fsdp2.work import (
     read_metrics,
 )
 from erl_pipeline.trainers.interface import (
-    AttentionSetting,
+    DEFAULT_PASSES,
     OnStep,
+    Passes,
     Reinforcement,
     SupervisedTraining,
     TrainingStart,
@@ -53,7 +54,7 @@ class Fsdp2Trainer:
         start: TrainingStart,
         group: RankGroup | None = None,
         nodes: NodesConfig | None = None,
-        attention: AttentionSetting = "auto",
+        passes: Passes = DEFAULT_PASSES,
     ) -> None:
         if start.context is None:
             raise ValueError("trainer fsdp2 needs the context that stages give it")
@@ -62,7 +63,7 @@ class Fsdp2Trainer:
         self._context = start.context
         self._processes = processes
         self._nodes = nodes
-        self._attention = attention
+        self._passes = passes
         self._group = group
         self._owns_group = group is None
         self._begun = False
@@ -122,7 +123,7 @@ class Fsdp2Trainer:
                     context.stored.absolute(),
                     self._start.checkpoint.absolute(),
                     self._start.optimizer,
-                    self._attention,
+                    self._passes,
                 )
             )
         return self._group.do(work, sequences, on_step)

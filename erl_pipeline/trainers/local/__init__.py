@@ -17,7 +17,7 @@ def _open(settings: LocalTrainerConfig, start: TrainingStart) -> Trainer:
     # torch takes seconds to import, which a process that only plans should not pay.
     from erl_pipeline.trainers.local.trainer import LocalTrainer
 
-    return LocalTrainer(start, settings.attention)
+    return LocalTrainer(start, settings.passes)
 
 
 def _require_here(settings: LocalTrainerConfig) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import cache
+from types import MethodType
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -13,7 +15,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from erl_pipeline.trainers.interface import AttentionSetting
+from erl_pipeline.trainers.interface import DEFAULT_PASSES, Passes
 from erl_pipeline.trainers.local.attention import SEGMENTS, SegmentAttention, choose_attention
 from erl_pipeline.trainers.local.packing import (
     ALONE,
@@ -203,7 +205,7 @@ def ready_for_training(
     model: PreTrainedModel,
     gradient_checkpointing: bool,
     ranks: Ranks = ALONE,
-    attention: AttentionSetting = "auto",
+    passes: Passes = DEFAULT_PASSES,
 ) -> Iterator[PolicyForward]:
     """Set a model up for training passes and leave it as it was, in evaluation mode.
 
@@ -215,7 +217,7 @@ def ready_for_training(
         ConfigError: the attention that is asked for cannot be had.
     """
     before = model.config._attn_implementation
-    chosen = choose_attention(attention, model)
+    chosen = choose_attention(passes.attention, model)
     tried = _TRIED.setdefault(model, {})
     model.eval()
     try:
@@ -224,16 +226,39 @@ def ready_for_training(
         model.set_attn_implementation(SEGMENTS if tried[chosen] else before)
         if gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
-            for block in model.modules():
-                if isinstance(block, GradientCheckpointingLayer):
-                    block.training = True  # only the block itself: its dropout layers stay off
-        yield PolicyForward(model, chosen if tried[chosen] else "rows", ranks)
+            for block in _blocks_of(model):
+                block.training = True  # only the block itself: its dropout layers stay off
+        with compiled_blocks(model) if passes.compile_blocks else nullcontext():
+            yield PolicyForward(model, chosen if tried[chosen] else "rows", ranks)
     finally:
         ranks.let_go_of_weights(model)
         if gradient_checkpointing:
             model.gradient_checkpointing_disable()
         model.set_attn_implementation(before)
         model.eval()
+
+
+@contextmanager
+def compiled_blocks(model: PreTrainedModel, backend: str = "inductor") -> Iterator[None]:
+    """Within the context the model's blocks are compiled by a backend of `torch.compile`: each class of
+    blocks once, for any number of tokens."""
+    blocks = _blocks_of(model)
+    for block in blocks:
+        block.forward = MethodType(_compiled(type(block).forward, backend), block)
+    try:
+        yield
+    finally:
+        for block in blocks:
+            del block.forward
+
+
+@cache
+def _compiled(forward: Callable[..., Any], backend: str) -> Callable[..., Any]:
+    return torch.compile(forward, dynamic=True, backend=backend)
+
+
+def _blocks_of(model: PreTrainedModel) -> list[torch.nn.Module]:
+    return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
 @torch.no_grad()

@@ -16,8 +16,9 @@ from erl_pipeline.policies.checkpoints import MODEL
 from erl_pipeline.policies.hardware import adds_in_fixed_order
 from erl_pipeline.policies.pretrained import LoadedPolicy, save_policy
 from erl_pipeline.trainers.interface import (
-    AttentionSetting,
+    DEFAULT_PASSES,
     OnStep,
+    Passes,
     Reinforcement,
     SupervisedTraining,
     TrainingStart,
@@ -33,9 +34,9 @@ from erl_pipeline.trainers.sequences import TrainingSequence
 class LocalTrainer:
     """Trains the policy that `start.load` gives; see `erl_pipeline.trainers.interface.Trainer`."""
 
-    def __init__(self, start: TrainingStart, attention: AttentionSetting = "auto") -> None:
+    def __init__(self, start: TrainingStart, passes: Passes = DEFAULT_PASSES) -> None:
         self._start = start
-        self._attention = attention
+        self._passes = passes
 
     @cached_property
     def _policy(self) -> LoadedPolicy:
@@ -47,7 +48,7 @@ class LocalTrainer:
 
     @property
     def _learner(self) -> Learner:
-        return Learner(self._policy.model, self._optimizer, attention=self._attention)
+        return Learner(self._policy.model, self._optimizer, passes=self._passes)
 
     @property
     def determinism(self) -> Literal["bytes", "approximate"]:

@@ -101,6 +101,7 @@ def test_where_ranks_run_is_not_in_recipes() -> None:
             "type": "fsdp2",
             "processes": 4,
             "attention": "auto",
+            "compile_blocks": False,
         }
         assert (
             with_operational("trainers", settings.trainer, operational_part("trainers", trainer)) == trainer

@@ -24,6 +24,7 @@ from erl_pipeline.trainers.fsdp2.work import (
     write_metrics,
     write_sequences,
 )
+from erl_pipeline.trainers.interface import Passes
 from erl_pipeline.trainers.metrics import FineTuneMetrics, SequenceRecord
 from tests.erl_pipeline.trainers.fsdp2.rows import ROWS
 
@@ -48,7 +49,7 @@ def test_sequences_come_back_as_they_were(tmp_path: Path) -> None:
 
 def test_orders_come_back_as_they_were() -> None:
     for work in (
-        Begin(STORED, Path("/b"), OptimizerConfig(learning_rate=0.1)),
+        Begin(STORED, Path("/b"), OptimizerConfig(learning_rate=0.1), Passes("blocks", True)),
         Reinforce(OBJECTIVE, UpdateConfig(epochs=2), 3, STORED, REPLAY),
         Reinforce(OBJECTIVE, UpdateConfig(), 3, "own_base", None),
         FineTune(FineTuneConfig(steps=2), 5, (0.1, 1 / 3)),
