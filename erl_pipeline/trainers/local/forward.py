@@ -125,8 +125,8 @@ class PolicyForward:
 
         Gradients and counts are those of all ranks together.
         """
-        dealt = self._deal(sequences, microbatch_tokens)
-        for planned in dealt.own:
+
+        def backward(planned: PlannedMicrobatch | None) -> None:
             if planned is None:
                 self.backward(self._empty(), temperatures[:0], _no_loss, after_backward)
             else:
@@ -134,6 +134,10 @@ class PolicyForward:
                 self.backward(
                     microbatch, temperatures[microbatch.tokens], loss_of(microbatch), after_backward
                 )
+
+        dealt = self._deal(sequences, microbatch_tokens)
+        for planned in dealt.own:
+            backward(planned)  # a function, so that nothing of a microbatch is left when the next is built
         return PassCounts(dealt.microbatches, dealt.input_tokens)
 
     @torch.no_grad()
@@ -143,8 +147,8 @@ class PolicyForward:
         """Log-probabilities and entropies (nats) of all trained tokens, sequence by sequence. All tensors are
         `[trained]`."""
         logprobs, entropies = torch.zeros_like(temperatures), torch.zeros_like(temperatures)
-        for planned in self._deal(sequences, microbatch_tokens).own:
-            microbatch = self._empty() if planned is None else planned.build()
+
+        def score(microbatch: Microbatch) -> None:
             hidden = self.hidden(microbatch)
             for states, targets, tokens in zip(
                 hidden.split(HEAD_CHUNK_TOKENS),
@@ -155,6 +159,9 @@ class PolicyForward:
                 logprobs[tokens], entropies[tokens] = token_logprobs(
                     self.head, states, targets, temperatures[tokens]
                 )
+
+        for planned in self._deal(sequences, microbatch_tokens).own:
+            score(self._empty() if planned is None else planned.build())
         self.ranks.add_up(logprobs)
         self.ranks.add_up(entropies)
         return logprobs, entropies
