@@ -10,10 +10,15 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from erl_pipeline.trainers.local import attention
 from erl_pipeline.trainers.local.block_attention import BlockSegments, Segments, block_segments
-from erl_pipeline.trainers.local.forward import PolicyForward, compiled_blocks, ready_for_training
+from erl_pipeline.trainers.local.forward import (
+    PolicyForward,
+    compiled_blocks,
+    packed_attention,
+    ready_for_training,
+)
 from erl_pipeline.trainers.local.tokens import TokenLoss
 from erl_pipeline.trainers.sequences import TrainingSequence
-from storage.errors import InputError
+from storage.errors import ConfigError, InputError
 
 TEMPERATURE = 1.3
 
@@ -177,6 +182,14 @@ def test_windowed_attention_gets_padded_rows(sequences: list[TrainingSequence]) 
         assert not forward.shares_prompts
         logprobs = forward.logprobs(sequences, torch.full_like(expected, TEMPERATURE), 1000)
     torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=0)
+
+
+def test_rows_are_taken_in_silence_only_where_nothing_else_was_asked_for() -> None:
+    assert packed_attention("auto", "flash", takes_segments=True) == "flash"
+    assert packed_attention("auto", "flash", takes_segments=False) == "rows"
+    assert packed_attention("blocks", "blocks", takes_segments=False) == "rows"
+    with pytest.raises(ConfigError, match=r"trainer\.attention: flash does not fit this model"):
+        packed_attention("flash", "flash", takes_segments=False)
 
 
 def test_a_model_that_scales_its_logits_is_refused() -> None:
