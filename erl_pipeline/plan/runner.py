@@ -77,6 +77,7 @@ def compute(job: StageJob, resources: Resources, progress: StageProgress) -> Man
             policy_version=result.policy_version,
             memory_version=result.memory_version,
             determinism=result.determinism,
+            environment=dict(result.environment),
             unchanged_from=recipe.inputs[result.unchanged] if result.unchanged else "",
         ).manifest
 

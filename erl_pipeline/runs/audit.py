@@ -17,7 +17,7 @@ from erl_pipeline.plan.runner import StageJob, compute, outcome_of
 from erl_pipeline.plan.stage import Listener, Resources, StageProgress, WorkerSettings
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.planning import plan_as_made
-from erl_pipeline.trainers.operational import operational_part_here
+from erl_pipeline.trainers.interface import operational_part_here
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.layout import StagingFolder, remove_abandoned
 from storage.artifacts.manifest import Manifest, package_versions
