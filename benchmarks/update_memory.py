@@ -20,7 +20,7 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.policies.adapters import add_fresh_adapter
 from erl_pipeline.policies.kind import policy_traits
 from erl_pipeline.policies.pretrained import load_policy
-from erl_pipeline.sizing import estimate_memory, model_size
+from erl_pipeline.sizing.formulas import estimate_memory, model_size
 from erl_pipeline.trainers.interface import Reinforcement
 from erl_pipeline.trainers.local.optimizer import PolicyOptimizer
 from erl_pipeline.trainers.local.optimizer_steps import Learner

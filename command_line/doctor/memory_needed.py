@@ -10,7 +10,7 @@ from typing import Any
 from command_line.output import print_line, print_table
 from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.policies.model_size import ModelSize
-from erl_pipeline.sizing import MemoryPart, estimate_memory, model_size, training_processes
+from erl_pipeline.sizing.formulas import MemoryPart, estimate_memory, model_size, training_processes
 
 
 @dataclass(frozen=True)

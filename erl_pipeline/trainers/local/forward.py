@@ -176,7 +176,9 @@ class PolicyForward:
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         counts = [len(sequence.trained_offsets) for sequence in sequences]
         temperatures = torch.tensor([sequence.temperature for sequence in sequences], device=self.device)
-        by_token = temperatures.repeat_interleave(torch.tensor(counts, dtype=torch.long, device=self.device))
+        repeats = torch.tensor(counts, dtype=torch.long, device=self.device)
+        # A known size spares waiting for the device, which would have to add the counts up.
+        by_token = temperatures.repeat_interleave(repeats, output_size=sum(counts))
         trained = [sequence for sequence in sequences if sequence.trained_offsets]
         logprobs, entropies = self.scores(trained, by_token, microbatch_tokens)
         return list(logprobs.split(counts)), list(entropies.split(counts))

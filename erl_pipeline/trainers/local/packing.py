@@ -201,8 +201,9 @@ def _block(segments: Sequence[_Segment], device: torch.device) -> AttentionBlock
     lengths = torch.tensor([segment.length for segment in segments], device=device)[:, None]
     prompt_starts = torch.tensor([segment.ancestor[0] for segment in segments], device=device)[:, None]
     prompt_lengths = torch.tensor([segment.ancestor[1] for segment in segments], device=device)[:, None]
-    own = torch.arange(int(lengths.max()), device=device)
-    prompt = torch.arange(int(prompt_lengths.max()), device=device)
+    width = max(segment.length for segment in segments)
+    own = torch.arange(width, device=device)
+    prompt = torch.arange(max(segment.ancestor[1] for segment in segments), device=device)
     padding = own >= lengths
     queries = (starts + own).masked_fill(padding, 0)
     keys = torch.cat([(prompt_starts + prompt).masked_fill(prompt >= prompt_lengths, 0), queries], dim=1)
@@ -213,7 +214,10 @@ def _block(segments: Sequence[_Segment], device: torch.device) -> AttentionBlock
     if not len(prompt):
         visible = visible[:1]
     mask = torch.zeros(visible.shape, device=device).masked_fill(~visible, -torch.inf)
-    return AttentionBlock(queries=queries, keys=keys, padding=padding, mask=mask)
+    real = [row * width + place for row, segment in enumerate(segments) for place in range(segment.length)]
+    return AttentionBlock(
+        queries=queries, keys=keys, padding=padding, mask=mask, real=torch.tensor(real, device=device)
+    )
 
 
 def _rows(

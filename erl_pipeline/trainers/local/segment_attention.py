@@ -30,13 +30,15 @@ class AttentionBlock:
 
     `queries`: `[segments, query]` and `keys`: `[segments, key]` are indices of tokens in the stream.
     `padding`: `[segments, query]`, true where a query is padding. `mask`: `[segments or 1, query, key]` fp32,
-    0 where the query sees the key and -inf elsewhere.
+    0 where the query sees the key and -inf elsewhere. `real`: the places of queries in the flattened `queries`
+    that are no padding.
     """
 
     queries: torch.Tensor
     keys: torch.Tensor
     padding: torch.Tensor
     mask: torch.Tensor
+    real: torch.Tensor
 
 
 def segment_attention(
@@ -60,7 +62,7 @@ def segment_attention(
     """
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     longest = max(block.queries.shape[1] * block.keys.shape[1] for block in segments)
-    if query.is_cuda or longest > _LARGEST_DENSE_SEGMENT:
+    if query.device.type != "cpu" or longest > _LARGEST_DENSE_SEGMENT:
         return fused_attention(query[0], key[0], value[0], segments, scale)[None], None
     dense_attention: Callable[..., torch.Tensor] = _DenseAttention.apply
     return dense_attention(query[0], key[0], value[0], segments, scale)[None], None
@@ -93,8 +95,9 @@ def fused_attention(
             attn_mask=block.mask[:, None].to(query.dtype),
             scale=scale,
         )
-        attended.append(output.transpose(1, 2)[~block.padding])  # [tokens of the block, heads, dim]
-        places.append(block.queries[~block.padding])
+        # Chosen by places, not by a mask: that would wait for the device in every layer.
+        attended.append(output.transpose(1, 2).flatten(0, 1).index_select(0, block.real))
+        places.append(block.queries.flatten().index_select(0, block.real))
     return torch.cat(attended)[torch.cat(places).argsort()]
 
 

@@ -118,7 +118,7 @@ class _SoftmaxStatistics(torch.autograd.Function):
 
 def _blocks(logits: torch.Tensor) -> Iterator[slice]:
     """Rows that are processed together: few on a CPU, all on a GPU."""
-    rows = len(logits) if logits.is_cuda else max(1, _BLOCK_ELEMENTS // logits.shape[1])
+    rows = max(1, _BLOCK_ELEMENTS // logits.shape[1]) if logits.device.type == "cpu" else len(logits)
     for start in range(0, len(logits), rows):
         yield slice(start, start + rows)
 
@@ -163,10 +163,9 @@ def token_columns(
         weight * sequence.weight
         for weight, sequence in zip(token_weights(counts, normalization), sequences, strict=True)
     ]
-    repeats = torch.tensor(counts, device=device)
 
     def column(values: Sequence[float]) -> torch.Tensor:
-        return _by_token(values, repeats)
+        return _by_token(torch.tensor(values, dtype=torch.float32, device=device), counts)
 
     behaviour = [
         sequence.behaviour_logprobs[offset] if sequence.behaviour_logprobs else 0.0
@@ -174,7 +173,7 @@ def token_columns(
         for offset in sequence.trained_offsets
     ]
     return TokenColumns(
-        sequence=torch.arange(len(sequences), device=device).repeat_interleave(repeats),
+        sequence=_by_token(torch.arange(len(sequences), device=device), counts),
         behaviour_logprobs=torch.tensor(behaviour, dtype=torch.float32, device=device),
         advantages=column([sequence.advantage for sequence in sequences]),
         temperatures=column([sequence.temperature for sequence in sequences]),
@@ -213,15 +212,15 @@ def role_columns(
     numbers = {role: number for number, role in enumerate(roles)}
     known = {role: objective.terms(role) for role in roles}
     terms = [known[sequence.role] for sequence in sequences]
-    repeats = torch.tensor([len(sequence.trained_offsets) for sequence in sequences], device=device)
+    counts = [len(sequence.trained_offsets) for sequence in sequences]
 
     def column(values: Sequence[float]) -> torch.Tensor:
-        return _by_token(values, repeats)
+        return _by_token(torch.tensor(values, dtype=torch.float32, device=device), counts)
 
     dual_clips = [math.inf if each.dual_clip is None else each.dual_clip for each in terms]
     return RoleColumns(
         roles=tuple(roles),
-        role=torch.tensor([numbers[s.role] for s in sequences], device=device).repeat_interleave(repeats),
+        role=_by_token(torch.tensor([numbers[s.role] for s in sequences], device=device), counts),
         lowest_ratio=column([1 - each.clip_low for each in terms]),
         highest_ratio=column([1 + each.clip_high for each in terms]),
         dual_clip=None if all(map(math.isinf, dual_clips)) else column(dual_clips),
@@ -231,5 +230,8 @@ def role_columns(
     )
 
 
-def _by_token(values: Sequence[float], repeats: torch.Tensor) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float32, device=repeats.device).repeat_interleave(repeats)
+def _by_token(values: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
+    """Each value as often as its count says."""
+    repeats = torch.tensor(counts, device=values.device)
+    # A known size spares waiting for the device, which would have to add the counts up.
+    return values.repeat_interleave(repeats, output_size=sum(counts))

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.command_line.invoke import invoke
-from tests.erl_pipeline.test_sizing import SMOLLM2_135M, write
+from tests.erl_pipeline.sizing.test_formulas import SMOLLM2_135M, write
 
 CONFIG = """\
 name: sizes

@@ -9,8 +9,8 @@ import pytest
 from erl_pipeline.config.loading.load import load_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.engines.vllm.settings import VllmEngineConfig
-from erl_pipeline.sizing import estimate_memory, model_size
-from tests.erl_pipeline.test_sizing import QWEN3_4B, write
+from erl_pipeline.sizing.formulas import estimate_memory, model_size
+from tests.erl_pipeline.sizing.test_formulas import QWEN3_4B, write
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 LORA = (

@@ -1,0 +1,364 @@
+"""The update of a configuration at its real size, computed by the trainers' own code on fake tensors.
+
+`python -m erl_pipeline.sizing.simulated_update` reads a `SimulatedWork` as JSON from its standard input and writes a
+`RankReport` as JSON. It is a process of its own, since it registers a device with torch and joins a process group.
+The device stands for a GPU in any build of torch; the process group is torch's backend `fake`, whose collective
+operations do nothing, so that one process shows what a rank of many does.
+"""
+
+from __future__ import annotations
+
+import erl_pipeline.policies.lean_imports  # noqa: F401
+
+# isort: split
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, is_dataclass
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import torch
+import torch.distributed as dist
+from pydantic import TypeAdapter
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+
+from erl_pipeline.config.objective import ObjectiveConfig
+from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, TrainingUse, UpdateConfig
+from erl_pipeline.config.policy import LoraConfig
+from erl_pipeline.policies.adapters import add_fresh_adapter, has_adapter
+from erl_pipeline.policies.model_size import config_file
+from erl_pipeline.sizing.recorder import GRADIENTS, MASTERS, MOMENTS, REFERENCE, WEIGHTS, Costs, Peak, Recorder
+from erl_pipeline.trainers.fsdp2.learner import ShardedOptimizer
+from erl_pipeline.trainers.fsdp2.sharding import ProcessRanks, own_rows, shard, whole_tensor
+from erl_pipeline.trainers.interface import Reinforcement, SupervisedTraining
+from erl_pipeline.trainers.local.forward import PolicyForward
+from erl_pipeline.trainers.local.optimizer import PolicyOptimizer
+from erl_pipeline.trainers.local.optimizer_steps import Learner
+from erl_pipeline.trainers.local.packing import Microbatch
+from erl_pipeline.trainers.local.reinforcement import reinforce
+from erl_pipeline.trainers.local.supervised import fine_tune_supervised
+from erl_pipeline.trainers.sequences import TrainingSequence
+from storage.errors import InputError
+
+GPU = "gpu"
+"""The name of the device that stands for a GPU."""
+
+
+@dataclass(frozen=True)
+class SimulatedWork:
+    """What a rank trains. All sequences have the same length; `group` of them share a prompt.
+
+    `device`: `gpu`, or `cpu` for training on this processor. `processes`: None for the trainer `local`, else the
+    number of ranks of `fsdp2`. `fine_tune` is None where no supervised update is made.
+    """
+
+    model: str
+    dtype: str
+    lora: LoraConfig | None
+    optimizer: OptimizerConfig
+    objective: ObjectiveConfig
+    update: UpdateConfig
+    fine_tune: FineTuneConfig | None
+    sequences: int
+    group: int
+    prompt_tokens: int
+    response_tokens: int
+    device: str = GPU
+    processes: int | None = None
+    rank: int = 0
+
+
+@dataclass(frozen=True)
+class UpdateReport:
+    """What one update takes: `microbatches` are those of this rank, `waits_per_microbatch` those inside of a forward
+    and backward pass."""
+
+    costs: Costs
+    optimizer_steps: int
+    microbatches: int
+    waits_per_microbatch: float
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """What a rank needs. `peaks`: by device, `cpu` being the host of a GPU. `updates`: by name, with the handing
+    over of the weights to a checkpoint (`commit`)."""
+
+    rank: int
+    peaks: Mapping[str, Peak]
+    updates: Mapping[str, UpdateReport]
+    seconds: float
+
+
+WORK: TypeAdapter[SimulatedWork] = TypeAdapter(SimulatedWork)
+REPORT: TypeAdapter[RankReport] = TypeAdapter(RankReport)
+
+
+def simulate(work: SimulatedWork) -> RankReport:
+    """Compute the work on fake tensors in a new process.
+
+    Raises InputError where the trainers' code cannot run without values; it names the line.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "erl_pipeline.sizing.simulated_update"],
+        input=WORK.dump_json(work),
+        capture_output=True,
+    )
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise InputError(f"the update cannot be simulated: {''.join(last)}")
+    return REPORT.validate_json(done.stdout)
+
+
+def simulate_here(work: SimulatedWork) -> RankReport:
+    """As `simulate`, in this process; once for each process."""
+    started = time.perf_counter()
+    torch.set_num_threads(1)
+    if work.device == GPU:
+        _register_gpu()
+    config = AutoConfig.from_pretrained(config_file(work.model).parent, trust_remote_code=False)
+    recorder = Recorder(config.get_text_config().vocab_size, work.processes or 1)
+    ranks = None
+    if work.processes is not None:
+        ranks = _FakeRanks(work.processes, work.rank, torch.device(work.device), recorder)
+    with FakeTensorMode(allow_non_fake_inputs=True), recorder:
+        updates = _Updates(work, config, recorder, ranks).run()
+    return RankReport(work.rank, recorder.peaks(), updates, time.perf_counter() - started)
+
+
+class _FakeRanks(ProcessRanks):
+    """The ranks as one of them sees them; all others say the same as this one."""
+
+    def __init__(self, processes: int, rank: int, device: torch.device, recorder: Recorder) -> None:
+        dist.init_process_group("cpu:fake,gpu:fake", store=FakeStore(), rank=rank, world_size=processes)
+        super().__init__(init_device_mesh(device.type, (processes,)), device)
+        self._recorder = recorder
+
+    def exchange(self, text: str) -> list[str]:
+        size = len(text.encode())
+        self._recorder.add_collective("allgather", self.count * size)
+        self._recorder.costs.to_device_bytes += size
+        self._recorder.costs.to_host_bytes += self.count * size
+        self._recorder.wait(torch.empty(0, device=self.device))
+        return [text] * self.count
+
+
+class _Updates:
+    """The updates of a run, on one rank; they share a policy and its optimizer."""
+
+    def __init__(
+        self, work: SimulatedWork, config: PretrainedConfig, recorder: Recorder, ranks: _FakeRanks | None
+    ) -> None:
+        self._work, self._config, self._recorder, self._sharded = work, config, recorder, ranks
+        self._device = torch.device(work.device)
+        self._steps = 0
+        self._passes = _Passes(recorder)
+
+    def run(self) -> dict[str, UpdateReport]:
+        work = self._work
+        learner = self._learner()
+        batch = _sequences(work, self._config.get_text_config().vocab_size)
+        reference: PreTrainedModel | None = None
+        if work.objective.needs_reference:
+            reference = learner.model if has_adapter(learner.model) else self._model(REFERENCE)
+        found = {}
+        with self._passes.each_shape_once():
+            self._begin("update")
+            reinforce(learner, Reinforcement(batch, work.objective, work.update, 0), reference, self._on_step)
+            reference = None
+            found["update"] = self._report()
+            if work.fine_tune is not None:
+                self._begin("fine-tune")
+                fine_tune_supervised(learner, SupervisedTraining(batch, work.fine_tune, 0), self._on_step)
+                found["fine-tune"] = self._report()
+        self._begin("commit")
+        self._gather(learner)
+        found["commit"] = self._report()
+        return found
+
+    def _learner(self) -> Learner:
+        work = self._work
+        model = self._model(WEIGHTS)
+        if self._sharded is None:
+            learner = Learner(model, PolicyOptimizer(model, work.optimizer))
+        else:
+            optimizer = ShardedOptimizer(model, work.optimizer, self._sharded)
+            learner = Learner(model, optimizer, self._sharded)
+        # As after another update: the moments are there from the beginning.
+        learner.optimizer.restore(self._state(learner), steps=1)
+        for name, tensor in learner.optimizer.tensors().items():
+            self._recorder.name([tensor], MASTERS if name.startswith("master.") else MOMENTS)
+        return learner
+
+    def _model(self, part: str) -> PreTrainedModel:
+        """A model as `load_policy` gives it, with fresh weights, and sharded where ranks share it."""
+        with self._device:
+            model = AutoModelForCausalLM.from_config(self._config, dtype=getattr(torch, self._work.dtype)).eval()
+        if self._work.lora is not None and part == WEIGHTS:
+            add_fresh_adapter(model, self._work.lora, seed=0, base="")
+        weights = [*model.parameters(), *model.buffers()]
+        if self._sharded is not None:
+            shard(model, self._sharded)
+            weights = [*map(own_rows, model.parameters()), *model.buffers()]
+        for weight in model.parameters():
+            weight.register_post_accumulate_grad_hook(lambda each: self._recorder.name([each.grad], GRADIENTS))
+        self._recorder.name(weights, part)
+        return model
+
+    def _state(self, learner: Learner) -> dict[str, torch.Tensor]:
+        """The state of an optimizer as its file would give it, in host memory."""
+        optimizer = self._work.optimizer
+        state = {name: torch.empty_like(each, device="cpu") for name, each in learner.optimizer.tensors().items()}
+        uses = [""] if optimizer.moments == "shared" else [f"{use}." for use in get_args(TrainingUse)]
+        for name, weight in learner.model.named_parameters():
+            if weight.requires_grad:
+                shape = weight.shape if self._sharded is None else own_rows(weight).shape
+                for use in uses:
+                    state[f"{use}step.{name}"] = torch.empty((), device="cpu")
+                    state[f"{use}exp_avg.{name}"] = torch.empty(shape, device="cpu")
+                    state[f"{use}exp_avg_sq.{name}"] = torch.empty(shape, device="cpu")
+        return state
+
+    def _gather(self, learner: Learner) -> None:
+        """What `save` puts together in host memory on rank 0: all weights, then one tensor of the state at a time.
+
+        `save` itself writes values into files.
+        """
+        if self._sharded is None:
+            _kept = [weight.detach().cpu() for weight in learner.model.parameters()]
+            _state = [tensor.cpu() for tensor in learner.optimizer.tensors().values()]
+            return
+        _kept = [whole_tensor(weight) for weight in learner.model.parameters()]
+        for tensor in learner.optimizer.tensors().values():
+            if tensor.ndim:
+                rows = torch.Size([len(tensor) * self._sharded.count, *tensor.shape[1:]])
+                self._sharded.whole(tensor, rows).cpu()
+
+    def _begin(self, phase: str) -> None:
+        self._recorder.begin(phase)
+        self._steps = 0
+        self._passes.count = self._passes.waits = self._passes.in_step = 0
+
+    def _on_step(self, step: int, _loss: float) -> None:
+        self._steps = step
+        self._passes.in_step = 0
+
+    def _report(self) -> UpdateReport:
+        passes = self._passes
+        waits = passes.waits / passes.count if passes.count else 0.0
+        return UpdateReport(self._recorder.costs, self._steps, passes.count, waits)
+
+
+class _Passes:
+    """The passes of a rank. `waits`: of the host, within forward and backward passes."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._known: dict[Any, Costs] = {}
+        self.count = self.waits = self.in_step = 0
+
+    @contextmanager
+    def each_shape_once(self) -> Iterator[None]:
+        """Compute only the first pass of each step, and of the others one of each shape: the rest would take the
+        same memory and cost the same, and is only counted."""
+        backward, hidden = PolicyForward.backward, PolicyForward.hidden
+        PolicyForward.backward = self._backward(backward)  # type: ignore[method-assign]
+        PolicyForward.hidden = self._hidden(hidden)  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            PolicyForward.backward = backward  # type: ignore[method-assign]
+            PolicyForward.hidden = hidden  # type: ignore[method-assign]
+
+    def _backward(self, real: Callable[..., None]) -> Callable[..., None]:
+        def backward(forward: PolicyForward, microbatch: Microbatch, *args: Any) -> None:
+            key = ("backward", id(forward.model), _shapes(microbatch)) if self.in_step else None
+            if key in self._known:
+                self._recorder.costs += self._known[key]
+                cost = self._known[key]
+            else:
+                before = self._recorder.costs.copy()
+                real(forward, microbatch, *args)
+                cost = self._recorder.costs - before
+                if key is not None:
+                    self._known[key] = cost
+            self.count += 1
+            self.in_step += 1
+            self.waits += cost.waits.total()
+
+        return backward
+
+    def _hidden(self, real: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def hidden(forward: PolicyForward, microbatch: Microbatch) -> torch.Tensor:
+            key = ("hidden", id(forward.model), _shapes(microbatch))
+            if torch.is_grad_enabled() or key not in self._known:
+                before = self._recorder.costs.copy()
+                states = real(forward, microbatch)
+                self._known[key] = self._recorder.costs - before
+                return states
+            self._recorder.costs += self._known[key]
+            forward.ranks.gather_weights(forward.model)
+            width = forward.head.weight.shape[-1]
+            return microbatch.targets.new_empty((len(microbatch.targets), width), dtype=forward.model.dtype)
+
+        return hidden
+
+
+def _shapes(value: Any) -> Any:
+    """The shapes of all tensors in a value, as something that can be compared."""
+    if isinstance(value, torch.Tensor):
+        return value.shape
+    if is_dataclass(value):
+        return tuple(_shapes(each) for each in vars(value).values())
+    return tuple(map(_shapes, value)) if isinstance(value, tuple) else value
+
+
+def _sequences(work: SimulatedWork, vocabulary: int) -> list[TrainingSequence]:
+    response, mask = (0,) * work.response_tokens, (1,) * work.response_tokens
+    logprobs = (0.0,) * work.response_tokens
+    prompts = [
+        (*divmod(number, vocabulary), *(0,) * work.prompt_tokens)[: work.prompt_tokens]
+        for number in range(-(-work.sequences // work.group))
+    ]
+    return [
+        TrainingSequence(
+            trajectory_id=str(number),
+            role="first_attempt",
+            prompt_token_ids=prompts[number // work.group],
+            response_token_ids=response,
+            response_mask=mask,
+            behaviour_logprobs=logprobs,
+            advantage=1.0 if number % 2 else -1.0,
+        )
+        for number in range(work.sequences)
+    ]
+
+
+def _register_gpu() -> None:
+    """Make `gpu` a device of torch, with the streams of the CPU, which do nothing."""
+    module = SimpleNamespace(
+        Stream=torch.cpu.Stream,
+        Event=torch.cpu.Event,
+        stream=torch.cpu.stream,
+        current_stream=torch.cpu.current_stream,
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        device_count=lambda: 1,
+        current_device=lambda: 0,
+        set_device=lambda _device: None,
+        get_amp_supported_dtype=lambda: [torch.bfloat16],
+        _is_in_bad_fork=lambda: False,
+        manual_seed_all=lambda _seed: None,
+    )
+    _setup_privateuseone_for_python_backend(GPU, backend_module=module)
+
+
+if __name__ == "__main__":
+    print(REPORT.dump_json(simulate_here(WORK.validate_json(sys.stdin.read()))).decode())
