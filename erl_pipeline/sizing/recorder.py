@@ -274,10 +274,7 @@ class Recorder(TorchDispatchMode):
                     self.costs.to_device_bytes += moved
         elif func.namespace == "c10d":
             whole = max(
-                (
-                    tensor.numel() * tensor.itemsize
-                    for tensor in _tensors(args)
-                ),
+                (tensor.numel() * tensor.itemsize for tensor in _tensors(args)),
                 default=0,
             )
             self.add_collective(packet.__name__.strip("_"), whole)

@@ -32,9 +32,21 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, TrainingUse, UpdateConfig
 from erl_pipeline.config.policy import LoraConfig
+from erl_pipeline.config.run import RunConfig
 from erl_pipeline.policies.adapters import add_fresh_adapter, has_adapter
+from erl_pipeline.policies.kind import policy_traits
 from erl_pipeline.policies.model_size import config_file
-from erl_pipeline.sizing.recorder import GRADIENTS, MASTERS, MOMENTS, REFERENCE, WEIGHTS, Costs, Peak, Recorder
+from erl_pipeline.sizing.formulas import distils, longest_sequence, training_processes
+from erl_pipeline.sizing.recorder import (
+    GRADIENTS,
+    MASTERS,
+    MOMENTS,
+    REFERENCE,
+    WEIGHTS,
+    Costs,
+    Peak,
+    Recorder,
+)
 from erl_pipeline.trainers.fsdp2.learner import ShardedOptimizer
 from erl_pipeline.trainers.fsdp2.sharding import ProcessRanks, own_rows, shard, whole_tensor
 from erl_pipeline.trainers.interface import Reinforcement, SupervisedTraining
@@ -99,6 +111,50 @@ class RankReport:
 
 WORK: TypeAdapter[SimulatedWork] = TypeAdapter(SimulatedWork)
 REPORT: TypeAdapter[RankReport] = TypeAdapter(RankReport)
+
+
+def simulated_work(
+    config: RunConfig,
+    device: str = GPU,
+    *,
+    sequences: int | None = None,
+    sequence_tokens: int | None = None,
+    prompt_tokens: int | None = None,
+) -> SimulatedWork:
+    """The updates of an iteration with these settings.
+
+    Args:
+        sequences: default: the first attempts of an iteration.
+        sequence_tokens: of prompt and response together; default: as in `estimate_memory`.
+        prompt_tokens: default: a quarter of them.
+
+    Raises InputError for a trainer that is neither `local` nor `fsdp2`, and for a policy without a config.json.
+    """
+    if config.trainer.type not in ("local", "fsdp2"):
+        raise InputError(f"trainer.type: {config.trainer.type} cannot be simulated; local and fsdp2 can")
+    traits = policy_traits(config.policy)
+    if traits.model is None:
+        raise InputError(f"policy.type: {config.policy.type} has no config.json, and cannot be simulated")
+    tokens = sequence_tokens or longest_sequence(config)
+    prompt = prompt_tokens or max(1, tokens // 4)
+    if prompt >= tokens:
+        raise InputError(f"a prompt of {prompt} tokens leaves no room for a response in {tokens} tokens")
+    rollouts = config.rollouts
+    return SimulatedWork(
+        model=traits.model,
+        dtype=traits.dtype,
+        lora=traits.lora,
+        optimizer=config.optimizer,
+        objective=config.objective,
+        update=config.update,
+        fine_tune=config.fine_tune if distils(config) else None,
+        sequences=sequences or rollouts.tasks_per_iteration * rollouts.group_size,
+        group=rollouts.group_size,
+        prompt_tokens=prompt,
+        response_tokens=tokens - prompt,
+        device=device,
+        processes=training_processes(config),
+    )
 
 
 def simulate(work: SimulatedWork) -> RankReport:
@@ -200,7 +256,9 @@ class _Updates:
     def _model(self, part: str) -> PreTrainedModel:
         """A model as `load_policy` gives it, with fresh weights, and sharded where ranks share it."""
         with self._device:
-            model = AutoModelForCausalLM.from_config(self._config, dtype=getattr(torch, self._work.dtype)).eval()
+            model = AutoModelForCausalLM.from_config(
+                self._config, dtype=getattr(torch, self._work.dtype)
+            ).eval()
         if self._work.lora is not None and part == WEIGHTS:
             add_fresh_adapter(model, self._work.lora, seed=0, base="")
         weights = [*model.parameters(), *model.buffers()]
@@ -208,14 +266,18 @@ class _Updates:
             shard(model, self._sharded)
             weights = [*map(own_rows, model.parameters()), *model.buffers()]
         for weight in model.parameters():
-            weight.register_post_accumulate_grad_hook(lambda each: self._recorder.name([each.grad], GRADIENTS))
+            weight.register_post_accumulate_grad_hook(
+                lambda each: self._recorder.name([each.grad], GRADIENTS)
+            )
         self._recorder.name(weights, part)
         return model
 
     def _state(self, learner: Learner) -> dict[str, torch.Tensor]:
         """The state of an optimizer as its file would give it, in host memory."""
         optimizer = self._work.optimizer
-        state = {name: torch.empty_like(each, device="cpu") for name, each in learner.optimizer.tensors().items()}
+        state = {
+            name: torch.empty_like(each, device="cpu") for name, each in learner.optimizer.tensors().items()
+        }
         uses = [""] if optimizer.moments == "shared" else [f"{use}." for use in get_args(TrainingUse)]
         for name, weight in learner.model.named_parameters():
             if weight.requires_grad:
