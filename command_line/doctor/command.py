@@ -64,8 +64,8 @@ CardName = Annotated[
     typer.Option(
         "--card",
         metavar="CARD",
-        help="With --config: the card that each rank trains on, such as h100, its memory in GB, or cpu. Default: "
-        "this machine's; without a GPU cpu, or h100 for a model of 1e9 weights or more.",
+        help="With --config: the card that each rank trains on, such as h100, its memory in GB, or cpu. "
+        "Default: this machine's; without a GPU cpu, or h100 for a model of 1e9 weights or more.",
     ),
 ]
 RankNumbers = Annotated[
@@ -95,9 +95,9 @@ def doctor(
     """Check what this machine can run. Exit status 1 when the default configuration cannot run.
 
     With --config, also find out what a configuration needs. The memory of trainer and sampler is estimated by
-    arithmetic. Then the trainer's own code computes the updates of one iteration at their real size on tensors without
-    memory, which gives each rank's memory by part, FLOPs, bytes between ranks and to and from the host, and how often
-    the host waits. No weights are loaded, and no GPU is needed.
+    arithmetic. Then the trainer's own code computes the updates of one iteration at their real size on
+    tensors without memory, which gives a rank's memory by part, FLOPs, bytes between ranks and to and from
+    the host, and how often the host waits. No weights are loaded, and no GPU is needed.
     """
     from command_line.doctor.checks import can_run
     from command_line.doctor.diagnose import diagnose
@@ -106,8 +106,8 @@ def doctor(
     asked = (settings, sequence_tokens, prompt_tokens, sequences, card, rank, estimate)
     if config is None and any(asked):
         raise InputError(
-            "--set, --sequence-tokens, --prompt-tokens, --sequences, --card, --rank and --estimate are for --config "
-            "CONFIG: name a configuration"
+            "--set, --sequence-tokens, --prompt-tokens, --sequences, --card, --rank and --estimate are for "
+            "--config CONFIG: name a configuration"
         )
     memory = measured = None
     if config is not None:

@@ -1,4 +1,4 @@
-"""What an update takes on each rank, measured on tensors without memory: a part of `erl-pipeline doctor --config`."""
+"""What an update takes on a rank, measured on tensors without memory, in `erl-pipeline doctor --config`."""
 
 from __future__ import annotations
 
@@ -51,8 +51,9 @@ class Card:
 
 
 def card_named(name: str | None, parameters: int) -> Card:
-    """A card by its name or its memory in GB, or `cpu`. None: the GPU of this machine; without one the processor or,
-    for a model that is too large for it, an h100. Raises InputError for a name that is not known."""
+    """A card by its name or its memory in GB, or `cpu`. None: the GPU of this machine; without one the
+    processor or, for a model that is too large for it, an h100. Raises InputError for a name that is not
+    known."""
     if name is None:
         gpus = read_gpus()
         if gpus:
@@ -134,8 +135,8 @@ class MeasuredUpdate:
         for report in self.reports:
             print_line(_verdict(self, report))
         print_line(
-            "Not counted: what a sampler takes on the same card, the program and its libraries, and the working memory "
-            "within an operation."
+            "Not counted: what a sampler takes on the same card, the program and its libraries, and the "
+            "working memory within an operation."
         )
 
 

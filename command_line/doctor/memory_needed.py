@@ -54,8 +54,8 @@ class MemoryNeeded:
         print_table(rows, left=("where", "what", "bytes"))
         if self.processes > 1:
             print_line(
-                f"trainer: each of the {self.processes} processes, on a GPU of its own or all in the memory of "
-                "one machine."
+                f"trainer: each of the {self.processes} processes, on a GPU of its own or all in the memory "
+                "of one machine."
             )
         print_line(
             "An estimate by arithmetic, without the program, its libraries and an engine's working memory."

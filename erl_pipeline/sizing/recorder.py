@@ -1,8 +1,9 @@
-"""What computing with fake tensors would take: memory by part, FLOPs, bytes that are moved, waits of the host.
+"""What computing with fake tensors would take: memory by part, FLOPs, bytes that are moved, waits of the
+host.
 
-torch's `FakeTensorMode` gives every tensor a shape and a device but no memory. `Recorder` stands in front of it
-and sees each operation. Fake tensors have no values, so it also answers whoever asks for one; each such question
-would make the host wait for its device.
+torch's `FakeTensorMode` gives every tensor a shape and a device but no memory. `Recorder` stands in front of
+it and sees each operation. Fake tensors have no values, so it also answers whoever asks for one; each such
+question would make the host wait for its device.
 """
 
 from __future__ import annotations
@@ -80,8 +81,9 @@ class Peak:
 class Recorder(TorchDispatchMode):
     """Records operations on fake tensors while it is entered, inside a `FakeTensorMode`.
 
-    Values that are read are answered as follows: a number is 0 and a truth value false, two tensors are equal, all
-    elements of a mask are true. A whole number that is read raises InputError, since it would decide a shape.
+    Values that are read are answered as follows: a number is 0 and a truth value false, two tensors are
+    equal, all elements of a mask are true. A whole number that is read raises InputError, since it would
+    decide a shape.
 
     Args:
         vocabulary: a tensor whose last dimension has this size holds logits, unless it is a weight.
@@ -179,8 +181,8 @@ class Recorder(TorchDispatchMode):
             tensor = args[0]
             if tensor.dtype not in (torch.bool, torch.float32, torch.float64, torch.bfloat16):
                 raise InputError(
-                    f"{_line()} reads a whole number from a tensor, which may decide a shape: the update cannot "
-                    "be measured without values"
+                    f"{_line()} reads a whole number from a tensor, which may decide a shape: the update "
+                    "cannot be measured without values"
                 )
             self.wait(tensor)
             return (False if tensor.dtype == torch.bool else 0.0,)
@@ -266,8 +268,10 @@ class Recorder(TorchDispatchMode):
             source = args[1] if packet is aten.copy_ else args[0]
             target = args[0] if packet is aten.copy_ else result
             if source.device.type != target.device.type:
-                moved = target.numel() * target.itemsize
-                if target.device.type == "cpu":
+                to_host = target.device.type == "cpu"
+                # The processor changes the type of numbers, whichever way they go.
+                moved = target.numel() * (source if to_host else target).itemsize
+                if to_host:
                     self.costs.to_host_bytes += moved
                     self.wait(source)
                 else:
@@ -291,7 +295,8 @@ class Recorder(TorchDispatchMode):
 class _ValuesRead(TorchFunctionMode):
     """Answers for what is no operation: numpy arrays and lists of a tensor's values are zeros.
 
-    `torch.tensor` with a device other than the CPU first makes the tensor in host memory, as it also does itself.
+    `torch.tensor` with a device other than the CPU first makes the tensor in host memory, as it also does
+    itself.
     """
 
     def __init__(self, recorder: Recorder) -> None:

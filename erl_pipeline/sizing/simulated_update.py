@@ -1,9 +1,9 @@
 """The update of a configuration at its real size, computed by the trainers' own code on fake tensors.
 
-`python -m erl_pipeline.sizing.simulated_update` reads a `SimulatedWork` as JSON from its standard input and writes a
-`RankReport` as JSON. It is a process of its own, since it registers a device with torch and joins a process group.
-The device stands for a GPU in any build of torch; the process group is torch's backend `fake`, whose collective
-operations do nothing, so that one process shows what a rank of many does.
+`python -m erl_pipeline.sizing.simulated_update` reads a `SimulatedWork` as JSON from its standard input and
+writes a `RankReport` as JSON. It is a process of its own, since it registers a device with torch and joins a
+process group. The device stands for a GPU in any build of torch; the process group is torch's backend `fake`,
+whose collective operations do nothing, so that one process shows what a rank of many does.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ GPU = "gpu"
 class SimulatedWork:
     """What a rank trains. All sequences have the same length; `group` of them share a prompt.
 
-    `device`: `gpu`, or `cpu` for training on this processor. `processes`: None for the trainer `local`, else the
-    number of ranks of `fsdp2`. `fine_tune` is None where no supervised update is made.
+    `device`: `gpu`, or `cpu` for training on this processor. `processes`: None for the trainer `local`, else
+    the number of ranks of `fsdp2`. `fine_tune` is None where no supervised update is made.
     """
 
     model: str
@@ -89,8 +89,8 @@ class SimulatedWork:
 
 @dataclass(frozen=True)
 class UpdateReport:
-    """What one update takes: `microbatches` are those of this rank, `waits_per_microbatch` those inside of a forward
-    and backward pass."""
+    """What one update takes: `microbatches` are those of this rank, `waits_per_microbatch` those inside of a
+    forward and backward pass."""
 
     costs: Costs
     optimizer_steps: int
@@ -100,8 +100,8 @@ class UpdateReport:
 
 @dataclass(frozen=True)
 class RankReport:
-    """What a rank needs. `peaks`: by device, `cpu` being the host of a GPU. `updates`: by name, with the handing
-    over of the weights to a checkpoint (`commit`)."""
+    """What a rank needs. `peaks`: by device, `cpu` being the host of a GPU. `updates`: by name, with what
+    handing over to a checkpoint takes (`commit`)."""
 
     rank: int
     peaks: Mapping[str, Peak]
@@ -128,7 +128,8 @@ def simulated_work(
         sequence_tokens: of prompt and response together; default: as in `estimate_memory`.
         prompt_tokens: default: a quarter of them.
 
-    Raises InputError for a trainer that is neither `local` nor `fsdp2`, and for a policy without a config.json.
+    Raises InputError for a trainer that is neither `local` nor `fsdp2`, and for a policy without a
+    config.json.
     """
     if config.trainer.type not in ("local", "fsdp2"):
         raise InputError(f"trainer.type: {config.trainer.type} cannot be simulated; local and fsdp2 can")
@@ -155,6 +156,28 @@ def simulated_work(
         device=device,
         processes=training_processes(config),
     )
+
+
+def simulated_sequences(work: SimulatedWork) -> list[TrainingSequence]:
+    """The sequences of the work: prompts differ in their first two tokens, all other tokens are 0."""
+    response, mask = (0,) * work.response_tokens, (1,) * work.response_tokens
+    logprobs = (0.0,) * work.response_tokens
+    groups = -(-work.sequences // work.group)
+    prompts = [
+        (*divmod(number, 1000), *(0,) * work.prompt_tokens)[: work.prompt_tokens] for number in range(groups)
+    ]
+    return [
+        TrainingSequence(
+            trajectory_id=str(number),
+            role="first_attempt",
+            prompt_token_ids=prompts[number // work.group],
+            response_token_ids=response,
+            response_mask=mask,
+            behaviour_logprobs=logprobs,
+            advantage=1.0 if number % 2 else -1.0,
+        )
+        for number in range(work.sequences)
+    ]
 
 
 def simulate(work: SimulatedWork) -> RankReport:
@@ -193,7 +216,7 @@ class _FakeRanks(ProcessRanks):
     """The ranks as one of them sees them; all others say the same as this one."""
 
     def __init__(self, processes: int, rank: int, device: torch.device, recorder: Recorder) -> None:
-        dist.init_process_group("cpu:fake,gpu:fake", store=FakeStore(), rank=rank, world_size=processes)
+        dist.init_process_group(f"{device.type}:fake", store=FakeStore(), rank=rank, world_size=processes)
         super().__init__(init_device_mesh(device.type, (processes,)), device)
         self._recorder = recorder
 
@@ -220,7 +243,7 @@ class _Updates:
     def run(self) -> dict[str, UpdateReport]:
         work = self._work
         learner = self._learner()
-        batch = _sequences(work, self._config.get_text_config().vocab_size)
+        batch = simulated_sequences(work)
         reference: PreTrainedModel | None = None
         if work.objective.needs_reference:
             reference = learner.model if has_adapter(learner.model) else self._model(REFERENCE)
@@ -261,10 +284,10 @@ class _Updates:
             ).eval()
         if self._work.lora is not None and part == WEIGHTS:
             add_fresh_adapter(model, self._work.lora, seed=0, base="")
-        weights = [*model.parameters(), *model.buffers()]
+        weights = list(model.parameters())
         if self._sharded is not None:
             shard(model, self._sharded)
-            weights = [*map(own_rows, model.parameters()), *model.buffers()]
+            weights = [own_rows(weight) for weight in model.parameters()]
         for weight in model.parameters():
             weight.register_post_accumulate_grad_hook(
                 lambda each: self._recorder.name([each.grad], GRADIENTS)
@@ -289,7 +312,7 @@ class _Updates:
         return state
 
     def _gather(self, learner: Learner) -> None:
-        """What `save` puts together in host memory on rank 0: all weights, then one tensor of the state at a time.
+        """What `save` puts together in host memory on rank 0: all weights, then the tensors of the state.
 
         `save` itself writes values into files.
         """
@@ -328,8 +351,8 @@ class _Passes:
 
     @contextmanager
     def each_shape_once(self) -> Iterator[None]:
-        """Compute only the first pass of each step, and of the others one of each shape: the rest would take the
-        same memory and cost the same, and is only counted."""
+        """Compute only the first pass of each step, and of the others one of each shape: the rest would take
+        the same memory and cost the same, and is only counted."""
         backward, hidden = PolicyForward.backward, PolicyForward.hidden
         PolicyForward.backward = self._backward(backward)  # type: ignore[method-assign]
         PolicyForward.hidden = self._hidden(hidden)  # type: ignore[method-assign]
@@ -380,27 +403,6 @@ def _shapes(value: Any) -> Any:
     if is_dataclass(value):
         return tuple(_shapes(each) for each in vars(value).values())
     return tuple(map(_shapes, value)) if isinstance(value, tuple) else value
-
-
-def _sequences(work: SimulatedWork, vocabulary: int) -> list[TrainingSequence]:
-    response, mask = (0,) * work.response_tokens, (1,) * work.response_tokens
-    logprobs = (0.0,) * work.response_tokens
-    prompts = [
-        (*divmod(number, vocabulary), *(0,) * work.prompt_tokens)[: work.prompt_tokens]
-        for number in range(-(-work.sequences // work.group))
-    ]
-    return [
-        TrainingSequence(
-            trajectory_id=str(number),
-            role="first_attempt",
-            prompt_token_ids=prompts[number // work.group],
-            response_token_ids=response,
-            response_mask=mask,
-            behaviour_logprobs=logprobs,
-            advantage=1.0 if number % 2 else -1.0,
-        )
-        for number in range(work.sequences)
-    ]
 
 
 def _register_gpu() -> None:
