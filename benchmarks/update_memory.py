@@ -1,9 +1,9 @@
-"""Peak memory of an update on this machine, compared with what `erl-pipeline doctor --config` says: measured on
-tensors without memory, and estimated by arithmetic.
+"""Peak memory of an update on this machine, compared with what `erl-pipeline doctor --config` says: measured
+on tensors without memory, and estimated by arithmetic.
 
     make smollm2
     python benchmarks/update_memory.py configs/frozen_lake_smollm2.yaml
-    python benchmarks/update_memory.py configs/frozen_lake_smollm2.yaml --tokens 2048 --set policy.lora.rank=16
+    python benchmarks/update_memory.py configs/frozen_lake_smollm2.yaml --tokens 2048
 
 Each size is measured with the trainer `local`, and with two processes of `fsdp2`. A measurement is the peak
 of resident memory in two updates of one full microbatch, above what the process had before it loaded the
@@ -103,7 +103,8 @@ def _measure(arguments: argparse.Namespace, trainer: str, tokens: int) -> int:
             words = [str(arguments.config), "--tokens", str(tokens), "--trainer", trainer]
             words += ["--figure", f"{folder}/{rank}", *(f"--set={each}" for each in arguments.set)]
             processes.append(subprocess.Popen([sys.executable, __file__, *words], env=environment))
-        if any([process.wait() for process in processes]):
+        statuses = [process.wait() for process in processes]
+        if any(statuses):
             raise SystemExit(f"a process of {trainer} has failed")
         return max(int(Path(folder, str(rank)).read_text()) for rank in range(count))
 

@@ -14,7 +14,6 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from storage.errors import InputError
 
-
 _KNOWN = Path(__file__).with_name("known_models")
 """A config.json for each model that a configuration of this project names."""
 
@@ -86,8 +85,8 @@ def _block_parameters(model: PreTrainedModel) -> int:
 
 
 def config_file(checkpoint: str) -> Path:
-    """The config.json of a folder, or of a model of the Hugging Face hub: from its cache, or for some models from
-    this package. Raises InputError where there is none."""
+    """The config.json of a folder, or of a model of the Hugging Face hub: from its cache, or for some models
+    from this package. Raises InputError where there is none."""
     file = Path(checkpoint) / "config.json"
     if file.is_file():
         return file

@@ -420,6 +420,9 @@ def _register_gpu() -> None:
         get_amp_supported_dtype=lambda: [torch.bfloat16],
         _is_in_bad_fork=lambda: False,
         manual_seed_all=lambda _seed: None,
+        # peft saves and restores the state of random numbers.
+        get_rng_state=lambda _device=None: torch.empty(0),
+        set_rng_state=lambda _state, _device=None: None,
     )
     _setup_privateuseone_for_python_backend(GPU, backend_module=module)
 

@@ -30,7 +30,7 @@ class AttentionBlock:
 
     `queries`: `[segments, query]` and `keys`: `[segments, key]` are indices of tokens in the stream.
     `padding`: `[segments, query]`, true where a query is padding. `mask`: `[segments or 1, query, key]` fp32,
-    0 where the query sees the key and -inf elsewhere. `real`: the places of queries in the flattened `queries`
+    0 where the query sees the key and -inf elsewhere. `real`: the places in the flattened `queries` of those
     that are no padding.
     """
 

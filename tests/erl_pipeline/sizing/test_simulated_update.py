@@ -4,7 +4,6 @@ whose private functions have changed, by which a device stands for a GPU."""
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from transformers import LlamaConfig
@@ -117,7 +116,7 @@ def test_a_reference_and_a_supervised_update_are_part_of_it(work: SimulatedWork)
 def test_an_adapter_is_all_that_has_state(work: SimulatedWork) -> None:
     report = simulate(replace(work, lora=LoraConfig(rank=4), objective=ObjectiveConfig(kl_coefficient=0.1)))
     parts = report.peaks[GPU].parts
-    # Rank 4 at each of seven matrices: 64 + 64 of queries and output, 64 + 32 of keys and values, 192 of the MLP.
+    # Rank 4 at seven matrices: 64 + 64 of queries and output, 64 + 32 of keys and values, 192 of the MLP.
     adapter = 2 * 4 * (2 * 128 + 2 * 96 + 3 * 192)
     assert parts[WEIGHTS] == (PARAMETERS + adapter) * 2
     assert parts[MASTERS] == adapter * 4
