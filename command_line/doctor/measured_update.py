@@ -13,7 +13,14 @@ from command_line.doctor.memory_needed import MemoryNeeded
 from command_line.output import print_line, print_table
 from erl_pipeline.sizing.formulas import MemoryPart
 from erl_pipeline.sizing.recorder import GATHERED, GRADIENTS, MASTERS, MOMENTS, PARTS
-from erl_pipeline.sizing.simulated_update import GPU, RankReport, SimulatedWork, simulate, simulated_work
+from erl_pipeline.sizing.simulated_update import (
+    GPU,
+    REPORT,
+    RankReport,
+    SimulatedWork,
+    simulate,
+    simulated_work,
+)
 from storage.errors import InputError
 from storage.texts import counted
 
@@ -95,7 +102,10 @@ class MeasuredUpdate:
             "sequences": self.work.sequences,
             "prompt_tokens": self.work.prompt_tokens,
             "response_tokens": self.work.response_tokens,
-            "ranks": [{**asdict(report), "fits": self.fits(report)} for report in self.reports],
+            "ranks": [
+                {**REPORT.dump_python(report, mode="json"), "fits": self.fits(report)}
+                for report in self.reports
+            ],
         }
 
     def print(self) -> None:

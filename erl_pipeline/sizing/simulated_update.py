@@ -207,9 +207,19 @@ def simulate_here(work: SimulatedWork) -> RankReport:
     ranks = None
     if work.processes is not None:
         ranks = _FakeRanks(work.processes, work.rank, torch.device(work.device), recorder)
+    skeletons = {part: _skeleton(work, config, part) for part in (WEIGHTS, REFERENCE)}
     with FakeTensorMode(allow_non_fake_inputs=True), recorder:
-        updates = _Updates(work, config, recorder, ranks).run()
+        updates = _Updates(work, skeletons, recorder, ranks).run()
     return RankReport(work.rank, recorder.peaks(), updates, time.perf_counter() - started)
+
+
+def _skeleton(work: SimulatedWork, config: PretrainedConfig, part: str) -> PreTrainedModel:
+    """The policy or its reference on the device `meta`. Only the policy has an adapter."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, work.dtype)).eval()
+        if work.lora is not None and part == WEIGHTS:
+            add_fresh_adapter(model, work.lora, seed=0, base="")
+    return model
 
 
 class _FakeRanks(ProcessRanks):
@@ -233,9 +243,13 @@ class _Updates:
     """The updates of a run, on one rank; they share a policy and its optimizer."""
 
     def __init__(
-        self, work: SimulatedWork, config: PretrainedConfig, recorder: Recorder, ranks: _FakeRanks | None
+        self,
+        work: SimulatedWork,
+        skeletons: Mapping[str, PreTrainedModel],
+        recorder: Recorder,
+        ranks: _FakeRanks | None,
     ) -> None:
-        self._work, self._config, self._recorder, self._sharded = work, config, recorder, ranks
+        self._work, self._skeletons, self._recorder, self._sharded = work, skeletons, recorder, ranks
         self._device = torch.device(work.device)
         self._steps = 0
         self._passes = _Passes(recorder)
@@ -277,21 +291,18 @@ class _Updates:
         return learner
 
     def _model(self, part: str) -> PreTrainedModel:
-        """A model as `load_policy` gives it, with fresh weights, and sharded where ranks share it."""
-        with self._device:
-            model = AutoModelForCausalLM.from_config(
-                self._config, dtype=getattr(torch, self._work.dtype)
-            ).eval()
-        if self._work.lora is not None and part == WEIGHTS:
-            add_fresh_adapter(model, self._work.lora, seed=0, base="")
+        """A model as `load_policy` gives it, and sharded where ranks share it."""
+        model = self._skeletons[part].to_empty(device=self._device)
+        model.tie_weights()
         weights = list(model.parameters())
         if self._sharded is not None:
             shard(model, self._sharded)
             weights = [own_rows(weight) for weight in model.parameters()]
         for weight in model.parameters():
-            weight.register_post_accumulate_grad_hook(
-                lambda each: self._recorder.name([each.grad], GRADIENTS)
-            )
+            if weight.requires_grad:
+                weight.register_post_accumulate_grad_hook(
+                    lambda each: self._recorder.name([each.grad], GRADIENTS)
+                )
         self._recorder.name(weights, part)
         return model
 
