@@ -38,12 +38,12 @@ class OptimizerConfig(Settings):
     supervised steps before it. `by_use`: each update has its own moments, for 8 more bytes per weight. If a
     branch changes this, the moments start from zero."""
     state_device: Literal["model", "cpu"] = "model"
-    """Where the fp32 copy of the weights, their summed gradients and the moments are kept: 16 bytes per
-    weight, 24 with `moments: by_use`.
+    """Where the fp32 copy of the weights, their gradients and the moments are kept: 16 bytes per weight, 24
+    with `moments: by_use`.
     `model`: on the device of the weights. `cpu`: in host memory, where the step is computed too, so that a
-    GPU holds only the weights and the gradients of one pass. In return, gradients move to the host in each
-    pass, and new weights move back after each step. On a CPU both give the same bytes. `cpu` has not been run
-    on a GPU yet."""
+    GPU holds only the weights, the gradients of one pass and their sum: 8 bytes per weight. In return, the
+    summed gradients move to the host once a step, and new weights move back. On a CPU both give the same
+    bytes. `cpu` has not been run on a GPU yet."""
 
 
 class MicrobatchConfig(Settings):

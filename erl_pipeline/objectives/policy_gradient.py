@@ -177,11 +177,13 @@ def importance_weights(
 
     Args:
         old_logprobs, behaviour_logprobs: `[tokens]`, nats.
-        sequence: `[tokens]`, the number of the sequence that a token belongs to, from 0.
+        sequence: `[tokens]`, the number of the sequence that a token belongs to, from 0; each number up
+            to the largest occurs.
     """
     log_ratio = old_logprobs - behaviour_logprobs
     if level == "sequence":
-        totals = log_ratio.new_zeros(int(sequence.max()) + 1 if len(sequence) else 0)
+        # Each sequence has a token, so there are no more sequences than tokens.
+        totals = log_ratio.new_zeros(log_ratio.shape)
         log_ratio = totals.index_add(0, sequence, log_ratio)[sequence]
     raw = bounded(log_ratio).exp()
     capped = raw > cap

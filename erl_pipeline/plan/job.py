@@ -76,6 +76,7 @@ def compute(job: StageJob, resources: Resources, progress: Progress) -> Manifest
             policy_version=result.policy_version,
             memory_version=result.memory_version,
             determinism=result.determinism,
+            environment=dict(result.environment),
             unchanged_from=recipe.inputs[result.unchanged] if result.unchanged else "",
         ).manifest
 

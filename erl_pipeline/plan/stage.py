@@ -74,8 +74,9 @@ class StageCall(Generic[SettingsT]):
 class StageResult:
     """What `compute` reports of the files it wrote: numbers for the manifest, and rows of each Parquet file.
 
-    `unchanged` names the input that the artifact repeats, such as the checkpoint of a training without a
-    step: the files that both have are then stored once, where the store can do that.
+    `environment` is what the manifest says, besides the machine, about how it was computed. `unchanged` names
+    the input that the artifact repeats, such as the checkpoint of a training without a step: the files that
+    both have are then stored once, where the store can do that.
     """
 
     counters: Mapping[str, int] = field(default_factory=dict)
@@ -84,6 +85,7 @@ class StageResult:
     policy_version: str | None = None
     memory_version: str | None = None
     determinism: Determinism = "bytes"
+    environment: Mapping[str, str] = field(default_factory=dict)
     unchanged: str = ""
 
 

@@ -18,7 +18,7 @@ from erl_pipeline.plan.plan import PlannedStage, stage_names
 from erl_pipeline.plan.resources import Resources, WorkerSettings
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.planning import plan_as_made
-from erl_pipeline.trainers.operational import operational_part_here
+from erl_pipeline.trainers.interface import operational_part_here
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.manifest import Manifest, package_versions
 from storage.artifacts.staging import StagingFolder, remove_abandoned

@@ -88,15 +88,14 @@ def training_memory(
     optimizer: OptimizerConfig,
     microbatch: MicrobatchConfig,
     *,
-    reference: bool,
     uses: int = 1,
     processes: int | None = None,
 ) -> list[MemoryPart]:
-    """What one optimizer step needs besides the program itself.
+    """What one optimizer step needs besides the program itself. The reference model of the KL term is freed
+    before the first step, whose gradients take at least as much.
 
     Args:
         dtype: number type of the model's weights.
-        reference: whether a second copy of the model is loaded for the KL term.
         uses: kinds of updates that the run makes; with `moments: by_use` each has moments of its own.
         processes: over how many weights, gradients and state are sharded; None: they are not. Parts in
             `trainer` are then those of one process, parts in its host those of all. Also a single process
@@ -118,12 +117,13 @@ def training_memory(
         return MemoryPart(place, name, -(-sets * numbers * bytes_each // shares), reason)
 
     parts = [spread("trainer", "weights", held, width)]
-    if reference:
-        parts.append(spread("trainer", "reference model", size.parameters, width))
     parts.append(spread("trainer", "gradients of a pass", trained, width))
     if copies:
         parts.append(spread(state, "fp32 weights", trained, 4))
-        parts.append(spread(state, "summed gradients", trained, 4))
+        if dtype != "float32":  # gradients of fp32 weights are summed where they arise
+            parts.append(spread("trainer", "summed gradients", trained, 4))
+    if on_host:
+        parts.append(spread(state, "gradients of a step", trained, 4))
     sets = uses if optimizer.moments == "by_use" else 1
     parts.append(spread(state, "moments of AdamW", trained, 8, sets))
     if processes is not None:
@@ -279,10 +279,6 @@ def estimate_memory(
             dtype,
             config.optimizer,
             each,
-            # With an adapter the reference is the model without it.
-            reference=config.objective.needs_reference
-            and not size.adapter_parameters
-            and each is config.update,
             uses=len(passes),
             processes=processes,
         )
@@ -291,9 +287,7 @@ def estimate_memory(
     warm_start = traits.warm_start
     if warm_start is not None:  # it trains all weights, also where an adapter is trained afterwards
         whole = replace(size, adapter_parameters=0)
-        estimates.append(
-            training_memory(whole, dtype, config.optimizer, warm_start, reference=False, processes=processes)
-        )
+        estimates.append(training_memory(whole, dtype, config.optimizer, warm_start, processes=processes))
     training = max(estimates, key=lambda parts: sum(part.bytes for part in parts))
     capacity = _capacity(config)
     tokens = sequence_tokens or longest_sequence(config)

@@ -169,10 +169,12 @@ class Recorder(TorchDispatchMode):
         result = func(*args, **kwargs) if answer is None else answer[0]
         if packet in flop_registry:
             self.costs.flops += flop_registry[packet](*args, **kwargs, out_val=result)
+        elif func.namespace == "torch_attn":
+            self.costs.flops += _flash_flops(packet.__name__, args)
         for tensor in _tensors(result):
             self._track(tensor)
         self._name_by_operation(func, packet, args, kwargs, result)
-        self._count_moves(func, packet, args, result)
+        self._count_moves(func, packet, args, kwargs, result)
         return result
 
     def _answer(self, packet: Any, args: tuple[Any, ...]) -> tuple[Any] | None:
@@ -263,7 +265,9 @@ class Recorder(TorchDispatchMode):
         elif packet is c10d._allgather_base_:
             self.name(args[:2], GATHERED)
 
-    def _count_moves(self, func: Any, packet: Any, args: tuple[Any, ...], result: Any) -> None:
+    def _count_moves(
+        self, func: Any, packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
         if packet in (aten._to_copy, aten.copy_):
             source = args[1] if packet is aten.copy_ else args[0]
             target = args[0] if packet is aten.copy_ else result
@@ -273,7 +277,8 @@ class Recorder(TorchDispatchMode):
                 moved = target.numel() * (source if to_host else target).itemsize
                 if to_host:
                     self.costs.to_host_bytes += moved
-                    self.wait(source)
+                    if not any((*args[2:], kwargs.get("non_blocking"))):
+                        self.wait(source)
                 else:
                     self.costs.to_device_bytes += moved
         elif func.namespace == "c10d":
@@ -319,6 +324,15 @@ class _ValuesRead(TorchFunctionMode):
             made.constant = None  # type: ignore[attr-defined]
             return made if device is None else made.to(device)
         return func(*args, **kwargs)
+
+
+def _flash_flops(name: str, args: tuple[Any, ...]) -> int:
+    """Operations of variable-length flash attention: two products forward and five backward, of each query
+    with the keys of the longest sequence. As in torch's own counts, causality saves nothing."""
+    backward = name == "_varlen_attn_backward"
+    query: torch.Tensor = args[1 if backward else 0]
+    longest: int = args[9 if backward else 6]
+    return 2 * (5 if backward else 2) * query.numel() * longest
 
 
 def _is_mask(index: Any) -> bool:

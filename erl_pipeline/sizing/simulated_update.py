@@ -49,7 +49,7 @@ from erl_pipeline.sizing.recorder import (
 )
 from erl_pipeline.trainers.fsdp2.learner import ShardedOptimizer
 from erl_pipeline.trainers.fsdp2.sharding import ProcessRanks, own_rows, shard, whole_tensor
-from erl_pipeline.trainers.interface import Reinforcement, SupervisedTraining
+from erl_pipeline.trainers.interface import DEFAULT_PASSES, Passes, Reinforcement, SupervisedTraining
 from erl_pipeline.trainers.local.forward import PolicyForward
 from erl_pipeline.trainers.local.optimizer import PolicyOptimizer
 from erl_pipeline.trainers.local.optimizer_steps import Learner
@@ -85,6 +85,7 @@ class SimulatedWork:
     device: str = GPU
     processes: int | None = None
     rank: int = 0
+    passes: Passes = DEFAULT_PASSES
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,7 @@ def simulated_work(
         response_tokens=tokens - prompt,
         device=device,
         processes=training_processes(config),
+        passes=config.trainer.passes,
     )
 
 
@@ -258,14 +260,15 @@ class _Updates:
         work = self._work
         learner = self._learner()
         batch = simulated_sequences(work)
-        reference: PreTrainedModel | None = None
-        if work.objective.needs_reference:
-            reference = learner.model if has_adapter(learner.model) else self._model(REFERENCE)
+
+        def load_reference() -> PreTrainedModel:
+            return learner.model if has_adapter(learner.model) else self._model(REFERENCE)
+
+        load = load_reference if work.objective.needs_reference else None
         found = {}
         with self._passes.each_shape_once():
             self._begin("update")
-            reinforce(learner, Reinforcement(batch, work.objective, work.update, 0), reference, self._on_step)
-            reference = None
+            reinforce(learner, Reinforcement(batch, work.objective, work.update, 0), load, self._on_step)
             found["update"] = self._report()
             if work.fine_tune is not None:
                 self._begin("fine-tune")
@@ -280,10 +283,10 @@ class _Updates:
         work = self._work
         model = self._model(WEIGHTS)
         if self._sharded is None:
-            learner = Learner(model, PolicyOptimizer(model, work.optimizer))
+            learner = Learner(model, PolicyOptimizer(model, work.optimizer), passes=work.passes)
         else:
             optimizer = ShardedOptimizer(model, work.optimizer, self._sharded)
-            learner = Learner(model, optimizer, self._sharded)
+            learner = Learner(model, optimizer, self._sharded, work.passes)
         # As after another update: the moments are there from the beginning.
         learner.optimizer.restore(self._state(learner), steps=1)
         for name, tensor in learner.optimizer.tensors().items():

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.config.objective import ObjectiveConfig, ReplayLoss
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
 from erl_pipeline.config.pipeline import NodesToFind
+from erl_pipeline.config.plugins.installed import plugins
+from erl_pipeline.config.plugins.operational import operational_part
 from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
 from erl_pipeline.trainers.sequences import TrainingSequence
 
@@ -25,6 +27,40 @@ SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 OnStep = Callable[[int, float], None]
 """Called after each optimizer step with its number, from 1, and its loss. An error that it raises ends the
 training."""
+
+AttentionSetting = Literal["auto", "flash", "flex", "blocks"]
+"""How a trainer computes attention of packed sequences; see `erl_pipeline.trainers.local.attention`."""
+
+
+@dataclass(frozen=True)
+class Passes:
+    """How forward and backward passes are computed; the fields are those of `PassSettings`."""
+
+    attention: AttentionSetting = "auto"
+    compile_blocks: bool = False
+
+
+DEFAULT_PASSES = Passes()
+
+
+class PassSettings(PluginSettings):
+    """How a trainer computes forward and backward passes. Checkpoints depend on it, by rounding."""
+
+    attention: AttentionSetting = "auto"
+    """How attention of packed sequences is computed. `flash`: torch's flash attention for sequences of
+    different lengths; needs a GPU and weights in bfloat16. `flex`: torch's FlexAttention; needs a GPU.
+    `blocks`: batched matrix products, made for CPUs. `auto`: on a GPU the first of these that can be had, on
+    a CPU `blocks`. Artifacts name the one that was taken, as `attention` in the manifest's `environment`.
+    `flash` and `flex` have not been run on a GPU yet."""
+    compile_blocks: bool = False
+    """Compile the model's blocks with `torch.compile` (TorchInductor), once for each process that trains. It
+    is meant for GPUs, and has not been run on one yet. On a CPU it takes minutes, and a C++ compiler."""
+
+    @property
+    def passes(self) -> Passes:
+        """These settings alone."""
+        return Passes(self.attention, self.compile_blocks)
+
 
 LoadPolicy = Callable[[], "LoadedPolicy"]
 
@@ -193,3 +229,11 @@ class TrainerPlugin(Generic[SettingsT]):
     processes: Callable[[SettingsT], int | None] = lambda _settings: None
     in_recipes: type[PluginSettings] | None = None
     nodes_to_find: Callable[[SettingsT], NodesToFind | None] = lambda _settings: None
+
+
+def operational_part_here(trainer: PluginSettings) -> dict[str, Any]:
+    """As `operational_part`, for a trainer whose stages are all computed on this machine: nodes that a runner
+    would have to find are left out, so all of the trainer's processes are here."""
+    if plugins("trainers")[trainer.type].value.nodes_to_find(trainer) is not None:
+        return {}
+    return operational_part("trainers", trainer)

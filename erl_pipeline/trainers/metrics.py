@@ -147,6 +147,8 @@ class UpdateMetrics(_Metrics):
     """Tokens that went through the model: fewer where prompts are shared."""
     shares_prompts: int
     """1 where the model's attention takes shared prompts, 0 where padded rows are used."""
+    attention: str
+    """How attention was computed: `flash`, `flex`, `blocks`, or `rows` where padded rows are used."""
     roles: Mapping[str, RoleMetrics]
     """The roles that were trained."""
     records: Sequence[SequenceRecord]
@@ -190,5 +192,6 @@ class FineTuneMetrics(_Metrics):
     sequence_tokens: int
     input_tokens: int
     shares_prompts: int
+    attention: str
     records: Sequence[SequenceRecord]
     """What was done with each sequence of the work, in its order."""

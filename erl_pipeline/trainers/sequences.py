@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from storage.tables.sft import SftRow
     from storage.tables.trajectories import Trajectory
 
@@ -48,9 +54,32 @@ class TrainingSequence:
             )
 
     @cached_property
-    def trained_offsets(self) -> tuple[int, ...]:
-        """Positions in the response of the tokens that are trained."""
-        return tuple(offset for offset, bit in enumerate(self.response_mask) if bit)
+    def token_ids(self) -> npt.NDArray[np.int64]:
+        """Prompt and response, `[tokens]`."""
+        return np.frombuffer(_packed("q", self.prompt_token_ids + self.response_token_ids), dtype=np.int64)
+
+    @cached_property
+    def trained_offsets(self) -> npt.NDArray[np.int64]:
+        """Positions in the response of the tokens that are trained, `[trained]`."""
+        return np.frombuffer(bytes(self.response_mask), dtype=np.uint8).nonzero()[0]
+
+    @cached_property
+    def trained_behaviour_logprobs(self) -> npt.NDArray[np.float64]:
+        """The sampler's log-probabilities of the tokens that are trained, `[trained]`; 0.0 without any."""
+        if not self.behaviour_logprobs:
+            return np.zeros(self.trained_tokens)
+        stored = np.frombuffer(_packed("d", self.behaviour_logprobs), dtype=np.float64)
+        return stored[self.trained_offsets]
+
+    @property
+    def trained_tokens(self) -> int:
+        """The number of tokens that are trained."""
+        return len(self.trained_offsets)
+
+
+def _packed(format_: str, numbers: Sequence[float]) -> bytes:
+    """Numbers as bytes. numpy needs four times as long to read a tuple."""
+    return struct.pack(f"{len(numbers)}{format_}", *numbers)
 
 
 def trajectory_sequence(row: Trajectory, advantage: float = 0.0) -> TrainingSequence:

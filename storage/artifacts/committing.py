@@ -78,12 +78,14 @@ class Staging:
         policy_version: str | None = None,
         memory_version: str | None = None,
         determinism: Determinism = "bytes",
+        environment: Mapping[str, str] | None = None,
         unchanged_from: str = "",
     ) -> Artifact:
         """Publish what was written; if another writer was first, its artifact is returned instead.
 
         `rows` (file name -> number of rows) is checked against the Parquet files. `unchanged_from` is the id
         of an artifact that has some of the same files: they are stored once, if the store can do that.
+        `environment` is added to what the manifest says about this machine.
 
         Raises ValueError when `rows` names a file that is not there or holds another number of rows, and
         StoreError when the store cannot be written.
@@ -105,7 +107,7 @@ class Staging:
             seed=recipe.seed,
             code_version=code_version(),
             packages=package_versions(),
-            environment=machine(self._threads),
+            environment={**machine(self._threads), **(environment or {})},
             started_at=self._started_at,
             finished_at=datetime.now(UTC),
             policy_version=policy_version,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -264,12 +265,16 @@ def devices_of_replicas(config: VllmEngineConfig, visible: str | None) -> list[s
     return [",".join(names[first : first + each]) for first in range(0, each * config.replicas, each)]
 
 
+def _sequences_of_a_copy(config: VllmEngineConfig) -> int:
+    """The most sequences of each copy of the model at the same time: its share of all, and a quarter more,
+    since attempts of a group go to one copy. A server sets memory aside for as many."""
+    copies = config.replicas * copies_of_server(config.arguments)
+    return min(config.max_in_flight, math.ceil(1.25 * config.max_in_flight / copies))
+
+
 def server_arguments(config: VllmEngineConfig, adapter: ServedAdapter | None = None) -> list[str]:
     """The part of a server's command line that follows from the settings and the first adapter."""
-    arguments = [
-        f"--dtype={config.dtype}",
-        f"--max-num-seqs={config.max_in_flight}",
-    ]
+    arguments = [f"--dtype={config.dtype}", f"--max-num-seqs={_sequences_of_a_copy(config)}"]
     if config.max_context is not None:
         arguments.append(f"--max-model-len={config.max_context}")
     if not config.chunked_prefill:

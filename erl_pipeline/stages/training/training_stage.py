@@ -190,6 +190,7 @@ def training_result(
         rows={TRAINING_RECORD_FILE: recorded},
         policy_version=call.artifact_id,
         determinism=trainer.determinism,
+        environment={"attention": metrics.attention},
         # Without a step the weights, their decay included, and the moments are those of the input.
         unchanged="" if metrics.optimizer_steps else CHECKPOINT,
     )

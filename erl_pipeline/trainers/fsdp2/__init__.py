@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.config.pipeline import NodesToFind
 from erl_pipeline.network import Address
-from erl_pipeline.trainers.interface import OtherNodes, Trainer, TrainerPlugin, TrainingStart
+from erl_pipeline.trainers.interface import OtherNodes, PassSettings, Trainer, TrainerPlugin, TrainingStart
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
     from erl_pipeline.trainers.fsdp2.nodes import NodesConfig
 
 
-class Fsdp2Processes(PluginSettings):
+class Fsdp2Processes(PassSettings):
     """The settings that checkpoints depend on."""
 
     type: Literal["fsdp2"] = "fsdp2"
@@ -64,7 +63,7 @@ def _open(settings: Fsdp2TrainerConfig, start: TrainingStart) -> Trainer:
     from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
 
     others = None if start.context is None else start.context.other_nodes
-    return Fsdp2Trainer(settings.processes, start, nodes=_nodes(settings, others))
+    return Fsdp2Trainer(settings.processes, start, nodes=_nodes(settings, others), passes=settings.passes)
 
 
 def _nodes_to_find(settings: Fsdp2TrainerConfig) -> NodesToFind | None:
@@ -94,6 +93,10 @@ def _require_here(settings: Fsdp2TrainerConfig) -> None:
     from erl_pipeline.trainers.fsdp2.devices import require_devices
 
     require_devices(settings.processes, settings.nodes)
+    if settings.attention in ("flash", "flex"):
+        from erl_pipeline.trainers.local.attention import require_attention
+
+        require_attention(settings.attention)
     nodes = _nodes(settings, None)
     if nodes is not None:
         nodes.own_number()

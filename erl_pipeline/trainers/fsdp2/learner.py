@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.policies.adapters import adapter_tensors, has_adapter, write_adapter
@@ -25,7 +26,6 @@ from erl_pipeline.policies.pretrained import save_policy
 from erl_pipeline.trainers.fsdp2.sharding import ProcessRanks, own_rows, shard, whole_tensor, write_gathered
 from erl_pipeline.trainers.fsdp2.work import Begin, FineTune, Reinforce
 from erl_pipeline.trainers.interface import OnStep, Reinforcement, SupervisedTraining
-from erl_pipeline.trainers.local.forward import ready_for_training
 from erl_pipeline.trainers.local.optimizer import (
     TENSORS,
     PolicyOptimizer,
@@ -59,6 +59,7 @@ class ShardedOptimizer(PolicyOptimizer):
 
     def clip_gradients(self) -> float:
         """As `PolicyOptimizer.clip_gradients`, by the norm over the rows of all ranks."""
+        self.hand_over_gradients()
         masters = [master for master in self._masters.values() if master.grad is not None]
         own = torch.nn.utils.get_total_norm([master.grad for master in masters if master.grad is not None])
         norms = [float(text) for text in self._ranks.exchange(json.dumps(float(own)))]
@@ -101,20 +102,23 @@ class RankLearner:
         self._policy = begin.stored.load(torch.device("cpu"))
         shard(self._policy.model, ranks)
         self._optimizer = load_sharded_optimizer(self._policy.model, begin.optimizer, begin.checkpoint, ranks)
-        self._learner = Learner(self._policy.model, self._optimizer, ranks)
+        self._learner = Learner(self._policy.model, self._optimizer, ranks, begin.passes)
 
     def reinforce(
         self, work: Reinforce, sequences: Sequence[TrainingSequence], on_step: OnStep
     ) -> UpdateMetrics:
         """`Trainer.reinforce`; each rank returns the metrics of all."""
-        reference = None
-        if work.reference == "own_base":
-            reference = self._policy.model
-        elif work.reference is not None:
-            reference = work.reference.load(torch.device("cpu")).model
+        stored = work.reference
+
+        def load() -> PreTrainedModel:
+            if stored is None or stored == "own_base":
+                return self._policy.model
+            reference = stored.load(torch.device("cpu")).model
             shard(reference, self._ranks)
-        whole = Reinforcement(sequences, work.objective, work.update, work.seed, work.reference, work.replay)
-        return reinforce(self._learner, whole, reference, on_step)
+            return reference
+
+        whole = Reinforcement(sequences, work.objective, work.update, work.seed, stored, work.replay)
+        return reinforce(self._learner, whole, None if stored is None else load, on_step)
 
     def fine_tune(
         self, work: FineTune, sequences: Sequence[TrainingSequence], on_step: OnStep
@@ -130,8 +134,7 @@ class RankLearner:
         self, sequences: Sequence[TrainingSequence], microbatch_tokens: int, entropies: bool
     ) -> list[torch.Tensor]:
         """Log-probabilities or entropies of each sequence's trained tokens."""
-        model = self._policy.model
-        with ready_for_training(model, gradient_checkpointing=False, ranks=self._ranks) as forward:
+        with self._learner.ready(gradient_checkpointing=False) as forward:
             scored = forward.sequence_entropies if entropies else forward.sequence_logprobs
             return scored(sequences, microbatch_tokens)
 

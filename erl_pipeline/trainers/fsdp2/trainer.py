@@ -25,7 +25,14 @@ from erl_pipeline.trainers.fsdp2.work import (
     read_lists,
     read_metrics,
 )
-from erl_pipeline.trainers.interface import OnStep, Reinforcement, SupervisedTraining, TrainingStart
+from erl_pipeline.trainers.interface import (
+    DEFAULT_PASSES,
+    OnStep,
+    Passes,
+    Reinforcement,
+    SupervisedTraining,
+    TrainingStart,
+)
 from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
 from erl_pipeline.trainers.sequences import TrainingSequence
 
@@ -47,6 +54,7 @@ class Fsdp2Trainer:
         start: TrainingStart,
         group: RankGroup | None = None,
         nodes: NodesConfig | None = None,
+        passes: Passes = DEFAULT_PASSES,
     ) -> None:
         if start.context is None:
             raise ValueError("trainer fsdp2 needs the context that stages give it")
@@ -55,6 +63,7 @@ class Fsdp2Trainer:
         self._context = start.context
         self._processes = processes
         self._nodes = nodes
+        self._passes = passes
         self._group = group
         self._owns_group = group is None
         self._begun = False
@@ -75,7 +84,7 @@ class Fsdp2Trainer:
     ) -> FineTuneMetrics:
         rates = None
         if work.rate is not None:
-            rows = sum(bool(sequence.trained_offsets) for sequence in work.sequences)
+            rows = sum(sequence.trained_tokens > 0 for sequence in work.sequences)
             rates = tuple(work.rate(step + 1) for step in range(work.settings.optimizer_steps(rows)))
         told = FineTune(work.settings, work.seed, rates)
         return read_metrics(FineTuneMetrics, self._do(told, work.sequences, on_step))
@@ -110,7 +119,12 @@ class Fsdp2Trainer:
         if not self._begun:
             self._begun = True
             self._group.do(
-                Begin(context.stored.absolute(), self._start.checkpoint.absolute(), self._start.optimizer)
+                Begin(
+                    context.stored.absolute(),
+                    self._start.checkpoint.absolute(),
+                    self._start.optimizer,
+                    self._passes,
+                )
             )
         return self._group.do(work, sequences, on_step)
 

@@ -17,6 +17,7 @@ from safetensors.numpy import save_file
 from erl_pipeline.config.objective import ObjectiveConfig, ReplayLoss
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
 from erl_pipeline.policies.checkpoints import StoredPolicy
+from erl_pipeline.trainers.interface import DEFAULT_PASSES, Passes
 from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
 from erl_pipeline.trainers.sequences import TrainingSequence
 
@@ -34,6 +35,7 @@ class Begin:
     stored: StoredPolicy
     checkpoint: Path
     optimizer: OptimizerConfig
+    passes: Passes = DEFAULT_PASSES
     do: Literal["begin"] = "begin"
 
 

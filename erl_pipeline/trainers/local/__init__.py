@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.trainers.interface import Trainer, TrainerPlugin, TrainingStart
+from erl_pipeline.trainers.interface import PassSettings, Trainer, TrainerPlugin, TrainingStart
 
 
-class LocalTrainerConfig(PluginSettings):
+class LocalTrainerConfig(PassSettings):
     """Training in the process of the stage, on one device."""
 
     type: Literal["local"] = "local"
@@ -18,7 +17,14 @@ def _open(settings: LocalTrainerConfig, start: TrainingStart) -> Trainer:
     # torch takes seconds to import, which a process that only plans should not pay.
     from erl_pipeline.trainers.local.trainer import LocalTrainer
 
-    return LocalTrainer(start)
+    return LocalTrainer(start, settings.passes)
 
 
-TRAINER = TrainerPlugin(settings=LocalTrainerConfig, open=_open)
+def _require_here(settings: LocalTrainerConfig) -> None:
+    if settings.attention in ("flash", "flex"):
+        from erl_pipeline.trainers.local.attention import require_attention
+
+        require_attention(settings.attention)
+
+
+TRAINER = TrainerPlugin(settings=LocalTrainerConfig, open=_open, require_here=_require_here)

@@ -3,34 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
+from types import MethodType
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from erl_pipeline.trainers.interface import DEFAULT_PASSES, Passes
+from erl_pipeline.trainers.local.attention import SEGMENTS, SegmentAttention, choose_attention
 from erl_pipeline.trainers.local.packing import (
     ALONE,
     Dealt,
     Microbatch,
+    PlannedMicrobatch,
     Ranks,
     deal,
-    pack_rows,
-    pack_segments,
+    plan_rows,
+    plan_segments,
 )
-from erl_pipeline.trainers.local.segment_attention import SEGMENTS
 from erl_pipeline.trainers.local.tokens import (
     HEAD_CHUNK_TOKENS,
     TokenLoss,
     backward_through_head,
+    by_token,
     token_logprobs,
 )
 from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.errors import InputError
 
-_TAKES_SEGMENTS: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
+PackedAttention = SegmentAttention | Literal["rows"]
+"""How attention of packed sequences is computed; `rows`: as the model itself does, on padded rows."""
+
+_TRIED: WeakKeyDictionary[PreTrainedModel, dict[SegmentAttention, bool]] = WeakKeyDictionary()
 """Results of `_takes_segments`, while the model lives: its weights change from update to update, its layers
 do not."""
 
@@ -48,12 +58,16 @@ class PassCounts:
 
 @dataclass(frozen=True)
 class PolicyForward:
-    """A model made ready by `ready_for_training`. `shares_prompts` says whether its attention takes segments;
-    `ranks` are the processes that share batches."""
+    """A model made ready by `ready_for_training`. `ranks` are the processes that share batches."""
 
     model: PreTrainedModel
-    shares_prompts: bool
+    attention: PackedAttention
     ranks: Ranks = ALONE
+
+    @property
+    def shares_prompts(self) -> bool:
+        """Whether a prompt goes through the model once for several responses."""
+        return self.attention != "rows"
 
     @property
     def device(self) -> torch.device:
@@ -66,10 +80,11 @@ class PolicyForward:
         assert head is not None
         return head
 
-    def pack(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> list[Microbatch]:
+    def plan(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> list[PlannedMicrobatch]:
         """Microbatches of at most `microbatch_tokens` input tokens, in a fixed order."""
-        pack = pack_segments if self.shares_prompts else pack_rows
-        return pack(sequences, microbatch_tokens, self.device)
+        if self.attention == "rows":
+            return plan_rows(sequences, microbatch_tokens, self.device)
+        return plan_segments(sequences, microbatch_tokens, self.device, self.attention)
 
     def hidden(self, microbatch: Microbatch) -> torch.Tensor:
         """Hidden states `[trained, hidden]` from which the trained tokens are predicted."""
@@ -111,14 +126,15 @@ class PolicyForward:
         Gradients and counts are those of all ranks together.
         """
         dealt = self._deal(sequences, microbatch_tokens)
-        for microbatch in dealt.own:
-            if microbatch is None:
+        for planned in dealt.own:
+            if planned is None:
                 self.backward(self._empty(), temperatures[:0], _no_loss, after_backward)
             else:
+                microbatch = planned.build()
                 self.backward(
                     microbatch, temperatures[microbatch.tokens], loss_of(microbatch), after_backward
                 )
-        return PassCounts(len(dealt.all), sum(microbatch.token_ids.numel() for microbatch in dealt.all))
+        return PassCounts(dealt.microbatches, dealt.input_tokens)
 
     @torch.no_grad()
     def scores(
@@ -127,8 +143,8 @@ class PolicyForward:
         """Log-probabilities and entropies (nats) of all trained tokens, sequence by sequence. All tensors are
         `[trained]`."""
         logprobs, entropies = torch.zeros_like(temperatures), torch.zeros_like(temperatures)
-        for dealt in self._deal(sequences, microbatch_tokens).own:
-            microbatch = self._empty() if dealt is None else dealt
+        for planned in self._deal(sequences, microbatch_tokens).own:
+            microbatch = self._empty() if planned is None else planned.build()
             hidden = self.hidden(microbatch)
             for states, targets, tokens in zip(
                 hidden.split(HEAD_CHUNK_TOKENS),
@@ -162,11 +178,12 @@ class PolicyForward:
         return self._sequence_scores(sequences, microbatch_tokens)[1]
 
     def _deal(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> Dealt:
-        return deal(lambda tokens: self.pack(sequences, tokens), microbatch_tokens, self.ranks)
+        return deal(lambda tokens: self.plan(sequences, tokens), microbatch_tokens, self.ranks)
 
     def _empty(self) -> Microbatch:
         """A microbatch for the shortest pass, in which no token is trained."""
-        (shortest,) = self.pack([_sequence((0,), (0,))], 1)
+        (planned,) = self.plan([_sequence((0,), (0,))], 1)
+        shortest = planned.build()
         return replace(
             shortest, sources=shortest.sources[:0], targets=shortest.targets[:0], tokens=shortest.tokens[:0]
         )
@@ -174,50 +191,78 @@ class PolicyForward:
     def _sequence_scores(
         self, sequences: Sequence[TrainingSequence], microbatch_tokens: int
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        counts = [len(sequence.trained_offsets) for sequence in sequences]
-        temperatures = torch.tensor([sequence.temperature for sequence in sequences], device=self.device)
-        repeats = torch.tensor(counts, dtype=torch.long, device=self.device)
-        # A known size spares waiting for the device, which would have to add the counts up.
-        by_token = temperatures.repeat_interleave(repeats, output_size=sum(counts))
-        trained = [sequence for sequence in sequences if sequence.trained_offsets]
-        logprobs, entropies = self.scores(trained, by_token, microbatch_tokens)
+        counts = [sequence.trained_tokens for sequence in sequences]
+        temperatures = by_token(
+            np.array([sequence.temperature for sequence in sequences], dtype=np.float32), counts, self.device
+        )
+        trained = [sequence for sequence in sequences if sequence.trained_tokens]
+        logprobs, entropies = self.scores(trained, temperatures, microbatch_tokens)
         return list(logprobs.split(counts)), list(entropies.split(counts))
 
 
 @contextmanager
 def ready_for_training(
-    model: PreTrainedModel, gradient_checkpointing: bool, ranks: Ranks = ALONE
+    model: PreTrainedModel,
+    gradient_checkpointing: bool,
+    ranks: Ranks = ALONE,
+    passes: Passes = DEFAULT_PASSES,
 ) -> Iterator[PolicyForward]:
     """Set a model up for training passes and leave it as it was, in evaluation mode.
 
     Dropout stays off: the policy that is trained must be the one that sampled. Whether its attention takes
     segments is tested on a few tokens, once for each model.
 
-    Raises `InputError` when logits are not simply the output layer of the last hidden state.
+    Raises:
+        InputError: logits are not simply the output layer of the last hidden state.
+        ConfigError: the attention that is asked for cannot be had.
     """
-    attention = model.config._attn_implementation
+    before = model.config._attn_implementation
+    chosen = choose_attention(passes.attention, model)
+    tried = _TRIED.setdefault(model, {})
     model.eval()
     try:
-        if model not in _TAKES_SEGMENTS:
-            _TAKES_SEGMENTS[model] = _takes_segments(model, ranks)
-        shares_prompts = _TAKES_SEGMENTS[model]
-        model.set_attn_implementation(SEGMENTS if shares_prompts else attention)
+        if chosen not in tried:
+            tried[chosen] = _takes_segments(model, chosen, ranks)
+        model.set_attn_implementation(SEGMENTS if tried[chosen] else before)
         if gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
-            for block in model.modules():
-                if isinstance(block, GradientCheckpointingLayer):
-                    block.training = True  # only the block itself: its dropout layers stay off
-        yield PolicyForward(model, shares_prompts, ranks)
+            for block in _blocks_of(model):
+                block.training = True  # only the block itself: its dropout layers stay off
+        with compiled_blocks(model) if passes.compile_blocks else nullcontext():
+            yield PolicyForward(model, chosen if tried[chosen] else "rows", ranks)
     finally:
         ranks.let_go_of_weights(model)
         if gradient_checkpointing:
             model.gradient_checkpointing_disable()
-        model.set_attn_implementation(attention)
+        model.set_attn_implementation(before)
         model.eval()
 
 
+@contextmanager
+def compiled_blocks(model: PreTrainedModel, backend: str = "inductor") -> Iterator[None]:
+    """Within the context the model's blocks are compiled by a backend of `torch.compile`: each class of
+    blocks once, for any number of tokens."""
+    blocks = _blocks_of(model)
+    for block in blocks:
+        block.forward = MethodType(_compiled(type(block).forward, backend), block)
+    try:
+        yield
+    finally:
+        for block in blocks:
+            del block.forward
+
+
+@cache
+def _compiled(forward: Callable[..., Any], backend: str) -> Callable[..., Any]:
+    return torch.compile(forward, dynamic=True, backend=backend)
+
+
+def _blocks_of(model: PreTrainedModel) -> list[torch.nn.Module]:
+    return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+
+
 @torch.no_grad()
-def _takes_segments(model: PreTrainedModel, ranks: Ranks) -> bool:
+def _takes_segments(model: PreTrainedModel, attention: SegmentAttention, ranks: Ranks) -> bool:
     """Whether segments give the same as rows, on two responses that share a prompt and a sequence that shares
     none.
 
@@ -225,8 +270,9 @@ def _takes_segments(model: PreTrainedModel, ranks: Ranks) -> bool:
     """
     sequences = _trial_sequences(model.config.get_text_config().vocab_size)
     tolerance = 1e-3 if model.dtype == torch.float32 else 5e-2
-    (rows,) = pack_rows(sequences, 10_000, model.device)
-    expected = PolicyForward(model, shares_prompts=False, ranks=ranks).hidden(rows)
+    (planned,) = plan_rows(sequences, 10_000, model.device)
+    rows = planned.build()
+    expected = PolicyForward(model, "rows", ranks).hidden(rows)
     _refuse_other_heads(model, rows, expected, tolerance)
     # A sliding window is longer than these few tokens, so the comparison below would not show its effect.
     if model.config.get_text_config().to_dict().get("sliding_window") is not None:
@@ -234,8 +280,9 @@ def _takes_segments(model: PreTrainedModel, ranks: Ranks) -> bool:
     model.set_attn_implementation(SEGMENTS)
     if model.config._attn_implementation != SEGMENTS:
         return False
-    (stream,) = pack_segments(sequences, 10_000, model.device)
-    actual = PolicyForward(model, shares_prompts=True, ranks=ranks).hidden(stream)
+    (planned,) = plan_segments(sequences, 10_000, model.device, attention)
+    stream = planned.build()
+    actual = PolicyForward(model, attention, ranks).hidden(stream)
     return _close(actual[stream.tokens.argsort()], expected[rows.tokens.argsort()], tolerance)
 
 

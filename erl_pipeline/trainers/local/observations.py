@@ -23,24 +23,30 @@ class Statistics:
     """Sums, counts and maxima by name. Names that were never observed have mean and maximum 0."""
 
     _sums: dict[str, torch.Tensor] = field(default_factory=dict)
-    _counts: dict[str, int] = field(default_factory=dict)
+    _counts: dict[str, int | torch.Tensor] = field(default_factory=dict)
     _maxima: dict[str, torch.Tensor] = field(default_factory=dict)
-    _kept: dict[str, list[torch.Tensor]] = field(default_factory=dict)
+    _kept: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = field(default_factory=dict)
     _group_sums: dict[str, torch.Tensor] = field(default_factory=dict)
     _group_counts: dict[str, torch.Tensor] = field(default_factory=dict)
 
-    def observe(self, name: str, values: torch.Tensor) -> None:
-        """Add the values of a tensor of any shape with at least one element."""
+    def observe(self, name: str, values: torch.Tensor, chosen: torch.Tensor | None = None) -> None:
+        """Add the values of a tensor of any shape with at least one element; only those for which `chosen`,
+        of its shape, is true."""
         values = values.detach().double()
+        count: int | torch.Tensor = values.numel()
         total, largest = values.sum(), values.max()
+        if chosen is not None:
+            # Taking them out of the tensor would wait for the device, to know how many there are.
+            count, total = chosen.sum(), values.masked_fill(~chosen, 0.0).sum()
+            largest = values.masked_fill(~chosen, -torch.inf).max()
         if name in self._sums:
             total, largest = total + self._sums[name], torch.maximum(largest, self._maxima[name])
         self._sums[name], self._maxima[name] = total, largest
-        self._counts[name] = self._counts.get(name, 0) + values.numel()
+        self._counts[name] = self._counts.get(name, 0) + count
 
-    def keep(self, name: str, values: torch.Tensor) -> None:
-        """Keep any number of values, for their quantiles; meant for what few tokens have."""
-        self._kept.setdefault(name, []).append(values.detach().double())
+    def keep(self, name: str, values: torch.Tensor, chosen: torch.Tensor) -> None:
+        """Keep the values for which `chosen` is true, for their quantiles. Both: `[tokens]`."""
+        self._kept.setdefault(name, []).append((values.detach(), chosen))
 
     def observe_groups(self, name: str, values: torch.Tensor, groups: torch.Tensor, count: int) -> None:
         """Add `values` by group. `values`, `groups` (int64, below `count`): `[tokens]`."""
@@ -65,9 +71,9 @@ class Statistics:
 
         return {
             "sums": lists(self._sums),
-            "counts": self._counts,
+            "counts": {name: int(count) for name, count in self._counts.items()},
             "maxima": lists(self._maxima),
-            "kept": lists({name: torch.cat(values) for name, values in self._kept.items()}),
+            "kept": lists({name: self._kept_values(name) for name in self._kept}),
             "group_sums": lists(self._group_sums),
             "group_counts": lists(self._group_counts),
         }
@@ -84,7 +90,7 @@ class Statistics:
             self._maxima[name] = torch.maximum(self._maxima.get(name, largest), largest)
             self._counts[name] = self._counts.get(name, 0) + count
         for name, values in plain["kept"].items():
-            self.keep(name, number(values))
+            self.keep(name, number(values), torch.ones(len(values), dtype=torch.bool))
         for own, others in (
             (self._group_sums, plain["group_sums"]),
             (self._group_counts, plain["group_counts"]),
@@ -93,14 +99,15 @@ class Statistics:
                 own[name] = own.get(name, torch.zeros_like(number(values))) + number(values)
 
     def mean(self, name: str) -> float:
-        return float(self._sums[name]) / self._counts[name] if name in self._sums else 0.0
+        count = int(self._counts.get(name, 0))
+        return float(self._sums[name]) / count if count else 0.0
 
     def total(self, name: str) -> float:
         return float(self._sums[name]) if name in self._sums else 0.0
 
     def quantiles(self, name: str, shares: Sequence[float]) -> list[float]:
         """Quantiles of the values that were kept, with linear interpolation; 0 where there are none."""
-        values = torch.cat(self._kept[name]) if name in self._kept else torch.empty(0)
+        values = self._kept_values(name)
         if not len(values):
             return [0.0] * len(shares)
         # `torch.quantile` takes no more than 2^24 values.
@@ -112,8 +119,13 @@ class Statistics:
             float(value) for value in below + (above - below) * (places - places.floor()).to(below.device)
         ]
 
+    def _kept_values(self, name: str) -> torch.Tensor:
+        """`[kept]`, fp64."""
+        parts = [values[chosen].double() for values, chosen in self._kept.get(name, [])]
+        return torch.cat(parts) if parts else torch.empty(0)
+
     def maximum(self, name: str) -> float:
-        return float(self._maxima[name]) if name in self._maxima else 0.0
+        return float(self._maxima[name]) if int(self._counts.get(name, 0)) else 0.0
 
     def group_mean(self, name: str, group: int) -> float:
         """The mean of a group; 0 where it has no values."""
@@ -166,7 +178,7 @@ class SequenceLog:
     def __init__(self, sequences: Sequence[TrainingSequence], record_tokens: bool = False) -> None:
         self._sequences = sequences
         self._record_tokens = record_tokens
-        self._counts = np.array([len(sequence.trained_offsets) for sequence in sequences], dtype=np.int64)
+        self._counts = np.array([sequence.trained_tokens for sequence in sequences], dtype=np.int64)
         self._steps = np.zeros(len(sequences), dtype=np.int64)
         self._sums: dict[str, Numbers] = {}
         self._seen: dict[str, npt.NDArray[np.int64]] = {}
@@ -225,7 +237,6 @@ class SequenceLog:
             kept = {}
             for name in ("logprob", "entropy"):
                 values = np.zeros(len(sequence.response_token_ids), dtype=np.float32)
-                offsets = list(sequence.trained_offsets)
-                values[offsets] = columns[name][start : start + len(offsets)]
+                values[sequence.trained_offsets] = columns[name][start : start + sequence.trained_tokens]
                 kept[name] = tuple(values.tolist())
             self._tokens[number] = kept

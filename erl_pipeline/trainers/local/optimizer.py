@@ -27,9 +27,10 @@ class PolicyOptimizer:
     microbatches are summed, and steps are taken, in fp32, and the model gets the rounded result. A
     bf16 weight has 8 bits of mantissa, so steps below 0.4 % of its size would otherwise be lost.
 
-    With `state_device: cpu` the copy, its gradients and the moments are in host memory, as in ZeRO-Offload
-    (arXiv 2101.06840), and weights of any precision have such a copy; the CPU takes the step. Moves between
-    devices were tested only with torch's fake tensors, not on a GPU.
+    With `state_device: cpu` the copy and the moments are in host memory, as in ZeRO-Offload
+    (arXiv 2101.06840), and weights of any precision have such a copy; the CPU takes the step. Gradients are
+    summed in fp32 on the device of the weights, and move once a step. Moves between devices were tested only
+    with torch's fake tensors, not on a GPU.
 
     With `moments: by_use` each use has an AdamW of its own over the same weights; see `turn_to`.
     """
@@ -39,6 +40,7 @@ class PolicyOptimizer:
         self.steps = 0
         self._weights = self._trained_weights(model)
         self._masters = {name: self._master(weight) for name, weight in self._weights.items()}
+        self._sums: dict[str, torch.Tensor] = {}  # gradients, fp32, on the device of the weights
         if config.moments == "shared":
             self._by_use = dict.fromkeys(_USES, self._new_adamw())
         else:
@@ -57,22 +59,31 @@ class PolicyOptimizer:
     def collect_gradients(self) -> None:
         """Add the gradients of the last backward pass to those of the fp32 copy, and drop them."""
         for name, weight in self._weights.items():
-            master = self._masters[name]
-            if master is weight or weight.grad is None:
+            if self._masters[name] is weight or weight.grad is None:
                 continue
-            if master.grad is None:
-                master.grad = weight.grad.to(master.device, torch.float32)
+            if name in self._sums:
+                self._sums[name] += weight.grad
             else:
-                # Moved in low precision, which is half the bytes, and widened by the addition.
-                master.grad += weight.grad.to(master.device)
+                self._sums[name] = weight.grad.float()
             weight.grad = None
+
+    def hand_over_gradients(self) -> None:
+        """Give the sums of the collected gradients to the fp32 copy, on its device."""
+        for name, total in self._sums.items():
+            master = self._masters[name]
+            master.grad = total.to(master.device, non_blocking=True)  # from a GPU into pinned memory
+        self._sums.clear()
+        if torch.cuda.is_available() and self.config.state_device == "cpu":
+            torch.cuda.current_stream().synchronize()  # until the copies are complete
 
     def clip_gradients(self) -> float:
         """Scale the gradients down to `max_grad_norm`; returns their Euclidean norm before that."""
+        self.hand_over_gradients()
         return float(torch.nn.utils.clip_grad_norm_(self._masters.values(), self.config.max_grad_norm))
 
     def step(self) -> None:
         """Take one step and forget the gradients."""
+        self.hand_over_gradients()
         self._adamw.step()
         self._adamw.zero_grad(set_to_none=True)
         self._round_to_model()
@@ -153,8 +164,17 @@ class PolicyOptimizer:
     @torch.no_grad()
     def _round_to_model(self) -> None:
         for name, master in self._masters.items():
-            if master is not self._weights[name]:
-                self._weights[name].copy_(master)
+            weight = self._weights[name]
+            if master is weight:
+                continue
+            if weight.device == master.device:
+                weight.copy_(master)
+            else:
+                # Rounded first, which is half the bytes.
+                rounded = master.to(weight.dtype)
+                weight.copy_(
+                    rounded.pin_memory() if torch.cuda.is_available() else rounded, non_blocking=True
+                )
 
 
 def save_optimizer(optimizer: PolicyOptimizer, folder: Path) -> None:

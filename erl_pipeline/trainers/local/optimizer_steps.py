@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from transformers import PreTrainedModel
 
-from erl_pipeline.trainers.interface import OnStep
-from erl_pipeline.trainers.local.forward import PassCounts, PolicyForward
+from erl_pipeline.trainers.interface import DEFAULT_PASSES, OnStep, Passes
+from erl_pipeline.trainers.local.forward import PassCounts, PolicyForward, ready_for_training
 from erl_pipeline.trainers.local.optimizer import PolicyOptimizer
 from erl_pipeline.trainers.local.packing import ALONE, Microbatch, Ranks
 from erl_pipeline.trainers.local.tokens import TokenLoss
@@ -48,6 +49,15 @@ class Learner:
     model: PreTrainedModel
     optimizer: PolicyOptimizer
     ranks: Ranks = ALONE
+    passes: Passes = DEFAULT_PASSES
+
+    def ready(
+        self, gradient_checkpointing: bool, model: PreTrainedModel | None = None
+    ) -> AbstractContextManager[PolicyForward]:
+        """Its model, or another one, made ready for passes; see `ready_for_training`."""
+        return ready_for_training(
+            self.model if model is None else model, gradient_checkpointing, self.ranks, self.passes
+        )
 
 
 class BatchLoss(Protocol):

@@ -1,8 +1,9 @@
 """Cutting sequences into microbatches, in which responses to one prompt share that prompt, and how the
 processes that train one policy ("ranks") share an optimizer batch.
 
-Every rank has the whole batch, and so the same weights of tokens, which are normalised over all of it. A
-rank computes some of the microbatches; gradients, and what is observed, are added up over the ranks.
+Every rank knows the lengths of the whole batch, and so the same weights of tokens, which are normalised over
+all of it. A rank builds and computes some of the microbatches, each just before its pass; gradients, and what
+is observed, are added up over the ranks.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 
-from erl_pipeline.trainers.local.segment_attention import AttentionBlock
+from erl_pipeline.trainers.local.attention import PreparedSegments, SegmentAttention, prepare_segments
+from erl_pipeline.trainers.local.block_attention import Segment, Segments, moved
 from erl_pipeline.trainers.sequences import TrainingSequence
-
-_BLOCK_PAIRS = 2**18  # query-key pairs of one batch of products: its scores stay in the CPU's cache
-_SHORTEST_SHARE = 0.75  # of the longest segment of a block; below it padding costs more than another block
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,19 @@ class Microbatch:
 
     token_ids: torch.Tensor
     positions: torch.Tensor
-    segments: tuple[AttentionBlock, ...] | None
+    segments: PreparedSegments | None
     sources: torch.Tensor
     targets: torch.Tensor
     tokens: torch.Tensor
+
+
+@dataclass(frozen=True)
+class PlannedMicrobatch:
+    """A microbatch whose place and size are known. `input_tokens` has padding in it; `build` puts the
+    microbatch, and what its attention needs, on the device."""
+
+    input_tokens: int
+    build: Callable[[], Microbatch]
 
 
 @dataclass(frozen=True)
@@ -50,18 +61,12 @@ class _Family:
     tokens: int
 
 
-@dataclass(frozen=True)
-class _Segment:
-    """A run of tokens in the stream; `ancestor` is the place and length of the prompt it also sees."""
-
-    start: int
-    length: int
-    ancestor: tuple[int, int] = (0, 0)
-
-
-def pack_segments(
-    sequences: Sequence[TrainingSequence], microbatch_tokens: int, device: torch.device
-) -> list[Microbatch]:
+def plan_segments(
+    sequences: Sequence[TrainingSequence],
+    microbatch_tokens: int,
+    device: torch.device,
+    attention: SegmentAttention = "blocks",
+) -> list[PlannedMicrobatch]:
     """Pack without padding, each prompt once for the responses that fit beside it into the budget.
 
     Tokens after the last trained one of a response are left out. A sequence that is longer than the budget
@@ -76,12 +81,18 @@ def pack_segments(
             room = microbatch_tokens
         batches[-1].append(family)
         room -= family.tokens
-    return [_stream(sequences, firsts, batch, device) for batch in batches]
+    return [
+        PlannedMicrobatch(
+            sum(family.tokens for family in batch),
+            partial(_stream, sequences, firsts, batch, device, attention),
+        )
+        for batch in batches
+    ]
 
 
-def pack_rows(
+def plan_rows(
     sequences: Sequence[TrainingSequence], microbatch_tokens: int, device: torch.device
-) -> list[Microbatch]:
+) -> list[PlannedMicrobatch]:
     """Pack one sequence into each row, rows of similar length together, padded on the right.
 
     For models whose attention takes no segments; under causal attention the padding changes nothing.
@@ -95,12 +106,17 @@ def pack_rows(
             batches.append([])
             width = _input_length(sequences[index])
         batches[-1].append(index)
-    return [_rows(sequences, firsts, batch, device) for batch in batches]
+    return [
+        PlannedMicrobatch(
+            len(batch) * _input_length(sequences[batch[0]]), partial(_rows, sequences, firsts, batch, device)
+        )
+        for batch in batches
+    ]
 
 
 def _input_length(sequence: TrainingSequence) -> int:
     """Tokens that are needed to predict the last trained one."""
-    return len(sequence.prompt_token_ids) + sequence.trained_offsets[-1]
+    return len(sequence.prompt_token_ids) + int(sequence.trained_offsets[-1])
 
 
 def _first_tokens(sequences: Sequence[TrainingSequence]) -> list[int]:
@@ -108,7 +124,7 @@ def _first_tokens(sequences: Sequence[TrainingSequence]) -> list[int]:
     firsts, count = [], 0
     for sequence in sequences:
         firsts.append(count)
-        count += len(sequence.trained_offsets)
+        count += sequence.trained_tokens
     return firsts
 
 
@@ -130,121 +146,102 @@ def _families(sequences: Sequence[TrainingSequence], budget: int) -> Iterable[_F
         yield _Family(tuple(taken), tokens)
 
 
+_Numbers = npt.NDArray[np.int64]
+
+
 def _stream(
     sequences: Sequence[TrainingSequence],
     firsts: Sequence[int],
     families: Sequence[_Family],
     device: torch.device,
+    attention: SegmentAttention,
 ) -> Microbatch:
-    token_ids: list[int] = []
-    positions: list[int] = []
-    segments: list[_Segment] = []
-    sources: list[int] = []
-    targets: list[int] = []
-    tokens: list[int] = []
+    segments: list[Segment] = []
+    parts: list[tuple[int, int, int]] = []  # of each sequence: the place of its first token, prompt, begin
+    place = 0
     for family in families:
-        prompt = sequences[family.members[0]].prompt_token_ids
-        start = len(token_ids)
-        token_ids += prompt
-        positions += range(len(prompt))
+        start, length = place, len(sequences[family.members[0]].prompt_token_ids)
         shared = len(family.members) > 1
         if shared:
-            segments.append(_Segment(start, len(prompt)))
-        for index in family.members:
-            sequence = sequences[index]
-            offsets = sequence.trained_offsets
-            response_start = len(token_ids)
-            # A response token's predecessor is the one before it, or the prompt's last.
-            sources += [
-                response_start + offset - 1 if offset else start + len(prompt) - 1 for offset in offsets
-            ]
-            targets += [sequence.response_token_ids[offset] for offset in offsets]
-            tokens += range(firsts[index], firsts[index] + len(offsets))
-            token_ids += sequence.response_token_ids[: offsets[-1]]
-            positions += range(len(prompt), len(prompt) + offsets[-1])
+            segments.append(Segment(start, length))
+        for number, index in enumerate(family.members):
+            end = _input_length(sequences[index])
+            begin = 0 if number == 0 else length  # the prompt stands before the first of its responses
             if not shared:
-                segments.append(_Segment(start, len(prompt) + offsets[-1]))
-            elif offsets[-1]:
-                segments.append(_Segment(response_start, offsets[-1], (start, len(prompt))))
-
-    def tensor(values: list[int]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.long, device=device)
-
+                segments.append(Segment(start, end))
+            elif end > length:
+                segments.append(Segment(place + length - begin, end - length, start, length))
+            parts.append((place, start, begin))
+            place += end - begin
+    members = [sequences[index] for family in families for index in family.members]
+    places, starts, begins = np.array(parts).T
+    prompts = np.array([len(sequence.prompt_token_ids) for sequence in members])
+    trained = _trained(members, prompts, [firsts[i] for family in families for i in family.members])
+    # A token's predecessor is the one before it, or for the first of a response the last of the prompt.
+    sources = trained.offsets + np.repeat(places + prompts - begins - 1, trained.counts)
+    leading = trained.begins[trained.offsets[trained.begins] == 0]
+    sources[leading] = (starts + prompts - 1)[trained.offsets[trained.begins] == 0]
+    inputs = [
+        sequence.token_ids[begin : _input_length(sequence)]
+        for sequence, begin in zip(members, begins.tolist(), strict=True)
+    ]
+    positions = np.arange(place) - np.repeat(places - begins, [len(part) for part in inputs])
     return Microbatch(
-        token_ids=tensor(token_ids)[None],
-        positions=tensor(positions)[None],
-        segments=tuple(_block(group, device) for group in _similar(segments)),
-        sources=tensor(sources),
-        targets=tensor(targets),
-        tokens=tensor(tokens),
-    )
-
-
-def _similar(segments: Iterable[_Segment]) -> list[list[_Segment]]:
-    """Group segments of similar length, those with an ancestor apart from those without."""
-    groups: list[list[_Segment]] = []
-    for segment in sorted(segments, key=lambda s: (s.ancestor[1] > 0, -s.length, -s.ancestor[1])):
-        first = groups[-1][0] if groups else None
-        if (
-            first is None
-            or (first.ancestor[1] > 0) != (segment.ancestor[1] > 0)
-            or segment.length < _SHORTEST_SHARE * first.length
-            or (len(groups[-1]) + 1) * first.length * (first.length + first.ancestor[1]) > _BLOCK_PAIRS
-        ):
-            groups.append([])
-        groups[-1].append(segment)
-    return groups
-
-
-def _block(segments: Sequence[_Segment], device: torch.device) -> AttentionBlock:
-    starts = torch.tensor([segment.start for segment in segments], device=device)[:, None]
-    lengths = torch.tensor([segment.length for segment in segments], device=device)[:, None]
-    prompt_starts = torch.tensor([segment.ancestor[0] for segment in segments], device=device)[:, None]
-    prompt_lengths = torch.tensor([segment.ancestor[1] for segment in segments], device=device)[:, None]
-    width = max(segment.length for segment in segments)
-    own = torch.arange(width, device=device)
-    prompt = torch.arange(max(segment.ancestor[1] for segment in segments), device=device)
-    padding = own >= lengths
-    queries = (starts + own).masked_fill(padding, 0)
-    keys = torch.cat([(prompt_starts + prompt).masked_fill(prompt >= prompt_lengths, 0), queries], dim=1)
-    # Padding is at the end of a segment, where causality hides it from every real query.
-    causal = (own[:, None] >= own).expand(len(segments), -1, -1)
-    sees_prompt = (prompt < prompt_lengths)[:, None, :].expand(-1, len(own), -1)
-    visible = torch.cat([sees_prompt, causal], dim=2)
-    if not len(prompt):
-        visible = visible[:1]
-    mask = torch.zeros(visible.shape, device=device).masked_fill(~visible, -torch.inf)
-    real = [row * width + place for row, segment in enumerate(segments) for place in range(segment.length)]
-    return AttentionBlock(
-        queries=queries, keys=keys, padding=padding, mask=mask, real=torch.tensor(real, device=device)
+        token_ids=moved(np.concatenate(inputs)[None], device),
+        positions=moved(positions[None], device),
+        segments=prepare_segments(Segments.of(segments), attention, device),
+        sources=moved(sources, device),
+        targets=moved(trained.targets, device),
+        tokens=moved(trained.tokens, device),
     )
 
 
 def _rows(
     sequences: Sequence[TrainingSequence], firsts: Sequence[int], members: Sequence[int], device: torch.device
 ) -> Microbatch:
-    width = _input_length(sequences[members[0]])
-    token_ids = torch.zeros(len(members), width, dtype=torch.long)
-    sources: list[int] = []
-    targets: list[int] = []
-    tokens: list[int] = []
-    for row, index in enumerate(members):
-        sequence = sequences[index]
-        length, offsets = _input_length(sequence), sequence.trained_offsets
-        token_ids[row, :length] = torch.tensor(
-            (sequence.prompt_token_ids + sequence.response_token_ids)[:length]
-        )
-        first_source = row * width + len(sequence.prompt_token_ids) - 1
-        sources += [first_source + offset for offset in offsets]
-        targets += [sequence.response_token_ids[offset] for offset in offsets]
-        tokens += range(firsts[index], firsts[index] + len(offsets))
+    rows = [sequences[index] for index in members]
+    width = _input_length(rows[0])
+    token_ids = np.zeros((len(rows), width), dtype=np.int64)
+    for row, sequence in enumerate(rows):
+        length = _input_length(sequence)
+        token_ids[row, :length] = sequence.token_ids[:length]
+    prompts = np.array([len(sequence.prompt_token_ids) for sequence in rows])
+    trained = _trained(rows, prompts, [firsts[index] for index in members])
+    sources = trained.offsets + np.repeat(np.arange(len(rows)) * width + prompts - 1, trained.counts)
     return Microbatch(
-        token_ids=token_ids.to(device),
-        positions=torch.arange(width, device=device).expand(len(members), -1),
+        token_ids=moved(token_ids, device),
+        positions=torch.arange(width, device=device).expand(len(rows), -1),
         segments=None,
-        sources=torch.tensor(sources, device=device),
-        targets=torch.tensor(targets, device=device),
-        tokens=torch.tensor(tokens, device=device),
+        sources=moved(sources, device),
+        targets=moved(trained.targets, device),
+        tokens=moved(trained.tokens, device),
+    )
+
+
+class _Trained(NamedTuple):
+    """The trained tokens of some sequences, one sequence after the other; `offsets`, `targets`, `tokens`:
+    `[trained]`; `counts`, `begins`: `[sequences]`, how many there are of each, and where they begin."""
+
+    offsets: _Numbers
+    targets: _Numbers
+    tokens: _Numbers
+    counts: _Numbers
+    begins: _Numbers
+
+
+def _trained(sequences: Sequence[TrainingSequence], prompts: _Numbers, firsts: Sequence[int]) -> _Trained:
+    """`prompts`: the lengths of the prompts; `firsts`: the numbers of the first trained tokens."""
+    offsets = np.concatenate([sequence.trained_offsets for sequence in sequences])
+    counts = np.array([sequence.trained_tokens for sequence in sequences])
+    begins = np.cumsum(counts) - counts
+    whole = np.concatenate([sequence.token_ids for sequence in sequences])
+    lengths = np.array([len(sequence.token_ids) for sequence in sequences])
+    return _Trained(
+        offsets=offsets,
+        targets=whole[offsets + np.repeat(np.cumsum(lengths) - lengths + prompts, counts)],
+        tokens=np.arange(len(offsets)) + np.repeat(np.array(firsts) - begins, counts),
+        counts=counts,
+        begins=begins,
     )
 
 
@@ -301,28 +298,34 @@ ALONE: Ranks = _Alone()
 
 @dataclass(frozen=True)
 class Dealt:
-    """The microbatches of a batch, and those of this rank. None is a pass without a token: the ranks exchange
-    their weights in every pass, so all must make the same number of passes."""
+    """The microbatches of this rank, and how many there are on all, with how many input tokens. None is a
+    pass without a token: the ranks exchange their weights in every pass, so all must make the same number of
+    passes."""
 
-    all: Sequence[Microbatch]
-    own: Sequence[Microbatch | None]
+    own: Sequence[PlannedMicrobatch | None]
+    microbatches: int
+    input_tokens: int
 
 
-def deal(pack: Callable[[int], list[Microbatch]], microbatch_tokens: int, ranks: Ranks) -> Dealt:
-    """Pack a batch, and deal out its microbatches in turn.
+def deal(plan: Callable[[int], list[PlannedMicrobatch]], microbatch_tokens: int, ranks: Ranks) -> Dealt:
+    """Plan the microbatches of a batch, and deal them out in turn.
 
     Where several ranks share them, microbatches are made smaller if that takes no more turns, so that the
     ranks have similar numbers of tokens in a turn, and none is idle because everything fits into one
     microbatch.
     """
-    microbatches = pack(microbatch_tokens)
+    microbatches = plan(microbatch_tokens)
     turns = -(-len(microbatches) // ranks.count)
     if ranks.count > 1 and microbatches:
-        total = sum(microbatch.token_ids.numel() for microbatch in microbatches)
+        total = sum(microbatch.input_tokens for microbatch in microbatches)
         share = max(1, int(_ROOM * total / (turns * ranks.count)))
         if share < microbatch_tokens:
-            even = pack(share)
+            even = plan(share)
             if len(even) <= turns * ranks.count:
                 microbatches = even
-    own: list[Microbatch | None] = list(microbatches[ranks.rank :: ranks.count])
-    return Dealt(microbatches, own + [None] * (turns - len(own)))
+    own: list[PlannedMicrobatch | None] = list(microbatches[ranks.rank :: ranks.count])
+    return Dealt(
+        own + [None] * (turns - len(own)),
+        len(microbatches),
+        sum(microbatch.input_tokens for microbatch in microbatches),
+    )

@@ -54,16 +54,12 @@ class ReplayedPart:
         )
         losses = torch.where(replayed, surrogate.loss, fresh_losses)
         in_step = losses * self._columns.policy_weights[tokens]
-        for name, values in (
-            (_RATIO, surrogate.ratio[replayed]),
-            (_WEIGHT, surrogate.weight[replayed]),
-            (_REPLAYED, in_step[replayed]),
-            (_FRESH, in_step[~replayed]),
-        ):
-            if len(values):
-                statistics.observe(name, values)
-        statistics.keep(_RATIO, surrogate.ratio[replayed])
-        statistics.keep(_WEIGHT, surrogate.weight[replayed])
+        statistics.observe(_RATIO, surrogate.ratio, replayed)
+        statistics.observe(_WEIGHT, surrogate.weight, replayed)
+        statistics.observe(_REPLAYED, in_step, replayed)
+        statistics.observe(_FRESH, in_step, ~replayed)
+        statistics.keep(_RATIO, surrogate.ratio, replayed)
+        statistics.keep(_WEIGHT, surrogate.weight, replayed)
         return losses
 
 
@@ -230,9 +226,8 @@ class PolicyLoss:
 
     def _observe_fresh(self, name: str, values: torch.Tensor, tokens: torch.Tensor) -> None:
         """Observe values of all but replayed tokens, which another policy has sampled."""
-        fresh = values if self._replayed is None else values[self._replayed.fresh(tokens)]
-        if len(fresh):
-            self._statistics.observe(name, fresh)
+        fresh = None if self._replayed is None else self._replayed.fresh(tokens)
+        self._statistics.observe(name, values, fresh)
 
     def _observe_mismatch(
         self, logprobs: torch.Tensor, behaviour: torch.Tensor, tokens: torch.Tensor

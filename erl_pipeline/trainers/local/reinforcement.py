@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -16,7 +16,7 @@ from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, 
 from erl_pipeline.config.optimizer import UpdateConfig
 from erl_pipeline.policies.adapters import without_adapter
 from erl_pipeline.trainers.interface import OnStep, Reinforcement
-from erl_pipeline.trainers.local.forward import PolicyForward, ready_for_training
+from erl_pipeline.trainers.local.forward import PackedAttention, PolicyForward
 from erl_pipeline.trainers.local.observations import BatchLog, SequenceLog, Statistics
 from erl_pipeline.trainers.local.optimizer_steps import Learner, OptimizerSteps, count_tokens, mean
 from erl_pipeline.trainers.local.policy_loss import PolicyLoss, ReplayedPart, replay_metrics, without_clip
@@ -28,33 +28,34 @@ from erl_pipeline.trainers.sequences import TrainingSequence
 def reinforce(
     learner: Learner,
     work: Reinforcement,
-    reference: PreTrainedModel | None = None,
+    load_reference: Callable[[], PreTrainedModel] | None = None,
     on_step: OnStep | None = None,
 ) -> UpdateMetrics:
     """Change the model's weights by `update.epochs * update.minibatches` steps.
 
-    If `reference` is the model itself, the reference is its base, without the adapter.
+    The reference model is loaded for its one pass, before the steps, and not kept. If `load_reference` gives
+    the model itself, the reference is its base, without the adapter.
 
     Raises:
         TrainingDiverged: a loss or gradient is not finite; the step was not taken.
         InputError: the model's architecture cannot be trained (see `ready_for_training`).
         ValueError: a sequence lacks the sampler's log-probabilities, or the KL term its reference model.
     """
-    if work.objective.needs_reference and reference is None:
+    if work.objective.needs_reference and load_reference is None:
         raise ValueError("the objective has a KL term, but no reference model was given")
     started = time.perf_counter()
     selection = _select(work)
     references = None
-    if reference is not None and work.objective.needs_reference:
-        references = _reference_logprobs(learner, reference, selection.kept, work.update)
+    if load_reference is not None and work.objective.needs_reference:
+        references = _reference_logprobs(learner, load_reference(), selection.kept, work.update)
     learner.optimizer.turn_to("reinforcement")
-    with ready_for_training(learner.model, work.update.gradient_checkpointing, learner.ranks) as forward:
+    with learner.ready(work.update.gradient_checkpointing) as forward:
         steps = OptimizerSteps(forward, learner.optimizer, work.update.microbatch_tokens, on_step)
         log = SequenceLog(selection.kept, work.update.record_tokens)
         statistics = _take_steps(forward, steps, work, selection, references, log)
     seconds = time.perf_counter() - started
     records = _records(work, selection, log)
-    return _metrics(work, selection, steps, statistics, seconds, forward.shares_prompts, records)
+    return _metrics(work, selection, steps, statistics, seconds, forward.attention, records)
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def _select(work: Reinforcement) -> _Selection:
 
 
 def _reason(sequence: TrainingSequence, terms: RoleTerms) -> NotTrained | None:
-    if not sequence.trained_offsets:
+    if not sequence.trained_tokens:
         return "no_tokens"
     if terms.weight == 0.0:
         return "zero_weight"
@@ -101,7 +102,7 @@ def _reason(sequence: TrainingSequence, terms: RoleTerms) -> NotTrained | None:
 
 def _live_share(sequences: Sequence[TrainingSequence], objective: ObjectiveConfig) -> float:
     by_token = objective.loss_normalization == "token_mean"
-    sizes = [len(sequence.trained_offsets) if by_token else 1 for sequence in sequences]
+    sizes = [sequence.trained_tokens if by_token else 1 for sequence in sequences]
     live = [size for size, sequence in zip(sizes, sequences, strict=True) if sequence.advantage != 0.0]
     return sum(live) / sum(sizes) if sizes else 1.0
 
@@ -117,7 +118,7 @@ def _reference_logprobs(
     update: UpdateConfig,
 ) -> list[torch.Tensor]:
     base = without_adapter(learner.model) if reference is learner.model else nullcontext()
-    with base, ready_for_training(reference, gradient_checkpointing=False, ranks=learner.ranks) as forward:
+    with base, learner.ready(gradient_checkpointing=False, model=reference) as forward:
         return forward.sequence_logprobs(sequences, update.microbatch_tokens)
 
 
@@ -182,7 +183,7 @@ def _metrics(
     steps: OptimizerSteps,
     statistics: Statistics,
     seconds: float,
-    shares_prompts: bool,
+    attention: PackedAttention,
     records: list[SequenceRecord],
 ) -> UpdateMetrics:
     kept, epochs, dropped = selection.kept, work.update.epochs, Counter(selection.reasons)
@@ -207,10 +208,11 @@ def _metrics(
         dropped_zero_advantage=dropped["zero_advantage"],
         dropped_untrained=dropped["no_tokens"],
         dropped_zero_weight=dropped["zero_weight"],
-        trained_tokens=epochs * sum(len(sequence.trained_offsets) for sequence in kept),
+        trained_tokens=epochs * sum(sequence.trained_tokens for sequence in kept),
         sequence_tokens=sequence_tokens,
         input_tokens=steps.passes.input_tokens,
-        shares_prompts=int(shares_prompts),
+        shares_prompts=int(attention != "rows"),
+        attention=attention,
         roles={
             role: RoleMetrics(
                 entropy=statistics.group_mean("entropy", number),

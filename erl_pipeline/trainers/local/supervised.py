@@ -11,7 +11,6 @@ import torch
 
 from erl_pipeline.config.optimizer import FineTuneConfig
 from erl_pipeline.trainers.interface import OnStep, SupervisedTraining
-from erl_pipeline.trainers.local.forward import ready_for_training
 from erl_pipeline.trainers.local.observations import BatchLog, SequenceLog
 from erl_pipeline.trainers.local.optimizer_steps import Learner, OptimizerSteps, count_tokens, mean
 from erl_pipeline.trainers.local.packing import Microbatch
@@ -34,11 +33,11 @@ def fine_tune_supervised(
     """
     started = time.perf_counter()
     settings = work.settings
-    trainable = [sequence for sequence in work.sequences if sequence.trained_offsets]
+    trainable = [sequence for sequence in work.sequences if sequence.trained_tokens]
     log = SequenceLog(trainable)
     trained_tokens = sequence_tokens = 0
     learner.optimizer.turn_to("supervised", settings.learning_rate)
-    with ready_for_training(learner.model, settings.gradient_checkpointing, learner.ranks) as forward:
+    with learner.ready(settings.gradient_checkpointing) as forward:
         steps = OptimizerSteps(forward, learner.optimizer, settings.microbatch_tokens, on_step)
         for step, members in enumerate(_batches(range(len(trainable)), settings, work.seed), start=1):
             if work.rate is not None:
@@ -68,6 +67,7 @@ def fine_tune_supervised(
         sequence_tokens=sequence_tokens,
         input_tokens=steps.passes.input_tokens,
         shares_prompts=int(forward.shares_prompts),
+        attention=forward.attention,
         records=_records(work.sequences, log),
     )
 
@@ -77,7 +77,7 @@ def _records(sequences: Sequence[TrainingSequence], log: SequenceLog) -> list[Se
     numbers = count()
     return [
         log.record(next(numbers), sequence.weight)
-        if sequence.trained_offsets
+        if sequence.trained_tokens
         else SequenceRecord(sequence.weight, "no_tokens")
         for sequence in sequences
     ]

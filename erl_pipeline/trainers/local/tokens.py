@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.objectives.policy_gradient import LossNormalization, token_weights
+from erl_pipeline.trainers.local.block_attention import moved
 from erl_pipeline.trainers.sequences import TrainingSequence
 
 HEAD_CHUNK_TOKENS = 512
@@ -152,7 +155,7 @@ def token_columns(
         policy_share: multiplies `policy_weights`; the share of all rows that have an advantage, where the
             policy loss is normalised over all rows.
     """
-    counts = [len(sequence.trained_offsets) for sequence in sequences]
+    counts = [sequence.trained_tokens for sequence in sequences]
     with_advantage = [i for i, sequence in enumerate(sequences) if sequence.advantage != 0.0]
     policy_weights = [0.0] * len(sequences)
     if with_advantage:
@@ -165,16 +168,12 @@ def token_columns(
     ]
 
     def column(values: Sequence[float]) -> torch.Tensor:
-        return _by_token(torch.tensor(values, dtype=torch.float32, device=device), counts)
+        return by_token(np.array(values, dtype=np.float32), counts, device)
 
-    behaviour = [
-        sequence.behaviour_logprobs[offset] if sequence.behaviour_logprobs else 0.0
-        for sequence in sequences
-        for offset in sequence.trained_offsets
-    ]
+    behaviour = [sequence.trained_behaviour_logprobs for sequence in sequences]
     return TokenColumns(
-        sequence=_by_token(torch.arange(len(sequences), device=device), counts),
-        behaviour_logprobs=torch.tensor(behaviour, dtype=torch.float32, device=device),
+        sequence=by_token(np.arange(len(sequences)), counts, device),
+        behaviour_logprobs=moved(np.concatenate([np.zeros(0), *behaviour]).astype(np.float32), device),
         advantages=column([sequence.advantage for sequence in sequences]),
         temperatures=column([sequence.temperature for sequence in sequences]),
         policy_weights=column(policy_weights),
@@ -212,15 +211,15 @@ def role_columns(
     numbers = {role: number for number, role in enumerate(roles)}
     known = {role: objective.terms(role) for role in roles}
     terms = [known[sequence.role] for sequence in sequences]
-    counts = [len(sequence.trained_offsets) for sequence in sequences]
+    counts = [sequence.trained_tokens for sequence in sequences]
 
     def column(values: Sequence[float]) -> torch.Tensor:
-        return _by_token(torch.tensor(values, dtype=torch.float32, device=device), counts)
+        return by_token(np.array(values, dtype=np.float32), counts, device)
 
     dual_clips = [math.inf if each.dual_clip is None else each.dual_clip for each in terms]
     return RoleColumns(
         roles=tuple(roles),
-        role=_by_token(torch.tensor([numbers[s.role] for s in sequences], device=device), counts),
+        role=by_token(np.array([numbers[s.role] for s in sequences], dtype=np.int64), counts, device),
         lowest_ratio=column([1 - each.clip_low for each in terms]),
         highest_ratio=column([1 + each.clip_high for each in terms]),
         dual_clip=None if all(map(math.isinf, dual_clips)) else column(dual_clips),
@@ -230,8 +229,7 @@ def role_columns(
     )
 
 
-def _by_token(values: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
-    """Each value as often as its count says."""
-    repeats = torch.tensor(counts, device=values.device)
-    # A known size spares waiting for the device, which would have to add the counts up.
-    return values.repeat_interleave(repeats, output_size=sum(counts))
+def by_token(values: npt.NDArray[Any], counts: Sequence[int], device: torch.device) -> torch.Tensor:
+    """The value of each sequence once for each of its tokens. Repeating it on the device would make the
+    program wait for the device, to know how many tokens there are."""
+    return moved(np.repeat(values, counts), device)

@@ -15,8 +15,14 @@ import numpy as np
 from erl_pipeline.policies.checkpoints import MODEL
 from erl_pipeline.policies.hardware import adds_in_fixed_order
 from erl_pipeline.policies.pretrained import LoadedPolicy, save_policy
-from erl_pipeline.trainers.interface import OnStep, Reinforcement, SupervisedTraining, TrainingStart
-from erl_pipeline.trainers.local.forward import ready_for_training
+from erl_pipeline.trainers.interface import (
+    DEFAULT_PASSES,
+    OnStep,
+    Passes,
+    Reinforcement,
+    SupervisedTraining,
+    TrainingStart,
+)
 from erl_pipeline.trainers.local.optimizer import PolicyOptimizer, load_optimizer, save_optimizer
 from erl_pipeline.trainers.local.optimizer_steps import Learner
 from erl_pipeline.trainers.local.reinforcement import reinforce
@@ -28,8 +34,9 @@ from erl_pipeline.trainers.sequences import TrainingSequence
 class LocalTrainer:
     """Trains the policy that `start.load` gives; see `erl_pipeline.trainers.interface.Trainer`."""
 
-    def __init__(self, start: TrainingStart) -> None:
+    def __init__(self, start: TrainingStart, passes: Passes = DEFAULT_PASSES) -> None:
         self._start = start
+        self._passes = passes
 
     @cached_property
     def _policy(self) -> LoadedPolicy:
@@ -40,29 +47,32 @@ class LocalTrainer:
         return load_optimizer(self._policy.model, self._start.optimizer, self._start.checkpoint)
 
     @property
+    def _learner(self) -> Learner:
+        return Learner(self._policy.model, self._optimizer, passes=self._passes)
+
+    @property
     def determinism(self) -> Literal["bytes", "approximate"]:
         return "bytes" if adds_in_fixed_order(self._policy.model.device) else "approximate"
 
     def reinforce(self, work: Reinforcement, on_step: OnStep | None = None) -> UpdateMetrics:
-        model = self._policy.model
-        if work.reference is None:
-            reference = None
-        else:
-            reference = model if work.reference == "own_base" else work.reference.load().model
-        return reinforce(Learner(model, self._optimizer), work, reference, on_step)
+        stored = work.reference
+        if stored is None:
+            return reinforce(self._learner, work, on_step=on_step)
+        load = (lambda: self._policy.model) if stored == "own_base" else (lambda: stored.load().model)
+        return reinforce(self._learner, work, load, on_step)
 
     def fine_tune_supervised(
         self, work: SupervisedTraining, on_step: OnStep | None = None
     ) -> FineTuneMetrics:
-        return fine_tune_supervised(Learner(self._policy.model, self._optimizer), work, on_step)
+        return fine_tune_supervised(self._learner, work, on_step)
 
     def logprobs(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> list[np.ndarray]:
-        with ready_for_training(self._policy.model, gradient_checkpointing=False) as forward:
+        with self._learner.ready(gradient_checkpointing=False) as forward:
             found = forward.sequence_logprobs(sequences, microbatch_tokens)
         return [values.cpu().numpy() for values in found]
 
     def entropies(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> list[np.ndarray]:
-        with ready_for_training(self._policy.model, gradient_checkpointing=False) as forward:
+        with self._learner.ready(gradient_checkpointing=False) as forward:
             found = forward.sequence_entropies(sequences, microbatch_tokens)
         return [values.cpu().numpy() for values in found]
 

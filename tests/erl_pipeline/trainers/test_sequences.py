@@ -11,7 +11,7 @@ SEQUENCE = TrainingSequence("t", "reflection", (1, 2), (3, 4, 5), (1, 0, 1), (-0
 
 
 def test_trained_offsets_are_those_of_the_policys_tokens() -> None:
-    assert SEQUENCE.trained_offsets == (0, 2)
+    assert SEQUENCE.trained_offsets.tolist() == [0, 2]
 
 
 @pytest.mark.parametrize(

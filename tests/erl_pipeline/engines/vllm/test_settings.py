@@ -31,6 +31,18 @@ def test_settings_become_the_servers_command_line() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("replicas", "arguments", "expected"),
+    [(1, (), 64), (4, (), 20), (1, ("--data-parallel-size=8",), 10), (2, ("--data-parallel-size=2",), 20)],
+)
+def test_each_copy_of_the_model_makes_room_for_its_share_and_a_quarter_more(
+    replicas: int, arguments: tuple[str, ...], expected: int
+) -> None:
+    """64 in flight: a quarter of them is 16, and with a quarter more 20."""
+    config = VllmEngineConfig(max_in_flight=64, replicas=replicas, arguments=arguments)
+    assert f"--max-num-seqs={expected}" in server_arguments(config)
+
+
 def test_each_replica_gets_as_many_devices_as_it_computes_on() -> None:
     three = VllmEngineConfig(replicas=3)
     assert devices_of_replicas(three, None) == ["0", "1", "2"]

@@ -19,7 +19,7 @@ from erl_pipeline.config.plugins.operational import operational_names, operation
 from erl_pipeline.policies.checkpoints import WeightsSettings
 from erl_pipeline.stages.training.training_stage import TrainingSettings
 from erl_pipeline.trainers.fsdp2 import TRAINER, Fsdp2TrainerConfig
-from erl_pipeline.trainers.operational import operational_part_here
+from erl_pipeline.trainers.interface import operational_part_here
 from storage.errors import ConfigError
 from tests.erl_pipeline.trainers.fsdp2.rows import Start
 
@@ -97,7 +97,12 @@ def test_where_ranks_run_is_not_in_recipes() -> None:
             trainer=trainer,
             weights=WeightsSettings(dtype="float32", lora=None, adapter_seed=None),
         )
-        assert settings.model_dump(mode="json")["trainer"] == {"type": "fsdp2", "processes": 4}
+        assert settings.model_dump(mode="json")["trainer"] == {
+            "type": "fsdp2",
+            "processes": 4,
+            "attention": "auto",
+            "compile_blocks": False,
+        }
         assert (
             with_operational("trainers", settings.trainer, operational_part("trainers", trainer)) == trainer
         )

@@ -24,6 +24,7 @@ from erl_pipeline.trainers.fsdp2.work import (
     write_metrics,
     write_sequences,
 )
+from erl_pipeline.trainers.interface import Passes
 from erl_pipeline.trainers.metrics import FineTuneMetrics, SequenceRecord
 from tests.erl_pipeline.trainers.fsdp2.rows import ROWS
 
@@ -48,7 +49,7 @@ def test_sequences_come_back_as_they_were(tmp_path: Path) -> None:
 
 def test_orders_come_back_as_they_were() -> None:
     for work in (
-        Begin(STORED, Path("/b"), OptimizerConfig(learning_rate=0.1)),
+        Begin(STORED, Path("/b"), OptimizerConfig(learning_rate=0.1), Passes("blocks", True)),
         Reinforce(OBJECTIVE, UpdateConfig(epochs=2), 3, STORED, REPLAY),
         Reinforce(OBJECTIVE, UpdateConfig(), 3, "own_base", None),
         FineTune(FineTuneConfig(steps=2), 5, (0.1, 1 / 3)),
@@ -61,6 +62,8 @@ def test_orders_come_back_as_they_were() -> None:
 def test_metrics_come_back_with_numbers_that_are_not_finite(tmp_path: Path) -> None:
     record = SequenceRecord(weight=1.0, loss=1 / 3, token_logprobs=(-0.1, 0.0))
     numbers: dict[str, Any] = dict.fromkeys(FineTuneMetrics.__dataclass_fields__, 1)
-    metrics = FineTuneMetrics(**{**numbers, "loss": math.inf, "grad_norm": 0.1, "records": [record]})
+    metrics = FineTuneMetrics(
+        **{**numbers, "loss": math.inf, "grad_norm": 0.1, "attention": "rows", "records": [record]}
+    )
     write_metrics(tmp_path / "metrics", metrics)
     assert read_metrics(FineTuneMetrics, tmp_path / "metrics") == metrics

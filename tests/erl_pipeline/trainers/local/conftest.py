@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+import torch.nn.attention.varlen
 from transformers import PreTrainedModel
 
 from erl_pipeline.trainers.sequences import TrainingSequence
@@ -66,3 +67,99 @@ def sequences() -> list[TrainingSequence]:
         )
         for index, (prompt, response, mask, advantage) in enumerate(rows)
     ]
+
+
+@pytest.fixture(scope="session")
+def flash_on_the_cpu() -> None:
+    """Torch's operators of flash attention get a CPU implementation: dense products, sequence by sequence."""
+    torch.library.register_kernel("torch_attn::_varlen_attn", "cpu", _varlen_reference)
+    torch.library.register_kernel("torch_attn::_varlen_attn_backward", "cpu", _varlen_backward_reference)
+
+
+def _varlen_pairs(
+    query: torch.Tensor, key: torch.Tensor, bounds_q: torch.Tensor, bounds_k: torch.Tensor, causal: bool
+) -> Iterator[tuple[slice, slice, torch.Tensor]]:
+    """Queries and keys of each sequence, and which are seen; causal masks are aligned at the last token, as
+    flash attention's are."""
+    for number in range(len(bounds_q) - 1):
+        queries = slice(int(bounds_q[number]), int(bounds_q[number + 1]))
+        keys = slice(int(bounds_k[number]), int(bounds_k[number + 1]))
+        rows, columns = queries.stop - queries.start, keys.stop - keys.start
+        seen = torch.ones(rows, columns, dtype=torch.bool)
+        yield queries, keys, seen.tril(columns - rows) if causal else seen
+
+
+def _varlen_scores(
+    query: torch.Tensor, key: torch.Tensor, seen: torch.Tensor, scale: float | None
+) -> torch.Tensor:
+    """`[heads, queries, keys]`, with as many key heads as query heads."""
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    return (torch.einsum("qhd,khd->hqk", query, key) * factor).masked_fill(~seen, -torch.inf)
+
+
+def _varlen_reference(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cu_seq_q: torch.Tensor,
+    cu_seq_k: torch.Tensor | None,
+    max_q: int,
+    max_k: int,
+    is_causal: bool = False,
+    scale: float | None = None,
+    window_size: list[int] | None = None,
+    enable_gqa: bool = False,
+    seqused_k: torch.Tensor | None = None,
+    block_table: torch.Tensor | None = None,
+    num_splits: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    assert cu_seq_k is not None
+    group = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
+    output, sums = torch.empty_like(query), query.new_empty(query.shape[1], query.shape[0])
+    for queries, keys, seen in _varlen_pairs(query, key, cu_seq_q, cu_seq_k, is_causal):
+        assert len(seen) <= max_q
+        assert seen.shape[1] <= max_k
+        scores = _varlen_scores(query[queries], key[keys], seen, scale)
+        output[queries] = torch.einsum("hqk,khd->qhd", scores.softmax(-1), value[keys])
+        sums[:, queries] = scores.logsumexp(-1)
+    return output, sums, torch.zeros(2, dtype=torch.uint64)
+
+
+def _varlen_backward_reference(
+    grad_out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    cu_seq_q: torch.Tensor,
+    cu_seq_k: torch.Tensor,
+    max_q: int,
+    max_k: int,
+    is_causal: bool,
+    rng_state: torch.Tensor,
+    scale: float | None = None,
+    window_size: list[int] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """As flash attention computes it: probabilities from the log-sum-exps that it is given, and
+    dS = P * (dP - rowsum(dO * O)) (arXiv 2205.14135, algorithm 4)."""
+    heads, group = key.shape[1], query.shape[1] // key.shape[1]
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    wide_key, wide_value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
+    grad_query, grad_key = torch.zeros_like(query), torch.zeros_like(wide_key)
+    grad_value = torch.zeros_like(wide_value)
+    for queries, keys, seen in _varlen_pairs(query, key, cu_seq_q, cu_seq_k, is_causal):
+        scores = _varlen_scores(query[queries], wide_key[keys], seen, scale)
+        probabilities = (scores - lse[:, queries, None]).exp()
+        grad_value[keys] += torch.einsum("hqk,qhd->khd", probabilities, grad_out[queries])
+        grad_probabilities = torch.einsum("qhd,khd->hqk", grad_out[queries], wide_value[keys])
+        shares = (grad_out[queries] * out[queries]).sum(-1).T[..., None]
+        grad_scores = probabilities * (grad_probabilities - shares) * factor
+        grad_query[queries] += torch.einsum("hqk,khd->qhd", grad_scores, wide_key[keys])
+        grad_key[keys] += torch.einsum("hqk,qhd->khd", grad_scores, query[queries])
+
+    def by_key_head(grad: torch.Tensor) -> torch.Tensor:
+        return grad.view(len(grad), heads, group, -1).sum(2)
+
+    return grad_query, by_key_head(grad_key), by_key_head(grad_value)

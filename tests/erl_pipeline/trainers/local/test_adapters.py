@@ -120,7 +120,7 @@ def test_the_model_as_its_own_reference_stands_for_its_base(
                     weight.fill_(0.05)
         learner = Learner(model, PolicyOptimizer(model, OptimizerConfig()))
         work = Reinforcement(sequences, ObjectiveConfig(kl_coefficient=0.1), UpdateConfig(), seed=0)
-        metrics = reinforce(learner, work, reference(model))
+        metrics = reinforce(learner, work, lambda: reference(model))
         assert any(weight.requires_grad for weight in model.parameters())
         return metrics.kl_loss
 

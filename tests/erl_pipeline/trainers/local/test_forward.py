@@ -7,7 +7,7 @@ import torch
 from transformers import CohereConfig, CohereForCausalLM, MistralConfig, MistralForCausalLM, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from erl_pipeline.trainers.local.forward import PolicyForward, ready_for_training
+from erl_pipeline.trainers.local.forward import PolicyForward, compiled_blocks, ready_for_training
 from erl_pipeline.trainers.local.tokens import TokenLoss
 from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.errors import InputError
@@ -54,9 +54,10 @@ def test_packed_passes_equal_passes_one_by_one(
         assert forward.shares_prompts
         if not shares_prompts:
             model.set_attn_implementation(attention)
-            forward = PolicyForward(model, shares_prompts=False)
+            forward = PolicyForward(model, "rows")
         logprobs = forward.logprobs(sequences, temperatures, microbatch_tokens)
-        for microbatch in forward.pack(sequences, microbatch_tokens):
+        for planned in forward.plan(sequences, microbatch_tokens):
+            microbatch = planned.build()
             forward.backward(
                 microbatch,
                 temperatures[microbatch.tokens],
@@ -82,8 +83,8 @@ def test_gradient_checkpointing_runs_each_block_twice_and_is_switched_off_again(
     for gradient_checkpointing in (True, False):
         with ready_for_training(model, gradient_checkpointing) as forward:
             calls.clear()
-            (microbatch,) = forward.pack(sequences, 1000)
-            forward.hidden(microbatch).sum().backward()
+            (planned,) = forward.plan(sequences, 1000)
+            forward.hidden(planned.build()).sum().backward()
             counts.append(len(calls))
     assert counts == [2 * len(blocks), len(blocks)]
 
@@ -104,6 +105,30 @@ def test_the_model_is_left_as_it_was(model: PreTrainedModel) -> None:
         assert model.config._attn_implementation == "segments"
     assert model.config._attn_implementation == attention
     assert not any(module.training for module in model.modules())
+
+
+def test_compiled_blocks_give_the_same_for_any_number_of_tokens(
+    model: PreTrainedModel, sequences: list[TrainingSequence]
+) -> None:
+    """Traced by torch.compile, and computed by torch's own operators: code for the processor takes minutes to
+    compile."""
+    weights = torch.randn(100, generator=torch.Generator().manual_seed(1))
+
+    def gradients(forward: PolicyForward, rows: list[TrainingSequence]) -> list[torch.Tensor | None]:
+        model.zero_grad()
+        temperatures = torch.ones(sum(row.trained_tokens for row in rows))
+        forward.backward_batch(
+            rows, temperatures, 1000, lambda batch: weighted(weights[batch.tokens]), lambda: None
+        )
+        return [parameter.grad for parameter in model.parameters()]
+
+    with ready_for_training(model, gradient_checkpointing=True) as forward:
+        for rows in (sequences, sequences[:3]):
+            expected = gradients(forward, rows)
+            with compiled_blocks(model, "aot_eager"):
+                found = gradients(forward, rows)
+            torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    assert not any("forward" in vars(module) for module in model.modules())
 
 
 SIZES = {

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from erl_pipeline.config.optimizer import OptimizerConfig, TrainingUse
@@ -279,6 +281,7 @@ def test_state_lies_where_it_should_for_weights_on_a_gpu(
         for _ in range(2):
             model.weight.grad = torch.empty(2, 3, device="cuda", dtype=dtype)
             optimizer.collect_gradients()
+        optimizer.hand_over_gradients()
         torch.nn.utils.clip_grad_norm_(optimizer._masters.values(), 1.0)
         gradient = optimizer._masters["weight"].grad
         assert gradient is not None
@@ -291,3 +294,40 @@ def test_state_lies_where_it_should_for_weights_on_a_gpu(
         *(("master.weight",) if dtype == torch.bfloat16 else ()),
     }
     assert {tensor.device.type for tensor in kept.values()} == {device}
+
+
+class _Moves(TorchDispatchMode):
+    """Counts copies between devices."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: list[tuple[str, str, torch.dtype]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.copy_.default and args[0].device != args[1].device:
+            self.found.append((args[1].device.type, args[0].device.type, args[1].dtype))
+        elif func is torch.ops.aten._to_copy.default and args[0].device != result.device:
+            self.found.append((args[0].device.type, result.device.type, args[0].dtype))
+        return result
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_move_to_host_memory_once_a_step(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two weights, over three passes; the sums move in fp32."""
+    monkeypatch.setattr(PolicyOptimizer, "_round_to_model", lambda self: None)  # see above
+    with FakeTensorMode():
+        model = torch.nn.Module()
+        model.weight = torch.nn.Parameter(torch.empty(2, 3, device="cuda", dtype=dtype))
+        model.bias = torch.nn.Parameter(torch.empty(3, device="cuda", dtype=dtype))
+        optimizer = PolicyOptimizer(model, OptimizerConfig(state_device="cpu"))
+        with _Moves() as moves:
+            for _ in range(3):
+                for weight in model.parameters():
+                    weight.grad = torch.empty_like(weight)
+                optimizer.collect_gradients()
+            assert moves.found == []
+            optimizer.step()
+    assert moves.found == [("cuda", "cpu", torch.float32)] * 2

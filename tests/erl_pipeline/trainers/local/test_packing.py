@@ -11,11 +11,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from erl_pipeline.trainers.local.block_attention import BlockSegments
 from erl_pipeline.trainers.local.observations import BatchLog, Statistics
-from erl_pipeline.trainers.local.packing import ALONE, Microbatch, deal, pack_rows, pack_segments
+from erl_pipeline.trainers.local.packing import ALONE, PlannedMicrobatch, deal, plan_segments
 from erl_pipeline.trainers.sequences import TrainingSequence
-
-CPU = torch.device("cpu")
+from tests.erl_pipeline.trainers.local.packed import CPU, pack_rows, pack_segments
 
 
 def sequence(
@@ -25,7 +25,7 @@ def sequence(
 
 
 def test_a_shared_prompt_stands_once_before_its_responses() -> None:
-    (packed,) = pack_segments([sequence((1, 2, 3), (4, 5)), sequence((1, 2, 3), (6, 7, 8))], 100, CPU)
+    (packed,) = pack_segments([sequence((1, 2, 3), (4, 5)), sequence((1, 2, 3), (6, 7, 8))], 100)
     # Longer response first; the last token of a response predicts nothing and is left out.
     assert packed.token_ids.tolist() == [[1, 2, 3, 6, 7, 4]]
     assert packed.positions.tolist() == [[0, 1, 2, 3, 4, 3]]
@@ -36,10 +36,10 @@ def test_a_shared_prompt_stands_once_before_its_responses() -> None:
 
 
 def test_responses_see_the_prompt_and_themselves_only() -> None:
-    (packed,) = pack_segments([sequence((1, 2, 3), (4, 5, 9)), sequence((1, 2, 3), (6, 7, 8))], 100, CPU)
-    assert packed.segments is not None
+    (packed,) = pack_segments([sequence((1, 2, 3), (4, 5, 9)), sequence((1, 2, 3), (6, 7, 8))], 100)
     seen = torch.zeros(7, 7, dtype=torch.bool)
-    for block in packed.segments:
+    assert isinstance(packed.segments, BlockSegments)
+    for block in packed.segments.blocks:
         visible = (block.mask == 0).expand(len(block.queries), -1, -1)
         for segment, query in (~block.padding).nonzero().tolist():
             seen[block.queries[segment, query], block.keys[segment][visible[segment, query]]] = True
@@ -55,7 +55,7 @@ def test_responses_see_the_prompt_and_themselves_only() -> None:
 
 
 def test_environment_tokens_are_input_but_not_trained() -> None:
-    (packed,) = pack_segments([sequence((1,), (2, 3, 4, 5), (1, 0, 1, 0))], 100, CPU)
+    (packed,) = pack_segments([sequence((1,), (2, 3, 4, 5), (1, 0, 1, 0))], 100)
     assert packed.token_ids.tolist() == [[1, 2, 3]]
     assert packed.sources.tolist() == [0, 2]
     assert packed.targets.tolist() == [2, 4]
@@ -64,7 +64,7 @@ def test_environment_tokens_are_input_but_not_trained() -> None:
 def test_microbatches_keep_to_the_budget_and_hold_every_token_once(sequences: list[TrainingSequence]) -> None:
     trained = sum(len(row.trained_offsets) for row in sequences)
     for budget in (1000, 20, 12):
-        packed = pack_segments(sequences, budget, CPU)
+        packed = pack_segments(sequences, budget)
         assert all(microbatch.token_ids.numel() <= budget for microbatch in packed)
         assert sorted(torch.cat([microbatch.tokens for microbatch in packed]).tolist()) == list(
             range(trained)
@@ -72,18 +72,18 @@ def test_microbatches_keep_to_the_budget_and_hold_every_token_once(sequences: li
 
 
 def test_a_family_that_is_too_large_repeats_its_prompt() -> None:
-    packed = pack_segments([sequence((1, 2, 3), (4, 5, 6)), sequence((1, 2, 3), (7, 8, 9))], 6, CPU)
+    packed = pack_segments([sequence((1, 2, 3), (4, 5, 6)), sequence((1, 2, 3), (7, 8, 9))], 6)
     assert [microbatch.token_ids.tolist() for microbatch in packed] == [[[1, 2, 3, 4, 5]], [[1, 2, 3, 7, 8]]]
 
 
 def test_a_sequence_longer_than_the_budget_comes_alone() -> None:
-    packed = pack_segments([sequence((1, 2), (3,)), sequence((4,) * 9, (5,))], 4, CPU)
+    packed = pack_segments([sequence((1, 2), (3,)), sequence((4,) * 9, (5,))], 4)
     assert [microbatch.token_ids.numel() for microbatch in packed] == [9, 2]
 
 
 def test_rows_are_padded_to_the_longest_of_their_microbatch() -> None:
     rows = [sequence((1, 2), (3, 4)), sequence((5,), (6,)), sequence((7, 8, 9), (1, 2))]
-    packed = pack_rows(rows, 8, CPU)
+    packed = pack_rows(rows, 8)
     assert [microbatch.token_ids.tolist() for microbatch in packed] == [[[7, 8, 9, 1], [1, 2, 3, 0]], [[5]]]
     assert packed[0].sources.tolist() == [2, 3, 5, 6]
     assert packed[0].targets.tolist() == [1, 2, 3, 4]
@@ -153,16 +153,17 @@ def sequences(*lengths: int) -> list[TrainingSequence]:
 
 
 def lengths(microbatches: Any) -> list[int]:
-    return [0 if each is None else each.token_ids.numel() for each in microbatches]
+    return [0 if each is None else each.build().token_ids.numel() for each in microbatches]
 
 
-def packed(*rows: int) -> Callable[[int], list[Microbatch]]:
-    return lambda budget: pack_segments(sequences(*rows), budget, torch.device("cpu"))
+def planned(*rows: int) -> Callable[[int], list[PlannedMicrobatch]]:
+    return lambda budget: plan_segments(sequences(*rows), budget, CPU)
 
 
 def test_one_process_has_all_microbatches_as_they_are_packed() -> None:
-    dealt = deal(packed(10, 8, 6), 18, ALONE)
-    assert lengths(dealt.all) == lengths(dealt.own) == [18, 6]
+    dealt = deal(planned(10, 8, 6), 18, ALONE)
+    assert lengths(dealt.own) == [18, 6]
+    assert (dealt.microbatches, dealt.input_tokens) == (2, 24)
 
 
 @pytest.mark.parametrize(
@@ -185,9 +186,10 @@ def test_one_process_has_all_microbatches_as_they_are_packed() -> None:
 def test_ranks_get_like_parts_in_equally_many_passes(
     rows: tuple[int, ...], budget: int, first: list[int], second: list[int]
 ) -> None:
-    found = on_two_ranks(lambda ranks: deal(packed(*rows), budget, ranks))
+    found = on_two_ranks(lambda ranks: deal(planned(*rows), budget, ranks))
     assert [lengths(dealt.own) for dealt in found] == [first, second]
-    assert sum(lengths(found[0].all)) == sum(rows)
+    assert found[0].input_tokens == found[1].input_tokens == sum(rows)
+    assert found[0].microbatches == sum(each is not None for dealt in found for each in dealt.own)
 
 
 def test_what_ranks_observe_is_added_up() -> None:
@@ -198,7 +200,7 @@ def test_what_ranks_observe_is_added_up() -> None:
         values = torch.tensor([1.0, 2.0] if ranks.rank == 0 else [6.0])
         statistics.observe("ratio", values)
         statistics.observe_groups("ratio", values, torch.tensor([0, 1] if ranks.rank == 0 else [1]), 2)
-        statistics.keep("weight", values)
+        statistics.keep("weight", values, torch.ones(len(values), dtype=torch.bool))
         if ranks.rank == 1:
             statistics.observe("seen by one", torch.tensor([0.5]))
         whole = statistics.over(ranks)

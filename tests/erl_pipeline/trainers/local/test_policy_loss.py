@@ -10,12 +10,11 @@ import torch
 
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig
 from erl_pipeline.trainers.local.observations import Statistics
-from erl_pipeline.trainers.local.packing import pack_rows
 from erl_pipeline.trainers.local.policy_loss import PolicyLoss
 from erl_pipeline.trainers.local.tokens import role_columns, token_columns
 from erl_pipeline.trainers.sequences import TrainingSequence
+from tests.erl_pipeline.trainers.local.packed import CPU, pack_rows
 
-CPU = torch.device("cpu")
 BEHAVIOUR = (math.log(0.5), math.log(0.4), math.log(0.2))
 SEQUENCES = [
     TrainingSequence("a", "first_attempt", (1,), (2, 3), (1, 1), BEHAVIOUR[:2], 2.0),
@@ -36,7 +35,7 @@ def compute(
     columns = token_columns(sequences, objective.loss_normalization, CPU)
     roles = role_columns(sequences, objective, ["first_attempt", "reflection"], CPU)
     policy_loss = PolicyLoss(objective, columns, roles, old, reference, statistics, measure_mismatch=True)
-    (microbatch,) = pack_rows(sequences, 100, CPU)
+    (microbatch,) = pack_rows(sequences, 100)
     loss = policy_loss.of(microbatch)(CURRENT[microbatch.tokens], ENTROPIES[microbatch.tokens], slice(0, 3))
     return policy_loss, float(loss), statistics
 
@@ -93,11 +92,11 @@ def test_parts_add_up_over_microbatches() -> None:
     whole, _, _ = compute(ObjectiveConfig())
     roles = role_columns(SEQUENCES, ObjectiveConfig(), ["first_attempt"], CPU)
     parts = PolicyLoss(ObjectiveConfig(), columns, roles, None, None, Statistics(), measure_mismatch=False)
-    for microbatch in pack_rows(SEQUENCES, 1, CPU):
+    for microbatch in pack_rows(SEQUENCES, 1):
         tokens = microbatch.tokens
         parts.of(microbatch)(CURRENT[tokens], ENTROPIES[tokens], slice(0, len(tokens)))
     assert parts.parts()["policy_loss"] == pytest.approx(whole.parts()["policy_loss"])
-    assert len(pack_rows(SEQUENCES, 1, CPU)) == 2
+    assert len(pack_rows(SEQUENCES, 1)) == 2
 
 
 def test_each_role_has_its_own_clip_range() -> None:
@@ -145,7 +144,7 @@ def test_without_overrides_columns_give_the_bits_of_plain_numbers() -> None:
     columns = token_columns(sequences, objective.loss_normalization, CPU)
     roles = role_columns(sequences, objective, ["first_attempt", "reflection"], CPU)
     by_columns = PolicyLoss(objective, columns, roles, None, reference, Statistics(), measure_mismatch=False)
-    (microbatch,) = pack_rows(sequences, 10_000, CPU)
+    (microbatch,) = pack_rows(sequences, 10_000)
     order = microbatch.tokens
     found = logprobs.clone().requires_grad_()
     loss = by_columns.of(microbatch)(found[order], entropies[order], slice(0, 1000))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -33,7 +34,7 @@ def update(
 ) -> UpdateMetrics:
     optimizer = PolicyOptimizer(model, OptimizerConfig(learning_rate=learning_rate))
     work = Reinforcement(sequences, objective or ObjectiveConfig(), config or UpdateConfig(), seed=0)
-    return reinforce(Learner(model, optimizer), work, reference)
+    return reinforce(Learner(model, optimizer), work, None if reference is None else lambda: reference)
 
 
 def sampled_by(model: PreTrainedModel, sequences: Sequence[TrainingSequence]) -> list[TrainingSequence]:
@@ -332,3 +333,25 @@ def test_missing_inputs_are_programming_errors(
         update(make_model(), [replace(sequences[0], behaviour_logprobs=())])
     with pytest.raises(ValueError, match="no reference model"):
         update(make_model(), sequences, ObjectiveConfig(kl_coefficient=0.1))
+
+
+def test_the_reference_is_freed_before_the_first_step(
+    make_model: MakeModel, sequences: list[TrainingSequence]
+) -> None:
+    loaded: list[weakref.ref[PreTrainedModel]] = []
+    alive_at_steps: list[bool] = []
+
+    def load() -> PreTrainedModel:
+        reference = make_model()
+        loaded.append(weakref.ref(reference))
+        return reference
+
+    model = make_model()
+    work = Reinforcement(sequences, ObjectiveConfig(kl_coefficient=0.1), UpdateConfig(minibatches=2), seed=0)
+    learner = Learner(model, PolicyOptimizer(model, OptimizerConfig()))
+    reinforce(learner, work, load, lambda _step, _loss: alive_at_steps.append(loaded[0]() is not None))
+    assert (len(loaded), alive_at_steps) == (1, [False, False])
+
+
+def test_attention_of_an_update_is_reported(make_model: MakeModel, sequences: list[TrainingSequence]) -> None:
+    assert update(make_model(), sequences).attention == "blocks"

@@ -10,12 +10,11 @@ import torch
 
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, ReplayLoss
 from erl_pipeline.trainers.local.observations import Statistics
-from erl_pipeline.trainers.local.packing import pack_rows
 from erl_pipeline.trainers.local.policy_loss import PolicyLoss, ReplayedPart, replay_metrics, without_clip
 from erl_pipeline.trainers.local.tokens import role_columns, token_columns
 from erl_pipeline.trainers.sequences import TrainingSequence
+from tests.erl_pipeline.trainers.local.packed import CPU, pack_rows
 
-CPU = torch.device("cpu")
 SHAPED = ReplayLoss(role="replay", corrected=True, shaping_beta=0.1, weight_cap=None, clip=False)
 FRESH = TrainingSequence(
     "a", "first_attempt", (1,), (2, 3), (1, 1), (math.log(0.5), math.log(0.4)), advantage=-0.5
@@ -38,7 +37,7 @@ def compute(
     if not settings.clip:
         roles = without_clip(roles)
     loss = PolicyLoss(objective, columns, roles, None, None, statistics, measure_mismatch=True, replayed=part)
-    (microbatch,) = pack_rows(sequences, 100, CPU)
+    (microbatch,) = pack_rows(sequences, 100)
     logprobs = CURRENT.clone().requires_grad_()
     value = loss.of(microbatch)(logprobs[microbatch.tokens], torch.ones(4), slice(0, 4))
     value.backward()
