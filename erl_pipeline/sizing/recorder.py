@@ -101,6 +101,8 @@ class Recorder(TorchDispatchMode):
         self._alive: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
         self._sizes: dict[int, int] = {}
         self._functions = _ValuesRead(self)
+        self.held_on: str | None = None
+        """Where memory counts that is allocated now; None: on the device of the tensor."""
 
     def __enter__(self) -> Recorder:
         self._resize = torch.UntypedStorage.resize_
@@ -222,7 +224,7 @@ class Recorder(TorchDispatchMode):
         if key in self._alive:
             return self._alive[key][0]
         number = len(self._parts)
-        self._devices.append(tensor.device.type)
+        self._devices.append(self.held_on or tensor.device.type)
         self._parts.append(self._guess(tensor))
         self._sizes[number] = 0
         self._alive[key] = number, weakref.ref(storage, lambda _: self._freed(key))

@@ -247,7 +247,7 @@ class _Updates:
     def __init__(
         self,
         work: SimulatedWork,
-        skeletons: Mapping[str, PreTrainedModel],
+        skeletons: dict[str, PreTrainedModel],
         recorder: Recorder,
         ranks: _FakeRanks | None,
     ) -> None:
@@ -295,9 +295,14 @@ class _Updates:
 
     def _model(self, part: str) -> PreTrainedModel:
         """A model as `load_policy` gives it, and sharded where ranks share it."""
-        model = self._skeletons[part].to_empty(device=self._device)
+        # Ranks load the whole model into host memory, and move it to their device block by block.
+        self._recorder.held_on = None if self._sharded is None else "cpu"
+        model = self._skeletons.pop(part).to_empty(device=self._device)
+        self._recorder.held_on = None
         model.tie_weights()
         weights = list(model.parameters())
+        if self._device.type == GPU:
+            self._recorder.costs.to_device_bytes += sum(each.numel() * each.itemsize for each in weights)
         if self._sharded is not None:
             shard(model, self._sharded)
             weights = [own_rows(weight) for weight in model.parameters()]

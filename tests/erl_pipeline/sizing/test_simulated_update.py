@@ -99,16 +99,17 @@ def test_state_in_host_memory_is_moved_once_a_step(work: SimulatedWork) -> None:
     assert not {MASTERS, MOMENTS} & set(report.peaks[GPU].parts)
     assert report.peaks["cpu"].parts[MASTERS] == PARAMETERS * 4
     costs = report.updates["update"].costs
-    assert costs.to_device_bytes >= PARAMETERS * 2
-    # The gradients of each of four passes, those of the tied embedding twice: after the head, and at the end.
-    gradients = 4 * 2 * (PARAMETERS + 512 * 64)
-    assert gradients <= costs.to_host_bytes < gradients + 20_000
+    # The sums of the gradients in fp32, and the new weights in bf16; also what is observed of each token.
+    assert PARAMETERS * 4 <= costs.to_host_bytes < PARAMETERS * 4 + 10_000
+    assert PARAMETERS * 2 <= costs.to_device_bytes < PARAMETERS * 2 + 20_000
 
 
 def test_a_reference_and_a_supervised_update_are_part_of_it(work: SimulatedWork) -> None:
     objective = ObjectiveConfig(kl_coefficient=0.1)
     report = simulate(replace(work, objective=objective, fine_tune=FineTuneConfig(microbatch_tokens=40)))
-    assert report.peaks[GPU].parts[REFERENCE] == PARAMETERS * 2
+    # It is in memory for one pass, in which nothing is kept for a backward pass: the peak comes later.
+    assert REFERENCE not in report.peaks[GPU].parts
+    assert report.updates["update"].costs.to_device_bytes > PARAMETERS * 2
     assert list(report.updates) == ["update", "fine-tune", "commit"]
     assert report.updates["fine-tune"].optimizer_steps == 3
 
