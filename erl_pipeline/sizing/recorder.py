@@ -91,7 +91,7 @@ class Recorder(TorchDispatchMode):
     """
 
     def __init__(self, vocabulary: int, ranks: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.costs = Costs()
         self.phase = _BEFORE
         self._vocabulary, self._ranks = vocabulary, ranks
@@ -114,16 +114,16 @@ class Recorder(TorchDispatchMode):
                 recorder._change(recorder._alive[storage._cdata][0], storage.nbytes())
             return result
 
-        torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign]
-        self._functions.__enter__()
-        super().__enter__()
+        torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign, assignment]
+        self._functions.__enter__()  # type: ignore[no-untyped-call]
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        super().__exit__(kind, error, trace)
-        self._functions.__exit__(kind, error, trace)
+        super().__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
+        self._functions.__exit__(kind, error, trace)  # type: ignore[no-untyped-call]
         torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
 
     def begin(self, phase: str) -> None:
@@ -323,7 +323,7 @@ class _ValuesRead(TorchFunctionMode):
             device = kwargs.pop("device", None)
             made = torch.tensor(*args, **kwargs)
             # A fake tensor of one element keeps its value, and would really be moved.
-            made.constant = None  # type: ignore[attr-defined]
+            made.constant = None
             return made if device is None else made.to(device)
         return func(*args, **kwargs)
 

@@ -49,7 +49,13 @@ from erl_pipeline.sizing.recorder import (
 )
 from erl_pipeline.trainers.fsdp2.learner import ShardedOptimizer
 from erl_pipeline.trainers.fsdp2.sharding import ProcessRanks, own_rows, shard, whole_tensor
-from erl_pipeline.trainers.interface import DEFAULT_PASSES, Passes, Reinforcement, SupervisedTraining
+from erl_pipeline.trainers.interface import (
+    DEFAULT_PASSES,
+    Passes,
+    PassSettings,
+    Reinforcement,
+    SupervisedTraining,
+)
 from erl_pipeline.trainers.local.forward import PolicyForward
 from erl_pipeline.trainers.local.optimizer import PolicyOptimizer
 from erl_pipeline.trainers.local.optimizer_steps import Learner
@@ -132,7 +138,7 @@ def simulated_work(
     Raises InputError for a trainer that is neither `local` nor `fsdp2`, and for a policy without a
     config.json.
     """
-    if config.trainer.type not in ("local", "fsdp2"):
+    if config.trainer.type not in ("local", "fsdp2") or not isinstance(config.trainer, PassSettings):
         raise InputError(f"trainer.type: {config.trainer.type} cannot be simulated; local and fsdp2 can")
     traits = policy_traits(config.policy)
     if traits.model is None:
@@ -409,7 +415,7 @@ class _Passes:
                 return states
             self._recorder.costs += self._known[key]
             forward.ranks.gather_weights(forward.model)
-            width = forward.head.weight.shape[-1]
+            width = forward.model.config.get_text_config().hidden_size
             return microbatch.targets.new_empty((len(microbatch.targets), width), dtype=forward.model.dtype)
 
         return hidden

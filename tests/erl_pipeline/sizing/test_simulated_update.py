@@ -104,9 +104,13 @@ def test_state_in_host_memory_is_moved_once_a_step(work: SimulatedWork) -> None:
     assert PARAMETERS * 2 <= costs.to_device_bytes < PARAMETERS * 2 + 20_000
 
 
-def test_a_reference_and_a_supervised_update_are_part_of_it(work: SimulatedWork) -> None:
+@pytest.mark.parametrize("processes", [None, 2])
+def test_a_reference_and_a_supervised_update_are_part_of_it(
+    work: SimulatedWork, processes: int | None
+) -> None:
     objective = ObjectiveConfig(kl_coefficient=0.1)
-    report = simulate(replace(work, objective=objective, fine_tune=FineTuneConfig(microbatch_tokens=40)))
+    fine_tune = FineTuneConfig(microbatch_tokens=40)
+    report = simulate(replace(work, objective=objective, fine_tune=fine_tune, processes=processes))
     # It is in memory for one pass, in which nothing is kept for a backward pass: the peak comes later.
     assert REFERENCE not in report.peaks[GPU].parts
     assert report.updates["update"].costs.to_device_bytes > PARAMETERS * 2
