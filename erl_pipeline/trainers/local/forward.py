@@ -15,7 +15,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from erl_pipeline.trainers.interface import DEFAULT_PASSES, Passes
+from erl_pipeline.trainers.interface import DEFAULT_PASSES, AttentionSetting, Passes
 from erl_pipeline.trainers.local.attention import SEGMENTS, SegmentAttention, choose_attention
 from erl_pipeline.trainers.local.packing import (
     ALONE,
@@ -35,7 +35,7 @@ from erl_pipeline.trainers.local.tokens import (
     token_logprobs,
 )
 from erl_pipeline.trainers.sequences import TrainingSequence
-from storage.errors import InputError
+from storage.errors import ConfigError, InputError
 
 PackedAttention = SegmentAttention | Literal["rows"]
 """How attention of packed sequences is computed; `rows`: as the model itself does, on padded rows."""
@@ -125,8 +125,8 @@ class PolicyForward:
 
         Gradients and counts are those of all ranks together.
         """
-        dealt = self._deal(sequences, microbatch_tokens)
-        for planned in dealt.own:
+
+        def backward(planned: PlannedMicrobatch | None) -> None:
             if planned is None:
                 self.backward(self._empty(), temperatures[:0], _no_loss, after_backward)
             else:
@@ -134,6 +134,10 @@ class PolicyForward:
                 self.backward(
                     microbatch, temperatures[microbatch.tokens], loss_of(microbatch), after_backward
                 )
+
+        dealt = self._deal(sequences, microbatch_tokens)
+        for planned in dealt.own:
+            backward(planned)  # a function, so that nothing of a microbatch is left when the next is built
         return PassCounts(dealt.microbatches, dealt.input_tokens)
 
     @torch.no_grad()
@@ -143,8 +147,8 @@ class PolicyForward:
         """Log-probabilities and entropies (nats) of all trained tokens, sequence by sequence. All tensors are
         `[trained]`."""
         logprobs, entropies = torch.zeros_like(temperatures), torch.zeros_like(temperatures)
-        for planned in self._deal(sequences, microbatch_tokens).own:
-            microbatch = self._empty() if planned is None else planned.build()
+
+        def score(microbatch: Microbatch) -> None:
             hidden = self.hidden(microbatch)
             for states, targets, tokens in zip(
                 hidden.split(HEAD_CHUNK_TOKENS),
@@ -155,6 +159,9 @@ class PolicyForward:
                 logprobs[tokens], entropies[tokens] = token_logprobs(
                     self.head, states, targets, temperatures[tokens]
                 )
+
+        for planned in self._deal(sequences, microbatch_tokens).own:
+            score(self._empty() if planned is None else planned.build())
         self.ranks.add_up(logprobs)
         self.ranks.add_up(entropies)
         return logprobs, entropies
@@ -223,19 +230,38 @@ def ready_for_training(
     try:
         if chosen not in tried:
             tried[chosen] = _takes_segments(model, chosen, ranks)
-        model.set_attn_implementation(SEGMENTS if tried[chosen] else before)
+        packed = packed_attention(passes.attention, chosen, tried[chosen])
+        model.set_attn_implementation(before if packed == "rows" else SEGMENTS)
         if gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
             for block in _blocks_of(model):
                 block.training = True  # only the block itself: its dropout layers stay off
         with compiled_blocks(model) if passes.compile_blocks else nullcontext():
-            yield PolicyForward(model, chosen if tried[chosen] else "rows", ranks)
+            yield PolicyForward(model, packed, ranks)
     finally:
         ranks.let_go_of_weights(model)
         if gradient_checkpointing:
             model.gradient_checkpointing_disable()
         model.set_attn_implementation(before)
         model.eval()
+
+
+def packed_attention(
+    setting: AttentionSetting, chosen: SegmentAttention, takes_segments: bool
+) -> PackedAttention:
+    """Padded rows for a model whose attention does not take segments in the chosen way.
+
+    Raises ConfigError where that way was asked for by its name.
+    """
+    if takes_segments:
+        return chosen
+    if setting in ("flash", "flex"):
+        raise ConfigError(
+            f"trainer.attention: {setting} does not fit this model: on a few tokens it gave other hidden "
+            "states than the model's own attention, or the model's attention has a window. Choose "
+            "trainer.attention: auto, which then takes padded rows"
+        )
+    return "rows"
 
 
 @contextmanager

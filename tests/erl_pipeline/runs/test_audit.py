@@ -53,6 +53,15 @@ def test_a_stage_that_the_iteration_lacks_is_refused(trained: Path, tmp_path: Pa
         audited(trained, tmp_path, 1, "evaluate")
 
 
+def test_checkpoints_name_the_attention_with_which_they_were_trained(trained: Path) -> None:
+    store = ArtifactStore(str(trained))
+    named = {
+        key.stage: store.open(artifact_id).manifest.environment.get("attention")
+        for key, artifact_id in ids(trained).items()
+    }
+    assert (named["update_policy"], named["fine_tune"], named["evaluate"]) == ("blocks", "blocks", None)
+
+
 def test_damaged_files_are_told(store: Path, tmp_path: Path) -> None:
     victim = damage(store, 2, "evaluate")
     (result,) = [each for each in audited(store, tmp_path, 2, "fine_tune") if each.stage == "evaluate"]

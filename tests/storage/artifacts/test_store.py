@@ -20,7 +20,7 @@ def commit(store: ArtifactStore, recipe: Recipe, content: str = "content") -> st
     with store.create(recipe, run="run", iteration=1) as staging:
         (staging.path / "model").mkdir()
         (staging.path / "model" / "weights").write_text(content)
-        return staging.commit(counters={"tokens": 3}).manifest.artifact_id
+        return staging.commit(counters={"tokens": 3}, environment={"attention": "flash"}).manifest.artifact_id
 
 
 def flip_byte(path: Path) -> None:
@@ -45,7 +45,7 @@ def test_what_is_committed_can_be_found_opened_and_verified(store_uri: str, reci
     manifest = artifact.manifest
     assert (manifest.stage, manifest.run, manifest.iteration) == ("evaluate", "run", 1)
     assert manifest.counters == {"tokens": 3}
-    assert manifest.environment["threads"] == 2
+    assert (manifest.environment["threads"], manifest.environment["attention"]) == (2, "flash")
     assert later.verify(artifact_id) == []
     assert later.find(artifact_id, "evaluate") == manifest
     assert later.find(artifact_id, "bootstrap") is None

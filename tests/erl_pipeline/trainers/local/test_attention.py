@@ -12,6 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import PreTrainedModel
 
 from erl_pipeline.trainers.interface import AttentionSetting
+from erl_pipeline.trainers.local import TRAINER, LocalTrainerConfig
 from erl_pipeline.trainers.local.attention import (
     FlexSegments,
     PreparedSegments,
@@ -236,6 +237,8 @@ def test_without_a_gpu_flash_and_flex_are_refused_and_auto_takes_blocks(model: P
             require_attention(setting)
         with pytest.raises(ConfigError, match=refused):
             choose_attention(setting, model)
+        with pytest.raises(ConfigError, match=refused):
+            TRAINER.require_here(LocalTrainerConfig(attention=setting))
     always: tuple[AttentionSetting, ...] = ("auto", "blocks")
     for setting in always:
         require_attention(setting)

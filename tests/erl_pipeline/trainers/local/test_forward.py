@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 
 import pytest
@@ -7,10 +8,17 @@ import torch
 from transformers import CohereConfig, CohereForCausalLM, MistralConfig, MistralForCausalLM, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from erl_pipeline.trainers.local.forward import PolicyForward, compiled_blocks, ready_for_training
+from erl_pipeline.trainers.local import attention
+from erl_pipeline.trainers.local.block_attention import BlockSegments, Segments, block_segments
+from erl_pipeline.trainers.local.forward import (
+    PolicyForward,
+    compiled_blocks,
+    packed_attention,
+    ready_for_training,
+)
 from erl_pipeline.trainers.local.tokens import TokenLoss
 from erl_pipeline.trainers.sequences import TrainingSequence
-from storage.errors import InputError
+from storage.errors import ConfigError, InputError
 
 TEMPERATURE = 1.3
 
@@ -48,12 +56,12 @@ def test_packed_passes_equal_passes_one_by_one(
     weights = torch.randn(len(expected), generator=torch.Generator().manual_seed(1))
     names, parameters = zip(*model.named_parameters(), strict=True)
     expected_gradients = torch.autograd.grad(weights @ expected, parameters)
-    attention = model.config._attn_implementation
+    before = model.config._attn_implementation
 
     with ready_for_training(model, gradient_checkpointing) as forward:
         assert forward.shares_prompts
         if not shares_prompts:
-            model.set_attn_implementation(attention)
+            model.set_attn_implementation(before)
             forward = PolicyForward(model, "rows")
         logprobs = forward.logprobs(sequences, temperatures, microbatch_tokens)
         for planned in forward.plan(sequences, microbatch_tokens):
@@ -89,6 +97,29 @@ def test_gradient_checkpointing_runs_each_block_twice_and_is_switched_off_again(
     assert counts == [2 * len(blocks), len(blocks)]
 
 
+def test_one_microbatch_with_its_masks_is_in_memory_at_a_time(
+    model: PreTrainedModel, sequences: list[TrainingSequence], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive: list[int] = []
+    masks: list[weakref.ref[BlockSegments]] = []
+
+    def counted(segments: Segments, device: torch.device) -> BlockSegments:
+        alive.append(sum(mask() is not None for mask in masks))
+        made = block_segments(segments, device)
+        masks.append(weakref.ref(made))
+        return made
+
+    with ready_for_training(model, gradient_checkpointing=False) as forward:
+        monkeypatch.setattr(attention, "block_segments", counted)
+        forward.logprobs(sequences, torch.ones(24), 12)
+        weights = torch.ones(24)
+        forward.backward_batch(
+            sequences, weights, 12, lambda batch: weighted(weights[batch.tokens]), lambda: None
+        )
+    assert len(alive) >= 6
+    assert set(alive) == {0}
+
+
 def test_what_a_model_takes_is_tried_once(model: PreTrainedModel) -> None:
     calls = []
     model.base_model.register_forward_pre_hook(lambda *_: calls.append(1))
@@ -100,10 +131,10 @@ def test_what_a_model_takes_is_tried_once(model: PreTrainedModel) -> None:
 
 
 def test_the_model_is_left_as_it_was(model: PreTrainedModel) -> None:
-    attention = model.config._attn_implementation
+    before = model.config._attn_implementation
     with ready_for_training(model, gradient_checkpointing=True):
         assert model.config._attn_implementation == "segments"
-    assert model.config._attn_implementation == attention
+    assert model.config._attn_implementation == before
     assert not any(module.training for module in model.modules())
 
 
@@ -151,6 +182,14 @@ def test_windowed_attention_gets_padded_rows(sequences: list[TrainingSequence]) 
         assert not forward.shares_prompts
         logprobs = forward.logprobs(sequences, torch.full_like(expected, TEMPERATURE), 1000)
     torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=0)
+
+
+def test_rows_are_taken_in_silence_only_where_nothing_else_was_asked_for() -> None:
+    assert packed_attention("auto", "flash", takes_segments=True) == "flash"
+    assert packed_attention("auto", "flash", takes_segments=False) == "rows"
+    assert packed_attention("blocks", "blocks", takes_segments=False) == "rows"
+    with pytest.raises(ConfigError, match=r"trainer\.attention: flash does not fit this model"):
+        packed_attention("flash", "flash", takes_segments=False)
 
 
 def test_a_model_that_scales_its_logits_is_refused() -> None:
