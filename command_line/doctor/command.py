@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -150,7 +150,9 @@ Executable = Annotated[
 Config = Annotated[
     Path | None,
     typer.Option(
-        "--config", metavar="CONFIG", help="Also estimate the memory that this configuration needs."
+        "--config",
+        metavar="CONFIG",
+        help="Also find out what this configuration needs: memory, FLOPs, traffic.",
     ),
 ]
 Tokens = Annotated[
@@ -159,8 +161,44 @@ Tokens = Annotated[
         "--sequence-tokens",
         min=1,
         metavar="N",
-        help="With --config: tokens of a sequence that is being sampled, prompt and answer together.",
+        help="With --config: tokens of a sequence, prompt and answer together.",
     ),
+]
+PromptTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--prompt-tokens",
+        min=1,
+        metavar="N",
+        help="With --config: tokens of a prompt; default: a quarter of a sequence.",
+    ),
+]
+Sequences = Annotated[
+    int | None,
+    typer.Option(
+        "--sequences",
+        min=1,
+        metavar="N",
+        help="With --config: sequences of an update; default: the first attempts of an iteration.",
+    ),
+]
+CardName = Annotated[
+    str | None,
+    typer.Option(
+        "--card",
+        metavar="CARD",
+        help="With --config: the card that each rank trains on, such as h100, its memory in GB, or cpu. "
+        "Default: this machine's; without a GPU cpu, or h100 for a model of 1e9 weights or more.",
+    ),
+]
+RankNumbers = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--rank", min=0, metavar="N", help="With --config: ranks to look at; default: 0, which has most."
+    ),
+]
+Estimate = Annotated[
+    bool, typer.Option("--estimate", help="With --config: only estimate by arithmetic, in a second.")
 ]
 
 
@@ -168,31 +206,55 @@ def doctor(
     config: Config = None,
     settings: Settings = None,
     sequence_tokens: Tokens = None,
+    prompt_tokens: PromptTokens = None,
+    sequences: Sequences = None,
+    card: CardName = None,
+    rank: RankNumbers = None,
+    estimate: Estimate = False,
     executable: Executable = None,
     store: Store = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """Check what this machine can run. Exit status 1 when the default configuration cannot run.
 
-    With --config, also estimate how much memory a configuration needs, and for what; no weights are loaded.
+    With --config, also find out what a configuration needs. The memory of trainer and sampler is estimated by
+    arithmetic. Then the trainer's own code computes the updates of one iteration at their real size on
+    tensors without memory, which gives a rank's memory by part, FLOPs, bytes between ranks and to and from
+    the host, and how often the host waits. No weights are loaded, and no GPU is needed.
     """
-    from command_line.doctor.memory_needed import memory_needed, print_memory
+    from command_line.doctor.memory_needed import memory_needed
 
-    if config is None and (settings or sequence_tokens is not None):
-        raise InputError("--set and --sequence-tokens are for --config CONFIG: name a configuration")
-    needed = None if config is None else memory_needed(config, settings or [], sequence_tokens)
+    asked = (settings, sequence_tokens, prompt_tokens, sequences, card, rank, estimate)
+    if config is None and any(asked):
+        raise InputError(
+            "--set, --sequence-tokens, --prompt-tokens, --sequences, --card, --rank and --estimate are for "
+            "--config CONFIG: name a configuration"
+        )
+    memory = measured = None
+    if config is not None:
+        from command_line.doctor.memory_needed import memory_needed
+
+        memory = memory_needed(config, settings or [], sequence_tokens)
+        if not estimate:
+            from command_line.doctor.measured_update import measure_update
+
+            measured = measure_update(memory, card, rank or [0], sequences, sequence_tokens, prompt_tokens)
     findings = list(diagnose(store, executable))
     able = can_run(findings)
     if json:
-        shown = {"can_run": able, "findings": [asdict(finding) for finding in findings]}
-        print_json(shown if needed is None else {**shown, "memory": needed.as_json()})
+        shown: dict[str, Any] = {"can_run": able, "findings": [asdict(finding) for finding in findings]}
+        for name, found in (("memory", memory), ("update", measured)):
+            if found is not None:
+                shown[name] = found.as_json()
+        print_json(shown)
     else:
         print_table([_cells(finding) for finding in findings], left=("check", "verdict", "found"))
         for finding in findings:
             if finding.advice:
                 print_line(f"{finding.subject}: {finding.advice}")
-        if needed is not None:
-            print_memory(needed)
+        for found in (memory, measured):
+            if found is not None:
+                found.print()
         print_line(f"The default configuration {'can' if able else 'cannot'} run here.")
     if not able:
         raise typer.Exit(1)

@@ -9,8 +9,9 @@ from typing import Any
 
 from command_line.output import print_line, print_table
 from erl_pipeline.config.loading import load_config
+from erl_pipeline.config.run import RunConfig
 from erl_pipeline.policies.model_size import ModelSize
-from erl_pipeline.sizing import MemoryPart, estimate_memory, model_size, training_processes
+from erl_pipeline.sizing.formulas import MemoryPart, estimate_memory, model_size, training_processes
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class MemoryNeeded:
     """The parts of an estimate, and their sum in each place that has memory of its own, in bytes."""
 
     config: Path
+    resolved: RunConfig
     model: ModelSize
     parts: Sequence[MemoryPart]
     processes: int
@@ -38,6 +40,27 @@ class MemoryNeeded:
             "totals": self.totals,
         }
 
+    def print(self) -> None:
+        """Print a table with a row for each part, and one for the sum of each place."""
+        print_line(f"Memory that {self.config} needs:")
+        rows = []
+        for place, total in self.totals.items():
+            for part in self.parts:
+                if part.place == place:
+                    rows.append(
+                        {"where": place, "what": part.name, "GB": _gb(part.bytes), "bytes": part.reason}
+                    )
+            rows.append({"where": place, "what": "all", "GB": _gb(total), "bytes": ""})
+        print_table(rows, left=("where", "what", "bytes"))
+        if self.processes > 1:
+            print_line(
+                f"trainer: each of the {self.processes} processes, on a GPU of its own or all in the memory "
+                "of one machine."
+            )
+        print_line(
+            "An estimate by arithmetic, without the program, its libraries and an engine's working memory."
+        )
+
 
 def memory_needed(config: Path, settings: Sequence[str], sequence_tokens: int | None) -> MemoryNeeded:
     """Estimate what training and sampling with a configuration need; no weights are loaded.
@@ -50,27 +73,7 @@ def memory_needed(config: Path, settings: Sequence[str], sequence_tokens: int | 
     resolved = load_config(config, settings)
     size = model_size(resolved)
     parts = estimate_memory(resolved, size, sequence_tokens)
-    return MemoryNeeded(config, size, parts, training_processes(resolved) or 1)
-
-
-def print_memory(needed: MemoryNeeded) -> None:
-    """Print a table with a row for each part, and one for the sum of each place."""
-    print_line(f"Memory that {needed.config} needs:")
-    rows = []
-    for place, total in needed.totals.items():
-        for part in needed.parts:
-            if part.place == place:
-                rows.append({"where": place, "what": part.name, "GB": _gb(part.bytes), "bytes": part.reason})
-        rows.append({"where": place, "what": "all", "GB": _gb(total), "bytes": ""})
-    print_table(rows, left=("where", "what", "bytes"))
-    if needed.processes > 1:
-        print_line(
-            f"trainer: each of the {needed.processes} processes, on a GPU of its own or all in the memory of "
-            "one machine."
-        )
-    print_line(
-        "An estimate by arithmetic, without the program, its libraries and an engine's working memory."
-    )
+    return MemoryNeeded(config, resolved, size, parts, training_processes(resolved) or 1)
 
 
 def _gb(count: int) -> str:

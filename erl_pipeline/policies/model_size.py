@@ -14,6 +14,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from storage.errors import InputError
 
+_KNOWN = Path(__file__).with_name("known_models")
+"""A config.json for each model that a configuration of this project names."""
+
 
 @dataclass(frozen=True)
 class ModelSize:
@@ -48,7 +51,7 @@ def read_model_size(
 
     Raises InputError when there is no config.json here, or it is not that of a causal language model.
     """
-    file = _config_file(checkpoint)
+    file = config_file(checkpoint)
     try:
         config = AutoConfig.from_pretrained(file.parent, trust_remote_code=False)
         with torch.device("meta"):
@@ -81,7 +84,9 @@ def _block_parameters(model: PreTrainedModel) -> int:
     return max((sum(weight.numel() for weight in block.parameters()) for block in blocks), default=0)
 
 
-def _config_file(checkpoint: str) -> Path:
+def config_file(checkpoint: str) -> Path:
+    """The config.json of a folder, or of a model of the Hugging Face hub: from its cache, or for some models
+    from this package. Raises InputError where there is none."""
     file = Path(checkpoint) / "config.json"
     if file.is_file():
         return file
@@ -89,12 +94,15 @@ def _config_file(checkpoint: str) -> Path:
         cached = try_to_load_from_cache(checkpoint, "config.json")
     except HFValidationError:
         cached = None
-    if not isinstance(cached, str):
+    if isinstance(cached, str):
+        return Path(cached)
+    known = _KNOWN / checkpoint / "config.json"
+    if not known.is_file():
         raise InputError(
             f"the config.json of {checkpoint} is not on this machine: name a folder that has it, or get it "
             f"with hf download {checkpoint} config.json"
         )
-    return Path(cached)
+    return known
 
 
 def _adapter_parameters(model: PreTrainedModel, rank: int, modules: Collection[str] | None) -> int:

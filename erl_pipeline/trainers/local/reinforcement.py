@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import time
 from collections import Counter, defaultdict
@@ -48,6 +49,7 @@ def reinforce(
     references = None
     if load_reference is not None and work.objective.needs_reference:
         references = _reference_logprobs(learner, load_reference(), selection.kept, work.update)
+        gc.collect()  # a sharded model refers to itself, and would stay in memory during the steps
     learner.optimizer.turn_to("reinforcement")
     with learner.ready(work.update.gradient_checkpointing) as forward:
         steps = OptimizerSteps(forward, learner.optimizer, work.update.microbatch_tokens, on_step)

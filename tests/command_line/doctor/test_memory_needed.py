@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.command_line.invoke import invoke
-from tests.erl_pipeline.test_sizing import SMOLLM2_135M, write
+from tests.erl_pipeline.sizing.test_formulas import SMOLLM2_135M, write
 
 CONFIG = """\
 name: sizes
@@ -15,7 +15,7 @@ policy: {type: pretrained, model: %s, dtype: bfloat16}
 
 def test_memory_is_shown_part_by_part(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(CONFIG % write(SMOLLM2_135M, tmp_path / "model"))
-    result = invoke("doctor", "--config", tmp_path / "config.yaml", "--store", tmp_path)
+    result = invoke("doctor", "--config", tmp_path / "config.yaml", "--store", tmp_path, "--estimate")
     assert result.status == 0, result.errors
     (moments,) = [line for line in result.output.splitlines() if "moments of AdamW" in line]
     assert moments.split() == ["trainer", "moments", "of", "AdamW", "1.08", "134.5", "M", "x", "8"]
@@ -23,7 +23,7 @@ def test_memory_is_shown_part_by_part(tmp_path: Path) -> None:
 
 def test_memory_as_json_sums_each_place(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(CONFIG % write(SMOLLM2_135M, tmp_path / "model"))
-    words = ["doctor", "--config", tmp_path / "config.yaml", "--store", tmp_path]
+    words = ["doctor", "--config", tmp_path / "config.yaml", "--store", tmp_path, "--estimate"]
     shown = invoke(*words, "--set", "optimizer.state_device=cpu", "--json").json["memory"]
     assert shown["totals"]["trainer's host"] == 134_515_008 * 16
     for place, total in shown["totals"].items():
@@ -39,4 +39,4 @@ def test_a_model_that_is_elsewhere_is_a_message(tmp_path: Path) -> None:
 
 def test_settings_need_a_configuration(tmp_path: Path) -> None:
     result = invoke("doctor", "--set", "seed=1", "--store", tmp_path)
-    assert (result.status, "for --config CONFIG: name a configuration" in result.errors) == (2, True)
+    assert (result.status, "--config CONFIG: name a configuration" in result.errors) == (2, True)

@@ -9,8 +9,9 @@ import pytest
 from erl_pipeline.config.loading import load_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.engines.vllm.settings import VllmEngineConfig
-from erl_pipeline.sizing import estimate_memory, model_size
-from tests.erl_pipeline.test_sizing import QWEN3_4B, write
+from erl_pipeline.policies.model_size import read_model_size
+from erl_pipeline.sizing.formulas import estimate_memory, model_size
+from tests.erl_pipeline.sizing.test_formulas import QWEN3_4B, write
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 LORA = (
@@ -56,3 +57,11 @@ def test_the_settings_of_the_paper() -> None:
     )
     assert (config.objective.kl_coefficient, config.sampling.temperature) == (0.001, 0.7)
     assert config.objective.loss_normalization == "sequence_sum"
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters"),
+    [("Qwen3-4B-Instruct-2507", 4_022_468_096), ("Qwen3-8B", 8_190_735_360), ("Qwen3-32B", 32_762_123_264)],
+)
+def test_the_models_of_configurations_are_known_without_their_files(model: str, parameters: int) -> None:
+    assert read_model_size(f"Qwen/{model}").parameters == parameters

@@ -6,7 +6,7 @@ import pytest
 
 from erl_pipeline.policies.model_size import read_model_size
 from storage.errors import InputError
-from tests.erl_pipeline.test_sizing import GPT2, QWEN3_4B, SMOLLM2_135M, write
+from tests.erl_pipeline.sizing.test_formulas import GPT2, QWEN3_4B, SMOLLM2_135M, write
 
 
 def test_parameters_of_qwen3_4b_by_hand(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from storage.errors import StoreError
 from storage.upkeep.rules import Kept, parse_rule
 from tests.erl_pipeline.plan.test_forecast import plan_of
 from tests.erl_pipeline.runs.small_runs import Notes, go, ids, small
-from tests.erl_pipeline.test_sizing import SMOLLM2_135M, write
+from tests.erl_pipeline.sizing.test_formulas import SMOLLM2_135M, write
 
 SIZES = {
     "tasks": ArtifactSize(1.0),

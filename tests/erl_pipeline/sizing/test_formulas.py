@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, PreTrain
 from erl_pipeline.config.optimizer import OptimizerConfig, UpdateConfig
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.policies.model_size import ModelSize, read_model_size
-from erl_pipeline.sizing import (
+from erl_pipeline.sizing.formulas import (
     Precision,
     estimate_memory,
     key_value_bytes,

@@ -8,6 +8,7 @@ from typing import Literal
 from erl_pipeline.config.optimizer import MicrobatchConfig, OptimizerConfig
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.run import RunConfig
+from erl_pipeline.engines.interface import SamplingCapacity
 from erl_pipeline.plan.sources import unread_sources
 from erl_pipeline.policies.checkpoints import policy_traits
 from erl_pipeline.policies.model_size import ModelSize, read_model_size
@@ -237,6 +238,25 @@ def training_processes(config: RunConfig) -> int | None:
     return count
 
 
+def distils(config: RunConfig) -> bool:
+    """Whether an iteration makes a supervised update."""
+    planned = plan_run(config, unread_sources(config), iterations=1).nodes
+    return any(isinstance(node.settings, FineTuneSettings) for node in planned)
+
+
+def longest_sequence(config: RunConfig) -> int:
+    """Tokens of a sequence in flight: `engine.max_context`, else 1,024."""
+    return _capacity(config).max_tokens or ASSUMED_TOKENS
+
+
+def _capacity(config: RunConfig) -> SamplingCapacity:
+    rollouts = config.rollouts
+    capacity: SamplingCapacity = plugins("engines")[config.engine.type].value.capacity(
+        config.engine, rollouts.tasks_per_shard * rollouts.group_size
+    )
+    return capacity
+
+
 def estimate_memory(
     config: RunConfig, size: ModelSize, sequence_tokens: int | None = None
 ) -> list[MemoryPart]:
@@ -250,11 +270,9 @@ def estimate_memory(
     """
     traits = policy_traits(config.policy)
     dtype = traits.dtype
-    planned = plan_run(config, unread_sources(config), iterations=1).nodes
-    distils = any(isinstance(node.settings, FineTuneSettings) for node in planned)
     processes = training_processes(config)
     # Both updates hold the same weights and state; the one with more tokens at a time decides.
-    passes = [config.update, *([config.fine_tune] if distils else [])]
+    passes = [config.update, *([config.fine_tune] if distils(config) else [])]
     estimates = [
         training_memory(
             size,
@@ -271,10 +289,7 @@ def estimate_memory(
         whole = replace(size, adapter_parameters=0)
         estimates.append(training_memory(whole, dtype, config.optimizer, warm_start, processes=processes))
     training = max(estimates, key=lambda parts: sum(part.bytes for part in parts))
-    rollouts = config.rollouts
-    capacity = plugins("engines")[config.engine.type].value.capacity(
-        config.engine, rollouts.tasks_per_shard * rollouts.group_size
-    )
-    tokens = sequence_tokens or capacity.max_tokens or ASSUMED_TOKENS
+    capacity = _capacity(config)
+    tokens = sequence_tokens or longest_sequence(config)
     width = BYTES[capacity.dtype or dtype]
     return training + sampling_memory(size, width, capacity.sequences, tokens, capacity.weight_copies)
