@@ -19,7 +19,6 @@ from erl_pipeline.runs.environment_checks import require_tasks_of
 from erl_pipeline.runs.planning import lost_stages, plan_for, stages_before, whole_iterations
 from erl_pipeline.runs.retention import DriverRetention
 from erl_pipeline.runs.warnings import WarningWatch
-from erl_pipeline.views.recording import recorded_metrics
 from storage.errors import InputError
 
 if TYPE_CHECKING:
@@ -111,6 +110,8 @@ def train(
     gives too few tasks, or if a file or a model that it names is not there; ConfigError if its trainer needs
     more devices than this machine has.
     """
+    from erl_pipeline.views.recording import recorded_metrics  # tensorboardX imports torch
+
     require_ready_here(opened.config)
     if not opened.recorded:
         require_tools_are_known(opened.config)

@@ -125,9 +125,9 @@ def test_plugins_are_listed_with_their_packages() -> None:
     found = {(each["group"], each["type"]): each for each in listed["plugins"]}
     assert found["methods", "erl"]["distribution"] == "erl-pipeline"
     fingerprints = found["environments", "frozen_lake"]["fingerprint"].split(", ")
-    # Its own code, the code that it shares with Sokoban, and the prompts of methods; each with the scheme.
-    assert [each[:2] for each in fingerprints] == ["2-"] * 3
-    assert [len(each) for each in fingerprints] == [34] * 3
+    # Its own code, what it shares with Sokoban and with all environments, and the prompts of methods.
+    assert [each[:2] for each in fingerprints] == ["2-"] * 4
+    assert [len(each) for each in fingerprints] == [34] * 4
 
 
 def test_on_one_worker_a_simulated_run_takes_the_sum_of_its_stages(

@@ -175,8 +175,11 @@ def test_a_stage_that_waits_for_a_slot_of_a_lost_server_does_not_wait_for_ever(
     path = "v2/concurrency_limits/increment-with-lease"
     httpx.post(f"{url}/{path}", json=lease, timeout=30.0).raise_for_status()
 
+    def asking() -> list[dict[str, Any]]:
+        return [each for each in ask(url, "task_runs") if tag in each["tags"]]
+
     def kill() -> None:
-        wait_for("the task run, which asks for a slot", lambda: ask(url, "task_runs"))
+        wait_for("the task run, which asks for a slot", asking)
         owner.kill()
         owner.wait()
 

@@ -155,7 +155,7 @@ def test_a_program_that_may_write_no_large_file_is_told_and_leaves_nothing(tmp_p
         "import resource, signal, sys\n"
         "from storage.artifacts.store import ArtifactStore\n"
         "from storage.errors import StoreError\n"
-        "from storage.filesystem import disk_errors\n"
+        "from storage.errors import disk_errors\n"
         "from storage.artifacts.recipe import Recipe\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "store = ArtifactStore(sys.argv[1])\n"
