@@ -160,6 +160,11 @@ class EngineWorker(Protocol):
         """A folder on this machine for files that are not artifacts, such as a server's log."""
         ...
 
+    @property
+    def deterministic(self) -> bool:
+        """Whether GPUs are to give equal bytes for equal work (`resources.determinism`)."""
+        ...
+
     def keep(self, name: str, make: Callable[[], T]) -> T:
         """What `make` returned for this name, at its first call. A context manager is entered then, and left
         when the worker ends."""

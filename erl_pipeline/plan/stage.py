@@ -78,6 +78,11 @@ class Resources:
         """A folder on this machine for files that are not artifacts, such as a server's log."""
         return open_root(self.store.uri).scratch / "runs" / self.settings.run
 
+    @property
+    def deterministic(self) -> bool:
+        """Whether GPUs are to give equal bytes for equal work."""
+        return self.settings.deterministic
+
     def keep(self, name: str, make: Callable[[], T]) -> T:
         """What `make` returned for this name; it is called once for each name. If it returns a context
         manager, that is entered now, and left when the resources are closed."""

@@ -217,7 +217,7 @@ class VllmEngine:
 def open_served(settings: VllmEngineConfig, model: SampledModel, call: EngineCall) -> OpenedEngine:
     """The worker's engine, verified to sample from this checkpoint."""
     worker, news = call.worker, call.news
-    started = _batch_invariant(settings) if worker.settings.deterministic else settings
+    started = _batch_invariant(settings) if worker.deterministic else settings
     engine = keep_engine(
         worker,
         lambda: VllmEngine(

@@ -222,7 +222,7 @@ def sampling_determinism(call: StageCall[Any], engine: PluginSettings) -> Determ
     running = with_operational("engines", engine, call.resources.settings.engine)
     plugin: EnginePlugin[Any] = plugins("engines")[engine.type].value
     device = training_device()
-    invariant = call.resources.settings.deterministic and device.type == "cuda"
+    invariant = call.resources.deterministic and device.type == "cuda"
     same = adds_in_fixed_order(device) and not plugin.bytes_vary_because(running, invariant)
     return "bytes" if same else "approximate"
 
