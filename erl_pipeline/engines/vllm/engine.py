@@ -217,7 +217,7 @@ class VllmEngine:
 def open_served(settings: VllmEngineConfig, model: SampledModel, call: EngineCall) -> OpenedEngine:
     """The worker's engine, verified to sample from this checkpoint."""
     worker, news = call.worker, call.news
-    started = _batch_invariant(settings) if worker.deterministic else settings
+    started = batch_invariant(settings) if worker.deterministic and _has_gpu() else settings
     engine = keep_engine(
         worker,
         lambda: VllmEngine(
@@ -248,12 +248,14 @@ def open_served(settings: VllmEngineConfig, model: SampledModel, call: EngineCal
     return OpenedEngine(engine, engine, settings.max_in_flight)
 
 
-def _batch_invariant(settings: VllmEngineConfig) -> VllmEngineConfig:
-    """The settings, so that servers compute each sequence alike whatever else is in the batch. vLLM's CPU
-    build has no such mode: nothing is changed on a machine without a GPU."""
+def batch_invariant(settings: VllmEngineConfig) -> VllmEngineConfig:
+    """The settings, so that servers compute each sequence alike whatever else is in the batch. For GPUs only:
+    vLLM's CPU build has no such mode."""
+    return settings.model_copy(update={"environment": {**settings.environment, "VLLM_BATCH_INVARIANT": "1"}})
+
+
+def _has_gpu() -> bool:
     # torch, which a process that only names this engine need not import.
     from erl_pipeline.policies.hardware import training_device
 
-    if training_device().type != "cuda":
-        return settings
-    return settings.model_copy(update={"environment": {**settings.environment, "VLLM_BATCH_INVARIANT": "1"}})
+    return training_device().type == "cuda"
