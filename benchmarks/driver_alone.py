@@ -22,6 +22,7 @@ import measurements
 from measurements import Column, Figures
 
 from erl_pipeline.config.loading import load_config
+from erl_pipeline.config.pipeline import ResourcesConfig
 from erl_pipeline.plan.execution import Execution, execute
 from erl_pipeline.plan.runner import StageJob
 from erl_pipeline.plan.sources import read_sources
@@ -121,7 +122,7 @@ def measure(iterations: int, shards: int, workers: int) -> Figures:
                 store=opened.store,
                 runner=PretendedRunner(workers),
                 worker=worker,
-                devices=workers,
+                resources=ResourcesConfig(devices=workers),
                 listener=opened.listener,
                 record=opened.record,
                 stopped=stop.is_set,

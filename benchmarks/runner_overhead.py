@@ -38,6 +38,7 @@ from storage.runs.run import RunStore
 CONFIG = "configs/cluster_ray.yaml"
 RUNNERS = {
     "in_process": "{type: in_process}",
+    "prefect, threads": "{type: prefect}",
     "prefect, 1 process": "{type: prefect, task_runner: processes, workers: 1}",
     "prefect, 2 processes": "{type: prefect, task_runner: processes, workers: 2}",
     "ray, 1 worker": "{type: ray, address: '%s', workers: 1, device_stage: {gpus: 0}}",

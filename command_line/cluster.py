@@ -74,10 +74,7 @@ def _findings(config: Path | None, address: str | None, settings: list[str], sto
     if not isinstance(resolved.runner, RayConfig):
         raise InputError(f"{config}: runner.type is {resolved.runner.type}; only ray has a cluster")
     packages = [each for of_owner in code_packages(resolved).values() for each in of_owner]
-    resources = resolved.resources
-    return examine(
-        resolved.runner, store, packages, resources.devices, resources.threads, resolved.nodes_to_find
-    )
+    return examine(resolved.runner, store, packages, resolved.resources, resolved.nodes_to_find)
 
 
 def _cells(finding: NodeFinding) -> dict[str, str]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from erl_pipeline.plan.runner import RunnerCall, StageJob, WorkerDied
+from erl_pipeline.plan.runner import RunnerCall, StageJob, WorkerDied, places_for
 from storage.errors import Interrupted, PipelineError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Places(Generic[WorkerT]):
     """The workers of a run, each at a numbered place.
 
     Each worker keeps its models and servers to its end. So stages that need a device go only to the first
-    `resources.devices` places, and the others are kept for stages that need none.
+    places (`erl_pipeline.plan.runner.places_for`), and the others are kept for stages that need none.
 
     Args:
         loss: the words for a stage that waits because workers are lost.
@@ -107,7 +107,6 @@ class Places(Generic[WorkerT]):
         is_gone: Callable[[WorkerT], bool],
         replace: Callable[[int], None],
     ) -> None:
-        self.devices = min(call.devices, count)
         self._call = call
         self._count = count
         self._loss = loss
@@ -149,7 +148,7 @@ class Places(Generic[WorkerT]):
                 self._give_back(place)
 
     def _take(self, job: StageJob) -> int:
-        allowed = range(self.devices if job.planned.stage.needs == "device" else self._count)
+        allowed = places_for(job.planned.stage.needs, self._call.resources) or range(self._count)
         began = time.monotonic()
         with self._changed:
             while not (free := [place for place in self._idle if place in allowed]):

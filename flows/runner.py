@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, model_validator
 
 from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.pipeline import ResourcesConfig
 from erl_pipeline.plan.runner import Runner, RunnerCall, RunnerPlugin, StageJob, WorkerDied
 from erl_pipeline.plan.stage import Resources
 from flows.places import Loss, Places
@@ -45,7 +46,8 @@ class PrefectConfig(PluginSettings):
     """`threads`: in the driver's process. `processes`: in worker processes, which get only the planned stage
     and the store's URI; a process that dies is replaced, and its stage is computed again."""
     workers: int = Field(default=1, ge=1, le=64)
-    """Most stages that are computed at the same time; the plan and `resources.devices` may allow fewer."""
+    """Most stages that are computed at the same time; the plan, `resources.devices` and `resources.groups`
+    may allow fewer."""
 
     stages: dict[str, TaskOptions] = Field(default_factory=dict)
     """What Prefect does with the tasks of a stage, by its name: timeout, retries and tags."""
@@ -115,8 +117,8 @@ class ProcessPool:
     """Worker processes, each started when it first gets a stage.
 
     Each process keeps its models and servers to its end. So each has a task runner of Prefect of its own, and
-    stages that need a device go only to the first `resources.devices` of them. The task runner of a process
-    that has died computes nothing more: another one takes its place.
+    stages that need a device go only to the first of them (`erl_pipeline.plan.runner.places_for`). The task
+    runner of a process that has died computes nothing more: another one takes its place.
 
     Args:
         folder: for the files over which processes report, and for their log.
@@ -152,9 +154,9 @@ class ProcessPool:
 
     def _start(self, place: int) -> None:
         environment = dict(self._threads)
-        device = _device(place, self._call.devices) if place < self._places.devices else None
-        if device is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = device
+        devices = visible_devices(place, self._call.resources, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        if devices is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = devices
         self._places.enter(place, _ProcessPlace(place, environment, self._folder, self._call))
 
 
@@ -222,14 +224,29 @@ def _waited(future: PrefectFuture[Any]) -> Any:
     return future.state
 
 
-def _device(place: int, devices: int) -> str | None:
-    """The device of a worker if `devices` is more than 1; None means all devices, which a server over several
-    GPUs needs."""
-    if devices == 1:
-        return None
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+def visible_devices(place: int, resources: ResourcesConfig, visible: str | None) -> str | None:
+    """`CUDA_VISIBLE_DEVICES` of a worker process; None: that of this process.
+
+    A single worker with a device has all devices, which a server over several GPUs needs.
+
+    Args:
+        visible: `CUDA_VISIBLE_DEVICES` of this process; numbers of devices count within it.
+    """
+    if resources.groups is not None:
+        numbers = resources.groups.of_worker(place)
+    elif 1 < resources.devices > place:
+        numbers = (place,)
+    else:
+        numbers = ()
     names = [name for name in visible.split(",") if name] if visible else []
-    return names[place] if place < len(names) else str(place)
+    shown = [names[number] if number < len(names) else str(number) for number in numbers]
+    return ",".join(shown) or None
+
+
+def _lacks_for_groups(settings: PrefectConfig) -> str:
+    if settings.task_runner == "threads":
+        return "its stages share one process; set runner.task_runner: processes and runner.workers: 2"
+    return "" if settings.workers > 1 else "it has one worker process; set runner.workers: 2"
 
 
 def run_with_prefect(settings: PrefectConfig, call: RunnerCall, body: Callable[[Runner], None]) -> None:
@@ -249,4 +266,4 @@ def run_with_prefect(settings: PrefectConfig, call: RunnerCall, body: Callable[[
         body(tasks)
 
 
-PREFECT = RunnerPlugin(settings=PrefectConfig, run=run_with_prefect)
+PREFECT = RunnerPlugin(settings=PrefectConfig, run=run_with_prefect, lacks_for_groups=_lacks_for_groups)

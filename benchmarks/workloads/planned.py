@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from erl_pipeline.config.pipeline import ResourcesConfig
 from erl_pipeline.config.plugins import operational_part
 from erl_pipeline.config.rollouts import RolloutConfig
 from erl_pipeline.config.run import RunConfig
@@ -48,7 +49,7 @@ class PlannedRun:
                 store=opened.store,
                 runner=InProcessRunner(resources, opened.listener),
                 worker=resources.settings,
-                devices=1,
+                resources=ResourcesConfig(),
                 listener=opened.listener,
                 record=record,
                 stopped=opened.stop.is_set,

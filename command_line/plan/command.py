@@ -209,7 +209,10 @@ def disk_lines(shown: ShownPlan) -> list[str]:
         return []
     if not disk.peak:
         return ["Disk: unknown, since no run that trains this model has an artifact to estimate from."]
-    need = f"Disk: about {bytes_text(disk.end)} at the end"
+    need = "Disk: "
+    if disk.iteration:
+        need += f"{bytes_text(disk.iteration)} committed an iteration; "
+    need += f"about {bytes_text(disk.end)} at the end"
     if disk.removed:
         need += f", at most {bytes_text(disk.peak)} on the way; retention removes {bytes_text(disk.removed)}"
     if free is not None:
@@ -218,8 +221,12 @@ def disk_lines(shown: ShownPlan) -> list[str]:
     if disk.estimated:
         others = "; the files of other stages are not included" if disk.unknown else ""
         lines.append(f"Estimated from the size of the model: {', '.join(disk.estimated)}{others}.")
-    if free is not None and disk.peak > free:
-        lines.append("Free some space, or set retention.checkpoints and retention.optimizer, such as 2.")
+    if disk.full_in is not None:
+        when = f"in iteration {disk.full_in}" if disk.full_in else "before the first iteration"
+        lines.append(
+            f"Warning: the disk would be full {when}. Free some space, or set retention.checkpoints and "
+            "retention.optimizer, such as 2."
+        )
     return lines
 
 

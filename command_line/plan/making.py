@@ -124,8 +124,8 @@ def _shown(
     computed = [stage.node for stage in found.computed]
     sizes = expected_sizes(config, computed, lookups)
     notes = _compared(found, config.name)
-    disk = forecast_disk(computed, sizes, config.retention.rules(), config.pipeline.lag)
     free = free_bytes(open_root(store))
+    disk = forecast_disk(computed, sizes, config.retention.rules(), config.pipeline.lag, free)
     measured = _measured(found, lookups)
     return ShownPlan(config.name, store, plan.iterations, what, found, disk, free, measured, notes)
 

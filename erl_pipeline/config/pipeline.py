@@ -61,20 +61,66 @@ class NodesToFind:
     processes: int
 
 
+class DeviceGroups(Settings):
+    """Which GPUs sample and which train, so that rollouts and updates (`pipeline.lag`) can run at the same
+    time on one machine, each over several GPUs. GPUs are named by their numbers from 0, or by their places in
+    `CUDA_VISIBLE_DEVICES` where the command has that. Ray chooses the GPUs itself, so with `runner.type: ray`
+    only how many there are in each group counts, and the groups may be on different machines."""
+
+    sample: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=1)
+    """GPUs of rollouts, evaluation and extraction: of the engine, and of the servers that it starts."""
+    train: tuple[Annotated[int, Field(ge=0)], ...] = Field(min_length=1)
+    """GPUs of updates, fine-tuning, the warm start and scoring by the trainer. Each process of `trainer:
+    fsdp2` on a machine needs one of its own."""
+
+    @model_validator(mode="after")
+    def _each_once(self) -> DeviceGroups:
+        named = [*self.sample, *self.train]
+        twice = sorted({number for number in named if named.count(number) > 1})
+        if twice:
+            raise ValueError(
+                f"GPU {', '.join(map(str, twice))} is named twice; a GPU either samples or trains, so name "
+                "each once"
+            )
+        return self
+
+    def of_worker(self, number: int) -> tuple[int, ...]:
+        """The GPUs of a worker: the first samples, the second trains, and others have none of their own."""
+        return (self.sample, self.train)[number] if number < 2 else ()
+
+
 class ResourcesConfig(Settings):
     """The resources that a run may use. No artifact's id depends on them, and a run can be continued with
-    others, but bytes depend on `threads`."""
+    others, but bytes depend on `threads` and `determinism`."""
 
     threads: int = Field(default=2, ge=1, le=256)
     """CPU threads of torch in each process. Bytes are reproducible for a fixed number of threads."""
     devices: int = Field(default=1, ge=1, le=64)
     """How many stages may compute with a model at the same time, each on its own device. On a machine without
     GPU the processor counts as one device; with more, they share its cores."""
+    groups: DeviceGroups | None = None
+    """Which GPUs sample, and which train, instead of `devices`, such as `{sample: [0, 1, 2, 3], train: [4, 5,
+    6, 7]}`. Needs worker processes: `runner: {type: prefect, task_runner: processes, workers: 2}`, or
+    `runner.type: ray`. `null`: a GPU does both."""
+    determinism: Literal["approximate", "bytes"] = "approximate"
+    """`bytes`: GPUs compute with settings under which equal work should give equal bytes, and more slowly:
+    torch's deterministic algorithms, a fixed cuBLAS workspace, one NCCL algorithm, and vLLM's batch
+    invariance in servers that the run starts. What cannot keep this is refused. `approximate`: GPUs may add
+    up in any order. CPUs give equal bytes with both. This was never measured on a GPU."""
     full_disk: Literal["refuse", "warn"] = "refuse"
     """What happens if the next iteration is expected to need more space than is free in the store's folder.
     `refuse`: the run stops before it, so that nothing is lost, and the same command continues it once there
     is room. `warn`: it goes on. The expected size is what the stages took before, or is computed from the
     model's size."""
+
+    @model_validator(mode="after")
+    def _one_says_how_many(self) -> ResourcesConfig:
+        if self.groups is not None and self.devices > 1:
+            raise ValueError(
+                f"devices: {self.devices} cannot be combined with groups, with which one worker samples and "
+                "one trains; leave devices out"
+            )
+        return self
 
 
 class StoreConfig(Settings):

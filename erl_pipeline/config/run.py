@@ -105,6 +105,8 @@ class RunConfig(Settings):
         plugins("policies")[self.policy.type].value.require_possible(self)
         require_difficulty(self)
         require_somebody_finds_nodes(self)
+        require_groups_fit(self)
+        require_equal_bytes(self)
         require_known_roles(self.objective, method.roles(self.method))
         retrieval = method.retrieval(self.method)
         if retrieval is not None and self.objective.advantages_per == "subgroup":
@@ -155,3 +157,39 @@ def require_somebody_finds_nodes(config: RunConfig) -> None:
             f"and start `erl-pipeline trainer-node` on {nodes.count} more; or use runner.type: ray, which "
             "finds the nodes itself"
         )
+
+
+def require_groups_fit(config: RunConfig) -> None:
+    """Raise ValueError if the runner cannot give sampling and training GPUs of their own, if there are fewer
+    for training than processes, or if the engine would take others than its group."""
+    groups = config.resources.groups
+    if groups is None:
+        return
+    if lacks := plugins("runners")[config.runner.type].value.lacks_for_groups(config.runner):
+        raise ValueError(f"resources.groups: runner.type: {config.runner.type} cannot be used: {lacks}")
+    processes = plugins("trainers")[config.trainer.type].value.processes_here(config.trainer)
+    if len(groups.train) < processes:
+        raise ValueError(
+            f"resources.groups.train: {list(groups.train)}; the trainer has {processes} processes on a "
+            f"machine, and each needs a GPU of its own: name {processes}, or lower trainer.processes"
+        )
+    devices = plugins("engines")[config.engine.type].value.devices(config.engine)
+    if len(groups.sample) < devices:
+        raise ValueError(
+            f"resources.groups.sample: {list(groups.sample)}; the engine's servers need {devices} GPUs: name "
+            f"{devices}, or lower engine.replicas or the sizes in engine.arguments"
+        )
+    if "CUDA_VISIBLE_DEVICES" in getattr(config.engine, "environment", {}):
+        raise ValueError(
+            "engine.environment.CUDA_VISIBLE_DEVICES cannot be combined with resources.groups, whose "
+            "`sample` says which GPUs the servers have; leave it out"
+        )
+
+
+def require_equal_bytes(config: RunConfig) -> None:
+    """Raise ValueError if equal bytes are asked for, and the engine could not give them even on a GPU with
+    batch invariance."""
+    if config.resources.determinism == "approximate":
+        return
+    if reason := plugins("engines")[config.engine.type].value.bytes_vary_because(config.engine, True):
+        raise ValueError(f"resources.determinism: bytes cannot be kept: {reason}")

@@ -160,6 +160,11 @@ class EngineWorker(Protocol):
         """A folder on this machine for files that are not artifacts, such as a server's log."""
         ...
 
+    @property
+    def deterministic(self) -> bool:
+        """Whether GPUs are to give equal bytes for equal work (`resources.determinism`)."""
+        ...
+
     def keep(self, name: str, make: Callable[[], T]) -> T:
         """What `make` returned for this name, at its first call. A context manager is entered then, and left
         when the worker ends."""
@@ -260,8 +265,12 @@ class EnginePlugin(Generic[SettingsT]):
     in_recipes: type[PluginSettings] | None = None
     """The part of `settings` that samples depend on, a model that `settings` extends; None: they depend on
     all. The others may change during a run."""
-    repeats_bytes: Callable[[SettingsT], bool] = lambda _settings: True
-    """Whether equal requests give equal bytes on a CPU, whatever else is sampled at the same time."""
+    bytes_vary_because: Callable[[SettingsT, bool], str] = lambda _settings, _batch_invariant: ""
+    """Why equal requests may give other bytes, on devices that add up in a fixed order; empty if they do not.
+    The second argument says whether its servers compute each sequence alike whatever else is sampled at the
+    same time."""
+    devices: Callable[[SettingsT], int] = field(default=lambda _settings: 1, metadata=NO_BYTES)
+    """How many GPUs the servers need that it starts."""
     one_model_because: Callable[[SettingsT], str | None] = field(
         default=lambda _settings: None, metadata=NO_BYTES
     )

@@ -211,13 +211,13 @@ def split_parts(jobs: Sequence[Job], factor: float) -> list[Job]:
 
 def work_of(node: PlannedStage) -> Work:
     """The kind of work that a stage does."""
-    if node.stage.needs != "device":
+    if node.stage.needs == "processor":
         return "other"
     return _WORK.get(node.stage.output, "other")
 
 
 def _job(node: PlannedStage, assumed: StageAssumption, measured: Measured) -> Job:
-    needs_device = node.stage.needs == "device"
+    needs_device = node.stage.needs != "processor"
     size = measured.bytes if assumed.bytes is None else assumed.bytes
     return Job(
         planned=node,

@@ -10,8 +10,17 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 
+from erl_pipeline.config.pipeline import ResourcesConfig
 from erl_pipeline.plan.plan import Plan, PlannedStage, StageKey
-from erl_pipeline.plan.runner import MOST_DEATHS, Runner, StageJob, WorkerDied, can_pass, outcome_of
+from erl_pipeline.plan.runner import (
+    MOST_DEATHS,
+    Runner,
+    StageJob,
+    WorkerDied,
+    can_pass,
+    outcome_of,
+    places_for,
+)
 from erl_pipeline.plan.stage import Listener, StageOutcome, WorkerSettings
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
@@ -40,14 +49,14 @@ class Execution:
     from them. `stopped` says whether the run was asked to stop. `makers` gives the stages, outside of the
     plan, that made artifacts from which the plan begins; it is called only if one of these has to be made
     again. A simulation has no store: then every stage is computed. It says itself with `has_room` whether a
-    stage can begin now, instead of by the runner's workers and `devices`, and its `wait_for_one` turns the
+    stage can begin now, instead of by the runner's workers and `resources`, and its `wait_for_one` turns the
     clock.
     """
 
     store: ArtifactStore | None
     runner: Runner
     worker: WorkerSettings
-    devices: int
+    resources: ResourcesConfig
     listener: Listener
     record: Callable[[PlannedStage, StageOutcome], None]
     stopped: Callable[[], bool]
@@ -171,14 +180,17 @@ class _Walk:
         return True
 
     def _has_room(self, node: PlannedStage) -> bool:
-        """Whether a worker is free, and a device too if the stage needs one."""
+        """Whether a worker is free, and one with a device too if the stage needs one."""
         given = self._given
         if given.has_room is not None:
             return given.has_room(node)
         if len(self._at_work) >= given.runner.workers:
             return False
-        busy = sum(self._nodes[each.number].stage.needs == "device" for each in self._at_work.values())
-        return node.stage.needs != "device" or busy < given.devices
+        places = places_for(node.stage.needs, given.resources)
+        if places is None:
+            return True
+        needs = [self._nodes[each.number].stage.needs for each in self._at_work.values()]
+        return sum(places_for(each, given.resources) == places for each in needs) < len(places)
 
     def _damaged_inputs(self, node: PlannedStage) -> set[str]:
         """The inputs that are damaged or gone and will be made again; the stages for them are queued."""

@@ -14,6 +14,7 @@ from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.plan.plan import PlannedStage
 from erl_pipeline.plan.stage import (
     Listener,
+    Needs,
     Resources,
     StageCall,
     StageOutcome,
@@ -24,7 +25,7 @@ from storage.artifacts.manifest import Manifest
 from storage.errors import DamagedArtifact, EngineError, PipelineError, StoreError
 
 if TYPE_CHECKING:
-    from erl_pipeline.config.pipeline import NodesToFind
+    from erl_pipeline.config.pipeline import NodesToFind, ResourcesConfig
 
 
 SettingsT = TypeVar("SettingsT", bound=PluginSettings)
@@ -47,11 +48,15 @@ def compute(job: StageJob, resources: Resources, progress: StageProgress) -> Man
     planned = job.planned
     stage, recipe, store = planned.stage, planned.recipe, resources.store
     progress.raise_if_stopped()
-    if stage.needs == "device":
+    if stage.needs != "processor":
         import torch
 
         # Bytes depend on the number of threads.
         torch.set_num_threads(job.worker.threads)
+        if job.worker.deterministic and torch.cuda.is_available():
+            from erl_pipeline.policies.hardware import add_in_fixed_order
+
+            add_in_fixed_order()
     with (
         store.reading(),
         store.create(recipe, run=job.worker.run, iteration=planned.iteration) as staging,
@@ -96,6 +101,16 @@ def outcome_of(planned: PlannedStage, manifest: Manifest, reused: bool, started:
         counters=manifest.counters,
         metrics=manifest.metrics,
     )
+
+
+def places_for(needs: Needs, resources: ResourcesConfig) -> range | None:
+    """The numbers, from 0, of the workers that may compute a stage; None: any worker. With `resources.groups`
+    worker 0 samples and worker 1 trains."""
+    if needs == "processor":
+        return None
+    if resources.groups is None:
+        return range(resources.devices)
+    return range(1) if needs == "sampling" else range(1, 2)
 
 
 class WorkerDied(PipelineError):
@@ -145,7 +160,7 @@ class RunnerCall:
     machines that the runner has to find for trainings. `stages` are the names of the plan's stages."""
 
     worker: WorkerSettings
-    devices: int
+    resources: ResourcesConfig
     listener: Listener
     stop: Event
     packages: tuple[str, ...] = ()
@@ -164,6 +179,11 @@ class RunnerPlugin(Generic[SettingsT]):
     """Whether stages are computed on other machines than the driver's."""
     finds_nodes: bool = False
     """Whether it finds the other machines of trainings (`RunnerCall.nodes`)."""
+    lacks_for_groups: Callable[[SettingsT], str] = lambda _settings: (
+        "it computes in one process; set runner: {type: prefect, task_runner: processes, workers: 2}"
+    )
+    """Why it cannot give sampling and training a worker process each (`resources.groups`), and what to do;
+    empty if it can."""
 
 
 class InProcessConfig(PluginSettings):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
+from erl_pipeline.config.pipeline import ResourcesConfig
 from erl_pipeline.plan.cluster import ClusterConfig, Job, NodeGroup, Work
 from erl_pipeline.plan.execution import Execution, execute
 from erl_pipeline.plan.plan import Plan, PlannedStage
@@ -196,7 +197,7 @@ def simulate(jobs: Sequence[Job], cluster: ClusterConfig, overhead_seconds: floa
             store=None,
             runner=runner,
             worker=WorkerSettings("", "", 1),
-            devices=0,
+            resources=ResourcesConfig(),
             listener=Listener(),
             record=lambda _planned, _outcome: None,
             stopped=lambda: False,

@@ -45,6 +45,8 @@ class WorkerSettings:
     engine: dict[str, Any] = field(default_factory=dict)
     cache: CacheSettings = field(default_factory=CacheSettings)
     """What the worker's machine caches of a store in a bucket."""
+    deterministic: bool = False
+    """Whether GPUs are to give equal bytes for equal work (`resources.determinism`)."""
     trainer: dict[str, Any] = field(default_factory=dict)
 
 
@@ -75,6 +77,11 @@ class Resources:
     def scratch(self) -> Path:
         """A folder on this machine for files that are not artifacts, such as a server's log."""
         return open_root(self.store.uri).scratch / "runs" / self.settings.run
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether GPUs are to give equal bytes for equal work."""
+        return self.settings.deterministic
 
     def keep(self, name: str, make: Callable[[], T]) -> T:
         """What `make` returned for this name; it is called once for each name. If it returns a context
@@ -108,8 +115,9 @@ class Resources:
 
 SettingsT = TypeVar("SettingsT", bound=Settings)
 
-Needs = Literal["device", "processor"]
-"""What a stage keeps busy: a device on which models run, or only a processor."""
+Needs = Literal["processor", "sampling", "training"]
+"""What a stage keeps busy: only a processor, or a device on which models are sampled from, or trained or
+scored by a trainer. `resources.groups` gives the last two their own devices."""
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,7 @@ def audit(
             config.resources.threads,
             operational_part("engines", config.engine),
             trainer=operational_part_here(config.trainer),
+            deterministic=config.resources.determinism == "bytes",
         )
         with Resources(worker, stop, store) as resources:
             return [_again(node, StageJob(node, worker), resources, store, listener) for node in again]

@@ -24,14 +24,17 @@ from storage.upkeep.rules import Kept, RetentionRule
 @dataclass(frozen=True)
 class DiskForecast:
     """Bytes that a plan adds to a store: `peak` at most at one time, `end` at the end; `removed` is what
-    retention removes. The sizes of `unknown` stages are left out; those of `estimated` stages are computed
-    from the model's size."""
+    retention removes. `iteration` is what an iteration commits, on average. The sizes of `unknown` stages are
+    left out; those of `estimated` stages are computed from the model's size. `full_in` is the first iteration
+    for which the free space does not suffice, 0 for what comes before the first one, None if it does."""
 
     peak: float
     end: float
     removed: float
+    iteration: float
     unknown: tuple[str, ...]
     estimated: tuple[str, ...]
+    full_in: int | None = None
 
 
 def forecast_disk(
@@ -39,6 +42,7 @@ def forecast_disk(
     sizes: Mapping[str, ArtifactSize],
     rules: Mapping[Kept, RetentionRule],
     lag: int = 0,
+    free: float | None = None,
 ) -> DiskForecast:
     """The disk space for computing these stages, one iteration after the other; the rules are applied after
     each iteration.
@@ -46,19 +50,25 @@ def forecast_disk(
     Args:
         sizes: the size of an artifact, by the name of its stage.
         lag: how many iterations before the newest have checkpoints that are still sampled from.
+        free: bytes that the store has room for; None if that is not known.
     """
     iterations: defaultdict[int, list[str]] = defaultdict(list)
     for node in computed:
         iterations[node.iteration or 0].append(node.stage.name)
     names = list(dict.fromkeys(name for each in iterations.values() for name in each))
     there: defaultdict[Kept, dict[int, float]] = defaultdict(dict)
-    stored = peak = removed = 0.0
+    stored = peak = removed = committed = 0.0
+    full_in = None
     for iteration in sorted(iterations):
         known = [sizes[name] for name in iterations[iteration] if name in sizes]
-        stored += sum(size.bytes for size in known)
+        added = sum(size.bytes for size in known)
+        stored += added
         peak = max(peak, stored)
+        if full_in is None and free is not None and stored > free:
+            full_in = iteration
         if not iteration:
             continue
+        committed += added
         for kind, rule in rules.items():
             there[kind][iteration] = sum(size.retained.get(kind, 0.0) for size in known)
             kept = rule.kept(range(1, iteration + 1)) | set(range(iteration - lag, iteration + 1))
@@ -69,8 +79,10 @@ def forecast_disk(
         peak=peak,
         end=stored,
         removed=removed,
+        iteration=committed / max(1, len(iterations.keys() - {0})),
         unknown=tuple(name for name in names if name not in sizes),
         estimated=tuple(name for name in names if name in sizes and sizes[name].estimated),
+        full_in=full_in,
     )
 
 

@@ -176,12 +176,13 @@ def execute_run(
         threads=config.resources.threads,
         engine=operational_part("engines", config.engine),
         cache=config.store.cache(),
+        deterministic=config.resources.determinism == "bytes",
         trainer=operational_part("trainers", config.trainer),
     )
     packages = tuple(each for of_owner in code_packages(config).values() for each in of_owner)
     call = RunnerCall(
         worker,
-        config.resources.devices,
+        config.resources,
         opened.listener,
         opened.stop,
         packages,
@@ -201,7 +202,7 @@ def execute_run(
                 store=opened.store,
                 runner=runner,
                 worker=worker,
-                devices=config.resources.devices,
+                resources=config.resources,
                 listener=opened.listener,
                 record=record,
                 stopped=opened.stop.is_set,

@@ -138,10 +138,10 @@ def qualify_environment(
     def body(runner: Runner) -> None:
         execute(
             Plan(tuple(planner.nodes), ()),
-            Execution(store, runner, worker, 1, listener, record, stop.is_set),
+            Execution(store, runner, worker, config.resources, listener, record, stop.is_set),
         )
 
-    run_in_process(InProcessConfig(), RunnerCall(worker, 1, listener, stop), body)
+    run_in_process(InProcessConfig(), RunnerCall(worker, config.resources, listener, stop), body)
     outcome = next(each for each in found if each.stage == QUALIFY_ENVIRONMENT.name)
     document = store.open(outcome.artifact_id).path(QUALIFICATION).read_text(encoding="utf-8")
     return Qualified(outcome, parse_qualification(document))

@@ -19,7 +19,7 @@ from erl_pipeline.runs.environment_checks import require_tasks_of
 from erl_pipeline.runs.planning import lost_stages, plan_for, stages_before, whole_iterations
 from erl_pipeline.runs.retention import DriverRetention
 from erl_pipeline.runs.warnings import WarningWatch
-from storage.errors import InputError
+from storage.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -44,12 +44,49 @@ def require_tools_are_known(config: RunConfig) -> None:
 
 
 def require_ready_here(config: RunConfig) -> None:
-    """Raise `ConfigError` if a run would be computed on this machine, and the machine lacks what its trainer
-    or its engine needs. Nothing is checked for a runner that computes on other machines."""
+    """Raise `ConfigError` if a run would be computed on this machine, and the machine lacks what its trainer,
+    its engine or its resources need. Nothing is checked for a runner that computes on other machines."""
     if plugins("runners")[config.runner.type].value.elsewhere:
         return
     plugins("trainers")[config.trainer.type].value.require_here(config.trainer)
     plugins("engines")[config.engine.type].value.require_here(config.engine)
+    if config.resources.groups is None and config.resources.determinism == "approximate":
+        return
+    # torch takes seconds to import.
+    from erl_pipeline.policies.hardware import kinds_of_gpus
+
+    require_gpus(config, kinds_of_gpus())
+
+
+def require_gpus(config: RunConfig, gpus: Sequence[str]) -> None:
+    """Raise `ConfigError` if `resources.groups` names a GPU that is not there, or if `resources.determinism:
+    bytes` cannot be kept by what is there.
+
+    Args:
+        gpus: the names of the GPUs that this process may use.
+    """
+    resources, groups = config.resources, config.resources.groups
+    if groups is not None:
+        missing = [number for number in (*groups.sample, *groups.train) if number >= len(gpus)]
+        if missing:
+            raise ConfigError(
+                f"resources.groups names GPU {', '.join(map(str, missing))}, and this machine has "
+                f"{len(gpus)} (numbers count from 0, within CUDA_VISIBLE_DEVICES where that is set); name "
+                "those that are there, or leave resources.groups out"
+            )
+    if resources.determinism == "approximate":
+        return
+    if len(kinds := sorted(set(gpus))) > 1:
+        raise ConfigError(
+            f"resources.determinism: bytes cannot be kept on several kinds of GPUs, and this machine has "
+            f"{', '.join(kinds)}: name those of one kind in CUDA_VISIBLE_DEVICES"
+        )
+    if not gpus:
+        engine = plugins("engines")[config.engine.type].value
+        if reason := engine.bytes_vary_because(config.engine, False):
+            raise ConfigError(
+                f"resources.determinism: bytes cannot be kept on a machine without a GPU: {reason}"
+            )
 
 
 class IterationEnds:

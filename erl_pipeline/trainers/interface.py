@@ -74,6 +74,7 @@ class TrainerContext:
 
     They load `stored`, the same policy as `TrainingStart.load` gives. `scratch` is a folder for temporary
     files, which may not exist yet; `threads` is the number of computing threads of all processes together.
+    `deterministic`: whether GPUs are to give equal bytes (`resources.determinism`).
     `raise_if_stopped` raises where the run was asked to stop; a trainer that waits calls it meanwhile, and
     `tell_waiting`. `other_nodes`: what the runner keeps for it; None where it keeps none.
     """
@@ -81,6 +82,7 @@ class TrainerContext:
     stored: StoredPolicy
     scratch: Path
     threads: int
+    deterministic: bool = False
     raise_if_stopped: Callable[[], None] = lambda: None
     tell_waiting: TellWaiting = lambda _what, _seconds, _detail: None
     other_nodes: OtherNodes | None = None
@@ -204,6 +206,7 @@ class TrainerPlugin(Generic[SettingsT]):
     number of processes, each with its own device, over which weights, gradients and the optimizer's state are
     spread; None where the trainer keeps them whole. `in_recipes` is the part of `settings` that checkpoints
     depend on, a model that `settings` extends; None: they depend on all. The others may change during a run.
+    `processes_here` is the number of them on one machine.
     `nodes_to_find`: the machines that a runner has to find for each training; None where it needs no other
     machine, or its settings say where they meet.
     """
@@ -213,6 +216,7 @@ class TrainerPlugin(Generic[SettingsT]):
     require_here: Callable[[SettingsT], None] = _any_machine
     elsewhere: bool = False
     processes: Callable[[SettingsT], int | None] = lambda _settings: None
+    processes_here: Callable[[SettingsT], int] = lambda _settings: 1
     in_recipes: type[PluginSettings] | None = None
     nodes_to_find: Callable[[SettingsT], NodesToFind | None] = lambda _settings: None
 

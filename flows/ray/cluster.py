@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from erl_pipeline.config.pipeline import NodesToFind
+from erl_pipeline.config.pipeline import NodesToFind, ResourcesConfig
 from erl_pipeline.network import Address
 from erl_pipeline.software import missing_of_extra
 from flows.ray.nodes import ClusterNode, living_nodes
-from flows.ray.settings import RayConfig
+from flows.ray.settings import DeviceStageConfig, RayConfig
 from flows.stage_tasks import PREFECT_VARIABLES
 from storage.errors import ConfigError
 
@@ -123,15 +123,13 @@ def _require_grpc(host: str, port: int) -> None:
 
 
 def set_aside(
-    settings: RayConfig, devices: int, threads: int, to_find: NodesToFind | None = None
+    settings: RayConfig, resources: ResourcesConfig, to_find: NodesToFind | None = None
 ) -> PlacementGroup:
     """Have Ray reserve what a run needs: one bundle for each worker, those with a device first, then one for
     each other node of the trainer. Bundles are on different nodes where that is possible; those on one node
     have GPUs of their own.
 
     Args:
-        devices: `resources.devices` of the run.
-        threads: `resources.threads` of the run.
         to_find: the other nodes of the run's trainer.
 
     Raises ConfigError when the cluster does not have that much, or when others use it, and when a bundle has
@@ -140,28 +138,33 @@ def set_aside(
     from ray.util.placement_group import placement_group, remove_placement_group
 
     nodes = living_nodes()
-    devices = min(devices, settings.workers)
-    others = 0 if to_find is None else to_find.count
-    gpus_if_unset = 1 if to_find is None else to_find.processes
-    with_device = _for_device(settings, threads, gpus_if_unset if any(node.gpus for node in nodes) else 0)
-    if to_find is not None and 0 < with_device.get("GPU", 0) < to_find.processes:
+    given, groups = settings.device_stage, resources.groups
+    if groups is not None:
+        gpus: list[float] = [len(groups.sample), len(groups.train)]
+    else:
+        if given.gpus is not None:
+            each = given.gpus
+        elif any(node.gpus for node in nodes):
+            each = 1 if to_find is None else to_find.processes
+        else:
+            each = 0
+        gpus = [each] * min(resources.devices, settings.workers)
+    if to_find is not None and 0 < gpus[-1] < to_find.processes:
         raise ConfigError(
-            f"runner.device_stage.gpus: {with_device['GPU']:g}; each node trains with {to_find.processes} "
+            f"runner.device_stage.gpus: {gpus[-1]:g}; each node trains with {to_find.processes} "
             f"processes (trainer.processes), each on a GPU of its own: set it to {to_find.processes}"
         )
-    bundles = [with_device] * devices
-    bundles += [_for_other(settings)] * (settings.workers - devices)
-    bundles += [with_device] * others
+    with_device = [_for_device(given, resources.threads, each) for each in gpus]
+    bundles = [*with_device, *[_for_other(settings)] * (settings.workers - len(with_device))]
+    bundles += [with_device[-1]] * (0 if to_find is None else to_find.count)
     room = placement_group(bundles, strategy="SPREAD")
     if not room.wait(settings.start_seconds):
         remove_placement_group(room)
-        raise ConfigError(_no_room(settings, bundles, devices, nodes, to_find))
+        raise ConfigError(_no_room(settings, bundles, resources, nodes, to_find))
     return room
 
 
-def _for_device(settings: RayConfig, threads: int, gpus_if_unset: float) -> dict[str, float]:
-    given = settings.device_stage
-    gpus = gpus_if_unset if given.gpus is None else given.gpus
+def _for_device(given: DeviceStageConfig, threads: int, gpus: float) -> dict[str, float]:
     return {"CPU": given.cpus or threads, **({"GPU": gpus} if gpus else {}), **_memory(given.memory_gb)}
 
 
@@ -176,13 +179,21 @@ def _memory(gb: float | None) -> dict[str, float]:
 def _no_room(
     settings: RayConfig,
     bundles: Sequence[Mapping[str, float]],
-    devices: int,
+    resources: ResourcesConfig,
     nodes: Sequence[ClusterNode],
     to_find: NodesToFind | None,
 ) -> str:
     import ray
 
-    asked = [f"resources.devices: {devices}, each with {_shown(bundles[0])} (runner.device_stage)"]
+    if resources.groups is None:
+        devices = min(resources.devices, settings.workers)
+        asked = [f"resources.devices: {devices}, each with {_shown(bundles[0])} (runner.device_stage)"]
+    else:
+        devices = 2
+        asked = [
+            f"resources.groups.{name}: {_shown(bundle)} on one node"
+            for name, bundle in zip(("sample", "train"), bundles, strict=False)
+        ]
     if settings.workers > devices:
         asked.append(
             f"{settings.workers - devices} other workers (runner.workers: {settings.workers}), each with "
@@ -191,7 +202,7 @@ def _no_room(
     if to_find is not None:
         asked.append(
             f"{to_find.count} more for the trainer (trainer.nodes: {to_find.count + 1}), each with "
-            f"{_shown(bundles[0])} (runner.device_stage)"
+            f"{_shown(bundles[-1])} (runner.device_stage)"
         )
     free = ray.available_resources()
     left = _shown({name: free.get(name, 0.0) for name in ("CPU", "GPU")})

@@ -16,17 +16,21 @@ from storage.filesystem import open_root, read_bytes, write_new
 
 CLOCK_SECONDS = 10.0
 """How many seconds a node's clock may be off: times in manifests and ledgers come from several nodes."""
+_KIND = "accelerator_type:"
+"""Ray names a node's accelerator by a resource that begins so."""
 
 
 @dataclass(frozen=True)
 class ClusterNode:
-    """A living node of the cluster, and its total resources. `address` is how messages name it."""
+    """A living node of the cluster, and its total resources. `address` is how messages name it; `gpu_kind` is
+    what Ray calls its GPUs, such as `H100`, empty if it does not know."""
 
     id: str
     address: str
     cpus: float
     gpus: float
     memory_bytes: float
+    gpu_kind: str = ""
 
     def __str__(self) -> str:
         return (
@@ -46,6 +50,9 @@ def living_nodes() -> list[ClusterNode]:
             cpus=node["Resources"].get("CPU", 0.0),
             gpus=node["Resources"].get("GPU", 0.0),
             memory_bytes=node["Resources"].get("memory", 0.0),
+            gpu_kind=next(
+                (name.removeprefix(_KIND) for name in node["Resources"] if name.startswith(_KIND)), ""
+            ),
         )
         for node in ray.nodes()
         if node["Alive"]
@@ -167,3 +174,13 @@ def processor_warning(findings: Iterable[NodeFinding]) -> str | None:
         f"the nodes have different processors ({', '.join(sorted(processors))}): artifacts are reproduced to "
         "the byte only on the same kind"
     )
+
+
+def require_one_kind_of_gpu(nodes: Iterable[ClusterNode]) -> None:
+    """Raise ConfigError if the nodes have several kinds of GPUs, on which bytes cannot be equal."""
+    kinds = sorted({node.gpu_kind for node in nodes if node.gpus})
+    if len(kinds) > 1:
+        raise ConfigError(
+            "resources.determinism: bytes cannot be kept on several kinds of GPUs, and the cluster has "
+            f"{', '.join(kind or 'a kind that Ray does not know' for kind in kinds)}: use nodes of one kind"
+        )

@@ -23,7 +23,13 @@ from flows.ray.actor import LINE
 from flows.ray.actor_work import ActorWork
 from flows.ray.cluster import set_aside
 from flows.ray.kept_nodes import DEATHS, KeptNodes, Loan, NodeLost
-from flows.ray.nodes import ClusterNode, living_nodes, processor_warning, require_fit
+from flows.ray.nodes import (
+    ClusterNode,
+    living_nodes,
+    processor_warning,
+    require_fit,
+    require_one_kind_of_gpu,
+)
 from flows.ray.settings import RayConfig
 from flows.ray.survey import ask, start_actor, survey_of, uri_for_all
 from flows.stage_reports import CallsPassedOn, Reports
@@ -147,9 +153,9 @@ _LOSS_OF_KEPT = Loss("the other nodes of the trainer", "some are gone, and no no
 class RayPool:
     """Workers on the nodes of a cluster. All start, and all nodes are checked, before the first stage.
 
-    GPUs are reserved for the first `resources.devices` workers. A lost worker is replaced on any node with
-    enough resources; until then there is one less. At the places after those of the workers are the nodes
-    that are kept for trainings.
+    GPUs are reserved for the first workers (`erl_pipeline.plan.runner.places_for`). A lost worker is replaced
+    on any node with enough resources; until then there is one less. At the places after those of the workers
+    are the nodes that are kept for trainings.
     """
 
     def __init__(self, call: RunnerCall, settings: RayConfig, folder: Path) -> None:
@@ -170,8 +176,7 @@ class RayPool:
     def __enter__(self) -> RayPool:
         (self._folder / "stop").unlink(missing_ok=True)  # of an earlier process
         self._runner.__enter__()
-        threads = self._call.worker.threads
-        self._room = set_aside(self._settings, self._call.devices, threads, self._call.nodes)
+        self._room = set_aside(self._settings, self._call.resources, self._call.nodes)
         self._start_workers()
         return self
 
@@ -211,6 +216,8 @@ class RayPool:
     def _start_workers(self) -> None:
         actors = {place: self._start(place) for place in range(self._room.bundle_count)}
         nodes = living_nodes()
+        if self._call.worker.deterministic:
+            require_one_kind_of_gpu(nodes)
         placed = ray.util.placement_group_table(self._room)["bundles_to_node_id"]
         at_node = {str(node_id): actors[place] for place, node_id in placed.items()}
         with survey_of(self._store_uri, self._call.packages) as survey:

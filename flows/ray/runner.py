@@ -37,4 +37,18 @@ def run_with_ray(settings: RayConfig, call: RunnerCall, body: Callable[[Runner],
             body(tasks)
 
 
-RAY = RunnerPlugin(settings=RayConfig, run=run_with_ray, elsewhere=True, finds_nodes=True)
+def _lacks_for_groups(settings: RayConfig) -> str:
+    if settings.workers < 2:
+        return "it has one worker; set runner.workers: 2"
+    if settings.device_stage.gpus is not None:
+        return "runner.device_stage.gpus also says how many GPUs a worker has; leave that out"
+    return ""
+
+
+RAY = RunnerPlugin(
+    settings=RayConfig,
+    run=run_with_ray,
+    elsewhere=True,
+    finds_nodes=True,
+    lacks_for_groups=_lacks_for_groups,
+)

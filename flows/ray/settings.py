@@ -17,7 +17,8 @@ class DeviceStageConfig(Settings):
 
     gpus: float | None = Field(default=None, ge=0, le=64)
     """GPUs of one node: a whole number, or a fraction below 1. Unset: 1 if the cluster has GPUs, or as
-    many as a node has processes of the trainer, else 0. With 0 the worker sees no GPU."""
+    many as a node has processes of the trainer, else 0. With 0 the worker sees no GPU. Leave it unset with
+    `resources.groups`, which says how many GPUs each worker has."""
     cpus: float | None = Field(default=None, gt=0, le=1024)
     """Processor cores. Unset: as many as `resources.threads`."""
     memory_gb: float | None = Field(default=None, gt=0)
@@ -50,8 +51,8 @@ class RayConfig(PluginSettings):
     `RAY_ADDRESS`, or that of the cluster to which this machine belongs. `local`: a cluster of this machine
     only, which ends with the command. The command itself has to run on a machine of the cluster."""
     workers: int = Field(default=1, ge=1, le=1024)
-    """Most stages that are computed at the same time; the plan and `resources.devices` may allow fewer. Each
-    worker keeps its models and servers until the run ends."""
+    """Most stages that are computed at the same time; the plan, `resources.devices` and `resources.groups`
+    may allow fewer. Each worker keeps its models and servers until the run ends."""
     device_stage: DeviceStageConfig = DeviceStageConfig()
     other_stage: OtherStageConfig = OtherStageConfig()
     stages: dict[str, TaskOptions] = Field(default_factory=dict)

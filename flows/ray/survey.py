@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from erl_pipeline.config.pipeline import NodesToFind
+from erl_pipeline.config.pipeline import NodesToFind, ResourcesConfig
 from flows.ray.actor import LINE, StageActor
 from flows.ray.cluster import connected, set_aside, worker_variables
 from flows.ray.nodes import (
@@ -179,24 +179,23 @@ def examine(
     settings: RayConfig,
     store_uri: str,
     packages: Sequence[str] = (),
-    devices: int = 0,
-    threads: int = 1,
+    resources: ResourcesConfig | None = None,
     to_find: NodesToFind | None = None,
 ) -> list[NodeFinding]:
     """What each node of the cluster at `settings.address` has, and what is wrong with it.
 
     Args:
         packages: those of the plug-ins that the run uses.
-        devices: `resources.devices` of the run; 0 to reserve nothing.
-        threads: `resources.threads` of the run.
+        resources: of the run, to find out whether they can be reserved; None to reserve nothing.
         to_find: the other nodes of the run's trainer.
 
     Raises ConfigError when there is no cluster, or when it could not reserve what the workers need.
     """
+    threads = 1 if resources is None else resources.threads
     with connected(settings.address, worker_variables(threads)):
         from ray.util.placement_group import remove_placement_group
 
-        if devices:
-            remove_placement_group(set_aside(settings, devices, threads, to_find))
+        if resources is not None:
+            remove_placement_group(set_aside(settings, resources, to_find))
         with survey_of(uri_for_all(store_uri), packages) as survey:
             return ask(survey, living_nodes(), {})

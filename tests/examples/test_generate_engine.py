@@ -34,6 +34,7 @@ class Worker:
     """A worker that keeps nothing."""
 
     scratch: Path
+    deterministic: bool = False
     stop: threading.Event = field(default_factory=threading.Event)
 
     def keep(self, name: str, make: Callable[[], T]) -> T:

@@ -13,7 +13,7 @@ from threading import Event, Thread
 from typing import Any
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.config.pipeline import NodesToFind
+from erl_pipeline.config.pipeline import NodesToFind, ResourcesConfig
 from erl_pipeline.plan.execution import Execution, execute
 from erl_pipeline.plan.plan import Plan, PlannedStage, RunState
 from erl_pipeline.plan.runner import Runner, RunnerCall, RunnerPlugin
@@ -183,13 +183,16 @@ def _stage(
 
 
 WRITE = _stage("write", _write, "processor")
-WRITE_ON_DEVICE = _stage("write_on_device", _write, "device")
+WRITE_ON_DEVICE = _stage("write_on_device", _write, "sampling")
 SAY_WHERE = _stage("say_where", _say_where, "processor")
-SAY_WHERE_ON_DEVICE = _stage("say_where_on_device", _say_where, "device")
+SAY_WHERE_ON_DEVICE = _stage("say_where_on_device", _say_where, "sampling")
 MEET = _stage("meet", _meet, "processor")
 DIE_ONCE = _stage("die_once", _die_once, "processor")
 SAY_VARIABLE = _stage("say_variable", _say_variable, "processor")
-SAY_VARIABLE_ON_DEVICE = _stage("say_variable_on_device", _say_variable, "device")
+SAY_VARIABLE_ON_DEVICE = _stage("say_variable_on_device", _say_variable, "sampling")
+SAY_VARIABLE_IN_TRAINING = _stage("say_variable_in_training", _say_variable, "training")
+MEET_SAMPLING = _stage("meet_sampling", _meet, "sampling")
+MEET_TRAINING = _stage("meet_training", _meet, "training")
 LOSE_NODE_ONCE = _stage("lose_node_once", _lose_node_once, "processor")
 WAIT_TO_STOP = _stage("wait_to_stop", _wait_to_stop, "processor")
 BORROW = _stage("borrow", _borrow, "processor")
@@ -250,14 +253,14 @@ def walk(
     *,
     stop: Event | None = None,
     listener: Recorded | None = None,
-    devices: int = 1,
+    resources: ResourcesConfig | None = None,
     trainer: Mapping[str, Any] | None = None,
     nodes: NodesToFind | None = None,
 ) -> list[StageOutcome]:
     """Execute a plan of these stages by a runner; the outcomes in the order in which they came. `trainer`:
     operational settings of the trainer; `nodes`: what it needs the runner to find."""
     outcomes: list[StageOutcome] = []
-    listener, stop = listener or Recorded(), stop or Event()
+    listener, stop, resources = listener or Recorded(), stop or Event(), resources or ResourcesConfig()
     worker = WorkerSettings(store_uri=str(store), run="small", threads=1, trainer=dict(trainer or {}))
 
     def body(runner: Runner) -> None:
@@ -267,7 +270,7 @@ def walk(
                 store=ArtifactStore(str(store)),
                 runner=runner,
                 worker=worker,
-                devices=devices,
+                resources=resources,
                 listener=listener,
                 record=lambda _node, outcome: outcomes.append(outcome),
                 stopped=stop.is_set,
@@ -275,5 +278,5 @@ def walk(
         )
 
     names = frozenset(each.stage.name for each in stages)
-    plugin.run(settings, RunnerCall(worker, devices, listener, stop, nodes=nodes, stages=names), body)
+    plugin.run(settings, RunnerCall(worker, resources, listener, stop, nodes=nodes, stages=names), body)
     return outcomes

@@ -6,14 +6,16 @@ from threading import Event
 
 import pytest
 
+from erl_pipeline.config.pipeline import DeviceGroups, ResourcesConfig
 from erl_pipeline.plan.runner import RunnerCall, StageJob, WorkerDied
 from erl_pipeline.plan.stage import WorkerSettings
 from flows import places as places_module
 from flows.places import Loss, NoWorkerLeft, Places
 from storage.errors import Interrupted
-from tests.flows.small_plans import WRITE, WRITE_ON_DEVICE, Recorded, planned
+from tests.flows.small_plans import MEET_TRAINING, WRITE, WRITE_ON_DEVICE, Recorded, planned
 
 WORKER = WorkerSettings(store_uri="/store", run="small", threads=1)
+ONE_DEVICE = ResourcesConfig()
 LOSS = Loss("a worker", "all workers are gone", "Start some")
 PLAIN = StageJob(planned(WRITE, "plain"), WORKER)
 ON_DEVICE = StageJob(planned(WRITE_ON_DEVICE, "on device"), WORKER)
@@ -29,12 +31,12 @@ class Waits(Recorded):
 class Three:
     """Three workers, of which the first has the device; those in `gone` are lost."""
 
-    def __init__(self) -> None:
+    def __init__(self, resources: ResourcesConfig = ONE_DEVICE) -> None:
         self.stop = Event()
         self.listener = Waits()
         self.gone: set[str] = set()
         self.replaced: list[int] = []
-        call = RunnerCall(WORKER, 1, self.listener, self.stop)
+        call = RunnerCall(WORKER, resources, self.listener, self.stop)
         self.places = Places[str](call, 3, LOSS, self.gone.__contains__, self.replaced.append)
         for place, name in enumerate(("device", "second", "third")):
             self.places.enter(place, name)
@@ -46,6 +48,15 @@ def test_the_worker_with_the_device_is_kept_for_stages_that_need_it() -> None:
         assert (first, second, last) == ("device", "second", "third")
     with taken(ON_DEVICE) as again:
         assert again == "device"
+
+
+def test_with_groups_the_first_worker_samples_and_the_second_trains() -> None:
+    three = Three(ResourcesConfig(groups=DeviceGroups(sample=(0,), train=(1,))))
+    training = StageJob(planned(MEET_TRAINING, "training"), WORKER)
+    with three.places.taken(training) as second, three.places.taken(ON_DEVICE) as first:
+        assert (first, second) == ("device", "second")
+    with three.places.taken(PLAIN) as third:
+        assert third == "third"
 
 
 def test_idle_workers_that_are_gone_are_given_up_with_the_one_that_died() -> None:

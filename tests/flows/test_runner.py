@@ -12,6 +12,8 @@ import psutil
 import pytest
 from pydantic import ValidationError
 
+from erl_pipeline.config.pipeline import DeviceGroups, ResourcesConfig
+from erl_pipeline.plan.plan import PlannedStage
 from erl_pipeline.plan.runner import IN_PROCESS, InProcessConfig
 from flows.runner import PREFECT, PrefectConfig
 from storage.errors import Interrupted
@@ -20,6 +22,10 @@ from tests.flows.small_plans import (
     DIE_ONCE,
     FAIL,
     MEET,
+    MEET_SAMPLING,
+    MEET_TRAINING,
+    SAY_VARIABLE_IN_TRAINING,
+    SAY_VARIABLE_ON_DEVICE,
     SAY_WHERE,
     SAY_WHERE_ON_DEVICE,
     WAIT_TO_STOP,
@@ -130,6 +136,38 @@ def test_stages_that_need_a_device_stay_with_the_worker_that_has_it(store: Path)
     said = dict(str(message).split(" in ") for _, message in listener.told if " in " in str(message))
     assert len({said[each.key] for each in on_device}) == 1
     assert said["beside"] != said["0"]
+
+
+GROUPS = ResourcesConfig(groups=DeviceGroups(sample=(0, 1), train=(2, 4, 3)))
+
+
+@pytest.mark.usefixtures("api")
+@pytest.mark.parametrize(
+    ("visible", "expected"), [(None, ["0,1", "2,4,3"]), ("7,6,5,4,GPU-3", ["7,6", "5,GPU-3,4"])]
+)
+def test_sampling_and_training_see_the_gpus_of_their_group(
+    store: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None, expected: list[str]
+) -> None:
+    """In real worker processes, one after the other, several times."""
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    name, stages = "CUDA_VISIBLE_DEVICES", list[PlannedStage]()
+    for number in range(4):
+        stage = (SAY_VARIABLE_ON_DEVICE, SAY_VARIABLE_IN_TRAINING)[number % 2]
+        before = {"before": stages[-1]} if stages else {}
+        stages.append(planned(stage, name, before, iteration=1 + number))
+    listener = Recorded()
+    walk(PREFECT, TWO_PROCESSES, store, stages, listener=listener, resources=GROUPS)
+    assert listener.told == [("warn", f"{name}={each}") for each in expected * 2]
+
+
+@pytest.mark.usefixtures("api")
+def test_with_groups_sampling_and_training_overlap(store: Path) -> None:
+    """Each waits for the other, so if one ran after the other, neither would end."""
+    stages = [planned(MEET_SAMPLING, "first", folder=store), planned(MEET_TRAINING, "second", folder=store)]
+    assert len(walk(PREFECT, TWO_PROCESSES, store, stages, resources=GROUPS)) == 2
 
 
 @pytest.mark.usefixtures("api")

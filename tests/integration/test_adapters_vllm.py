@@ -16,6 +16,7 @@ import torch
 import yaml
 
 from erl_pipeline.config.loading import load_config
+from erl_pipeline.config.pipeline import ResourcesConfig
 from erl_pipeline.config.plugins import operational_part
 from erl_pipeline.engines.interface import POLICY, GenerationRequest, ServedCheckpoint
 from erl_pipeline.engines.sampling import make_probe, served_checkpoint
@@ -99,7 +100,7 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adapted]:
                 store=opened.store,
                 runner=InProcessRunner(resources, listener),
                 worker=worker,
-                devices=1,
+                resources=ResourcesConfig(),
                 listener=listener,
                 record=opened.record,
                 stopped=stop.is_set,

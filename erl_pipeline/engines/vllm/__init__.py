@@ -13,6 +13,7 @@ from erl_pipeline.engines.vllm.settings import (
     VllmEngineConfig,
     VllmSampling,
     copies_of_server,
+    devices_of_server,
     read_server_list,
 )
 
@@ -24,13 +25,30 @@ def _open(settings: VllmEngineConfig, model: SampledModel, call: EngineCall) -> 
     return open_served(settings, model, call)
 
 
-def _repeats_bytes(settings: VllmEngineConfig) -> bool:
+def _bytes_vary_because(settings: VllmEngineConfig, batch_invariant: bool) -> str:
     """Timing decides which sequences a server computes together, and this decides how logits are rounded.
 
     One sequence at a time is always computed alike, on a single server of our own whose prefix cache is empty
-    at the start.
+    at the start; with batch invariance every sequence is.
     """
-    return not settings.others_servers and settings.replicas == 1 and settings.max_in_flight == 1
+    if settings.others_servers:
+        return (
+            f"the servers in engine.{settings.others_servers} are not the run's own, so that it is not known "
+            "how they compute; let the run start its servers"
+        )
+    if batch_invariant or (settings.replicas == 1 and settings.max_in_flight == 1):
+        return ""
+    return (
+        "a vLLM server rounds a sequence's logits as the other sequences of its batch decide; set "
+        "engine.max_in_flight: 1 and engine.replicas: 1"
+    )
+
+
+def _devices(settings: VllmEngineConfig) -> int:
+    if settings.others_servers:
+        return 0
+    each = devices_of_server(settings.arguments) * copies_of_server(settings.arguments)
+    return settings.replicas * each
 
 
 def _require_here(settings: VllmEngineConfig) -> None:
@@ -52,7 +70,8 @@ ENGINE = EnginePlugin(
     settings=VllmEngineConfig,
     open=_open,
     in_recipes=VllmSampling,
-    repeats_bytes=_repeats_bytes,
+    bytes_vary_because=_bytes_vary_because,
+    devices=_devices,
     # Servers that are not the run's own serve a single model.
     one_model_because=lambda settings: settings.others_servers,
     require_here=_require_here,

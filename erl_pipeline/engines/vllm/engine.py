@@ -217,10 +217,11 @@ class VllmEngine:
 def open_served(settings: VllmEngineConfig, model: SampledModel, call: EngineCall) -> OpenedEngine:
     """The worker's engine, verified to sample from this checkpoint."""
     worker, news = call.worker, call.news
+    started = batch_invariant(settings) if worker.deterministic and _has_gpu() else settings
     engine = keep_engine(
         worker,
         lambda: VllmEngine(
-            settings,
+            started,
             worker.scratch / "vllm",
             os.environ,
             worker.stop,
@@ -245,3 +246,16 @@ def open_served(settings: VllmEngineConfig, model: SampledModel, call: EngineCal
         # Whether a prefix comes from the cache or is computed may change the last bits.
         engine.reset_prefix_cache(model.name)
     return OpenedEngine(engine, engine, settings.max_in_flight)
+
+
+def batch_invariant(settings: VllmEngineConfig) -> VllmEngineConfig:
+    """The settings, so that servers compute each sequence alike whatever else is in the batch. For GPUs only:
+    vLLM's CPU build has no such mode."""
+    return settings.model_copy(update={"environment": {**settings.environment, "VLLM_BATCH_INVARIANT": "1"}})
+
+
+def _has_gpu() -> bool:
+    # torch, which a process that only names this engine need not import.
+    from erl_pipeline.policies.hardware import training_device
+
+    return training_device().type == "cuda"

@@ -79,5 +79,5 @@ EVALUATE_WITH_EXPERIENCE = Stage(
     compute=_evaluate,
     slice=_slice,
     code=("environment", "method", "engine"),
-    needs="device",
+    needs="sampling",
 )

@@ -237,6 +237,6 @@ EXTRACT_EXPERIENCE = Stage(
     compute=_compute,
     slice=_slice,
     code=("environment", "method", "engine"),
-    needs="device",
+    needs="sampling",
     retry_seconds=RETRY_SECONDS,
 )

@@ -293,5 +293,5 @@ UPDATE_EXTRACTOR = Stage(
     compute=_compute,
     slice=_slice,
     code=("trainer", "method"),
-    needs="device",
+    needs="training",
 )

@@ -362,6 +362,6 @@ MERGE_EXPERIENCE = Stage(
     compute=_merge,
     slice=_slice,
     code=("environment", "method", "engine"),
-    needs="device",
+    needs="sampling",
     retry_seconds=RETRY_SECONDS,
 )

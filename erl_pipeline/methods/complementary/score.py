@@ -238,7 +238,7 @@ SCORE_EXPERIENCE = Stage(
     compute=_compute,
     slice=_slice,
     code=("trainer", "method", "objective"),
-    needs="device",
+    needs="training",
 )
 
 
@@ -294,5 +294,5 @@ WEIGHTED_UPDATE = Stage(
     compute=_update,
     slice=UPDATE_POLICY.slice,
     code=("trainer", "method", "objective"),
-    needs="device",
+    needs="training",
 )

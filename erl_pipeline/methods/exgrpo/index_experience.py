@@ -85,7 +85,7 @@ INDEX_SCORED_EXPERIENCE = Stage(
     settings=ScoredIndexSettings,
     compute=_compute_scored,
     code=("method", "trainer"),
-    needs="device",
+    needs="training",
 )
 
 

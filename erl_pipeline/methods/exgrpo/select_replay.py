@@ -85,7 +85,7 @@ SELECT_REPLAY = Stage(
     settings=ReplaySelectSettings,
     compute=_compute,
     code=("method", "trainer"),
-    needs="device",
+    needs="training",
 )
 
 

@@ -146,7 +146,7 @@ EVALUATE = Stage(
     compute=_evaluate,
     slice=_slice,
     code=("environment", "method", "engine"),
-    needs="device",
+    needs="sampling",
 )
 
 EVALUATE_ON_REQUEST = replace(EVALUATE, name="evaluate_on_request")

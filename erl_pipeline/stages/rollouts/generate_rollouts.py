@@ -168,7 +168,7 @@ ROLLOUT_SHARD = Stage(
     compute=_generate,
     slice=_slice,
     code=("environment", "method", "engine"),
-    needs="device",
+    needs="sampling",
     retry_seconds=RETRY_SECONDS,
     part_of=GENERATE_ROLLOUTS.name,
 )

@@ -221,7 +221,9 @@ def sampling_determinism(call: StageCall[Any], engine: PluginSettings) -> Determ
 
     running = with_operational("engines", engine, call.resources.settings.engine)
     plugin: EnginePlugin[Any] = plugins("engines")[engine.type].value
-    same = plugin.repeats_bytes(running) and adds_in_fixed_order(training_device())
+    device = training_device()
+    invariant = call.resources.deterministic and device.type == "cuda"
+    same = adds_in_fixed_order(device) and not plugin.bytes_vary_because(running, invariant)
     return "bytes" if same else "approximate"
 
 

@@ -132,7 +132,7 @@ BUILD_ENVIRONMENT_FILES = Stage(
     compute=_build,
     slice=_slice,
     code=("environment",),
-    needs="device",
+    needs="sampling",
 )
 
 

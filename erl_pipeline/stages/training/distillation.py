@@ -253,5 +253,5 @@ FINE_TUNE = Stage(
     compute=_fine_tune,
     slice=_slice,
     code=("trainer",),
-    needs="device",
+    needs="training",
 )

@@ -160,7 +160,7 @@ COLD_START = Stage(
     compute=_cold_start,
     slice=_cold_start_slice,
     code=("environment",),
-    needs="device",
+    needs="training",
 )
 
 COPY_PRETRAINED = Stage(

@@ -109,7 +109,7 @@ MEASURE_STALENESS = Stage(
     settings=StalenessSettings,
     compute=_compute,
     slice=_slice,
-    needs="device",
+    needs="training",
 )
 
 

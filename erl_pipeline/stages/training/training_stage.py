@@ -121,6 +121,7 @@ def _trainer(call: StageCall[TrainingT]) -> Trainer:
             StoredPolicy(parts, weights),
             call.resources.scratch,
             call.resources.settings.threads,
+            call.resources.deterministic,
             call.progress.raise_if_stopped,
             call.progress.waiting,
             call.resources.other_nodes,

@@ -270,5 +270,5 @@ UPDATE_POLICY = Stage(
     compute=_compute,
     slice=_slice,
     code=("trainer", "objective"),
-    needs="device",
+    needs="training",
 )

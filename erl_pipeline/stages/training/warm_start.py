@@ -204,7 +204,7 @@ DEMONSTRATIONS = Stage(
     compute=_on_demonstrations,
     slice=_demonstrations_slice,
     code=("environment", "trainer"),
-    needs="device",
+    needs="training",
 )
 
 MESSAGES = Stage(
@@ -215,7 +215,7 @@ MESSAGES = Stage(
     compute=_on_messages,
     slice=_messages_slice,
     code=("trainer",),
-    needs="device",
+    needs="training",
 )
 
 

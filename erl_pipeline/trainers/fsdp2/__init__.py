@@ -40,6 +40,10 @@ class Fsdp2TrainerConfig(Fsdp2Processes):
     own at which they reach it. Needed for more than one node, unless Ray finds them."""
     start_seconds: float = Field(default=120, gt=0)
     """How long to wait for the other nodes."""
+    timeout_seconds: float = Field(default=1800, gt=0)
+    """How long a process waits for the others in one exchange between them (the timeout of NCCL and gloo);
+    then the training fails. The others wait while one process writes a checkpoint: allow for the checkpoint's
+    size and the speed of the store."""
 
     @field_validator("address")
     @classmethod
@@ -63,7 +67,13 @@ def _open(settings: Fsdp2TrainerConfig, start: TrainingStart) -> Trainer:
     from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
 
     others = None if start.context is None else start.context.other_nodes
-    return Fsdp2Trainer(settings.processes, start, nodes=_nodes(settings, others), passes=settings.passes)
+    return Fsdp2Trainer(
+        settings.processes,
+        start,
+        nodes=_nodes(settings, others),
+        passes=settings.passes,
+        timeout_seconds=settings.timeout_seconds,
+    )
 
 
 def _nodes_to_find(settings: Fsdp2TrainerConfig) -> NodesToFind | None:
@@ -108,6 +118,7 @@ TRAINER = TrainerPlugin(
     require_here=_require_here,
     elsewhere=True,
     processes=lambda settings: settings.processes,
+    processes_here=lambda settings: settings.processes // settings.nodes,
     in_recipes=Fsdp2Processes,
     nodes_to_find=_nodes_to_find,
 )

@@ -38,6 +38,11 @@ _LOG_BYTES, _LOG_LINES = 32768, 30
 _END_SECONDS = 10
 _JOIN_SECONDS = 3600
 """Whoever waits for the other nodes ends the launcher earlier where they do not come."""
+TIMEOUT_SECONDS = 1800.0
+"""How long a rank waits for the others in one exchange, unless the settings say otherwise."""
+TIMEOUT_VARIABLE = "ERL_PIPELINE_TIMEOUT_SECONDS"
+DETERMINISTIC_VARIABLE = "ERL_PIPELINE_DETERMINISTIC"
+"""By these environment variables a rank is told what it needs before it joins the others."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,8 @@ class Launch:
     """Which ranks a machine starts: those of node `node` of `nodes`, `processes` on each.
 
     `orders`: the folder with what the ranks are told, which all nodes see. `address` is where the store is,
-    `interface` the machine's network interface through which the ranks find each other.
+    `interface` the machine's network interface through which the ranks find each other. A rank waits
+    `timeout_seconds` for the others in one exchange. `deterministic`: whether GPUs are to give equal bytes.
     """
 
     address: Address
@@ -55,6 +61,8 @@ class Launch:
     threads: int
     orders: Path
     interface: str
+    timeout_seconds: float = TIMEOUT_SECONDS
+    deterministic: bool = False
 
     @property
     def ranks(self) -> range:
@@ -154,6 +162,8 @@ def _environment(launch: Launch) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "OMP_NUM_THREADS": str(launch.threads),
+        TIMEOUT_VARIABLE: str(launch.timeout_seconds),
+        DETERMINISTIC_VARIABLE: str(int(launch.deterministic)),
     }
 
 

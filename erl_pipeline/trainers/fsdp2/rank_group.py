@@ -17,7 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from erl_pipeline.network import Address, interface_of, listen
-from erl_pipeline.trainers.fsdp2.launcher import Launch, LaunchedRanks, connect, last_lines
+from erl_pipeline.trainers.fsdp2.launcher import (
+    TIMEOUT_SECONDS,
+    Launch,
+    LaunchedRanks,
+    connect,
+    last_lines,
+)
 from erl_pipeline.trainers.fsdp2.nodes import NODE_END, SILENCE_SECONDS, NodeEnd, NodesConfig, gather
 from erl_pipeline.trainers.fsdp2.work import (
     WORK,
@@ -66,9 +72,19 @@ class RankGroup:
         scratch: where a folder for files and logs is made, which all nodes see; logs are kept where a rank
             failed.
         nodes: where the other nodes come; each gets as many of the ranks. None: all ranks are here.
+        timeout_seconds: how long a rank waits for the others in one exchange.
+        deterministic: whether GPUs are to give equal bytes.
     """
 
-    def __init__(self, processes: int, threads: int, scratch: Path, nodes: NodesConfig | None = None) -> None:
+    def __init__(
+        self,
+        processes: int,
+        threads: int,
+        scratch: Path,
+        nodes: NodesConfig | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        deterministic: bool = False,
+    ) -> None:
         scratch.mkdir(parents=True, exist_ok=True)
         self.folder = Path(tempfile.mkdtemp(prefix="fsdp2-", dir=scratch)).absolute()
         self._logs = self.folder / _LOGS
@@ -83,7 +99,7 @@ class RankGroup:
         self.process_ids: dict[int, int] = {}
         """Process ids of the ranks that have begun, on whichever machine."""
         try:
-            self._start(threads, nodes)
+            self._start(threads, nodes, timeout_seconds, deterministic)
         except BaseException:
             self.end()
             raise
@@ -128,7 +144,9 @@ class RankGroup:
             if path != self._logs:
                 path.unlink()
 
-    def _start(self, threads: int, nodes: NodesConfig | None) -> None:
+    def _start(
+        self, threads: int, nodes: NodesConfig | None, timeout_seconds: float, deterministic: bool
+    ) -> None:
         count = 1 if nodes is None else nodes.count
         number = "127.0.0.1" if nodes is None else nodes.own_number()
         # Nobody else has to reach the ranks of one machine.
@@ -144,6 +162,8 @@ class RankGroup:
                 threads=threads,
                 orders=self.folder,
                 interface=loopback if nodes is None else interface_of(number),
+                timeout_seconds=timeout_seconds,
+                deterministic=deterministic,
             )
             self._here = LaunchedRanks(launch, self._logs, listening)
         try:

@@ -10,6 +10,7 @@ import json
 import os
 import struct
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +22,9 @@ from torch.distributed.tensor import DTensor, Shard
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from erl_pipeline.policies.hardware import training_device
+from erl_pipeline.policies.hardware import add_in_fixed_order, training_device
+from erl_pipeline.trainers.fsdp2.launcher import DETERMINISTIC_VARIABLE, TIMEOUT_VARIABLE
+from storage.errors import ConfigError
 
 _ALIGNMENT = 8
 
@@ -75,13 +78,27 @@ class ProcessRanks:
 def join_ranks() -> ProcessRanks:
     """Connect to the other ranks, as torch's launcher has told this process: through NCCL where the machines
     have GPUs, on the GPU of this rank's number among those of its machine, else through gloo."""
+    deterministic = os.environ[DETERMINISTIC_VARIABLE] == "1"
+    if deterministic:
+        add_in_fixed_order()
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     on_gpu = training_device().type == "cuda"
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if on_gpu else "gloo", device_id=device if on_gpu else None)
-    return ProcessRanks(init_device_mesh(device.type, (dist.get_world_size(),)), device)
+    dist.init_process_group(
+        "nccl" if on_gpu else "gloo",
+        timeout=timedelta(seconds=float(os.environ[TIMEOUT_VARIABLE])),
+        device_id=device if on_gpu else None,
+    )
+    ranks = ProcessRanks(init_device_mesh(device.type, (dist.get_world_size(),)), device)
+    if deterministic and on_gpu:
+        kinds = sorted(set(ranks.exchange(torch.cuda.get_device_name(device))))
+        if len(kinds) > 1:
+            raise ConfigError(
+                f"resources.determinism: bytes cannot be kept on several kinds of GPUs: {', '.join(kinds)}"
+            )
+    return ranks
 
 
 def shard(model: PreTrainedModel, ranks: ProcessRanks) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from erl_pipeline.policies.checkpoints import StoredPolicy
 from erl_pipeline.policies.hardware import adds_in_fixed_order, training_device
 from erl_pipeline.trainers.fsdp2.devices import require_devices
+from erl_pipeline.trainers.fsdp2.launcher import TIMEOUT_SECONDS
 from erl_pipeline.trainers.fsdp2.nodes import NodesConfig
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
 from erl_pipeline.trainers.fsdp2.work import (
@@ -55,6 +56,7 @@ class Fsdp2Trainer:
         group: RankGroup | None = None,
         nodes: NodesConfig | None = None,
         passes: Passes = DEFAULT_PASSES,
+        timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         if start.context is None:
             raise ValueError("trainer fsdp2 needs the context that stages give it")
@@ -64,6 +66,7 @@ class Fsdp2Trainer:
         self._processes = processes
         self._nodes = nodes
         self._passes = passes
+        self._timeout_seconds = timeout_seconds
         self._group = group
         self._owns_group = group is None
         self._begun = False
@@ -115,7 +118,14 @@ class Fsdp2Trainer:
         if self._group is None:
             # Also over several machines the number of all threads together, since bytes depend on it.
             threads = max(1, context.threads // self._processes)
-            self._group = RankGroup(self._processes, threads, context.scratch, self._with_folders())
+            self._group = RankGroup(
+                self._processes,
+                threads,
+                context.scratch,
+                self._with_folders(),
+                timeout_seconds=self._timeout_seconds,
+                deterministic=context.deterministic,
+            )
         if not self._begun:
             self._begun = True
             self._group.do(

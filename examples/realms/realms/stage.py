@@ -85,7 +85,7 @@ def evaluate_streams(
         compute=_evaluate,
         slice=partial(_slice, shape),
         code=("environment", "method"),
-        needs="device",
+        needs="sampling",
     )
     wanted = planner.add(
         stage,

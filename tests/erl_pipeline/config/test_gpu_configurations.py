@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.config.loading import load_config
+from erl_pipeline.config.pipeline import DeviceGroups
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.engines.vllm.settings import VllmEngineConfig
 from erl_pipeline.policies.model_size import read_model_size
@@ -37,12 +38,19 @@ def test_one_gpu_holds_trainer_and_server(tmp_path: Path, settings: tuple[str, .
     assert trainer + 0.45 * 80 < 73
 
 
-def test_eight_gpus_are_one_for_the_trainer_and_seven_for_the_server(tmp_path: Path) -> None:
+def test_four_gpus_train_while_four_sample(tmp_path: Path) -> None:
     config, trainer = trainer_gigabytes("gpu_eight_qwen3_4b.yaml", tmp_path)
-    assert trainer == pytest.approx(38.92, abs=0.01)
+    assert trainer == pytest.approx(30.97, abs=0.01)
+    assert config.resources.groups == DeviceGroups(sample=(0, 1, 2, 3), train=(4, 5, 6, 7))
+    assert config.pipeline.lag == 1
     assert isinstance(config.engine, VllmEngineConfig)
-    assert config.engine.environment["CUDA_VISIBLE_DEVICES"].split(",") == list("1234567")
-    assert "--data-parallel-size=7" in config.engine.arguments
+    assert "--data-parallel-size=4" in config.engine.arguments
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("gpu_*.yaml")), ids=lambda path: path.stem)
+def test_old_checkpoints_do_not_stay_for_ever(path: Path) -> None:
+    retention = load_config(path).retention
+    assert (retention.checkpoints, retention.optimizer) == ("2,every:10", "1")
 
 
 def test_the_settings_of_the_paper() -> None:

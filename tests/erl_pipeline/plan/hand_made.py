@@ -10,6 +10,7 @@ from threading import Event
 from typing import Any
 
 from erl_pipeline.config.base import Settings
+from erl_pipeline.config.pipeline import ResourcesConfig
 from erl_pipeline.plan.execution import Execution, execute
 from erl_pipeline.plan.plan import Plan, PlannedStage, StageKey
 from erl_pipeline.plan.runner import InProcessRunner, Runner, StageJob, compute
@@ -131,27 +132,27 @@ class Bench:
         *nodes: PlannedStage,
         trusted: frozenset[StageKey] = frozenset(),
         workers: int | None = None,
-        devices: int = 1,
+        resources: ResourcesConfig | None = None,
         runner: Callable[[Resources], Runner] | None = None,
     ) -> Notes:
         """Execute a plan of these stages as a new process would; with `workers`, in threads."""
         self.notes = Notes()
         worker = WorkerSettings(self.uri, "run", threads=1)
-        with Resources(worker, self.stop) as resources:
+        with Resources(worker, self.stop) as kept:
             chosen: Runner
             if runner is not None:
-                chosen = runner(resources)
+                chosen = runner(kept)
             elif workers is not None:
-                chosen = ThreadRunner(resources, workers)
+                chosen = ThreadRunner(kept, workers)
             else:
-                chosen = InProcessRunner(resources, self.notes)
+                chosen = InProcessRunner(kept, self.notes)
             execute(
                 Plan(nodes, ()),
                 Execution(
                     store=ArtifactStore(self.uri, threads=1),
                     runner=chosen,
                     worker=worker,
-                    devices=devices,
+                    resources=resources or ResourcesConfig(),
                     listener=self.notes,
                     record=self._record,
                     stopped=self.stop.is_set,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from erl_pipeline.config.pipeline import DeviceGroups, ResourcesConfig
 from erl_pipeline.plan import execution
 from erl_pipeline.plan.plan import PlannedStage
 from erl_pipeline.plan.runner import InProcessRunner, Runner, StageJob, WorkerDied
@@ -276,8 +277,8 @@ def test_a_run_that_waits_to_try_again_can_be_stopped(bench: Bench) -> None:
         bench.execute(planned("stage", hook=fail_and_stop, retry_seconds=(3600.0,)))
 
 
-def most_at_once(bench: Bench, needs: str, workers: int, devices: int) -> int:
-    """How many of four independent stages ran at the same time."""
+def most_at_once(bench: Bench, needs: Sequence[str], workers: int, resources: ResourcesConfig) -> int:
+    """How many independent stages, each of which needs what is named, ran at the same time."""
     lock, at_work, most = threading.Lock(), 0, 0
 
     def hook(_call: StageCall[Word]) -> None:
@@ -290,20 +291,40 @@ def most_at_once(bench: Bench, needs: str, workers: int, devices: int) -> int:
             at_work -= 1
 
     with_others = threading.Event()
-    nodes = [planned("stage", hook=hook, key=key, word=key, needs=needs) for key in "abcd"]
-    bench.execute(*nodes, workers=workers, devices=devices)
+    nodes = [
+        planned("stage", hook=hook, key=str(number), word=str(number), needs=each)
+        for number, each in enumerate(needs)
+    ]
+    bench.execute(*nodes, workers=workers, resources=resources)
     return most
 
 
 @pytest.mark.parametrize(
     ("needs", "workers", "devices", "most"),
-    [("device", 3, 1, 1), ("device", 3, 2, 2), ("processor", 3, 1, 3), ("processor", 1, 2, 1)],
+    [
+        (["sampling", "training"] * 2, 3, 1, 1),
+        (["sampling"] * 4, 3, 2, 2),
+        (["processor"] * 4, 3, 1, 3),
+        (["processor"] * 4, 1, 2, 1),
+    ],
 )
 def test_workers_and_devices_bound_what_is_at_work(
-    bench: Bench, needs: str, workers: int, devices: int, most: int, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, needs: list[str], workers: int, devices: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(execution, "_LOOK_SECONDS", 0.01)
-    assert most_at_once(bench, needs, workers, devices) == most
+    assert most_at_once(bench, needs, workers, ResourcesConfig(devices=devices)) == most
+
+
+@pytest.mark.parametrize(
+    ("needs", "most"),
+    [(["sampling"] * 4, 1), (["training"] * 4, 1), (["sampling", "training"] * 2, 2)],
+)
+def test_with_groups_one_stage_samples_while_another_trains(
+    bench: Bench, needs: list[str], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "_LOOK_SECONDS", 0.01)
+    groups = ResourcesConfig(groups=DeviceGroups(sample=(0, 1), train=(2, 3)))
+    assert most_at_once(bench, needs, 4, groups) == most
 
 
 def test_stages_that_do_not_depend_on_each_other_overlap(bench: Bench) -> None:

@@ -15,7 +15,7 @@ from erl_pipeline.runs.disk import estimate_checkpoints, forecast_disk, trained_
 from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.runs.store_lookups import ArtifactSize
 from storage.errors import StoreError
-from storage.upkeep.rules import Kept, parse_rule
+from storage.upkeep.rules import Kept, RetentionRule, parse_rule
 from tests.erl_pipeline.plan.test_forecast import plan_of
 from tests.erl_pipeline.runs.small_runs import Notes, go, ids, small
 from tests.erl_pipeline.sizing.test_formulas import SMOLLM2_135M, write
@@ -53,6 +53,17 @@ def test_rules_remove_old_files_after_each_iteration(
     parsed = {kind: parse_rule(text) for kind, text in rules.items()}
     disk = forecast_disk(plan_of(4).nodes, SIZES, parsed)
     assert (disk.peak, disk.end, disk.removed) == (peak, end, removed)
+
+
+def test_the_bytes_of_an_iteration_and_when_the_disk_is_full() -> None:
+    """11 before the first iteration and 35 in each: after iteration 2 there are 81, after iteration 3 116."""
+    disk = forecast_disk(plan_of(4).nodes, SIZES, {}, free=81.0)
+    assert (disk.iteration, disk.full_in) == (35.0, 3)
+    assert forecast_disk(plan_of(4).nodes, SIZES, {}, free=10.0).full_in == 0
+    assert forecast_disk(plan_of(4).nodes, SIZES, {}, free=151.0).full_in is None
+    # Without old optimizer states, of 20 each, 96 are there after iteration 3 and 111 after iteration 4.
+    rules: dict[Kept, RetentionRule] = {"optimizer": parse_rule("1")}
+    assert forecast_disk(plan_of(4).nodes, SIZES, rules, free=100.0).full_in == 4
 
 
 def test_with_a_lag_older_checkpoints_stay_too() -> None:

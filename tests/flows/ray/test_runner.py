@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from erl_pipeline.config.loading import load_config
+from erl_pipeline.config.pipeline import DeviceGroups, ResourcesConfig
 from erl_pipeline.plan.plan import Plan, PlannedStage, RunState
 from erl_pipeline.plan.runner import IN_PROCESS, InProcessConfig, RunnerCall
 from erl_pipeline.plan.stage import Listener, WorkerSettings
@@ -32,6 +33,7 @@ from tests.flows.small_plans import (
     LOSE_NODE_ONCE,
     MEET,
     SAY_VARIABLE,
+    SAY_VARIABLE_IN_TRAINING,
     SAY_VARIABLE_ON_DEVICE,
     SAY_WHERE,
     SAY_WHERE_ON_DEVICE,
@@ -103,6 +105,19 @@ def test_workers_keep_to_devices_and_threads(cluster: LocalCluster, store: Path)
     assert "OMP_NUM_THREADS=1" in messages
     assert "CUDA_VISIBLE_DEVICES=0,1" in messages
     assert "CUDA_VISIBLE_DEVICES=" in messages
+
+
+@pytest.mark.usefixtures("api")
+def test_with_groups_each_worker_has_as_many_gpus_as_its_group(cluster: LocalCluster, store: Path) -> None:
+    cluster.add_node(gpus=5)
+    listener = Recorded()
+    sampling = planned(SAY_VARIABLE_ON_DEVICE, "CUDA_VISIBLE_DEVICES")
+    training = planned(SAY_VARIABLE_IN_TRAINING, "CUDA_VISIBLE_DEVICES", {"before": sampling})
+    groups = ResourcesConfig(groups=DeviceGroups(sample=(0, 1), train=(2, 3, 4)))
+    settings = on(cluster, device_stage={"cpus": 1})
+    walk(RAY, settings, store, [sampling, training], listener=listener, resources=groups)
+    said = [str(message).removeprefix("CUDA_VISIBLE_DEVICES=").split(",") for _, message in listener.told]
+    assert [len(each) for each in said] == [2, 3]
 
 
 @pytest.mark.usefixtures("api")
@@ -188,7 +203,7 @@ def test_a_store_that_nodes_cannot_reach_is_refused(cluster: LocalCluster) -> No
     listener = Recorded()
     settings = on(cluster, workers=1)
     worker = WorkerSettings(store_uri="memory://store", run="small", threads=1)
-    call = RunnerCall(worker, 1, listener, threading.Event())
+    call = RunnerCall(worker, ResourcesConfig(), listener, threading.Event())
     with pytest.raises(
         ConfigError, match=r"node .*: store memory://store is not the one that the driver sees"
     ):

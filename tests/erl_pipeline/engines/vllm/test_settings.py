@@ -8,7 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from erl_pipeline.config.plugins import as_in_recipes, operational_part, with_operational
-from erl_pipeline.engines.vllm.engine import VllmEngine
+from erl_pipeline.engines.vllm import ENGINE
+from erl_pipeline.engines.vllm.engine import VllmEngine, batch_invariant
 from erl_pipeline.engines.vllm.model_servers import devices_of_replicas, server_arguments
 from erl_pipeline.engines.vllm.settings import ServerAddress, VllmEngineConfig, VllmSampling, read_server_list
 from storage.errors import ConfigError
@@ -84,6 +85,23 @@ def test_where_it_samples_is_in_no_recipe() -> None:
     assert in_recipe == VllmSampling()
     assert "server_list" not in in_recipe.model_dump()
     assert with_operational("engines", in_recipe, operational_part("engines", listed)) == listed
+
+
+def test_bytes_are_repeated_one_at_a_time_or_with_batch_invariance_and_by_no_other_servers() -> None:
+    batching, one = VllmEngineConfig(), VllmEngineConfig(max_in_flight=1)
+    others = VllmEngineConfig.model_validate({"servers": [{"url": "http://gpu-1:8000"}], "max_in_flight": 1})
+    reasons = [ENGINE.bytes_vary_because(each, False) for each in (batching, one, others)]
+    assert [bool(reason) for reason in reasons] == [True, False, True]
+    reasons = [ENGINE.bytes_vary_because(each, True) for each in (batching, one, others)]
+    assert [bool(reason) for reason in reasons] == [False, False, True]
+    started = batch_invariant(VllmEngineConfig(environment={"VLLM_LOGGING_LEVEL": "ERROR"}))
+    assert started.environment == {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_BATCH_INVARIANT": "1"}
+
+
+def test_the_gpus_of_all_servers_are_counted() -> None:
+    arguments = ("--tensor-parallel-size=2", "--data-parallel-size=3")
+    assert ENGINE.devices(VllmEngineConfig(replicas=2, arguments=arguments)) == 12
+    assert ENGINE.devices(VllmEngineConfig.model_validate({"server_list": "servers.yaml"})) == 0
 
 
 def test_a_missing_key_is_named_before_anything_starts(tmp_path: Path) -> None:

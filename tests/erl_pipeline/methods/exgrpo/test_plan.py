@@ -42,7 +42,7 @@ def test_what_goes_into_what() -> None:
 def test_log_probabilities_of_the_trainer_need_its_policy() -> None:
     made = plan("method=exgrpo", "method.replay.importance=trainer")
     assert inputs(made, 2, "index_experience")["checkpoint"] == "update_policy of iteration 1"
-    assert at(made, 2, "index_experience").stage.needs == "device"
+    assert at(made, 2, "index_experience").stage.needs == "training"
 
 
 def test_with_lag_the_policy_that_samples_scores_too() -> None:

@@ -24,6 +24,12 @@ from tests.erl_pipeline.trainers.fsdp2.stopped import EndlessStage, is_there
 from tests.waiting import wait_for
 
 
+def has_stepped(scratch: Path) -> bool:
+    """Whether rank 1 has taken a step."""
+    logs = scratch.glob("fsdp2-*/logs/ranks_*/attempt_0/1/stderr.log")
+    return any("step 1," in log.read_text() for log in logs)
+
+
 def test_a_rank_that_is_killed_fails_its_stage_at_once_and_nothing_is_committed(
     first: Path, tmp_path: Path
 ) -> None:
@@ -31,14 +37,8 @@ def test_a_rank_that_is_killed_fails_its_stage_at_once_and_nothing_is_committed(
     stage = EndlessStage(bench, Fsdp2TrainerConfig(processes=2), first / "llama")
     scratch, killed = bench.resources.scratch, list[float]()
 
-    def has_stepped() -> bool:
-        return any(
-            "step 1," in log.read_text()
-            for log in scratch.glob("fsdp2-*/logs/ranks_*/attempt_0/1/stderr.log")
-        )
-
     def kill_one() -> None:
-        wait_for("the first step of rank 1", has_stepped)
+        wait_for("the first step of rank 1", lambda: has_stepped(scratch))
         ranks_below(os.getpid(), scratch)["1"].kill()
         killed.append(time.monotonic())
 
@@ -52,6 +52,41 @@ def test_a_rank_that_is_killed_fails_its_stage_at_once_and_nothing_is_committed(
     assert not stage.committed()
     (folder,) = scratch.glob("fsdp2-*")
     assert [path.name for path in folder.iterdir()] == ["logs"]
+
+
+def test_a_rank_waits_no_longer_for_the_others_than_the_settings_say(first: Path, tmp_path: Path) -> None:
+    bench = Bench(tmp_path, {"timeout_seconds": 3.0})
+    stage = EndlessStage(bench, Fsdp2TrainerConfig(processes=2), first / "llama")
+    scratch, stopped = bench.resources.scratch, list[float]()
+
+    def stop_one() -> None:
+        wait_for("the first step of rank 1", lambda: has_stepped(scratch))
+        ranks_below(os.getpid(), scratch)["1"].suspend()
+        stopped.append(time.monotonic())
+
+    stopper = threading.Thread(target=stop_one)
+    stopper.start()
+    with pytest.raises(PipelineError, match=r"rank 0 of 2 (.|\n)*[Tt]imed out"):
+        stage.compute()
+    stopper.join()
+    assert 3.0 <= time.monotonic() - stopped[0] < 60.0
+
+
+def test_ranks_are_told_to_add_in_a_fixed_order(tmp_path: Path) -> None:
+    group = RankGroup(1, 1, tmp_path, deterministic=True)
+    try:
+        found: dict[str, str] = {}
+
+        def has_begun() -> bool:
+            for rank in ranks_below(os.getpid(), tmp_path).values():
+                found.update(rank.environ())
+            return bool(found)
+
+        wait_for("the rank", has_begun)
+        assert found["ERL_PIPELINE_DETERMINISTIC"] == "1"
+        assert found["ERL_PIPELINE_TIMEOUT_SECONDS"] == "1800.0"
+    finally:
+        group.end()
 
 
 def test_a_run_that_is_stopped_ends_its_ranks(first: Path, start: Start, tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_where_ranks_run_is_not_in_recipes() -> None:
         assert (
             with_operational("trainers", settings.trainer, operational_part("trainers", trainer)) == trainer
         )
-    assert operational_names("trainers", "fsdp2") == {"nodes", "address", "start_seconds"}
+    assert operational_names("trainers", "fsdp2") == {"nodes", "address", "start_seconds", "timeout_seconds"}
     assert (
         operational_names("trainers", "local")
         == operational_names("trainers", "not installed")
