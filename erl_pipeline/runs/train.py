@@ -20,7 +20,7 @@ from erl_pipeline.runs.planning import lost_stages, plan_for, stages_before, who
 from erl_pipeline.runs.retention import DriverRetention
 from erl_pipeline.runs.warnings import WarningWatch
 from erl_pipeline.views.recording import recorded_metrics
-from storage.errors import InputError
+from storage.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -46,11 +46,26 @@ def require_tools_are_known(config: RunConfig) -> None:
 
 def require_ready_here(config: RunConfig) -> None:
     """Raise `ConfigError` if a run would be computed on this machine, and the machine lacks what its trainer
-    or its engine needs. Nothing is checked for a runner that computes on other machines."""
+    or its engine needs, or cannot repeat updates that may have to be repeated. Nothing is checked for a
+    runner that computes on other machines."""
     if plugins("runners")[config.runner.type].value.elsewhere:
         return
     plugins("trainers")[config.trainer.type].value.require_here(config.trainer)
     plugins("engines")[config.engine.type].value.require_here(config.engine)
+    if config.retention.optimizer_every > 1:
+        require_repeatable(config.retention.optimizer_every)
+
+
+def require_repeatable(every: int) -> None:
+    """Raise `ConfigError` if the state of the optimizer is not always committed, and this machine does not
+    repeat an update bit for bit."""
+    from erl_pipeline.policies.hardware import adds_in_fixed_order, training_device
+
+    if not adds_in_fixed_order(training_device()):
+        raise ConfigError(
+            f"retention.optimizer_every: {every}; allowed on this machine is 1, since an update on its GPU "
+            "does not give the same bytes again, and so the state of the optimizer could not be recomputed"
+        )
 
 
 class IterationEnds:

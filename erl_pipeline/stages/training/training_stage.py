@@ -18,10 +18,12 @@ from erl_pipeline.episodes.roles import NEVER_TRAINED, is_trainable, trainable
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import (
     CHECKPOINT,
+    OPTIMIZER_STATE,
     LoadedPolicies,
     StoredPolicy,
     WeightsSettings,
     checkpoint_parts,
+    lacks_state,
     weights_settings,
 )
 from erl_pipeline.trainers.interface import (
@@ -33,6 +35,7 @@ from erl_pipeline.trainers.interface import (
 )
 from erl_pipeline.trainers.metrics import SequenceRecord
 from storage.artifacts.recipe import derive_seed
+from storage.errors import StateNotKept
 from storage.tables.scored import NOT_SCORED, NotScored
 
 if TYPE_CHECKING:
@@ -97,7 +100,9 @@ def plan_training(
 @contextmanager
 def open_trainer(call: StageCall[TrainingT]) -> Iterator[Trainer]:
     """The trainer of the checkpoint among the stage's inputs. An engine releases its device first, and what
-    the trainer has started ends with the block."""
+    the trainer has started ends with the block.
+
+    Raises StateNotKept if neither a file nor this process has the state of its optimizer."""
     trainer = _trainer(call)
     try:
         yield trainer
@@ -113,6 +118,13 @@ def _trainer(call: StageCall[TrainingT]) -> Trainer:
     kept: Trainer | None = policies.take_trainer(parts.checkpoint_id, (trainer, optimizer, weights))
     if kept is not None:
         return kept
+    manifest = call.inputs[CHECKPOINT].manifest
+    if lacks_state(manifest):
+        fact = (
+            f"{OPTIMIZER_STATE} of {manifest.stage} of iteration {manifest.iteration} "
+            f"({manifest.artifact_id}) was not committed (retention.optimizer_every)"
+        )
+        raise StateNotKept(f"{fact}.", manifest.artifact_id, fact)
     start = TrainingStart(
         checkpoint=call.inputs[CHECKPOINT].folder,
         load=lambda: policies.take(parts, weights),
@@ -144,7 +156,10 @@ def borrowed_trainer(call: StageCall[TrainingT]) -> Iterator[Trainer]:
         policy = trainer.trained_policy()
         if policy is not None:
             loaded_policies(call).put(
-                checkpoint_parts(call.inputs).checkpoint_id, policy, _carried(call.settings, trainer)
+                checkpoint_parts(call.inputs).checkpoint_id,
+                policy,
+                _carried(call.settings, trainer),
+                sole=lacks_state(call.inputs[CHECKPOINT].manifest),
             )
 
 
@@ -200,8 +215,9 @@ def training_result(
     """Write the new checkpoint and the training record, and keep its policy and the trainer for the next
     stage.
 
-    A kept trainer has the state that it would read from the checkpoint. None is kept where the configuration
-    says that moments are not carried from stage to stage.
+    A kept trainer has the state that it would read from the checkpoint, or that the checkpoint lacks where
+    `call.state` is false. None is kept where the configuration says that moments are not carried from stage
+    to stage; then the checkpoint always has the state.
 
     Args:
         record: the rows of the training record.
@@ -209,11 +225,13 @@ def training_result(
     """
     from storage.tables.training import TRAINING_RECORD_FILE, write_training_record
 
-    trainer.save(call.folder)
-    recorded = write_training_record(call.folder / TRAINING_RECORD_FILE, record)
     policy = trainer.trained_policy()
+    carried = None if policy is None else _carried(call.settings, trainer)
+    state = call.state or carried is None
+    trainer.save(call.folder, state=state)
+    recorded = write_training_record(call.folder / TRAINING_RECORD_FILE, record)
     if policy is not None:
-        loaded_policies(call).put(call.artifact_id, policy, _carried(call.settings, trainer))
+        loaded_policies(call).put(call.artifact_id, policy, carried, sole=not state)
     return StageResult(
         counters={**metrics.counters(), **(counters or {})},
         metrics=metrics.metrics(),

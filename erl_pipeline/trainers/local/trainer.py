@@ -17,7 +17,12 @@ from erl_pipeline.policies.hardware import adds_in_fixed_order
 from erl_pipeline.policies.pretrained import LoadedPolicy, save_policy
 from erl_pipeline.trainers.interface import OnStep, Reinforcement, SupervisedTraining, TrainingStart
 from erl_pipeline.trainers.local.forward import ready_for_training
-from erl_pipeline.trainers.local.optimizer import PolicyOptimizer, load_optimizer, save_optimizer
+from erl_pipeline.trainers.local.optimizer import (
+    PolicyOptimizer,
+    load_optimizer,
+    save_optimizer,
+    write_progress,
+)
 from erl_pipeline.trainers.local.optimizer_steps import Learner
 from erl_pipeline.trainers.local.reinforcement import reinforce
 from erl_pipeline.trainers.local.supervised import fine_tune_supervised
@@ -66,9 +71,12 @@ class LocalTrainer:
             found = forward.sequence_entropies(sequences, microbatch_tokens)
         return [values.cpu().numpy() for values in found]
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, *, state: bool = True) -> None:
         save_policy(self._policy, folder / MODEL)
-        save_optimizer(self._optimizer, folder)
+        if state:
+            save_optimizer(self._optimizer, folder)
+        else:
+            write_progress(self._optimizer, folder)
 
     def trained_policy(self) -> LoadedPolicy:
         return self._policy

@@ -1,0 +1,197 @@
+"""Runs whose optimizer state is not committed with every checkpoint: they end with the same bytes, whether the
+state stays in memory or its updates are repeated."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.plan.plan import StageKey
+from erl_pipeline.plan.stage import Listener
+from erl_pipeline.runs.audit import audit
+from erl_pipeline.runs.origins import begin_branch
+from storage.artifacts.manifest import MANIFEST
+from storage.artifacts.store import ArtifactStore
+from storage.errors import NotRepeated
+from storage.filesystem import sha256_file
+from storage.runs.documents import BranchOrigin
+from storage.runs.run import RunStore
+from storage.upkeep.verification import verify_run
+from tests.erl_pipeline.runs.small_runs import Notes, go, hashes, ids, small
+
+WEIGHTS, OPTIMIZER, STEPS = "model/model.safetensors", "optimizer.safetensors", "optimizer.json"
+TRAINED = ("update_policy", "fine_tune")
+
+
+def every(number: int, **changes: Any) -> RunConfig:
+    return small(retention={"optimizer_every": number, **changes.pop("retention", {})}, **changes)
+
+
+def without_states(store: Path, run: str = "small") -> dict[str, dict[str, str]]:
+    """The digests of a run's files, without those of optimizer states."""
+    return {
+        artifact_id: {name: digest for name, digest in files.items() if name != OPTIMIZER}
+        for artifact_id, files in hashes(store, run).items()
+    }
+
+
+def with_state(store: Path, run: str = "small") -> list[tuple[int, str]]:
+    """The places of a run's checkpoints that have an optimizer state."""
+    found = hashes(store, run)
+    return sorted(
+        (place.iteration, place.stage)
+        for place, artifact_id in ids(store, run).items()
+        if OPTIMIZER in found[artifact_id]
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six iterations, each checkpoint with its state."""
+    store = tmp_path_factory.mktemp("whole")
+    go(small(), store, 6)
+    return store
+
+
+@pytest.fixture
+def four(tmp_path: Path, whole: Path) -> Path:
+    """Stopped after the update of iteration 6; states are in the checkpoints that end iterations 4 and 6."""
+    store = tmp_path / "four"
+    notes = go(every(4), store, 6, stop_after="update_policy of iteration 6")
+    assert notes.warnings == []
+    return store
+
+
+def test_the_weights_of_every_iteration_are_the_same_without_the_states(four: Path, whole: Path) -> None:
+    before, now = without_states(whole), without_states(four)
+    assert all(before[artifact_id] == files for artifact_id, files in now.items())
+    assert with_state(four) == [(4, "fine_tune")]
+    assert sum(STEPS in files for files in now.values()) == 11  # of six updates and five fine-tunings
+    assert verify_run(ArtifactStore(str(four)), RunStore(str(four)).open("small")).problems == []
+
+
+def test_a_new_process_repeats_what_came_after_the_last_state(four: Path, whole: Path) -> None:
+    notes = go(every(4), four, 6)
+    assert notes.made[:2] == ["build_distillation of iteration 6", "fine_tune of iteration 6"]
+    needs, repeated = notes.warnings
+    lacking = ids(four)[StageKey(6, "update_policy", "")]
+    assert needs == (
+        "fine_tune of iteration 6 needs the state of the optimizer: optimizer.safetensors of update_policy of "
+        f"iteration 6 ({lacking}) was not committed (retention.optimizer_every). 3 updates will be repeated "
+        "from committed rollouts."
+    )
+    assert repeated == (
+        "3 updates repeated from committed rollouts, from update_policy of iteration 5 to update_policy of "
+        "iteration 6, and all gave the committed digests."
+    )
+    assert without_states(four) == without_states(whole)
+    assert with_state(four) == [(4, "fine_tune"), (6, "fine_tune")]
+    last = ids(four)[StageKey(6, "fine_tune", "")]
+    assert hashes(four)[last][OPTIMIZER] == hashes(whole)[last][OPTIMIZER]
+
+
+def test_a_finished_run_goes_on_from_its_last_state(tmp_path: Path, whole: Path) -> None:
+    store = tmp_path / "store"
+    assert go(every(4), store, 3).warnings == []
+    assert go(every(4), store, 6).warnings == []
+    assert with_state(store) == [(3, "fine_tune"), (4, "fine_tune"), (6, "fine_tune")]
+    assert without_states(store) == without_states(whole)
+
+
+def test_a_repeated_update_that_differs_stops_the_run_at_its_tensor(four: Path) -> None:
+    """The committed weights of the fine-tuning of iteration 5 are replaced by others, with their digest."""
+    artifacts = ArtifactStore(str(four))
+    manifest = artifacts.open(ids(four)[StageKey(5, "fine_tune", "")]).manifest
+    folder = four / "artifacts/fine_tune" / manifest.artifact_id
+    tensors = load_file(folder / WEIGHTS)
+    name = sorted(tensors)[3]
+    tensors[name].view(-1)[7] += 0.5
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    files = [
+        entry.model_copy(update={"sha256": sha256_file(folder / WEIGHTS)}) if entry.path == WEIGHTS else entry
+        for entry in manifest.files
+    ]
+    (folder / MANIFEST).write_bytes(manifest.model_copy(update={"files": files}).document())
+    count = f"1 of {tensors[name].numel():,} numbers differ, by up to 0.5"
+    with pytest.raises(
+        NotRepeated, match=f"fine_tune of iteration 5 was repeated.*at tensor {name}: {count}"
+    ):
+        go(every(4), four, 6)
+
+
+def test_a_damaged_rollout_is_made_again_before_its_update_is_repeated(four: Path, whole: Path) -> None:
+    shard = ids(four)[StageKey(5, "rollout_shard", "0000")]
+    file = four / "artifacts/rollout_shard" / shard / "trajectories.parquet"
+    file.write_bytes(file.read_bytes()[:-1])
+    notes = go(every(4), four, 6)
+    assert "rollout_shard 0000 of iteration 5" in notes.made
+    assert "3 updates repeated" in notes.warnings[-1]
+    assert without_states(four) == without_states(whole)
+
+
+def test_weights_that_are_made_again_get_no_state(four: Path, whole: Path) -> None:
+    """The update of iteration 3 is damaged by hand: its maker needs the state of two iterations before."""
+    lost = ids(four)[StageKey(3, "update_policy", "")]
+    file = four / "artifacts/update_policy" / lost / WEIGHTS
+    file.write_bytes(file.read_bytes()[:-1])
+    notes = go_checked(every(4), four, 6)
+    assert "update_policy of iteration 3" in notes.made
+    assert without_states(four) == without_states(whole)
+    assert with_state(four) == [(4, "fine_tune"), (6, "fine_tune")]
+
+
+def go_checked(config: RunConfig, store: Path, iterations: int) -> Notes:
+    return go(config, store, iterations, check=True)
+
+
+def test_retention_keeps_what_a_repetition_reads(tmp_path: Path, whole: Path) -> None:
+    rules = {"checkpoints": 1, "optimizer": 1, "trajectories": 1}
+    store = tmp_path / "store"
+    go(every(4, retention=rules), store, 6, stop_after="fine_tune of iteration 5")
+    notes = go(every(4, retention=rules), store, 7)
+    assert notes.warnings[-1].startswith("2 updates repeated")
+    assert not any(title.startswith("rollout_shard") and "iteration 5" in title for title in notes.made)
+    before, now = without_states(whole), without_states(store)
+    assert all(now[artifact_id] == files for artifact_id, files in before.items())
+
+
+def test_a_branch_repeats_the_updates_of_the_run_that_it_begins_from(four: Path, whole: Path) -> None:
+    config = every(4, name="branch", seed=0)
+    origin = BranchOrigin(run="small", iteration=6, stage="generate_rollouts")
+    rollouts = {"tasks_per_iteration": 2, "group_size": 4, "tasks_per_shard": 1}
+    config = every(4, name="branch", rollouts=rollouts)
+    notes = go(config, four, 6, begin=lambda opened: begin_branch(opened, origin))
+    assert "update_policy of iteration 6" in notes.made
+    assert notes.warnings[-1] == (
+        "2 updates repeated from committed rollouts, from update_policy of iteration 5 to fine_tune of "
+        "iteration 5, and all gave the committed digests."
+    )
+    go(small(name="branch", rollouts=rollouts), whole, 6, begin=lambda opened: begin_branch(opened, origin))
+    assert without_states(four, "branch") == without_states(whole, "branch")
+
+
+def test_an_audit_repeats_too(four: Path, tmp_path: Path) -> None:
+    results = audit(
+        str(four), "small", 5, "update_policy", 5, tmp_path / "scratch", Listener(), threading.Event()
+    )
+    assert {each.stage: each.verdict for each in results if each.stage in TRAINED} == dict.fromkeys(
+        TRAINED, "equal"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"trainer": {"type": "fsdp2", "processes": 2}}, "trainer.type: fsdp2 is 1, since its processes end"),
+        ({"resources": {"devices": 2}}, "resources.devices: 2 is 1, since each device has a process"),
+        ({"runner": {"type": "ray"}}, "runner.type: ray is 1, since its workers are on other machines"),
+    ],
+)
+def test_a_run_whose_process_does_not_keep_the_state_is_refused(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=f"retention.optimizer_every: 4; allowed with {reason}"):
+        every(4, **changes)
