@@ -274,7 +274,7 @@ class _Walk:
         """Begin a stage again, after the trainings since the last checkpoint whose optimizer state is
         committed.
 
-        Raises as `_complete`, and ConfigError if the stage cannot go on from what they leave in memory.
+        Raises as `_complete`.
         """
         node = self._nodes[number]
         stages = made_since_state(
@@ -283,11 +283,7 @@ class _Walk:
         if [each.artifact_id for each in stages] == [
             each.artifact_id for each in self._repeated.get(number, ())
         ]:
-            raise ConfigError(
-                f"{node.title} has other settings of the trainer, the optimizer or the weights than the "
-                f"training before it, and no file has the optimizer's state: {gone.fact}. Keep these "
-                "settings, or begin from a checkpoint that has optimizer.safetensors."
-            ) from gone
+            raise gone  # They were repeated, and did not bring it back.
         self._repeated[number] = stages
         self._given.listener.warn(
             f"{node.title} needs the state of the optimizer: {gone.fact}. "

@@ -202,11 +202,11 @@ class LoadedPolicies:
         self.forget()
         return policy
 
-    def take_trainer(self, checkpoint_id: str, key: Hashable) -> Any | None:
+    def take_trainer(self, checkpoint_id: str, key: Hashable | None) -> Any | None:
         """The trainer of this checkpoint's policy, to continue with; None where it is not kept or has another
-        key."""
+        key than this one, if one is given."""
         kept = self._trainers.get(checkpoint_id)
-        if kept is None or kept.key != key:
+        if kept is None or key not in (None, kept.key):
             return None
         del self._trainers[checkpoint_id]
         self.forget()

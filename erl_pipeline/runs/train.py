@@ -23,6 +23,8 @@ from erl_pipeline.views.recording import recorded_metrics
 from storage.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
+    import torch
+
     from erl_pipeline.config.run import RunConfig
 
 
@@ -53,15 +55,17 @@ def require_ready_here(config: RunConfig) -> None:
     plugins("trainers")[config.trainer.type].value.require_here(config.trainer)
     plugins("engines")[config.engine.type].value.require_here(config.engine)
     if config.retention.optimizer_every > 1:
-        require_repeatable(config.retention.optimizer_every)
+        from erl_pipeline.policies.hardware import training_device
+
+        require_repeatable(config.retention.optimizer_every, training_device())
 
 
-def require_repeatable(every: int) -> None:
-    """Raise `ConfigError` if the state of the optimizer is not always committed, and this machine does not
-    repeat an update bit for bit."""
-    from erl_pipeline.policies.hardware import adds_in_fixed_order, training_device
+def require_repeatable(every: int, device: torch.device) -> None:
+    """Raise `ConfigError` for a device that does not repeat an update bit for bit, where the state of the
+    optimizer is committed only each `every`-th iteration."""
+    from erl_pipeline.policies.hardware import adds_in_fixed_order
 
-    if not adds_in_fixed_order(training_device()):
+    if not adds_in_fixed_order(device):
         raise ConfigError(
             f"retention.optimizer_every: {every}; allowed on this machine is 1, since an update on its GPU "
             "does not give the same bytes again, and so the state of the optimizer could not be recomputed"

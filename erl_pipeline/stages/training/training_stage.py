@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import SerializeAsAny, field_validator
@@ -34,6 +35,7 @@ from erl_pipeline.trainers.interface import (
     TrainingStart,
 )
 from erl_pipeline.trainers.metrics import SequenceRecord
+from storage.artifacts.layout import StagingFolder
 from storage.artifacts.recipe import derive_seed
 from storage.errors import StateNotKept
 from storage.tables.scored import NOT_SCORED, NotScored
@@ -118,15 +120,8 @@ def _trainer(call: StageCall[TrainingT]) -> Trainer:
     kept: Trainer | None = policies.take_trainer(parts.checkpoint_id, (trainer, optimizer, weights))
     if kept is not None:
         return kept
-    manifest = call.inputs[CHECKPOINT].manifest
-    if lacks_state(manifest):
-        fact = (
-            f"{OPTIMIZER_STATE} of {manifest.stage} of iteration {manifest.iteration} "
-            f"({manifest.artifact_id}) was not committed (retention.optimizer_every)"
-        )
-        raise StateNotKept(f"{fact}.", manifest.artifact_id, fact)
     start = TrainingStart(
-        checkpoint=call.inputs[CHECKPOINT].folder,
+        checkpoint=_state_folder(call, policies),
         load=lambda: policies.take(parts, weights),
         optimizer=optimizer,
         context=TrainerContext(
@@ -145,6 +140,37 @@ def _trainer(call: StageCall[TrainingT]) -> Trainer:
         policies.forget()
         release_cached_memory()
     return plugin.open(with_operational("trainers", trainer, call.resources.settings.trainer), start)
+
+
+def _state_folder(call: StageCall[TrainingT], policies: LoadedPolicies) -> Path:
+    """The folder with the state of the checkpoint's optimizer. If the checkpoint lacks it, a trainer that has
+    it, and was opened with other settings, writes it into a temporary one."""
+    checkpoint = call.inputs[CHECKPOINT]
+    manifest = checkpoint.manifest
+    if not lacks_state(manifest):
+        return checkpoint.folder
+    holder: Trainer | None = policies.take_trainer(manifest.artifact_id, None)
+    if holder is None:
+        fact = (
+            f"{OPTIMIZER_STATE} of {manifest.stage} of iteration {manifest.iteration} "
+            f"({manifest.artifact_id}) was not committed (retention.optimizer_every)"
+        )
+        raise StateNotKept(f"{fact}.", manifest.artifact_id, fact)
+    # A trainer may read it in a later stage.
+    folder = call.resources.keep(
+        f"state of {manifest.artifact_id}", lambda: _temporary_folder(call.resources.store.staging_folder)
+    )
+    holder.save(folder)
+    return folder
+
+
+@contextmanager
+def _temporary_folder(parent: Path) -> Iterator[Path]:
+    folder = StagingFolder(parent)
+    try:
+        yield folder.path
+    finally:
+        folder.release()
 
 
 @contextmanager

@@ -1,13 +1,15 @@
-"""Runs whose optimizer state is not committed with every checkpoint: they end with the same bytes, whether the
-state stays in memory or its updates are repeated."""
+"""Runs whose optimizer state is not committed with every checkpoint end with the same bytes, whether it stays
+in memory or the updates are repeated."""
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from erl_pipeline.config.run import RunConfig
@@ -15,14 +17,15 @@ from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.plan.stage import Listener
 from erl_pipeline.runs.audit import audit
 from erl_pipeline.runs.origins import begin_branch
+from erl_pipeline.runs.train import require_repeatable
 from storage.artifacts.manifest import MANIFEST
 from storage.artifacts.store import ArtifactStore
-from storage.errors import NotRepeated
+from storage.errors import ConfigError, NotRepeated
 from storage.filesystem import sha256_file
 from storage.runs.documents import BranchOrigin
 from storage.runs.run import RunStore
 from storage.upkeep.verification import verify_run
-from tests.erl_pipeline.runs.small_runs import Notes, go, hashes, ids, small
+from tests.erl_pipeline.runs.small_runs import go, hashes, ids, small
 
 WEIGHTS, OPTIMIZER, STEPS = "model/model.safetensors", "optimizer.safetensors", "optimizer.json"
 TRAINED = ("update_policy", "fine_tune")
@@ -58,13 +61,18 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return store
 
 
-@pytest.fixture
-def four(tmp_path: Path, whole: Path) -> Path:
-    """Stopped after the update of iteration 6; states are in the checkpoints that end iterations 4 and 6."""
-    store = tmp_path / "four"
-    notes = go(every(4), store, 6, stop_after="update_policy of iteration 6")
-    assert notes.warnings == []
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stopped after the update of iteration 6; the last committed state is that of iteration 4."""
+    store = tmp_path_factory.mktemp("stopped")
+    assert go(every(4), store, 6, stop_after="update_policy of iteration 6").warnings == []
     return store
+
+
+@pytest.fixture
+def four(tmp_path: Path, stopped: Path) -> Path:
+    """A copy of the stopped run's store."""
+    return shutil.copytree(stopped, tmp_path / "four")
 
 
 def test_the_weights_of_every_iteration_are_the_same_without_the_states(four: Path, whole: Path) -> None:
@@ -81,9 +89,9 @@ def test_a_new_process_repeats_what_came_after_the_last_state(four: Path, whole:
     needs, repeated = notes.warnings
     lacking = ids(four)[StageKey(6, "update_policy", "")]
     assert needs == (
-        "fine_tune of iteration 6 needs the state of the optimizer: optimizer.safetensors of update_policy of "
-        f"iteration 6 ({lacking}) was not committed (retention.optimizer_every). 3 updates will be repeated "
-        "from committed rollouts."
+        "fine_tune of iteration 6 needs the state of the optimizer: optimizer.safetensors of update_policy "
+        f"of iteration 6 ({lacking}) was not committed (retention.optimizer_every). 3 updates will be "
+        "repeated from committed rollouts."
     )
     assert repeated == (
         "3 updates repeated from committed rollouts, from update_policy of iteration 5 to update_policy of "
@@ -100,7 +108,8 @@ def test_a_finished_run_goes_on_from_its_last_state(tmp_path: Path, whole: Path)
     assert go(every(4), store, 3).warnings == []
     assert go(every(4), store, 6).warnings == []
     assert with_state(store) == [(3, "fine_tune"), (4, "fine_tune"), (6, "fine_tune")]
-    assert without_states(store) == without_states(whole)
+    before, now = without_states(whole), without_states(store)
+    assert all(now[artifact_id] == files for artifact_id, files in before.items())
 
 
 def test_a_repeated_update_that_differs_stops_the_run_at_its_tensor(four: Path) -> None:
@@ -139,14 +148,10 @@ def test_weights_that_are_made_again_get_no_state(four: Path, whole: Path) -> No
     lost = ids(four)[StageKey(3, "update_policy", "")]
     file = four / "artifacts/update_policy" / lost / WEIGHTS
     file.write_bytes(file.read_bytes()[:-1])
-    notes = go_checked(every(4), four, 6)
+    notes = go(every(4), four, 6, check=True)
     assert "update_policy of iteration 3" in notes.made
     assert without_states(four) == without_states(whole)
     assert with_state(four) == [(4, "fine_tune"), (6, "fine_tune")]
-
-
-def go_checked(config: RunConfig, store: Path, iterations: int) -> Notes:
-    return go(config, store, iterations, check=True)
 
 
 def test_retention_keeps_what_a_repetition_reads(tmp_path: Path, whole: Path) -> None:
@@ -160,19 +165,32 @@ def test_retention_keeps_what_a_repetition_reads(tmp_path: Path, whole: Path) ->
     assert all(now[artifact_id] == files for artifact_id, files in before.items())
 
 
-def test_a_branch_repeats_the_updates_of_the_run_that_it_begins_from(four: Path, whole: Path) -> None:
-    config = every(4, name="branch", seed=0)
-    origin = BranchOrigin(run="small", iteration=6, stage="generate_rollouts")
-    rollouts = {"tasks_per_iteration": 2, "group_size": 4, "tasks_per_shard": 1}
-    config = every(4, name="branch", rollouts=rollouts)
-    notes = go(config, four, 6, begin=lambda opened: begin_branch(opened, origin))
+@pytest.mark.parametrize(
+    ("stage", "changes"),
+    [
+        (
+            "generate_rollouts",
+            {"rollouts": {"tasks_per_iteration": 2, "group_size": 4, "tasks_per_shard": 1}},
+        ),
+        ("update_policy", {"optimizer": {"learning_rate": 0.01}}),
+    ],
+)
+def test_a_branch_repeats_the_updates_of_the_run_that_it_begins_from(
+    four: Path, whole: Path, stage: str, changes: dict[str, Any]
+) -> None:
+    """With other settings of the optimizer the state goes through a temporary file."""
+    origin = BranchOrigin(run="small", iteration=6, stage=stage)
+    name = f"from-{stage}"
+    branch = every(4, name=name, **changes)
+    notes = go(branch, four, 6, begin=lambda opened: begin_branch(opened, origin))
     assert "update_policy of iteration 6" in notes.made
     assert notes.warnings[-1] == (
         "2 updates repeated from committed rollouts, from update_policy of iteration 5 to fine_tune of "
         "iteration 5, and all gave the committed digests."
     )
-    go(small(name="branch", rollouts=rollouts), whole, 6, begin=lambda opened: begin_branch(opened, origin))
-    assert without_states(four, "branch") == without_states(whole, "branch")
+    assert list((four / "staging").iterdir()) == []
+    go(small(name=name, **changes), whole, 6, begin=lambda opened: begin_branch(opened, origin))
+    assert without_states(four, name) == without_states(whole, name)
 
 
 def test_an_audit_repeats_too(four: Path, tmp_path: Path) -> None:
@@ -182,6 +200,14 @@ def test_an_audit_repeats_too(four: Path, tmp_path: Path) -> None:
     assert {each.stage: each.verdict for each in results if each.stage in TRAINED} == dict.fromkeys(
         TRAINED, "equal"
     )
+
+
+def test_a_run_on_a_device_that_repeats_no_bytes_is_refused() -> None:
+    require_repeatable(8, torch.device("cpu"))
+    with pytest.raises(
+        ConfigError, match="optimizer_every: 8; allowed on this machine is 1, since an update"
+    ):
+        require_repeatable(8, torch.device("cuda"))
 
 
 @pytest.mark.parametrize(
