@@ -25,14 +25,23 @@ from storage.filesystem import sha256_file
 from storage.runs.documents import BranchOrigin
 from storage.runs.run import RunStore
 from storage.upkeep.verification import verify_run
-from tests.erl_pipeline.runs.small_runs import go, hashes, ids, small
+from tests.erl_pipeline.runs.small_runs import DECOUPLED, go, hashes, ids, small
+from tests.erl_pipeline.runs.test_two_models import METHOD, save_model
 
 WEIGHTS, OPTIMIZER, STEPS = "model/model.safetensors", "optimizer.safetensors", "optimizer.json"
 TRAINED = ("update_policy", "fine_tune")
 
 
+def one(**changes: Any) -> RunConfig:
+    """A small run whose updates take steps, since entropy is rewarded, which needs no advantage. Every
+    checkpoint has its state."""
+    objective = {"advantages_per": "group", "entropy_coefficient": 0.1, **changes.pop("objective", {})}
+    return small(objective=objective, **changes)
+
+
 def every(number: int, **changes: Any) -> RunConfig:
-    return small(retention={"optimizer_every": number, **changes.pop("retention", {})}, **changes)
+    """The same with the states of each `number`-th iteration."""
+    return one(retention={"optimizer_every": number, **changes.pop("retention", {})}, **changes)
 
 
 def without_states(store: Path, run: str = "small") -> dict[str, dict[str, str]]:
@@ -57,7 +66,7 @@ def with_state(store: Path, run: str = "small") -> list[tuple[int, str]]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six iterations, each checkpoint with its state."""
     store = tmp_path_factory.mktemp("whole")
-    go(small(), store, 6)
+    go(one(), store, 6)
     return store
 
 
@@ -81,6 +90,38 @@ def test_the_weights_of_every_iteration_are_the_same_without_the_states(four: Pa
     assert with_state(four) == [(4, "fine_tune")]
     assert sum(STEPS in files for files in now.values()) == 11  # of six updates and five fine-tunings
     assert verify_run(ArtifactStore(str(four)), RunStore(str(four)).open("small")).problems == []
+    # An update without a step would have the weights of its input.
+    assert len({files[WEIGHTS] for files in now.values() if STEPS in files}) > 5
+
+
+@pytest.mark.parametrize("lora", [None, {"rank": 4, "alpha": 8}], ids=["all weights", "adapter"])
+def test_two_models_keep_their_states_in_one_process(tmp_path: Path, lora: dict[str, Any] | None) -> None:
+    """In bf16 the state holds master weights too. Policy and extractor are sampled and trained in turns."""
+    policy = {
+        "type": "pretrained",
+        "model": str(save_model(tmp_path / "base")),
+        "dtype": "bfloat16",
+        "lora": lora,
+    }
+    changes: dict[str, Any] = {"method": METHOD, "policy": policy, "optimizer": {"learning_rate": 0.01}}
+    go(one(**changes), tmp_path / "1", 3)
+    last = ids(tmp_path / "1")[StageKey(3, "update_policy", "")]
+    assert ArtifactStore(str(tmp_path / "1")).open(last).manifest.counters["optimizer_steps"] > 0
+    assert go(every(4, **changes), tmp_path / "4", 3).warnings == []
+    assert without_states(tmp_path / "4") == without_states(tmp_path / "1")
+    assert with_state(tmp_path / "4") == [(3, "update_extractor"), (3, "update_policy")]
+    stopped = tmp_path / "stopped"
+    assert go(every(4, **changes), stopped, 3, stop_after="extract_experience of iteration 3").warnings == []
+    notes = go(every(4, **changes), stopped, 3)
+    assert sum(warning.startswith("2 updates repeated") for warning in notes.warnings) == 2
+    assert without_states(stopped) == without_states(tmp_path / "1")
+
+
+def test_with_a_lag_the_state_stays_while_an_older_policy_is_sampled(tmp_path: Path) -> None:
+    changes = {"pipeline": {"lag": 1}, **DECOUPLED}
+    go(one(**changes), tmp_path / "1", 3)
+    assert go(every(4, **changes), tmp_path / "4", 3).warnings == []
+    assert without_states(tmp_path / "4") == without_states(tmp_path / "1")
 
 
 def test_a_new_process_repeats_what_came_after_the_last_state(four: Path, whole: Path) -> None:
@@ -189,7 +230,7 @@ def test_a_branch_repeats_the_updates_of_the_run_that_it_begins_from(
         "iteration 5, and all gave the committed digests."
     )
     assert list((four / "staging").iterdir()) == []
-    go(small(name=name, **changes), whole, 6, begin=lambda opened: begin_branch(opened, origin))
+    go(one(name=name, **changes), whole, 6, begin=lambda opened: begin_branch(opened, origin))
     assert without_states(four, name) == without_states(whole, name)
 
 
