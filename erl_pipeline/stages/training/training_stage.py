@@ -157,20 +157,10 @@ def _state_folder(call: StageCall[TrainingT], policies: LoadedPolicies) -> Path:
         )
         raise StateNotKept(f"{fact}.", manifest.artifact_id, fact)
     # A trainer may read it in a later stage.
-    folder = call.resources.keep(
-        f"state of {manifest.artifact_id}", lambda: _temporary_folder(call.resources.store.staging_folder)
-    )
-    holder.save(folder)
-    return folder
-
-
-@contextmanager
-def _temporary_folder(parent: Path) -> Iterator[Path]:
-    folder = StagingFolder(parent)
-    try:
-        yield folder.path
-    finally:
-        folder.release()
+    parent = call.resources.store.staging_folder
+    folder = call.resources.keep(f"state of {manifest.artifact_id}", lambda: StagingFolder(parent))
+    holder.save(folder.path)
+    return folder.path
 
 
 @contextmanager
