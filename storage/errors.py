@@ -51,6 +51,14 @@ class PrunedFileError(StoreError):
         self.fact = fact
 
 
+class StateNotKept(PrunedFileError):
+    """A checkpoint was committed without the state of its optimizer, and nothing in this process has it."""
+
+
+class NotRepeated(PipelineError):
+    """A computation that was repeated did not give the bytes that are committed."""
+
+
 class RunBusy(PipelineError):
     """Another process is working on this run."""
 

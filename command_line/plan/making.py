@@ -11,6 +11,7 @@ from erl_pipeline.config.loading import change_config, load_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.forecast import Forecast, forecast
 from erl_pipeline.plan.plan import Plan, StageKey
+from erl_pipeline.plan.repetition import without_state
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.runs.config import is_blank, refuse_other_settings, run_config
 from erl_pipeline.runs.disk import DiskForecast, expected_sizes, forecast_disk
@@ -124,8 +125,9 @@ def _shown(
     computed = [stage.node for stage in found.computed]
     sizes = expected_sizes(config, computed, lookups)
     notes = _compared(found, config.name)
+    lacking = without_state(plan, config.retention.optimizer_every)
     free = free_bytes(open_root(store))
-    disk = forecast_disk(computed, sizes, config.retention.rules(), config.pipeline.lag, free)
+    disk = forecast_disk(computed, sizes, config.retention.rules(), config.pipeline.lag, free, lacking)
     measured = _measured(found, lookups)
     return ShownPlan(config.name, store, plan.iterations, what, found, disk, free, measured, notes)
 

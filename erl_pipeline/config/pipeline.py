@@ -175,13 +175,22 @@ class RetentionConfig(Settings):
     optimizer: Rule | None = None
     """States of the optimizer, often larger than the weights. Old ones are needed only to branch from old
     iterations or audit their updates."""
+    optimizer_every: int = Field(default=1, ge=1)
+    """Commit the state of the optimizer only with the checkpoints that end each iteration that this number
+    divides, and the last iteration; the other checkpoints have weights alone. In between, the process that
+    trains keeps the state in memory. A run that is continued after that process has ended repeats the
+    updates since the last committed state, from committed rollouts, and stops if one does not give its
+    committed bytes. So more than 1 needs updates that repeat bit for bit, `trainer.type: local` on a CPU; and
+    one process that trains, that is `resources.devices: 1` and a runner on this machine."""
     trajectories: Rule | None = None
     """Tokens and texts of rollouts; rewards, ids and what lineage needs are kept. A run that keeps experience
     to replay (ExGRPO, Complementary RL) keeps all its rollouts."""
 
     def rules(self) -> dict[Kept, RetentionRule]:
         """The rules that are set."""
-        given: dict[Kept, str] = self.model_dump(exclude_none=True)  # type: ignore[assignment]
+        given: dict[Kept, str] = self.model_dump(  # type: ignore[assignment]
+            exclude_none=True, exclude={"optimizer_every"}
+        )
         return {kind: parse_rule(text, _ORIGIN) for kind, text in given.items()}
 
 

@@ -107,6 +107,7 @@ class RunConfig(Settings):
         require_somebody_finds_nodes(self)
         require_groups_fit(self)
         require_equal_bytes(self)
+        require_state_in_memory(self)
         require_known_roles(self.objective, method.roles(self.method))
         retrieval = method.retrieval(self.method)
         if retrieval is not None and self.objective.advantages_per == "subgroup":
@@ -144,6 +145,28 @@ def require_difficulty(config: RunConfig) -> None:
                 f"rollouts.selection.by: environment; environment {type_} cannot say how hard a task is; "
                 "allowed is by: results"
             )
+
+
+def require_state_in_memory(config: RunConfig) -> None:
+    """Raise ValueError if the state of the optimizer is not always committed, and no single process of this
+    machine keeps it meanwhile."""
+    every = config.retention.optimizer_every
+    if every == 1:
+        return
+    said = f"retention.optimizer_every: {every}; allowed with"
+    if plugins("trainers")[config.trainer.type].value.elsewhere:
+        raise ValueError(
+            f"{said} trainer.type: {config.trainer.type} is 1, since its processes end with each training"
+        )
+    if config.resources.devices > 1:
+        raise ValueError(
+            f"{said} resources.devices: {config.resources.devices} is 1, since each device has a process of "
+            "its own, and only one would have the state"
+        )
+    if plugins("runners")[config.runner.type].value.elsewhere:
+        raise ValueError(
+            f"{said} runner.type: {config.runner.type} is 1, since its workers are on other machines"
+        )
 
 
 def require_somebody_finds_nodes(config: RunConfig) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from erl_pipeline.config.pipeline import ResourcesConfig
 from erl_pipeline.plan.plan import Plan, PlannedStage, StageKey
+from erl_pipeline.plan.repetition import made_since_state, without_state
 from erl_pipeline.plan.runner import (
     MOST_DEATHS,
     Runner,
@@ -22,6 +23,7 @@ from erl_pipeline.plan.runner import (
     places_for,
 )
 from erl_pipeline.plan.stage import Listener, StageOutcome, WorkerSettings
+from erl_pipeline.policies.checkpoints import lacks_state
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import (
@@ -30,7 +32,9 @@ from storage.errors import (
     InputError,
     Interrupted,
     PrunedFileError,
+    StateNotKept,
 )
+from storage.texts import counted
 
 _LOOK_SECONDS = 0.2
 
@@ -48,9 +52,9 @@ class Execution:
     Artifacts at `trusted` places are in the run's ledger: they are looked at only if something is to be made
     from them. `stopped` says whether the run was asked to stop. `makers` gives the stages, outside of the
     plan, that made artifacts from which the plan begins; it is called only if one of these has to be made
-    again. A simulation has no store: then every stage is computed. It says itself with `has_room` whether a
-    stage can begin now, instead of by the runner's workers and `resources`, and its `wait_for_one` turns the
-    clock.
+    again. The state of the optimizer is committed each `state_every`-th iteration. A simulation has no store:
+    then every stage is computed. It says itself with `has_room` whether a stage can begin now, instead of by
+    the runner's workers and `resources`, and its `wait_for_one` turns the clock.
     """
 
     store: ArtifactStore | None
@@ -62,6 +66,7 @@ class Execution:
     stopped: Callable[[], bool]
     trusted: Collection[StageKey] = frozenset()
     makers: Callable[[], Sequence[PlannedStage]] = tuple
+    state_every: int = 1
     has_room: Callable[[PlannedStage], bool] | None = None
     wait_for_one: Callable[[Collection[Future[Manifest]]], Collection[Future[Manifest]]] = wait_for_one
 
@@ -70,8 +75,9 @@ def execute(plan: Plan, execution: Execution) -> None:
     """Bring every artifact of a plan into the store.
 
     A damaged artifact is set aside and made again, even an old one that something new is to be made from.
-    What retention has removed is computed again when a stage reads it. Raises what a stage raises, after the
-    other stages at work have ended and are recorded; `Interrupted` when the run was asked to stop; and
+    What retention has removed is computed again when a stage reads it. For the state of an optimizer that was
+    not committed, the trainings since the last one that was are repeated. Raises what a stage raises, after
+    the other stages at work have ended and are recorded; `Interrupted` when the run was asked to stop; and
     ConfigError for stages that wait for each other, and for removed files that today's code would not make.
     """
     _Walk(plan, execution).run()
@@ -104,6 +110,9 @@ class _Walk:
         self._incomplete: set[str] = set()
         """Artifacts that are computed again for the files that retention has removed."""
         self._completed: set[str] = set()
+        self._without_state = without_state(plan, execution.state_every)
+        self._repeated: dict[int, tuple[PlannedStage, ...]] = {}
+        """What is computed again before a stage, for the state of the optimizer."""
         self._numbers = {node.artifact_id: at for at, node in reversed(list(enumerate(plan.nodes)))}
         wanted = [at for at, node in enumerate(plan.nodes) if node.place not in execution.trusted]
         self._pending = {plan.nodes[number].artifact_id for number in wanted}
@@ -152,7 +161,7 @@ class _Walk:
             elif not self._reuse(number):
                 if not self._has_room(node):
                     held.append(number)
-                elif damaged := self._damaged_inputs(node):
+                elif damaged := self._damaged_inputs(number):
                     self._await(number, damaged)
                 else:
                     computed.add(node.artifact_id)
@@ -192,10 +201,12 @@ class _Walk:
         needs = [self._nodes[each.number].stage.needs for each in self._at_work.values()]
         return sum(places_for(each, given.resources) == places for each in needs) < len(places)
 
-    def _damaged_inputs(self, node: PlannedStage) -> set[str]:
-        """The inputs that are damaged or gone and will be made again; the stages for them are queued."""
+    def _damaged_inputs(self, number: int) -> set[str]:
+        """The inputs, also those of what is repeated before, that are damaged or gone and will be made again;
+        the stages for them are queued."""
         again = set()
-        to_check = list(node.recipe.inputs.values())
+        nodes = [*self._repeated.get(number, ()), self._nodes[number]]
+        to_check = [artifact_id for node in nodes for artifact_id in node.recipe.inputs.values()]
         while to_check:
             artifact_id = to_check.pop(0)
             if artifact_id in self._whole or self._store is None:
@@ -245,15 +256,10 @@ class _Walk:
         another one.
         """
         artifact_id = gone.artifact_id
-        if artifact_id in self._completed or not self._has_maker(artifact_id):
+        if artifact_id in self._completed:
             raise gone
-        node, maker = self._nodes[number], self._nodes[self._numbers[artifact_id]]
-        if maker.recipe.artifact_id != artifact_id:
-            raise ConfigError(
-                f"{node.title} reads a file that is gone: {gone.fact}. It cannot be computed again, because "
-                "the code or the settings that made it have changed since. Put the earlier code back, or "
-                "train from the start with `train --name`, and another name."
-            ) from gone
+        self._maker(number, artifact_id, gone)
+        node = self._nodes[number]
         if artifact_id not in self._incomplete:
             self._given.listener.warn(
                 f"{node.title} reads a file that is gone: {gone.fact}. It is made again."
@@ -262,6 +268,46 @@ class _Walk:
             self._whole.discard(artifact_id)
             self._queue_again(artifact_id)
         self._await(number, {artifact_id})
+
+    def _maker(self, number: int, artifact_id: str, gone: PrunedFileError) -> PlannedStage:
+        """The stage that makes an artifact again for another stage; raises as `_complete`."""
+        if not self._has_maker(artifact_id):
+            raise gone
+        maker = self._nodes[self._numbers[artifact_id]]
+        if maker.recipe.artifact_id != artifact_id:
+            raise ConfigError(
+                f"{self._nodes[number].title} reads a file that is gone: {gone.fact}. It cannot be computed "
+                "again, because the code or the settings that made it have changed since. Put the earlier "
+                "code back, or train from the start with `train --name`, and another name."
+            ) from gone
+        return maker
+
+    def _repeat(self, number: int, gone: StateNotKept, store: ArtifactStore) -> None:
+        """Begin a stage again, after the trainings since the last checkpoint whose optimizer state is
+        committed.
+
+        Raises as `_complete`.
+        """
+        node = self._nodes[number]
+        stages = made_since_state(
+            gone.artifact_id, lambda artifact_id: self._maker(number, artifact_id, gone), store.find
+        )
+        if [each.artifact_id for each in stages] == [
+            each.artifact_id for each in self._repeated.get(number, ())
+        ]:
+            raise gone  # They were repeated, and did not bring it back.
+        self._repeated[number] = stages
+        self._given.listener.warn(
+            f"{node.title} needs the state of the optimizer: {gone.fact}. "
+            f"{counted(len(stages), 'update')} will be repeated from committed rollouts."
+        )
+        heapq.heappush(self._ready, number)
+
+    def _writes_state(self, node: PlannedStage) -> bool:
+        """Whether a checkpoint gets the state of the optimizer. One that is made again gets the files that it
+        had."""
+        there = None if self._store is None else self._store.find(node.artifact_id, node.stage.name)
+        return node.artifact_id not in self._without_state if there is None else not lacks_state(there)
 
     def _set_aside(self, artifact_id: str, damage: DamagedArtifact) -> None:
         self._given.listener.warn(f"{damage} It is set aside and made again.")
@@ -274,7 +320,9 @@ class _Walk:
         self._given.listener.stage_started(node.title)
         self._given.runner.prepare()
         started = time.perf_counter()
-        future = self._given.runner.submit(StageJob(node, self._given.worker))
+        state = node.stage.output != "checkpoint" or self._writes_state(node)
+        job = StageJob(node, self._given.worker, self._repeated.get(number, ()), state)
+        future = self._given.runner.submit(job)
         self._at_work[future] = _AtWork(number, started)
 
     def _collect(self) -> None:
@@ -300,6 +348,8 @@ class _Walk:
             self._given.listener.warn(f"{node.title}: {error}. It is computed again.")
             self._absent.discard(node.artifact_id)  # The worker may have died after the commit.
             heapq.heappush(self._ready, number)
+        elif isinstance(error, StateNotKept) and self._store is not None:
+            self._repeat(number, error, self._store)
         elif isinstance(error, PrunedFileError):
             self._complete(number, error)
         elif can_pass(error) and self._failures[number] < len(delays):

@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 
 from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.plan.plan import PlannedStage
+from erl_pipeline.plan.repetition import require_committed
 from erl_pipeline.plan.stage import (
     Listener,
     Needs,
@@ -19,10 +21,12 @@ from erl_pipeline.plan.stage import (
     StageCall,
     StageOutcome,
     StageProgress,
+    StageResult,
     WorkerSettings,
 )
-from storage.artifacts.manifest import Manifest
+from storage.artifacts.manifest import Manifest, describe_files
 from storage.errors import DamagedArtifact, EngineError, PipelineError, StoreError
+from storage.texts import counted
 
 if TYPE_CHECKING:
     from erl_pipeline.config.pipeline import NodesToFind, ResourcesConfig
@@ -33,22 +37,30 @@ SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 
 @dataclass(frozen=True)
 class StageJob:
-    """All that another process needs to compute a stage: the stage and where the store is."""
+    """All that another process needs to compute a stage: the stage and where the store is.
+
+    `repeated` are stages whose artifacts are committed, and which are computed again before it, for what they
+    leave in the process's memory: the state of the optimizer, which no file has. `state`: whether a
+    checkpoint is written with that state.
+    """
 
     planned: PlannedStage
     worker: WorkerSettings
+    repeated: tuple[PlannedStage, ...] = ()
+    state: bool = True
 
 
 def compute(job: StageJob, resources: Resources, progress: StageProgress) -> Manifest:
     """Compute a stage from its inputs, commit its artifact, and return the manifest.
 
     If another process was first, its artifact is kept. Raises what the stage raises, `Interrupted` when the
-    run was asked to stop, and StoreError when the store cannot be read or written.
+    run was asked to stop, StoreError when the store cannot be read or written, and NotRepeated when a
+    repeated stage gives other bytes than those that are committed.
     """
     planned = job.planned
-    stage, recipe, store = planned.stage, planned.recipe, resources.store
+    recipe, store = planned.recipe, resources.store
     progress.raise_if_stopped()
-    if stage.needs != "processor":
+    if planned.stage.needs != "processor":
         import torch
 
         # Bytes depend on the number of threads.
@@ -57,24 +69,19 @@ def compute(job: StageJob, resources: Resources, progress: StageProgress) -> Man
             from erl_pipeline.policies.hardware import add_in_fixed_order
 
             add_in_fixed_order()
+    for earlier in job.repeated:
+        _repeat(earlier, job.worker.run, resources, progress)
+    if job.repeated:
+        first, last = job.repeated[0], job.repeated[-1]
+        progress.warn(
+            f"{counted(len(job.repeated), 'update')} repeated from committed rollouts, from {first.title} to "
+            f"{last.title}, and all gave the committed digests."
+        )
     with (
         store.reading(),
         store.create(recipe, run=job.worker.run, iteration=planned.iteration) as staging,
     ):
-        inputs = {name: store.open(artifact_id) for name, artifact_id in recipe.inputs.items()}
-        result = stage.compute(
-            StageCall(
-                settings=planned.settings,
-                inputs=inputs,
-                index=recipe.index,
-                seed=recipe.seed,
-                artifact_id=recipe.artifact_id,
-                locations=planned.locations,
-                folder=staging.path,
-                progress=progress,
-                resources=resources,
-            )
-        )
+        result = _computed(planned, staging.path, resources, progress, job.state)
         return staging.commit(
             counters=dict(result.counters),
             metrics=dict(result.metrics),
@@ -85,6 +92,36 @@ def compute(job: StageJob, resources: Resources, progress: StageProgress) -> Man
             environment=dict(result.environment),
             unchanged_from=recipe.inputs[result.unchanged] if result.unchanged else "",
         ).manifest
+
+
+def _computed(
+    planned: PlannedStage, folder: Path, resources: Resources, progress: StageProgress, state: bool
+) -> StageResult:
+    recipe = planned.recipe
+    return planned.stage.compute(
+        StageCall(
+            settings=planned.settings,
+            inputs={name: resources.store.open(artifact_id) for name, artifact_id in recipe.inputs.items()},
+            index=recipe.index,
+            seed=recipe.seed,
+            artifact_id=recipe.artifact_id,
+            locations=planned.locations,
+            folder=folder,
+            progress=progress,
+            resources=resources,
+            state=state,
+        )
+    )
+
+
+def _repeat(planned: PlannedStage, run: str, resources: Resources, progress: StageProgress) -> None:
+    """Compute a stage again whose artifact is committed without the optimizer's state, and commit nothing."""
+    store = resources.store
+    progress.raise_if_stopped()
+    with store.reading(), store.create(planned.recipe, run=run, iteration=planned.iteration) as staging:
+        result = _computed(planned, staging.path, resources, progress, state=False)
+        written = describe_files(staging.path, result.rows)
+        require_committed(planned.title, store.open(planned.artifact_id), written, staging.path)
 
 
 def outcome_of(planned: PlannedStage, manifest: Manifest, reused: bool, started: float) -> StageOutcome:

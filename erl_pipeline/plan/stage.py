@@ -200,7 +200,8 @@ class StageCall(Generic[SettingsT]):
     ends; code that keeps an input longer opens it within `resources.store.staying()`. Files of the artifact
     go to `folder`, which is empty. `artifact_id` is the id that the artifact will have; `index` tells apart
     several artifacts of one stage (iteration, shard). `locations` says where the files are whose digests are
-    in the settings: SHA-256 -> path.
+    in the settings: SHA-256 -> path. `state`: whether a checkpoint is written with the state of the
+    optimizer.
     """
 
     settings: SettingsT
@@ -212,6 +213,7 @@ class StageCall(Generic[SettingsT]):
     folder: Path
     progress: StageProgress
     resources: Resources
+    state: bool = True
 
 
 @dataclass(frozen=True)

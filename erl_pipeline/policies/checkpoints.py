@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.policies.pretrained import LoadedPolicy
+    from storage.artifacts.manifest import Manifest
     from storage.artifacts.store import ArtifactStore
 
 
@@ -34,6 +35,16 @@ MODEL = "model"
 
 CHECKPOINT, BASE = "checkpoint", "base"
 """Names of the inputs of a stage that works with a policy."""
+
+OPTIMIZER_STATE, OPTIMIZER_PROGRESS = "optimizer.safetensors", "optimizer.json"
+"""Files of a checkpoint that was trained: master weights and moments, and the number of steps."""
+
+
+def lacks_state(checkpoint: Manifest) -> bool:
+    """Whether a checkpoint was committed without the state of its optimizer, as
+    `retention.optimizer_every` allows. The first checkpoint of a run has none, and lacks nothing."""
+    names = {entry.path for entry in checkpoint.files}
+    return OPTIMIZER_PROGRESS in names and OPTIMIZER_STATE not in names
 
 
 @dataclass(frozen=True)
@@ -155,24 +166,34 @@ class StoredPolicy:
         return StoredPolicy(parts, self.weights)
 
 
+@dataclass(frozen=True)
+class _KeptTrainer:
+    key: Hashable
+    trainer: Any
+    sole: bool
+
+
 class LoadedPolicies:
     """The policy that a worker loaded or trained last, so that the next stage need not read it again.
 
     With it, under a key, its trainer is kept: the state of the optimizer is larger than the weights. Both are
-    released when another policy is loaded.
+    released when another policy is loaded. A trainer that is the `sole` holder of its state, since no file
+    has it, stays until it is taken.
     """
 
     def __init__(self) -> None:
         self._id = ""
         self._policy: LoadedPolicy | None = None
-        self._trainer: tuple[Hashable, Any] | None = None
+        self._trainers: dict[str, _KeptTrainer] = {}
 
     def get(self, parts: CheckpointParts, weights: WeightsSettings) -> LoadedPolicy:
         """The policy of a checkpoint, for sampling."""
         if self._policy is None or self._id != parts.checkpoint_id:
             self.forget()
-            self._policy = load_checkpoint(parts, weights)
+            kept = self._trainers.get(parts.checkpoint_id)
+            self._policy = load_checkpoint(parts, weights) if kept is None else kept.trainer.trained_policy()
             self._id = parts.checkpoint_id
+        assert self._policy is not None  # Trainers in other processes are not kept.
         return self._policy
 
     def take(self, parts: CheckpointParts, weights: WeightsSettings) -> LoadedPolicy:
@@ -181,28 +202,39 @@ class LoadedPolicies:
         self.forget()
         return policy
 
-    def take_trainer(self, checkpoint_id: str, key: Hashable) -> Any | None:
+    def take_trainer(self, checkpoint_id: str, key: Hashable | None) -> Any | None:
         """The trainer of this checkpoint's policy, to continue with; None where it is not kept or has another
-        key."""
-        if self._id != checkpoint_id or self._trainer is None or self._trainer[0] != key:
+        key than this one, if one is given."""
+        kept = self._trainers.get(checkpoint_id)
+        if kept is None or key not in (None, kept.key):
             return None
-        trainer = self._trainer[1]
+        del self._trainers[checkpoint_id]
         self.forget()
-        return trainer
+        return kept.trainer
 
     def put(
-        self, checkpoint_id: str, policy: LoadedPolicy, trainer: tuple[Hashable, Any] | None = None
+        self,
+        checkpoint_id: str,
+        policy: LoadedPolicy,
+        trainer: tuple[Hashable, Any] | None = None,
+        *,
+        sole: bool = False,
     ) -> None:
-        """Keep the policy with the weights of this checkpoint, and its trainer with its key."""
-        self._policy, self._id, self._trainer = policy, checkpoint_id, trainer
+        """Keep the policy with the weights of this checkpoint, and its trainer with its key. `sole`: no file
+        has the state of the trainer's optimizer."""
+        self.forget()
+        self._policy, self._id = policy, checkpoint_id
+        if trainer is not None:
+            self._trainers[checkpoint_id] = _KeptTrainer(*trainer, sole)
 
     def forget(self) -> None:
-        """Release what is kept."""
-        self._policy, self._id, self._trainer = None, "", None
+        """Release what is kept, but no trainer that is the sole holder of its state."""
+        self._policy, self._id = None, ""
+        self.forget_trainer()
 
     def forget_trainer(self) -> None:
-        """Release the trainer, but not the policy."""
-        self._trainer = None
+        """Release the trainer, unless it is the sole holder of its state, but not the policy."""
+        self._trainers = {each: kept for each, kept in self._trainers.items() if kept.sole}
 
 
 Exported = Literal["weights", "merged", "adapter"]

@@ -12,9 +12,11 @@ from typing import Literal
 
 from erl_pipeline.config.plugins import operational_part
 from erl_pipeline.plan.forecast import recipe_differences
-from erl_pipeline.plan.plan import PlannedStage, stage_names
+from erl_pipeline.plan.plan import Plan, PlannedStage, stage_names
+from erl_pipeline.plan.repetition import made_since_state
 from erl_pipeline.plan.runner import StageJob, compute, outcome_of
 from erl_pipeline.plan.stage import Listener, Resources, StageProgress, WorkerSettings
+from erl_pipeline.policies.checkpoints import lacks_state
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.planning import plan_as_made
 from erl_pipeline.trainers.interface import operational_part_here
@@ -22,7 +24,7 @@ from storage.artifacts.artifact import Artifact
 from storage.artifacts.layout import StagingFolder, remove_abandoned
 from storage.artifacts.manifest import Manifest, package_versions
 from storage.artifacts.store import ArtifactStore
-from storage.errors import DamagedArtifact, InputError, PrunedFileError
+from storage.errors import DamagedArtifact, InputError, NotRepeated, PrunedFileError, StateNotKept
 from storage.runs.run import RunStore
 
 AuditVerdict = Literal["equal", "not promised", "different", "other recipe", "damaged", "input pruned"]
@@ -97,7 +99,7 @@ def audit(
             deterministic=config.resources.determinism == "bytes",
         )
         with Resources(worker, stop, store) as resources:
-            return [_again(node, StageJob(node, worker), resources, store, listener) for node in again]
+            return [_again(plan, node, worker, resources, store, listener) for node in again]
     finally:
         folder.release()
 
@@ -133,7 +135,12 @@ class ScratchStore(ArtifactStore):
 
 
 def _again(
-    node: PlannedStage, job: StageJob, resources: Resources, store: ScratchStore, listener: Listener
+    plan: Plan,
+    node: PlannedStage,
+    worker: WorkerSettings,
+    resources: Resources,
+    store: ScratchStore,
+    listener: Listener,
 ) -> AuditResult:
     listener.stage_started(node.title)
     started = perf_counter()
@@ -148,11 +155,14 @@ def _again(
     threads = int(stored.environment.get("threads", resources.settings.threads))
     store.threads = threads
     settings = replace(resources.settings, threads=threads)
+    job = StageJob(node, replace(worker, threads=threads), state=not lacks_state(stored))
     try:
         with Resources(settings, resources.stop, store) as own:
-            compute(replace(job, worker=settings), own, StageProgress(node.title, listener, own.stop))
+            _compute(plan, job, own, StageProgress(node.title, listener, own.stop))
     except PrunedFileError as gone:
         return _result(node, "input pruned", 0, started, (str(gone),))
+    except NotRepeated as parted:
+        return _result(node, "different", len(stored.files), started, (str(parted),))
     made = store.made[node.artifact_id]
     listener.stage_finished(node.title, outcome_of(node, made, reused=False, started=started))
     differences = manifest_differences(stored, made)
@@ -163,6 +173,20 @@ def _again(
     return _result(
         node, "different" if promised else "not promised", len(stored.files), started, tuple(lines)
     )
+
+
+def _compute(plan: Plan, job: StageJob, resources: Resources, progress: StageProgress) -> None:
+    """Compute a stage; where it needs the state of an optimizer that was not committed, after the trainings
+    that bring it back. Raises StateNotKept where these are not of the plan."""
+    try:
+        compute(job, resources, progress)
+    except StateNotKept as lacking:
+        nodes = {node.recipe.artifact_id: node for node in plan.nodes}
+        try:
+            repeated = made_since_state(lacking.artifact_id, nodes.__getitem__, resources.store.find)
+        except KeyError:
+            raise lacking from None
+        compute(replace(job, repeated=repeated), resources, progress)
 
 
 def manifest_differences(stored: Manifest, made: Manifest) -> list[str]:

@@ -4,14 +4,15 @@ before that, with what retention removes, and predicting a full disk."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.plan import Plan, PlannedStage
+from erl_pipeline.plan.repetition import without_state
 from erl_pipeline.plan.stage import StageOutcome
-from erl_pipeline.policies.checkpoints import policy_traits
+from erl_pipeline.policies.checkpoints import lacks_state, policy_traits
 from erl_pipeline.runs.driver import OpenRun
 from erl_pipeline.runs.store_lookups import ArtifactSize, StoreLookups, artifact_size
 from erl_pipeline.stages.training.training_stage import TrainingSettings
@@ -43,6 +44,7 @@ def forecast_disk(
     rules: Mapping[Kept, RetentionRule],
     lag: int = 0,
     free: float | None = None,
+    lacking: Collection[str] = (),
 ) -> DiskForecast:
     """The disk space for computing these stages, one iteration after the other; the rules are applied after
     each iteration.
@@ -51,16 +53,17 @@ def forecast_disk(
         sizes: the size of an artifact, by the name of its stage.
         lag: how many iterations before the newest have checkpoints that are still sampled from.
         free: bytes that the store has room for; None if that is not known.
+        lacking: ids of the checkpoints that are committed without the state of the optimizer.
     """
-    iterations: defaultdict[int, list[str]] = defaultdict(list)
+    iterations: defaultdict[int, list[PlannedStage]] = defaultdict(list)
     for node in computed:
-        iterations[node.iteration or 0].append(node.stage.name)
-    names = list(dict.fromkeys(name for each in iterations.values() for name in each))
+        iterations[node.iteration or 0].append(node)
+    names = list(dict.fromkeys(node.stage.name for each in iterations.values() for node in each))
     there: defaultdict[Kept, dict[int, float]] = defaultdict(dict)
     stored = peak = removed = committed = 0.0
     full_in = None
     for iteration in sorted(iterations):
-        known = [sizes[name] for name in iterations[iteration] if name in sizes]
+        known = _known_sizes(iterations[iteration], sizes, lacking)
         added = sum(size.bytes for size in known)
         stored += added
         peak = max(peak, stored)
@@ -86,9 +89,26 @@ def forecast_disk(
     )
 
 
-def bytes_of(nodes: Sequence[PlannedStage], sizes: Mapping[str, ArtifactSize]) -> float:
-    """The total size of the artifacts of these stages, without those of unknown size."""
-    return sum(sizes[node.stage.name].bytes for node in nodes if node.stage.name in sizes)
+def bytes_of(
+    nodes: Iterable[PlannedStage], sizes: Mapping[str, ArtifactSize], lacking: Collection[str] = ()
+) -> float:
+    """The total size of the artifacts of these stages, without those of unknown size; `lacking` as in
+    `forecast_disk`."""
+    return sum(size.bytes for size in _known_sizes(nodes, sizes, lacking))
+
+
+def _known_sizes(
+    nodes: Iterable[PlannedStage], sizes: Mapping[str, ArtifactSize], lacking: Collection[str]
+) -> list[ArtifactSize]:
+    found = []
+    for node in nodes:
+        size = sizes.get(node.stage.name)
+        if size is not None and node.artifact_id in lacking:
+            state = size.retained.get("optimizer", 0.0)
+            size = replace(size, bytes=size.bytes - state, retained={**size.retained, "optimizer": 0.0})
+        if size is not None:
+            found.append(size)
+    return found
 
 
 _BYTES = {"float32": 4, "bfloat16": 2}
@@ -167,6 +187,7 @@ class DiskWatch:
         recorded = opened.recorded
         self._pending = [node for node in plan.nodes if recorded.get(node.place) != node.artifact_id]
         config = opened.config
+        self._lacking = without_state(plan, config.retention.optimizer_every)
         lookups = StoreLookups(opened.store.uri, config.model_dump(mode="json"), entries=opened.entries())
         self._sizes = expected_sizes(config, self._pending, lookups)
         own = {place.stage for place in recorded}
@@ -184,7 +205,8 @@ class DiskWatch:
             return
         self._require_room(min(node.iteration or 0 for node in self._pending))
         config = self._opened.config
-        need = forecast_disk(self._pending, self._sizes, config.retention.rules(), config.pipeline.lag)
+        rules, lag = config.retention.rules(), config.pipeline.lag
+        need = forecast_disk(self._pending, self._sizes, rules, lag, lacking=self._lacking)
         if need.peak > free:
             self._opened.listener.warn(
                 f"the run to iteration {self._plan.iterations} {lack_of_room(need, free)}"
@@ -195,7 +217,7 @@ class DiskWatch:
         if outcome.reused:
             return
         manifest = self._opened.store.find(outcome.artifact_id, outcome.stage)
-        if manifest is not None:
+        if manifest is not None and not lacks_state(manifest):
             self._sizes[outcome.stage] = artifact_size(manifest)
 
     def after_iteration(self, iteration: int) -> None:
@@ -208,7 +230,7 @@ class DiskWatch:
         if free is None:
             return
         nodes = [node for node in self._pending if (node.iteration or 0) == iteration]
-        need = bytes_of(nodes, self._sizes)
+        need = bytes_of(nodes, self._sizes, self._lacking)
         if need <= free:
             return
         what = f"iteration {iteration}" if iteration else "what comes before the first iteration"

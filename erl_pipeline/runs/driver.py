@@ -208,6 +208,7 @@ def execute_run(
                 stopped=opened.stop.is_set,
                 trusted=trusted,
                 makers=makers,
+                state_every=config.retention.optimizer_every,
             ),
         )
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from erl_pipeline.plan.plan import Plan, StageKey
 from erl_pipeline.plan.sources import Sources, read_sources
 from erl_pipeline.plan.stage import StageOutcome
+from erl_pipeline.policies.checkpoints import lacks_state
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.driver import OpenRun
 from erl_pipeline.runs.planning import plan_beyond, recorded_ids
@@ -65,10 +66,11 @@ def still_needed(plan: Plan, complete: Mapping[StageKey, str], is_whole: Callabl
 
 
 def is_whole(store: ArtifactStore, artifact_id: str) -> bool:
-    """Whether an artifact is in the store and retention has removed none of its files; no file is hashed."""
+    """Whether an artifact is in the store, has the state of its optimizer, and retention has removed none of
+    its files; no file is hashed."""
     try:
         manifest = store.find(artifact_id)
-        return manifest is not None and not store.pruned(manifest).files
+        return manifest is not None and not store.pruned(manifest).files and not lacks_state(manifest)
     except DamagedArtifact:
         return False
 

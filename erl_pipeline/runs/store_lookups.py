@@ -14,6 +14,7 @@ from typing import Any
 from erl_pipeline.config.shown import settings_differences
 from erl_pipeline.plan.forecast import Cost, PreviousArtifact, own_differences
 from erl_pipeline.plan.plan import PlannedStage, StageKey
+from erl_pipeline.policies.checkpoints import lacks_state
 from erl_pipeline.runs.planning import recorded_ids
 from erl_pipeline.runs.state import place_of
 from storage.artifacts.manifest import Manifest
@@ -133,11 +134,12 @@ class StoreLookups:
 
     def size(self, stage: str) -> ArtifactSize | None:
         """The size on disk of the newest artifact of a stage, in the first of `alike` that has one; None if
-        there is none. No other manifest is read, since each start of a run asks for sizes."""
+        there is none. A checkpoint that lacks the state of its optimizer does not count. No other manifest is
+        read, since each start of a run asks for sizes."""
         for run in self.alike():
             for artifact_id in self.ledger(run).newest.get(stage, ()):
                 manifest = self.manifest(artifact_id, stage)
-                if manifest is not None:
+                if manifest is not None and not lacks_state(manifest):
                     return artifact_size(manifest)
         return None
 

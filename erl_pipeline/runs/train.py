@@ -22,6 +22,8 @@ from erl_pipeline.runs.warnings import WarningWatch
 from storage.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
+    import torch
+
     from erl_pipeline.config.run import RunConfig
 
 
@@ -45,11 +47,16 @@ def require_tools_are_known(config: RunConfig) -> None:
 
 def require_ready_here(config: RunConfig) -> None:
     """Raise `ConfigError` if a run would be computed on this machine, and the machine lacks what its trainer,
-    its engine or its resources need. Nothing is checked for a runner that computes on other machines."""
+    its engine or its resources need, or cannot repeat updates that may have to be repeated. Nothing is
+    checked for a runner that computes on other machines."""
     if plugins("runners")[config.runner.type].value.elsewhere:
         return
     plugins("trainers")[config.trainer.type].value.require_here(config.trainer)
     plugins("engines")[config.engine.type].value.require_here(config.engine)
+    if config.retention.optimizer_every > 1 and config.resources.determinism == "approximate":
+        from erl_pipeline.policies.hardware import training_device
+
+        require_repeatable(config.retention.optimizer_every, training_device())
     if config.resources.groups is None and config.resources.determinism == "approximate":
         return
     # torch takes seconds to import.
@@ -87,6 +94,19 @@ def require_gpus(config: RunConfig, gpus: Sequence[str]) -> None:
             raise ConfigError(
                 f"resources.determinism: bytes cannot be kept on a machine without a GPU: {reason}"
             )
+
+
+def require_repeatable(every: int, device: torch.device) -> None:
+    """Raise `ConfigError` for a device that does not repeat an update bit for bit, where the state of the
+    optimizer is committed only each `every`-th iteration."""
+    from erl_pipeline.policies.hardware import adds_in_fixed_order
+
+    if not adds_in_fixed_order(device):
+        raise ConfigError(
+            f"retention.optimizer_every: {every}; allowed on this machine is 1, since an update on its GPU "
+            "does not give the same bytes again without resources.determinism: bytes, so the state of the "
+            "optimizer could not be recomputed"
+        )
 
 
 class IterationEnds:

@@ -172,8 +172,9 @@ class Trainer(Protocol):
         each sequence's trained tokens; otherwise as `logprobs`."""
         ...
 
-    def save(self, folder: Path) -> None:
-        """Write a checkpoint into an artifact's folder: weights or adapter in `model`, and the optimizer.
+    def save(self, folder: Path, *, state: bool = True) -> None:
+        """Write a checkpoint into an artifact's folder: weights or adapter in `model`, the number of steps in
+        `optimizer.json`, and with `state` the optimizer's tensors in `optimizer.safetensors`.
 
         Equal states give equal bytes.
         """

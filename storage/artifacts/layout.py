@@ -14,6 +14,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import digest
@@ -77,6 +78,14 @@ class StagingFolder:
         with store_errors("create a staging folder in", parent):
             parent.mkdir(parents=True, exist_ok=True)
             self.path, self._descriptor = _create_locked(parent)
+
+    def __enter__(self) -> StagingFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.release()
 
     def release(self) -> None:
         """Give up the lock; remove the folder if it was not moved away."""

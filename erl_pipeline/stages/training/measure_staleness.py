@@ -12,8 +12,8 @@ from erl_pipeline.policies.checkpoints import CHECKPOINT, checkpoint_parts
 from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
 from erl_pipeline.stages.training.training_stage import (
     TrainingSettings,
+    borrowed_trainer,
     loaded_policies,
-    open_trainer,
     training_settings,
 )
 from erl_pipeline.trainers.sequences import trajectory_sequence
@@ -70,12 +70,10 @@ def _compute(call: StageCall[StalenessSettings]) -> StageResult:
     ages = {version: policy_age(store, version, parts.checkpoint_id) for version in versions}
     trained = [row for row in rows if any(row.response_mask)]
     sequences = [trajectory_sequence(row) for row in trained]
-    with open_trainer(call) as trainer:
+    with borrowed_trainer(call) as trainer:
         found = trainer.logprobs(sequences, settings.microbatch_tokens)
         determinism = trainer.determinism
     logprobs = [torch.from_numpy(each) for each in found]
-    # Computing log-probabilities does not change the policy: the update takes it over.
-    policies.put(parts.checkpoint_id, policy)
     count = write_rows(
         call.folder / STALENESS, weight_rows(trained, logprobs, ages, settings.correction), STALENESS_TABLE
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pydantic import SerializeAsAny, field_validator
@@ -18,10 +19,12 @@ from erl_pipeline.episodes.roles import NEVER_TRAINED, is_trainable, trainable
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import (
     CHECKPOINT,
+    OPTIMIZER_STATE,
     LoadedPolicies,
     StoredPolicy,
     WeightsSettings,
     checkpoint_parts,
+    lacks_state,
     weights_settings,
 )
 from erl_pipeline.trainers.interface import (
@@ -32,7 +35,9 @@ from erl_pipeline.trainers.interface import (
     TrainingStart,
 )
 from erl_pipeline.trainers.metrics import SequenceRecord
+from storage.artifacts.layout import StagingFolder
 from storage.artifacts.recipe import derive_seed
+from storage.errors import StateNotKept
 from storage.tables.scored import NOT_SCORED, NotScored
 
 if TYPE_CHECKING:
@@ -97,7 +102,9 @@ def plan_training(
 @contextmanager
 def open_trainer(call: StageCall[TrainingT]) -> Iterator[Trainer]:
     """The trainer of the checkpoint among the stage's inputs. An engine releases its device first, and what
-    the trainer has started ends with the block."""
+    the trainer has started ends with the block.
+
+    Raises StateNotKept if neither a file nor this process has the state of its optimizer."""
     trainer = _trainer(call)
     try:
         yield trainer
@@ -114,7 +121,7 @@ def _trainer(call: StageCall[TrainingT]) -> Trainer:
     if kept is not None:
         return kept
     start = TrainingStart(
-        checkpoint=call.inputs[CHECKPOINT].folder,
+        checkpoint=_state_folder(call, policies),
         load=lambda: policies.take(parts, weights),
         optimizer=optimizer,
         context=TrainerContext(
@@ -136,6 +143,27 @@ def _trainer(call: StageCall[TrainingT]) -> Trainer:
     return plugin.open(with_operational("trainers", trainer, call.resources.settings.trainer), start)
 
 
+def _state_folder(call: StageCall[TrainingT], policies: LoadedPolicies) -> Path:
+    """The folder with the state of the checkpoint's optimizer. If the checkpoint lacks it, a trainer that has
+    it, and was opened with other settings, writes it into a temporary one."""
+    checkpoint = call.inputs[CHECKPOINT]
+    manifest = checkpoint.manifest
+    if not lacks_state(manifest):
+        return checkpoint.folder
+    holder: Trainer | None = policies.take_trainer(manifest.artifact_id, None)
+    if holder is None:
+        fact = (
+            f"{OPTIMIZER_STATE} of {manifest.stage} of iteration {manifest.iteration} "
+            f"({manifest.artifact_id}) was not committed (retention.optimizer_every)"
+        )
+        raise StateNotKept(f"{fact}.", manifest.artifact_id, fact)
+    # A trainer may read it in a later stage.
+    parent = call.resources.store.staging_folder
+    folder = call.resources.keep(f"state of {manifest.artifact_id}", lambda: StagingFolder(parent))
+    holder.save(folder.path)
+    return folder.path
+
+
 @contextmanager
 def borrowed_trainer(call: StageCall[TrainingT]) -> Iterator[Trainer]:
     """The trainer of the checkpoint among the stage's inputs, to read its policy without changing it: the
@@ -145,7 +173,10 @@ def borrowed_trainer(call: StageCall[TrainingT]) -> Iterator[Trainer]:
         policy = trainer.trained_policy()
         if policy is not None:
             loaded_policies(call).put(
-                checkpoint_parts(call.inputs).checkpoint_id, policy, _carried(call.settings, trainer)
+                checkpoint_parts(call.inputs).checkpoint_id,
+                policy,
+                _carried(call.settings, trainer),
+                sole=lacks_state(call.inputs[CHECKPOINT].manifest),
             )
 
 
@@ -201,8 +232,9 @@ def training_result(
     """Write the new checkpoint and the training record, and keep its policy and the trainer for the next
     stage.
 
-    A kept trainer has the state that it would read from the checkpoint. None is kept where the configuration
-    says that moments are not carried from stage to stage.
+    A kept trainer has the state that it would read from the checkpoint, or that the checkpoint lacks where
+    `call.state` is false. None is kept where the configuration says that moments are not carried from stage
+    to stage; then the checkpoint always has the state.
 
     Args:
         record: the rows of the training record.
@@ -210,11 +242,13 @@ def training_result(
     """
     from storage.tables.training import TRAINING_RECORD_FILE, write_training_record
 
-    trainer.save(call.folder)
-    recorded = write_training_record(call.folder / TRAINING_RECORD_FILE, record)
     policy = trainer.trained_policy()
+    carried = None if policy is None else _carried(call.settings, trainer)
+    state = call.state or carried is None
+    trainer.save(call.folder, state=state)
+    recorded = write_training_record(call.folder / TRAINING_RECORD_FILE, record)
     if policy is not None:
-        loaded_policies(call).put(call.artifact_id, policy, _carried(call.settings, trainer))
+        loaded_policies(call).put(call.artifact_id, policy, carried, sole=not state)
     return StageResult(
         counters={**metrics.counters(), **(counters or {})},
         metrics=metrics.metrics(),

@@ -235,7 +235,7 @@ def _save(call: StageCall[Any], trainer: Trainer) -> None:
     """Write the model without the state of the optimizer: later training begins with its own."""
     written = call.folder / "checkpoint"
     written.mkdir()
-    trainer.save(written)
+    trainer.save(written, state=False)
     (written / MODEL).rename(call.folder / MODEL)
     shutil.rmtree(written)
 

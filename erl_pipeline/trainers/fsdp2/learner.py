@@ -21,13 +21,12 @@ from transformers import PreTrainedModel
 
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.policies.adapters import adapter_tensors, has_adapter, write_adapter
-from erl_pipeline.policies.checkpoints import MODEL
+from erl_pipeline.policies.checkpoints import MODEL, OPTIMIZER_STATE
 from erl_pipeline.policies.pretrained import save_policy
 from erl_pipeline.trainers.fsdp2.sharding import ProcessRanks, own_rows, shard, whole_tensor, write_gathered
 from erl_pipeline.trainers.fsdp2.work import Begin, FineTune, Reinforce
 from erl_pipeline.trainers.interface import OnStep, Reinforcement, SupervisedTraining
 from erl_pipeline.trainers.local.optimizer import (
-    TENSORS,
     PolicyOptimizer,
     restore_optimizer,
     write_progress,
@@ -73,7 +72,7 @@ class ShardedOptimizer(PolicyOptimizer):
 
 def save_sharded_optimizer(optimizer: ShardedOptimizer, folder: Path, ranks: ProcessRanks) -> None:
     """Write what `save_optimizer` writes for a whole model; rank 0 writes, one tensor at a time."""
-    write_gathered(folder / TENSORS, optimizer.tensors(), ranks)
+    write_gathered(folder / OPTIMIZER_STATE, optimizer.tensors(), ranks)
     if ranks.rank == 0:
         write_progress(optimizer, folder)
 
@@ -138,7 +137,7 @@ class RankLearner:
             scored = forward.sequence_entropies if entropies else forward.sequence_logprobs
             return scored(sequences, microbatch_tokens)
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, state: bool) -> None:
         """`Trainer.save`. Rank 0 puts the weights together in host memory and writes them."""
         model, first = self._policy.model, self._ranks.rank == 0
         if has_adapter(model):
@@ -149,7 +148,10 @@ class RankLearner:
             weights = self._whole_weights()
             if first:
                 save_policy(self._policy, folder / MODEL, weights)
-        save_sharded_optimizer(self._optimizer, folder, self._ranks)
+        if state:
+            save_sharded_optimizer(self._optimizer, folder, self._ranks)
+        elif first:
+            write_progress(self._optimizer, folder)
 
     def _whole_weights(self) -> dict[str, torch.Tensor]:
         """All weights on rank 0, none on the others. Tied weights stay tied, and are written once."""

@@ -128,7 +128,7 @@ def _note(what: str) -> None:
 
 def _do(work: Work, learner: RankLearner, given: Path, answer: Path | None, on_step: OnStep) -> None:
     if isinstance(work, Save):
-        learner.save(work.folder)
+        learner.save(work.folder, work.state)
         return
     sequences = read_sequences(given)
     if isinstance(work, Score):

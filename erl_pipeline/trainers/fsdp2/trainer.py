@@ -98,8 +98,8 @@ class Fsdp2Trainer:
     def entropies(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> list[np.ndarray]:
         return self._scores(Score("entropies", microbatch_tokens), sequences)
 
-    def save(self, folder: Path) -> None:
-        self._do(Save(folder.absolute()))
+    def save(self, folder: Path, *, state: bool = True) -> None:
+        self._do(Save(folder.absolute(), state))
 
     def trained_policy(self) -> None:
         return None

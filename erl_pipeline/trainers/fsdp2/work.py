@@ -73,9 +73,10 @@ class Score:
 
 @dataclass(frozen=True)
 class Save:
-    """Write a checkpoint into a folder."""
+    """Write a checkpoint into a folder, with the optimizer's state or without."""
 
     folder: Path
+    state: bool = True
     do: Literal["save"] = "save"
 
 

@@ -12,10 +12,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from erl_pipeline.config.optimizer import OptimizerConfig, TrainingUse
+from erl_pipeline.policies.checkpoints import OPTIMIZER_PROGRESS, OPTIMIZER_STATE
 from storage.errors import InputError
 
-TENSORS = "optimizer.safetensors"
-PROGRESS = "optimizer.json"
 _STATE = ("step", "exp_avg", "exp_avg_sq")
 _USES: tuple[TrainingUse, ...] = get_args(TrainingUse)
 
@@ -180,14 +179,14 @@ class PolicyOptimizer:
 def save_optimizer(optimizer: PolicyOptimizer, folder: Path) -> None:
     """Write `optimizer.safetensors` and `optimizer.json` into a folder; equal states give equal bytes."""
     tensors = {name: tensor.contiguous().cpu() for name, tensor in optimizer.tensors().items()}
-    save_file(tensors, folder / TENSORS)
+    save_file(tensors, folder / OPTIMIZER_STATE)
     write_progress(optimizer, folder)
 
 
 def write_progress(optimizer: PolicyOptimizer, folder: Path) -> None:
     """Write `optimizer.json`, which holds the number of steps taken."""
     steps = optimizer.steps if optimizer.config.carry_state else 0
-    (folder / PROGRESS).write_text(json.dumps({"steps": steps}) + "\n")
+    (folder / OPTIMIZER_PROGRESS).write_text(json.dumps({"steps": steps}) + "\n")
 
 
 def load_optimizer(model: torch.nn.Module, config: OptimizerConfig, folder: Path) -> PolicyOptimizer:
@@ -209,12 +208,12 @@ def restore_optimizer(
     Args:
         read: gives a tensor by its name, from the file as `safetensors.safe_open` opens it.
     """
-    if not (folder / PROGRESS).exists():
+    if not (folder / OPTIMIZER_PROGRESS).exists():
         return
     try:
-        steps = int(json.loads((folder / PROGRESS).read_text())["steps"])
+        steps = int(json.loads((folder / OPTIMIZER_PROGRESS).read_text())["steps"])
         # Read into host memory first: a GPU would hold all of it twice until it is copied to its place.
-        with safe_open(folder / TENSORS, framework="pt", device="cpu") as file:
+        with safe_open(folder / OPTIMIZER_STATE, framework="pt", device="cpu") as file:
             tensors = {name: read(file, name) for name in file.keys()}  # noqa: SIM118
     except (json.JSONDecodeError, KeyError, FileNotFoundError, SafetensorError) as error:
         raise InputError(f"the optimizer state in {folder} cannot be read: {error}") from error

@@ -23,7 +23,12 @@ from erl_pipeline.trainers.interface import (
     SupervisedTraining,
     TrainingStart,
 )
-from erl_pipeline.trainers.local.optimizer import PolicyOptimizer, load_optimizer, save_optimizer
+from erl_pipeline.trainers.local.optimizer import (
+    PolicyOptimizer,
+    load_optimizer,
+    save_optimizer,
+    write_progress,
+)
 from erl_pipeline.trainers.local.optimizer_steps import Learner
 from erl_pipeline.trainers.local.reinforcement import reinforce
 from erl_pipeline.trainers.local.supervised import fine_tune_supervised
@@ -76,9 +81,12 @@ class LocalTrainer:
             found = forward.sequence_entropies(sequences, microbatch_tokens)
         return [values.cpu().numpy() for values in found]
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, *, state: bool = True) -> None:
         save_policy(self._policy, folder / MODEL)
-        save_optimizer(self._optimizer, folder)
+        if state:
+            save_optimizer(self._optimizer, folder)
+        else:
+            write_progress(self._optimizer, folder)
 
     def trained_policy(self) -> LoadedPolicy:
         return self._policy

@@ -12,7 +12,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from erl_pipeline.config.policy import LoraConfig
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.policies.adapters import add_fresh_adapter, write_adapter
-from erl_pipeline.policies.checkpoints import export_checkpoint
+from erl_pipeline.policies.checkpoints import LoadedPolicies, export_checkpoint
+from erl_pipeline.policies.pretrained import load_policy
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
@@ -101,6 +102,18 @@ def test_the_adapter_alone_is_what_peft_loads(checkpoints: Checkpoints, tmp_path
     assert torch.equal(logits(loaded), logits(checkpoints.adapted))
     # Outside the store the base has the name that the run used for it.
     assert loaded.peft_config["default"].base_model_name_or_path == str(checkpoints.model_folder)
+
+
+def test_a_trainer_that_alone_has_its_state_stays_until_it_is_taken(checkpoints: Checkpoints) -> None:
+    policies, policy = LoadedPolicies(), load_policy(checkpoints.model_folder)
+    trainer, other = object(), object()
+    policies.put("a", policy, ("key", trainer), sole=True)
+    policies.put("b", policy, ("key", other))
+    policies.forget_trainer()
+    assert policies.take_trainer("b", "key") is None
+    assert policies.take_trainer("a", "another key") is None
+    assert policies.take_trainer("a", "key") is trainer
+    assert policies.take_trainer("a", "key") is None
 
 
 def test_a_whole_model_has_no_adapter_to_write(checkpoints: Checkpoints, tmp_path: Path) -> None:

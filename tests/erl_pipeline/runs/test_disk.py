@@ -11,7 +11,7 @@ import pytest
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.plan.sources import unread_sources
-from erl_pipeline.runs.disk import estimate_checkpoints, forecast_disk, trained_size
+from erl_pipeline.runs.disk import bytes_of, estimate_checkpoints, forecast_disk, trained_size
 from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.runs.store_lookups import ArtifactSize
 from storage.errors import StoreError
@@ -69,6 +69,16 @@ def test_the_bytes_of_an_iteration_and_when_the_disk_is_full() -> None:
 def test_with_a_lag_older_checkpoints_stay_too() -> None:
     disk = forecast_disk(plan_of(4).nodes, SIZES, {"checkpoints": parse_rule("1")}, lag=2)
     assert disk.removed == 10.0
+
+
+def test_checkpoints_without_the_state_of_the_optimizer_take_less() -> None:
+    """151 without the states, 20 each, of iterations 1 and 3."""
+    plan = plan_of(4)
+    lacking = {
+        node.artifact_id for node in plan.nodes if node.stage.name == "train" and node.place.iteration % 2
+    }
+    assert forecast_disk(plan.nodes, SIZES, {}, lacking=lacking).end == 111.0
+    assert bytes_of(plan.of_iteration(1), SIZES, lacking) == 15.0
 
 
 def test_stages_that_are_not_known_are_named() -> None:

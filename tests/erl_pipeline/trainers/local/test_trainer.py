@@ -76,6 +76,11 @@ def test_a_trainer_that_is_saved_and_opened_again_goes_on_to_the_same_bytes(
     assert steps == [1, 1, 2]
     assert whole.determinism == "bytes"
 
+    whole.save(tmp_path / "2-without", state=False)
+    lacking = {path.relative_to(tmp_path / "2-without") for path in (tmp_path / "2-without").rglob("*.*")}
+    assert Path("optimizer.json") in lacking
+    assert Path("optimizer.safetensors") not in lacking
+
     again = trainer(tmp_path / "1", load)
     again.fine_tune_supervised(supervised)
     again.save(tmp_path / "2-again")
