@@ -260,7 +260,8 @@ def walk(
     """Execute a plan of these stages by a runner; the outcomes in the order in which they came. `trainer`:
     operational settings of the trainer; `nodes`: what it needs the runner to find."""
     outcomes: list[StageOutcome] = []
-    listener, stop, resources = listener or Recorded(), stop or Event(), resources or ResourcesConfig()
+    listener, stop = listener or Recorded(), stop or Event()
+    resources = resources or ResourcesConfig(threads=1)
     worker = WorkerSettings(store_uri=str(store), run="small", threads=1, trainer=dict(trainer or {}))
 
     def body(runner: Runner) -> None:

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from flows.ray.nodes import CLOCK_SECONDS, NodeQuestion, NodeReport, look, problems_of
+from flows.ray.nodes import (
+    CLOCK_SECONDS,
+    ClusterNode,
+    NodeQuestion,
+    NodeReport,
+    look,
+    problems_of,
+    require_one_kind_of_gpu,
+)
+from storage.errors import ConfigError
 
 HERE = NodeReport(
     host="driver",
@@ -77,3 +86,11 @@ def test_another_folder_at_the_same_path_is_noticed_and_nothing_is_written_there
     report = look(asked(tmp_path / "store"))
     assert report.store.startswith("is not the one that the driver sees")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_equal_bytes_need_one_kind_of_gpu() -> None:
+    kinds = [("1", 8.0, "H100"), ("2", 8.0, "H100"), ("3", 0.0, "")]
+    nodes = [ClusterNode(number, f"10.0.0.{number}", 8.0, gpus, 0.0, kind) for number, gpus, kind in kinds]
+    require_one_kind_of_gpu(nodes)
+    with pytest.raises(ConfigError, match=r"the cluster has A100, H100: use nodes of one kind"):
+        require_one_kind_of_gpu([*nodes, ClusterNode("4", "10.0.0.4", 8.0, 8.0, 0.0, "A100")])

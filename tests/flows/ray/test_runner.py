@@ -196,6 +196,12 @@ def test_more_than_the_cluster_has_is_refused_with_the_nodes(cluster: LocalClust
     assert "resources.devices: 1, each with 1 CPUs, 8 GPUs, 2 GB of memory (runner.device_stage)" in message
     assert "1 other workers (runner.workers: 2), each with 1 CPUs (runner.other_stage)" in message
     assert "(2 CPUs, 0 GPUs, " in message
+    groups = ResourcesConfig(groups=DeviceGroups(sample=(0, 1), train=tuple(range(2, 18))))
+    with pytest.raises(ConfigError) as refused:
+        walk(RAY, on(cluster, start_seconds=1, device_stage={}), store, chain(1), resources=groups)
+    message = str(refused.value)
+    for said in ("resources.groups.sample: 2 CPUs, 2 GPUs on", "resources.groups.train: 2 CPUs, 16 GPUs on"):
+        assert said in message
 
 
 def test_a_store_that_nodes_cannot_reach_is_refused(cluster: LocalCluster) -> None:
