@@ -263,8 +263,8 @@ def assert_sampled_from(model: PreTrainedModel, rows: list[Trajectory]) -> None:
 
 
 def engine_process(engine: VllmEngine) -> int:
-    """The process of the first replica that schedules the steps and computes them; it is found through its parents."""
-    server, *_ = engine.servers()  # the first replica
+    """The process that schedules and computes the steps of the first replica, found through its parents."""
+    server, *_ = engine.servers()
     assert server._process is not None
     (api_server,) = children(server._process.pid)
     return next(pid for pid in children(api_server) if "EngineCor" in Path(f"/proc/{pid}/comm").read_text())
