@@ -24,7 +24,7 @@ from erl_pipeline.plan.stage import (
     WorkerSettings,
 )
 from storage.artifacts.manifest import Manifest, describe_files
-from storage.errors import DamagedArtifact, EngineError, PipelineError, StoreError
+from storage.errors import DamagedArtifact, EngineError, PipelineError, PrunedFileError, StoreError
 from storage.texts import counted
 
 if TYPE_CHECKING:
@@ -144,7 +144,9 @@ MOST_DEATHS = 3
 
 def can_pass(error: BaseException) -> bool:
     """Whether an error of a stage may be gone when it is computed again: an engine or a store failed."""
-    return isinstance(error, EngineError | StoreError) and not isinstance(error, DamagedArtifact)
+    return isinstance(error, EngineError | StoreError) and not isinstance(
+        error, DamagedArtifact | PrunedFileError
+    )
 
 
 class Runner(Protocol):
