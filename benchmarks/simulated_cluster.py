@@ -97,7 +97,7 @@ def predict(way: str, iterations: int, store: Path, start_seconds: float) -> flo
 def seconds_of_imports() -> float:
     """Seconds for the imports of a new worker process before its first stage."""
     begun = time.monotonic()
-    modules = "erl_pipeline.engines.embedded_models, erl_pipeline.trainers.local.trainer, flows.stage_worker"
+    modules = "erl_pipeline.engines.embedded.engine, erl_pipeline.trainers.local.trainer, flows.stage_worker"
     subprocess.run([sys.executable, "-c", f"import {modules}"], check=True, cwd=ROOT)
     return time.monotonic() - begun
 

@@ -99,7 +99,7 @@ _LOOK_SECONDS = 0.2
 _IMPORTED = [
     "command_line.compare_rounds",
     "erl_pipeline.episodes.play",
-    "erl_pipeline.engines.embedded_models",
+    "erl_pipeline.engines.embedded.engine",
     "erl_pipeline.policies.embedding",
     "erl_pipeline.policies.tiny.cold_start",
     "erl_pipeline.trainers.local.trainer",

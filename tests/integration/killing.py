@@ -31,7 +31,7 @@ from tests.waiting import wait_for
 _MODULES = [
     "erl_pipeline.runs.train",
     "erl_pipeline.episodes.play",
-    "erl_pipeline.engines.embedded_models",
+    "erl_pipeline.engines.embedded.engine",
     "erl_pipeline.policies.embedding",
     "erl_pipeline.policies.tiny.cold_start",
     "erl_pipeline.trainers.local.trainer",
