@@ -3,7 +3,6 @@ time; what is refused."""
 
 from __future__ import annotations
 
-import os
 import threading
 from pathlib import Path
 
@@ -72,8 +71,10 @@ def a_training(store: Path) -> PlannedStage:
 
 
 def ranks_of_nodes() -> list[psutil.Process]:
-    """Ranks that are not on the machine of the stage."""
-    return [rank for number, rank in ranks_below(os.getpid()).items() if number == "1"]
+    """Ranks that Ray has started, and that are not on the machine of the stage. Other tests of this process
+    may keep ranks too, as its own children."""
+    nodes = [child for child in psutil.Process().children() if child.name() == "raylet"]
+    return [rank for node in nodes for number, rank in ranks_below(node.pid).items() if number == "1"]
 
 
 @pytest.mark.usefixtures("api")
