@@ -20,8 +20,8 @@ from pathlib import Path
 
 import measurements
 import torch
+from contenders.requests_to_server import generate_one
 from measurements import SMOLLM2, Column, Figures
-from requests_to_server import generate_one
 
 from erl_pipeline.engines.interface import POLICY
 from erl_pipeline.engines.sampling import served_checkpoint

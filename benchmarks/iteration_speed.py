@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import measurements
-from bare_client import server_cpu_seconds
+from contenders.bare_client import server_cpu_seconds
 from measurements import SMOLLM2, Column, Figures
 
 CONFIG = "configs/frozen_lake_smollm2.yaml"
@@ -163,10 +163,10 @@ def prompts_of_the_run(arguments: argparse.Namespace) -> list[Any]:
 def measure_trl(arguments: argparse.Namespace) -> Figures:
     """The second step of TRL's trainer, generation included, in this process."""
     import torch
+    from contenders.update import common_trl_settings
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
-    from update_contenders import common_trl_settings
 
     torch.set_num_threads(arguments.threads)
     figures: Figures = {}

@@ -5,8 +5,8 @@ server.
     python benchmarks/rollout_speed.py --runs 5 --write
 
 The pipeline's run is the whole stage `rollout_shard`: episodes with reflection and second attempt,
-environments, log-probabilities, Parquet, commit. Its requests are then replayed by `bare_client.py`, which
-uses none of our code. It sends the same token prompts and asks for as many tokens, with 64 episodes in flight
+environments, log-probabilities, Parquet, commit. Its requests are then replayed by
+`contenders/bare_client.py`, which uses none of our code. It sends the same token prompts and asks for as many tokens, with 64 episodes in flight
 and the requests of an episode one after the other; the prefix cache is empty at the start, as it was for the
 pipeline. `bare` asks for what the pipeline asks for (a seed for each sequence, log-probabilities), `bare, no
 logprobs` for neither. Every run has different tasks and a new process; the first round is not counted.
@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import measurements
-from bare_client import cpu_seconds, server_cpu_seconds
+from contenders.bare_client import cpu_seconds, server_cpu_seconds
+from contenders.requests_to_server import reset_prefix_cache
 from measurements import Column, Figures
-from requests_to_server import reset_prefix_cache
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -223,7 +223,7 @@ def run_bare(
     }
     replay, figures = folder / "replay.json", folder / "bare.json"
     replay.write_text(json.dumps(recorded))
-    client = Path(__file__).with_name("bare_client.py")
+    client = Path(__file__).with_name("contenders") / "bare_client.py"
     subprocess.run([sys.executable, str(client), str(replay), str(figures)], check=True)
     measured: Figures = json.loads(figures.read_text())
     return measured

@@ -64,7 +64,7 @@ def configured(arguments: argparse.Namespace, trainer: str, tokens: int) -> RunC
 def compare(arguments: argparse.Namespace, trainer: str, tokens: int) -> dict[str, float]:
     """Gigabytes of one process, simulated, estimated and measured."""
     from erl_pipeline.sizing.formulas import estimate_memory, model_size
-    from erl_pipeline.sizing.simulated_update import simulate, simulated_work
+    from erl_pipeline.sizing.simulated_work import simulate, simulated_work
 
     config = configured(arguments, trainer, tokens)
     sequence = PROMPT_TOKENS + (tokens - PROMPT_TOKENS) // GROUP
@@ -116,7 +116,7 @@ def measure(arguments: argparse.Namespace) -> None:
     import torch
 
     from erl_pipeline.policies.checkpoints import CheckpointParts, StoredPolicy, WeightsSettings
-    from erl_pipeline.sizing.simulated_update import simulated_sequences, simulated_work
+    from erl_pipeline.sizing.simulated_work import simulated_sequences, simulated_work
     from erl_pipeline.trainers.fsdp2.learner import RankLearner
     from erl_pipeline.trainers.fsdp2.sharding import join_ranks
     from erl_pipeline.trainers.fsdp2.work import Begin, Reinforce

@@ -82,7 +82,7 @@ def compare(arguments: argparse.Namespace) -> None:
 def measure(arguments: argparse.Namespace) -> Figures:
     """One run of one contender, in this process."""
     import torch
-    import update_contenders as contenders
+    from contenders import update as contenders
     from workloads.batches import read_batch
 
     torch.set_num_threads(arguments.threads)

@@ -201,6 +201,9 @@ class _StageTaskRuns:
         self._page = page
         self._made: dict[str, tuple[UUID, str]] = {}
         """Artifacts, and the task runs that have made them with their titles."""
+        # Made once: Prefect reads all its settings again for each change, which takes longer than a task.
+        with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: _TRIES_FOR_SLOTS}):
+            self._context = copy_context()
 
     def compute(self, submission: Submission) -> None:
         """Compute a stage, again where its worker dies, and give the result to the thread of the run. Where
@@ -263,8 +266,9 @@ class _StageTaskRuns:
         before: set[RunInput] = {
             TaskRunResult(id=self._made[each][0]) for each in inputs if each in self._made
         }
-        with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: _TRIES_FOR_SLOTS}):
-            future = place.submit(task, parameters=parameters, dependencies={"inputs": before})
+        future = self._context.copy().run(
+            place.submit, task, parameters=parameters, dependencies={"inputs": before}
+        )
         done = threading.Event()
         future.add_done_callback(lambda _: done.set())
         while not done.wait(_LOOK_SECONDS):

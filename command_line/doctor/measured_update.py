@@ -13,7 +13,7 @@ from command_line.doctor.memory_needed import MemoryNeeded
 from command_line.output import print_line, print_table
 from erl_pipeline.sizing.formulas import MemoryPart
 from erl_pipeline.sizing.recorder import GATHERED, GRADIENTS, MASTERS, MOMENTS, PARTS
-from erl_pipeline.sizing.simulated_update import (
+from erl_pipeline.sizing.simulated_work import (
     GPU,
     REPORT,
     RankReport,

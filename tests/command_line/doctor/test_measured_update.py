@@ -6,7 +6,7 @@ import pytest
 from transformers import LlamaConfig
 
 from command_line.doctor.measured_update import CARDS, card_named
-from erl_pipeline.sizing.simulated_update import GPU
+from erl_pipeline.sizing.simulated_work import GPU
 from storage.errors import InputError
 from tests.command_line.invoke import invoke
 

@@ -19,7 +19,7 @@ from erl_pipeline.sizing.recorder import (
     REFERENCE,
     WEIGHTS,
 )
-from erl_pipeline.sizing.simulated_update import GPU, SimulatedWork, simulate, simulated_sequences
+from erl_pipeline.sizing.simulated_work import GPU, SimulatedWork, simulate, simulated_sequences
 
 MODEL = LlamaConfig(
     vocab_size=512,

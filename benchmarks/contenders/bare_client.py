@@ -1,6 +1,6 @@
 """A bare vLLM client: aiohttp and nothing else, replaying recorded requests to a server.
 
-    python benchmarks/bare_client.py REPLAY.json FIGURES.json
+    python benchmarks/contenders/bare_client.py REPLAY.json FIGURES.json
 
 The replay file holds `url`, `headers`, `in_flight`, `server_pid`, `sampling` (parameters of every request),
 `use_seeds`, and `episodes`: lists of requests `[prompt token ids, tokens to generate, seed]`. Episodes are
