@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -30,23 +32,33 @@ def has_stepped(scratch: Path) -> bool:
     return any("step 1," in log.read_text() for log in logs)
 
 
+@contextmanager
+def striking_at_first_step(scratch: Path, strike: Callable[[psutil.Process], None]) -> Iterator[list[float]]:
+    """Strike rank 1 after its first step; the list then has the moment, by `time.monotonic()`."""
+    struck: list[float] = []
+
+    def wait_and_strike() -> None:
+        wait_for("the first step of rank 1", lambda: has_stepped(scratch))
+        strike(ranks_below(os.getpid(), scratch)["1"])
+        struck.append(time.monotonic())
+
+    striker = threading.Thread(target=wait_and_strike)
+    striker.start()
+    yield struck
+    striker.join()
+
+
 def test_a_rank_that_is_killed_fails_its_stage_at_once_and_nothing_is_committed(
     first: Path, tmp_path: Path
 ) -> None:
     bench = Bench(tmp_path)
     stage = EndlessStage(bench, Fsdp2TrainerConfig(processes=2), first / "llama")
-    scratch, killed = bench.resources.scratch, list[float]()
-
-    def kill_one() -> None:
-        wait_for("the first step of rank 1", lambda: has_stepped(scratch))
-        ranks_below(os.getpid(), scratch)["1"].kill()
-        killed.append(time.monotonic())
-
-    killer = threading.Thread(target=kill_one)
-    killer.start()
-    with pytest.raises(PipelineError, match=r"rank 1 of 2 .* was ended by SIGKILL(.|\n)*\nstep \d+, loss "):
+    scratch = bench.resources.scratch
+    with (
+        striking_at_first_step(scratch, psutil.Process.kill) as killed,
+        pytest.raises(PipelineError, match=r"rank 1 of 2 .* was ended by SIGKILL(.|\n)*\nstep \d+, loss "),
+    ):
         stage.compute()
-    killer.join()
     assert time.monotonic() - killed[0] < 10.0
     assert not ranks_below(os.getpid(), scratch)
     assert not stage.committed()
@@ -57,18 +69,11 @@ def test_a_rank_that_is_killed_fails_its_stage_at_once_and_nothing_is_committed(
 def test_a_rank_waits_no_longer_for_the_others_than_the_settings_say(first: Path, tmp_path: Path) -> None:
     bench = Bench(tmp_path, {"timeout_seconds": 3.0})
     stage = EndlessStage(bench, Fsdp2TrainerConfig(processes=2), first / "llama")
-    scratch, stopped = bench.resources.scratch, list[float]()
-
-    def stop_one() -> None:
-        wait_for("the first step of rank 1", lambda: has_stepped(scratch))
-        ranks_below(os.getpid(), scratch)["1"].suspend()
-        stopped.append(time.monotonic())
-
-    stopper = threading.Thread(target=stop_one)
-    stopper.start()
-    with pytest.raises(PipelineError, match=r"rank 0 of 2 (.|\n)*[Tt]imed out"):
+    with (
+        striking_at_first_step(bench.resources.scratch, psutil.Process.suspend) as stopped,
+        pytest.raises(PipelineError, match=r"rank 0 of 2 (.|\n)*[Tt]imed out"),
+    ):
         stage.compute()
-    stopper.join()
     assert 3.0 <= time.monotonic() - stopped[0] < 60.0
 
 
@@ -113,6 +118,8 @@ def test_a_rank_that_fails_is_named_with_its_last_lines(tmp_path: Path) -> None:
 def test_ranks_end_with_the_process_that_they_belong_to(tmp_path: Path) -> None:
     code = """
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
 group = RankGroup(2, 1, Path(sys.argv[1]))
