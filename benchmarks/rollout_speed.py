@@ -9,8 +9,8 @@ environments, log-probabilities, Parquet, commit. Its requests are then replayed
 `contenders/bare_client.py`, which uses none of our code. It sends the same token prompts and asks for as many
 tokens, with 64 episodes in flight and the requests of an episode one after the other; the prefix cache is
 empty at the start, as it was for the pipeline. `bare` asks for what the pipeline asks for (a seed for each
-sequence, log-probabilities), `bare, no logprobs` for neither. Every run has different tasks and a new process;
-the first round is not counted.
+sequence, log-probabilities), `bare, no logprobs` for neither. Every run has different tasks and a new
+process; the first round is not counted.
 """
 
 from __future__ import annotations
