@@ -240,18 +240,22 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     process.stdin.close()
 
 
+_LOGGERS = ("prefect", "EventsWorker", "APILogWorker")
+"""Prefect's loggers: its services have loggers with the names of their classes."""
+
+
 @contextmanager
 def log_to_file(path: Path) -> Iterator[None]:
     """Send Prefect's log to a file inside this context, so that it does not break the progress display."""
     console = logging.getLogger().handlers
-    prefect = logging.getLogger("prefect")
     handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
 
     def from_elsewhere(record: logging.LogRecord) -> bool:
-        return not record.name.startswith("prefect")
+        return record.name.partition(".")[0] not in _LOGGERS
 
-    prefect.addHandler(handler)
+    for name in _LOGGERS:
+        logging.getLogger(name).addHandler(handler)
     for each in console:
         each.addFilter(from_elsewhere)
     try:
@@ -259,5 +263,6 @@ def log_to_file(path: Path) -> Iterator[None]:
     finally:
         for each in console:
             each.removeFilter(from_elsewhere)
-        prefect.removeHandler(handler)
+        for name in _LOGGERS:
+            logging.getLogger(name).removeHandler(handler)
         handler.close()

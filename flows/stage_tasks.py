@@ -162,14 +162,15 @@ class StageTasks:
     def _run_flow(self) -> None:
         prepare_for_prefect()
         from flows.local_server import WentAway, log_to_file, prefect_api
-        from flows.training_flow import compute_submitted, run_training
+        from flows.training_flow import compute_without_api, run_training
 
-        try:
-            with log_to_file(self._log_file), prefect_api(self._log_file) as self._url:
-                run_training(self._submissions, self._url)
-        except WentAway as error:
-            if not self._lost:
-                self._call.listener.warn(f"{error}. The run continues without it")
-            self._lost = True
-            self._submissions.ready.set()
-            compute_submitted(self._submissions)
+        with log_to_file(self._log_file):
+            try:
+                with prefect_api(self._log_file) as self._url:
+                    run_training(self._submissions, self._url)
+            except WentAway as error:
+                if not self._lost:
+                    self._call.listener.warn(f"{error}. The run continues without it")
+                self._lost = True
+                self._submissions.ready.set()
+                compute_without_api(self._submissions, self._url)

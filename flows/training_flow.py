@@ -20,14 +20,16 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import RunInput, State, TaskRunResult
 from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.context import FlowRunContext
-from prefect.events.clients import PrefectEventsClient
+from prefect.events.clients import NullEventsClient, PrefectEventsClient
 from prefect.events.worker import EventsWorker, emit_events_to_cloud
 from prefect.logging.handlers import APILogHandler
 from prefect.settings import (
     PREFECT_API_REQUEST_TIMEOUT,
     PREFECT_API_URL,
     PREFECT_CLIENT_MAX_RETRIES,
+    PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED,
     PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+    PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW,
     temporary_settings,
 )
 from prefect.states import Cancelled, Completed, Failed
@@ -51,6 +53,10 @@ _TRIES_FOR_SLOTS = 5
 _RECONNECTIONS = 0  # The next event tries again, and sends those before it that were not confirmed.
 
 
+_NO_API = "http://127.0.0.1:9/api"
+"""An address where nothing answers: Prefect's engine needs one, also where there never was an API."""
+
+
 class StageTimedOut(PipelineError):
     """A stage took longer than the configuration allows."""
 
@@ -64,6 +70,37 @@ def run_training(submissions: Submissions, url: str) -> None:
 
     Raises WentAway when the API goes away or refuses.
     """
+    with _reaching(url):
+        try:
+            within = FlowRunContext.get()
+            if within is not None and within.flow_run is not None:
+                _work(submissions, str(within.flow_run.id))
+            else:
+                _begin_flow(submissions)
+        except httpx.HTTPError as error:
+            raise WentAway(f"Prefect's API at {url} went away ({error})") from error
+        # Else the last events would be sent when the process ends, which prints that they are.
+        EventsWorker.instance().drain()
+
+
+def compute_without_api(submissions: Submissions, url: str) -> None:
+    """Have Prefect's engine compute what is submitted, to the end of the run, after its API went away.
+
+    Args:
+        url: of the API; empty if it went away before it had one.
+    """
+    settings: dict[Any, Any] = {
+        # Else the engine asks the API for its version before the first task.
+        PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED: False,
+        PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW: "ignore",
+    }
+    with temporary_settings(settings), _reaching(url or _NO_API):
+        compute_submitted(submissions)
+
+
+@contextmanager
+def _reaching(url: str) -> Iterator[None]:
+    """Use the API at this address, and do not wait long where it does not answer."""
     settings: dict[Any, Any] = {
         PREFECT_API_URL: url,
         # Each would make a run wait for minutes whose server is gone.
@@ -71,32 +108,25 @@ def run_training(submissions: Submissions, url: str) -> None:
         PREFECT_API_REQUEST_TIMEOUT: _REQUEST_SECONDS,
         PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None,
     }
-    with temporary_settings(settings), _events_that_do_not_wait(url):
+    with temporary_settings(settings):
+        if emit_events_to_cloud():
+            yield
+            return
+        # By default Prefect's client tries ten times for each event, for seven seconds, and keeps an ended
+        # process alive until it has tried with all of them. Named by its URL, a worker of Prefect for events
+        # is one for each server.
+        if url == _NO_API:
+            EventsWorker.set_client_override(NullEventsClient)
+        else:
+            EventsWorker.set_client_override(
+                PrefectEventsClient, api_url=url, reconnection_attempts=_RECONNECTIONS
+            )
+        # Begun here, it knows the URL; a thread that passes on events of a worker process does not.
+        EventsWorker.instance()
         try:
-            within = FlowRunContext.get()
-            if within is not None and within.flow_run is not None:
-                _work(submissions, within.flow_run.id)
-            else:
-                _begin_flow(submissions)
-        except httpx.HTTPError as error:
-            raise WentAway(f"Prefect's API at {url} went away ({error})") from error
-
-
-@contextmanager
-def _events_that_do_not_wait(url: str) -> Iterator[None]:
-    """Report states of tasks by a client that tries once: by default Prefect's tries ten times for each
-    event, for seven seconds, and keeps an ended process alive until it has tried with all of them."""
-    if emit_events_to_cloud():
-        yield
-        return
-    # Named by its URL, a worker of Prefect for events is one for each server.
-    EventsWorker.set_client_override(PrefectEventsClient, api_url=url, reconnection_attempts=_RECONNECTIONS)
-    # Begun here, it knows the URL of the API; a thread that passes on events of a worker process does not.
-    EventsWorker.instance()
-    try:
-        yield
-    finally:
-        EventsWorker.set_client_override(None)
+            yield
+        finally:
+            EventsWorker.set_client_override(None)
 
 
 _BEGUN: ContextVar[Submissions] = ContextVar("the submissions of the flow run that begins")

@@ -9,6 +9,7 @@ import pytest
 from prefect.settings import (
     PREFECT_API_URL,
     PREFECT_LOGGING_TO_API_ENABLED,
+    PREFECT_SERVER_ALLOW_EPHEMERAL_MODE,
     get_current_settings,
     temporary_settings,
 )
@@ -29,8 +30,8 @@ def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def no_configured_api() -> Iterator[None]:
-    """As on a machine where nobody set PREFECT_API_URL."""
-    with temporary_settings(restore_defaults={PREFECT_API_URL}):
+    """As in a command where nobody set PREFECT_API_URL: Prefect may start no server by itself."""
+    with temporary_settings({PREFECT_SERVER_ALLOW_EPHEMERAL_MODE: False}, restore_defaults={PREFECT_API_URL}):
         yield
 
 

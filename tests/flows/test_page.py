@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prefect.events.worker import EventsWorker
+from prefect.logging.handlers import APILogWorker
 
 from flows.local_server import log_to_file
 from flows.page import artifact_key
@@ -22,13 +24,20 @@ def test_every_name_of_a_run_gives_a_key(name: str) -> None:
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", artifact_key(name, "iterations"))
 
 
+@pytest.mark.parametrize("name", ["prefect.test", "EventsWorker", "APILogWorker"])
 def test_prefects_log_goes_to_the_file_and_not_to_the_console(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    logger = logging.getLogger("prefect.test")
+    logger = logging.getLogger(name)
     with log_to_file(tmp_path / "prefect.log"):
         logger.warning("within")
     logger.warning("afterwards")
-    assert "WARNING prefect.test: within" in (tmp_path / "prefect.log").read_text()
+    assert f"WARNING {name}: within" in (tmp_path / "prefect.log").read_text()
     assert "afterwards" not in (tmp_path / "prefect.log").read_text()
     assert "within" not in capsys.readouterr().err
+
+
+def test_prefects_services_log_under_the_names_of_their_classes() -> None:
+    """So that nothing of them is on the console; fails when Prefect names their loggers in another way."""
+    assert EventsWorker.instance()._logger.name == "EventsWorker"
+    assert APILogWorker.instance()._logger.name == "APILogWorker"
