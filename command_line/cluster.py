@@ -10,19 +10,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 
 from command_line.options import DEFAULT_STORE, Json, Settings, Store
 from command_line.output import print_json, print_line, print_table
-from erl_pipeline.config.explain import explain
-from erl_pipeline.config.loading import load_config
-from erl_pipeline.network import Address
-from erl_pipeline.plan.sources import code_packages
-from flows.ray.nodes import NodeFinding
-from flows.ray.settings import RayConfig
-from flows.ray.survey import examine
 from flows.signals import call_beside_signals
-from storage.errors import InputError
 
 Config = Annotated[
     Path | None,
@@ -45,11 +36,13 @@ def doctor(
 ) -> None:
     """Examine every node of a Ray cluster, as a run does before it starts. Exit status 2 when something is
     wrong."""
-    findings = _findings(config, address, settings or [], store)
+    from command_line.cluster_nodes import examine_nodes, node_cells
+
+    findings = examine_nodes(config, address, settings or [], store)
     if json:
         print_json([asdict(finding) for finding in findings])
     else:
-        print_table([_cells(finding) for finding in findings], left=("node", "host", "verdict"))
+        print_table([node_cells(finding) for finding in findings], left=("node", "host", "verdict"))
     wrong = [(finding.node, problem) for finding in findings for problem in finding.problems]
     for node, problem in wrong:
         print(f"node {node.address}: {problem}", file=sys.stderr)
@@ -57,39 +50,6 @@ def doctor(
         raise typer.Exit(2)
     if not json:
         print_line("The nodes can compute together.")
-
-
-def _findings(config: Path | None, address: str | None, settings: list[str], store: str) -> list[NodeFinding]:
-    if config is None:
-        if settings:
-            raise InputError("--set is for a configuration: name one")
-        try:
-            runner = RayConfig() if address is None else RayConfig(address=address)
-        except ValidationError as error:
-            raise InputError(f"--{'; '.join(explain(error, RayConfig, {}))}") from error
-        return examine(runner, store)
-    resolved = load_config(
-        config, settings, {} if address is None else {"--address": ("runner.address", address)}
-    )
-    if not isinstance(resolved.runner, RayConfig):
-        raise InputError(f"{config}: runner.type is {resolved.runner.type}; only ray has a cluster")
-    packages = [each for of_owner in code_packages(resolved).values() for each in of_owner]
-    return examine(resolved.runner, store, packages, resolved.resources, resolved.nodes_to_find)
-
-
-def _cells(finding: NodeFinding) -> dict[str, str]:
-    node, report = finding.node, finding.report
-    return {
-        "node": node.address,
-        "host": "" if report is None else report.host,
-        "CPUs": f"{node.cpus:g}",
-        "GPUs": f"{node.gpus:g}",
-        "memory": f"{node.memory_bytes / 1e9:.1f} GB",
-        "Python": "" if report is None else report.python,
-        "code": "" if report is None else report.code,
-        "clock": "" if report is None else f"{finding.clock_offset * 1000:+.0f} ms",
-        "verdict": "problem" if finding.problems else "ok",
-    }
 
 
 Where = Annotated[
@@ -106,6 +66,7 @@ def trainer_node(address: Where) -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     import threading
 
+    from erl_pipeline.network import Address
     from erl_pipeline.trainers.fsdp2.nodes import serve
 
     def tell(line: str) -> None:

@@ -3,17 +3,15 @@ plug-ins."""
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import typer
-import yaml
 
 from command_line.options import ConfigFile, Json, Settings
 from command_line.output import counted, print_json, print_line, print_table
-from erl_pipeline.config.plugins import BrokenPlugin, Plugin
-from erl_pipeline.plan.fingerprint import package_fingerprint
-from erl_pipeline.plan.plugin_code import plugin_fingerprints
-from erl_pipeline.plan.sources import require_sources
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.plugins import BrokenPlugin, Plugin
 
 app = typer.Typer(help="Look at a configuration before anything starts.", no_args_is_help=True)
 
@@ -21,6 +19,7 @@ app = typer.Typer(help="Look at a configuration before anything starts.", no_arg
 @app.command()
 def show(config: ConfigFile, settings: Settings = None, json: Json = False) -> None:
     """Print the whole configuration with every default filled in."""
+    import yaml
 
     from erl_pipeline.config.loading import load_config
 
@@ -38,6 +37,7 @@ def check(config: ConfigFile, settings: Settings = None, json: Json = False) -> 
     The files and models that it names have to be there, and its environment has to give enough tasks.
     """
     from erl_pipeline.config.loading import load_config
+    from erl_pipeline.plan.sources import require_sources
     from erl_pipeline.runs.environment_checks import require_tasks, sentences_left_out
 
     run = load_config(config, settings or [])
@@ -57,7 +57,6 @@ def check(config: ConfigFile, settings: Settings = None, json: Json = False) -> 
 def plugins(json: Json = False) -> None:
     """List the installed plug-ins (environments, methods, trainers, runners, scorers), and those that cannot
     be used."""
-
     from erl_pipeline.config.plugins import Group
     from erl_pipeline.config.plugins import plugins as find
 
@@ -91,6 +90,9 @@ def plugins(json: Json = False) -> None:
 
 
 def _fingerprint(plugin: Plugin) -> str:
+    from erl_pipeline.plan.fingerprint import package_fingerprint
+    from erl_pipeline.plan.plugin_code import plugin_fingerprints
+
     if plugin.group in ("environments", "methods"):
         return ", ".join(plugin_fingerprints([plugin]).values())
     return ", ".join(package_fingerprint(package) for package in plugin.packages)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import polars as pl
 
-from command_line.options import the_one
+from command_line.selectors import the_one
 from erl_pipeline.views.report.episodes import outcomes
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import ArtifactKind

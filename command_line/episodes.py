@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
-from rich.rule import Rule
-from rich.text import Text
 
-from command_line.episode_rows import (
-    EpisodeFilter,
-    episode_training,
-    find_episode,
-    memory_texts,
-    run_episodes,
-    trajectory_paths,
-)
-from command_line.episode_rows import list_episodes as matching_episodes
 from command_line.options import (
     DEFAULT_STORE,
     ExistingStore,
@@ -28,24 +13,9 @@ from command_line.options import (
     Json,
     OnlyRun,
     RunName,
-    beyond_end,
     iteration_span,
-    manifests_of,
 )
 from command_line.output import counted, print_json, print_line, print_table
-from erl_pipeline.views.report.episodes import (
-    Drawing,
-    EpisodePart,
-    episode_parts,
-    in_order,
-    task_picture,
-    whole,
-)
-from erl_pipeline.views.report.templating import printable
-from storage.artifacts.manifest import Manifest
-from storage.artifacts.store import ArtifactStore
-from storage.runs.run import RunStore
-from storage.tables.training import SUPERVISED
 
 app = typer.Typer(help="Read episodes: attempts, feedback, memory, reflections.", no_args_is_help=True)
 
@@ -77,11 +47,17 @@ def list_episodes(
     json: Json = False,
 ) -> None:
     """List episodes of a run: their tasks, outcomes, and the rewards of their trajectories in order."""
+    from command_line import episode_rows
+    from command_line.selectors import beyond_end
+    from storage.artifacts.store import ArtifactStore
+    from storage.runs.run import RunStore
+
     span = iteration_span(iteration)
     artifacts, opened = ArtifactStore(store), RunStore(store).open(run)
-    files = trajectory_paths(artifacts, run_episodes(artifacts, opened, span, held_out=held_out))
-    wanted = EpisodeFilter(task, task_type, outcome, min_reward, text)
-    total, shown = matching_episodes(list(files), wanted, limit)
+    holders = episode_rows.run_episodes(artifacts, opened, span, held_out=held_out)
+    files = episode_rows.trajectory_paths(artifacts, holders)
+    wanted = episode_rows.EpisodeFilter(task, task_type, outcome, min_reward, text)
+    total, shown = episode_rows.list_episodes(list(files), wanted, limit)
     if json:
         print_json({"run": run, "episodes": total, "shown": shown})
         return
@@ -119,6 +95,11 @@ def show(
     json: Json = False,
 ) -> None:
     """Show an episode from its first attempt to its last, with rewards and what updates did with it."""
+    from command_line.episode_rows import episode_training, find_episode, memory_texts, trajectory_paths
+    from command_line.episode_text import print_episode
+    from command_line.selectors import manifests_of
+    from storage.artifacts.store import ArtifactStore
+
     artifacts = ArtifactStore(store)
     manifests = manifests_of(artifacts, run)
     rows, holder = find_episode(trajectory_paths(artifacts, manifests), episode)
@@ -136,117 +117,3 @@ def show(
         )
         return
     print_episode(rows, holder, training, memory, prompts=prompts)
-
-
-_PRUNED = "The texts of this trajectory were pruned by retention."
-_CELL = re.compile(r"(up|down|left|right|bump|bad) c\d+")
-_HOW_CELLS_ARE_NAMED = (
-    "such as down c4: the player moved down, to cell 4 (0 is at the top left, counted row by row on the "
-    "widest board); bump: it moved against the edge"
-)
-_MEASURED = (
-    ("mean_ratio", "ratio"),
-    ("clipped_share", "clipped"),
-    ("entropy", "entropy"),
-    ("mismatch", "mismatch"),
-    ("loss", "loss"),
-)
-
-
-def print_episode(
-    rows: list[dict[str, Any]],
-    holder: Manifest,
-    training: Mapping[str, Sequence[Mapping[str, Any]]],
-    memory: Mapping[str, str],
-    *,
-    prompts: bool,
-) -> None:
-    """Print the trajectories of an episode one after the other, with what updates did with each.
-
-    Args:
-        holder: the artifact that holds them.
-        training: the result of `episode_training`.
-        memory: texts of entries by id.
-        prompts: print the prompts too.
-    """
-    console = Console(highlight=False, markup=False, soft_wrap=True)
-    rows = in_order(rows)
-    first = rows[0]
-    console.print(
-        f"Episode {first['episode_id']}\n"
-        f"Iteration {first['iteration']}, task {first['task_id']} ({first['task_type']}), "
-        f"sample {first['sample_index']}; {holder.stage} {holder.artifact_id[:12]} of run {holder.run}"
-    )
-    picture = task_picture(json.loads(first["task_payload"]))
-    for line in picture.board:
-        console.print(f"  {line}")
-    for name, value in picture.facts:
-        console.print(_labelled(name, value))
-    shown = episode_parts(rows, memory, Drawing(), training).parts
-    # An attempt has its feedback, and a text what memory gave for it, with it.
-    parts = [part for part in shown if part.kind in ("attempt", "text")]
-    if any(_CELL.fullmatch(turn.answer.text) for part in parts for turn in part.turns):
-        console.print(_labelled("answers", _HOW_CELLS_ARE_NAMED))
-    for part in parts:
-        console.print(Rule(_heading(part), align="left", style="dim"))
-        _print_part(console, part, prompts)
-        for record in part.training or ():
-            console.print(_training_line(record, part.row["role"]))
-
-
-def _heading(part: EpisodePart) -> Text:
-    row = part.row
-    heading = Text(part.title, style="bold")
-    style = {"solved": "green", "failed": "red"}.get(part.outcome, "")
-    heading.append(f"  {part.outcome}" if part.outcome else "", style=style)
-    if row["reward"] is not None:
-        heading.append(f"  reward {row['reward']:g}", style="")
-    if row["finish_reason"] not in ("done", "stop"):
-        heading.append(f"  {row['finish_reason']}", style="yellow")
-    return heading
-
-
-def _print_part(console: Console, part: EpisodePart, prompts: bool) -> None:
-    row = part.row
-    console.print(Text(row["trajectory_id"], style="dim"))
-    if row["messages"] is None:
-        console.print(_PRUNED, style="yellow")
-    if prompts and part.prompt:
-        console.print(_labelled("prompt", part.prompt))
-    for _, entry in part.memory:
-        console.print(_labelled("memory", entry))
-    if part.text:
-        console.print(_labelled("text", part.text))
-    for turn in part.turns:
-        if turn.policy or not turn.tools:
-            console.print(_labelled("policy", whole(turn.policy)))
-        for tool in turn.tools:
-            asked = ", ".join(f"{name}: {whole(value)}" for name, value in tool.arguments)
-            console.print(_labelled(f"calls {tool.name}", asked))
-            console.print(_labelled("answer", tool.answer.text))
-        if turn.answer.text:
-            console.print(_labelled("environment", turn.answer.text))
-    if part.feedback:
-        console.print(_labelled("feedback", part.feedback))
-
-
-def _training_line(record: Mapping[str, Any], role: str) -> Text:
-    by = f"{record['stage']} {record['checkpoint'][:12]} of run {record['run']}"
-    said = [] if record["advantage"] is None else [f"advantage {record['advantage']:.3g}"]
-    if record["not_trained"] is not None:
-        return _labelled("not trained", f"{', '.join([record['not_trained'], *said])}; {by}", "yellow")
-    if record["weight"] != 1.0:
-        said.append(f"weight {record['weight']:.3g}")
-    said.append(f"{record['trained_tokens']} tokens")
-    said += [f"{label} {record[name]:.3g}" for name, label in _MEASURED if record[name] is not None]
-    label = "fine-tuned" if record["kind"] == SUPERVISED else "trained"
-    if record["role"] != role:
-        label = f"{label} as {record['role'].replace('_', ' ')}"
-    return _labelled(label, f"{', '.join(said)}; {by}", "green")
-
-
-def _labelled(label: str, text: str, style: str = "dim") -> Text:
-    line = Text(f"  {label}: ", style=style)
-    # What a policy or an environment said must not steer the terminal.
-    line.append(printable(text.strip(), len(text)).replace("\n", "\n    "), style="")
-    return line

@@ -5,16 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from command_line.options import DEFAULT_STORE, ExistingStore, Json, run_names
 from command_line.output import bytes_text, command, counted, print_json, print_line, print_table
 from storage.errors import InputError
-from storage.upkeep.collection import CollectionPlan, collect, committed_bytes, plan_collection
-from storage.upkeep.retention import PlannedPruning, plan_retention, retain
-from storage.upkeep.rules import Kept, RetentionRule, parse_rule
+
+if TYPE_CHECKING:
+    from storage.upkeep.collection import CollectionPlan
+    from storage.upkeep.retention import PlannedPruning
+    from storage.upkeep.rules import Kept, RetentionRule
 
 Delete = Annotated[bool, typer.Option("--delete", help="Do it. Without this, only show what would be done.")]
 MinimumAge = Annotated[
@@ -62,6 +64,10 @@ def gc(
     json: Json = False,
 ) -> None:
     """Remove what no run reaches and what killed processes left behind. Without --delete, only show it."""
+    from storage.upkeep.collection import collect, plan_collection
+    from storage.upkeep.retention import plan_retention, retain
+    from storage.upkeep.rules import parse_rule
+
     given: Mapping[Kept, str | None] = {
         "checkpoints": retain_checkpoints,
         "optimizer": retain_optimizer,
@@ -87,6 +93,8 @@ def _print(
     min_age: float,
     delete: bool,
 ) -> None:
+    from storage.upkeep.collection import committed_bytes
+
     reach = "reaches" if plan.runs == 1 else "reach"
     print_line(
         f"Store {store}: {counted(plan.runs, 'run')} {reach} {counted(plan.reached, 'artifact')} of "

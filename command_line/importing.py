@@ -11,7 +11,6 @@ import typer
 from command_line.options import DEFAULT_STORE, Json, Store
 from command_line.output import command, counted, print_json, print_line, print_table
 from storage.errors import InputError
-from storage.tables.trajectory_import import MalformedTrajectories, check_trajectories, read_checked
 
 app = typer.Typer(help="Bring in what was made elsewhere.", no_args_is_help=True)
 
@@ -39,6 +38,7 @@ def trajectories(
     docs/import.md says what each column means.
     """
     from erl_pipeline.runs.origins import import_trajectories
+    from storage.tables.trajectory_import import MalformedTrajectories
 
     if tokenizer is not None:
         _require_tokenizer(file, tokenizer)
@@ -86,6 +86,7 @@ def trajectories(
 def _require_tokenizer(file: Path, tokenizer: Path) -> None:
     """Raise InputError, which names the row, for a trajectory of another tokenizer."""
     from erl_pipeline.policies.pretrained import load_tokenizer, tokenizer_digest
+    from storage.tables.trajectory_import import check_trajectories, read_checked
 
     check_trajectories(file)
     named = tokenizer_digest(load_tokenizer(tokenizer))

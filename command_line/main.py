@@ -25,7 +25,7 @@ COMMANDS = {
     "export": ("checkpoints:export", "Write a checkpoint as a folder that other programs can load."),
     "replay": ("replay:replay", "Compute a run again from a stage of an iteration."),
     "diff": ("diff:diff", "Show which settings of two runs differ, and their results side by side."),
-    "ui": ("ui.app:ui", "Serve a page that shows a store: runs, episodes, memory, lineage."),
+    "ui": ("ui.command:ui", "Serve a page that shows a store: runs, episodes, memory, lineage."),
     "serve": ("serve:serve", "Run scheduled flows: a Prefect server with its page, and a worker."),
     "trainer-node": ("cluster:trainer_node", "Start ranks here for runs that train on several machines."),
     "gc": ("gc:gc", "Remove what no run reaches and what killed processes left behind."),

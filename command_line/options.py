@@ -1,25 +1,25 @@
-"""Options and arguments that several commands have, and the things that they name."""
+"""Options and arguments that several commands have.
+
+Every help text and every completion imports this module, so it imports what is heavy only where it is used.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from storage.artifacts.manifest import Manifest
-from storage.artifacts.store import ArtifactStore
-from storage.errors import ConfigError, InputError, PipelineError
-from storage.filesystem import open_root
-from storage.runs.ledger import LedgerEntry
-from storage.runs.run import Run, RunStore
+from storage.errors import InputError, PipelineError
 
 
 def run_names(context: typer.Context, incomplete: str) -> list[str]:
     """Names of runs in the store that the command line has named so far; none if it cannot be read."""
+    from storage.runs.run import RunStore
+
     store = context.params.get("store") or os.environ.get("ERL_PIPELINE_STORE") or "store"
     try:
         names = RunStore(store).list()
@@ -30,6 +30,8 @@ def run_names(context: typer.Context, incomplete: str) -> list[str]:
 
 def _existing_store(uri: str) -> str:
     """The store's URI. Raises InputError for a folder that does not exist: a bucket is not asked."""
+    from storage.filesystem import open_root
+
     root = open_root(uri)
     if root.local and not Path(root.path).exists():
         raise InputError(f"no store at {uri}; --store or ERL_PIPELINE_STORE names another")
@@ -98,115 +100,5 @@ def iteration_span(text: str | None) -> tuple[int, int] | None:
     return first, last
 
 
-def beyond_end(run: Run, span: tuple[int, int] | None) -> str:
-    """That a span begins after a run's last iteration; empty if it does not."""
-    last = max((entry.iteration or 0 for entry in run.stages()), default=0)
-    return f"run {run.name} ends with iteration {last}" if span is not None and span[0] > last else ""
-
-
 SELECTOR = "ID|latest|iteration:N"
 """The form of a selector, for help texts."""
-
-_ITERATION = re.compile(r"iteration:(\d{1,9})")
-
-
-_EXAMPLES = 5
-_ID = re.compile(r"[0-9a-f]{1,64}")
-
-
-def is_place(selector: str) -> bool:
-    """Whether a selector names a place in a run rather than an id."""
-    return selector == "latest" or selector.startswith("iteration:")
-
-
-def find_checkpoint(store: ArtifactStore, run: Run, selector: str) -> LedgerEntry:
-    """The checkpoint of a run that a selector names; iteration 0 has the one that the run began with.
-
-    For an id, or the beginning of one, only the ledger is read, so the code of the environment and of the
-    method need not be installed.
-
-    Raises InputError when there is no such checkpoint, ConfigError when the selector names a place and the
-    run's configuration cannot be read.
-    """
-    found = _at_place(run, selector) if is_place(selector) else _by_id(store, run, selector)
-    if found is None:
-        raise InputError(
-            f"{selector}: run {run.name} has no such checkpoint; allowed are latest, iteration:N with an "
-            "iteration that is done, and the id of a checkpoint of the run"
-        )
-    return found
-
-
-def find_id(store: ArtifactStore, selector: str) -> str:
-    """The id of the artifact whose id begins with these characters.
-
-    Raises InputError for none or several, and for a word that is no id.
-    """
-    if not _ID.fullmatch(selector):
-        raise InputError(f"no artifact {selector}; allowed: an id, latest, iteration:N")
-    return store.resolve(selector)
-
-
-def artifact_or_row(run: Run, selector: str) -> str:
-    """The id that a selector names: a checkpoint's id if it names a place in the run, else the selector
-    itself.
-
-    Raises what `find_checkpoint` raises.
-    """
-    if not is_place(selector):
-        return selector
-    found = _at_place(run, selector)
-    if found is None:
-        raise InputError(f"{selector}: run {run.name} has no such checkpoint")
-    return found.artifact_id
-
-
-def _at_place(run: Run, selector: str) -> LedgerEntry | None:
-    from erl_pipeline.runs.config import readable_config
-    from erl_pipeline.runs.state import latest_checkpoint
-
-    numbered = _ITERATION.fullmatch(selector)
-    if selector != "latest" and numbered is None:
-        return None
-    try:
-        config = readable_config(run)
-    except ConfigError as error:
-        raise ConfigError(
-            f"{error}\n  The id of a checkpoint can be given without it: `runs show {run.name}` lists them."
-        ) from error
-    return latest_checkpoint(config, run.stages(), int(numbered[1]) if numbered else None)
-
-
-def _by_id(store: ArtifactStore, run: Run, selector: str) -> LedgerEntry | None:
-    artifact_id = find_id(store, selector)
-    of_run = [entry for entry in run.stages() if entry.kind == "checkpoint"]
-    return next((entry for entry in of_run if entry.artifact_id == artifact_id), None)
-
-
-def the_one(found: Sequence[str], identifier: str, what: str, how_to_find: str) -> str:
-    """The id that a user means: the one among `found`, which all begin with `identifier`, or `identifier`
-    itself. Raises InputError for none or several.
-
-    Args:
-        what: what has these ids, such as `episodes`.
-        how_to_find: a sentence for a user who gave the id of nothing.
-    """
-    if not identifier:
-        raise InputError(f"Give an id of {what}, or the beginning of one.")
-    if identifier in found:
-        return identifier
-    if not found:
-        raise InputError(how_to_find)
-    if len(found) > 1:
-        some = ", ".join(found[:_EXAMPLES])
-        raise InputError(f"{len(found)} {what} begin with {identifier!r}: {some}. Give more of the id.")
-    return found[0]
-
-
-def manifests_of(store: ArtifactStore, run: str | None) -> list[Manifest]:
-    """The artifacts of a run and all that they were made from, or all of the store for None."""
-    from storage.lineage import reachable
-
-    if run is None:
-        return list(store.list())
-    return reachable(store, [entry.artifact_id for entry in RunStore(store.uri).open(run).stages()])

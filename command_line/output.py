@@ -8,17 +8,16 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from command_line.options import DEFAULT_STORE
-from erl_pipeline.views.report.templating import bytes_text as bytes_text
-from erl_pipeline.views.report.templating import seconds_text as seconds_text
+from erl_pipeline.views.report.texts import bytes_text as bytes_text
+from erl_pipeline.views.report.texts import seconds_text as seconds_text
 from storage.texts import counted as counted
 from storage.texts import storable
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def command(words: Sequence[str], store: str | None = None) -> str:
@@ -54,6 +53,9 @@ def print_table(rows: Sequence[Mapping[str, str]], left: Sequence[str] = ()) -> 
     """Print rows with the same columns as a table; columns in `left` are text, the others numbers."""
     if not rows:
         return
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
     table = Table(box=SIMPLE_HEAD, padding=0, pad_edge=False)
     for heading in rows[0]:
         table.add_column(heading, justify="left" if heading in left else "right", no_wrap=heading not in left)
@@ -91,5 +93,7 @@ def _width(rows: Sequence[Mapping[str, str]], headings: Sequence[str]) -> int:
 def wide_console() -> Console:
     """A console on standard output for tables and trees: as wide as the terminal, or 200 columns in a pipe or
     file."""
+    from rich.console import Console
+
     console = Console(highlight=False, markup=False)
     return console if console.is_terminal else Console(highlight=False, markup=False, width=_FILE_COLUMNS)

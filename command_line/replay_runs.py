@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from command_line.foreground import work_on_run
-from command_line.options import find_checkpoint
 from command_line.output import command, counted, print_json, print_line, print_table
-from command_line.runs import run_folder
-from command_line.stored_run import own_settings, planned_branch, require_other_name
+from command_line.selectors import find_checkpoint
+from command_line.stored_run import own_settings, planned_branch, require_other_name, run_folder
 from erl_pipeline.config.loading import change_config, load_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.config.shown import changed_settings

@@ -18,15 +18,14 @@ from typer.core import TyperGroup
 from command_line.options import DEFAULT_STORE, Json, RunName, Store
 from command_line.output import print_json, print_line, print_table
 from command_line.serve import DEFAULT_PORT, DEVICE_LIMIT
-from erl_pipeline.runs.config import is_blank, refuse_other_settings
 from storage.errors import InputError
-from storage.runs.run import Run, RunStore
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
     from flows.deployed import ScheduledFlow
     from flows.deployments import FlowName
+    from storage.runs.run import Run
 
 
 def parse_interval(text: str) -> timedelta:
@@ -268,6 +267,8 @@ def _to_begin(run: str, store: str, config: Path | None) -> Callable[[], object]
     with other settings.
     """
     from erl_pipeline.config.loading import load_config
+    from erl_pipeline.runs.config import is_blank, refuse_other_settings
+    from storage.runs.run import RunStore
 
     runs = RunStore(store)
     if config is None:

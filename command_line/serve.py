@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from command_line.foreground import StopRequest, call_interruptibly
+from command_line.interruption import StopRequest, call_interruptibly
 from command_line.output import counted
 
 if TYPE_CHECKING:

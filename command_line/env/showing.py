@@ -3,37 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import json as json_format
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from pydantic import ValidationError
 
 from command_line.env.playing import ready_environment, require_files
-from command_line.options import Json, Settings
 from command_line.output import print_json, print_line, print_table
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.config.plugins import Plugin
+from erl_pipeline.config.loading import load_config
+from erl_pipeline.config.plugins import Plugin, plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.config.shown import describe_settings
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task
+from erl_pipeline.episodes.attempt import HandPlayed
+from erl_pipeline.software import missing_of_extra
 from storage.errors import InputError
 
-Given = Annotated[
-    str, typer.Argument(metavar="TYPE|CONFIG", help="Type of an environment, or a configuration with one.")
-]
 
-
-def show(given: Given, settings: Settings = None, json: Json = False) -> None:
-    """Show an environment: its settings, and whether it has tools, a tiny form and test tasks.
-
-    With a configuration, also show how many tasks there are, how many held-out tasks are twins of training
-    tasks (a board turned or mirrored), what of its files is left out, and how one begins.
-    """
-    from erl_pipeline.config.plugins import plugins
-
+def show_environment(given: str, settings: Sequence[str], json: bool) -> None:
+    """Print what is known of an environment, by its type or by a configuration that has one."""
     known = plugins("environments")
     config = None
     if given in known.found:
@@ -43,7 +35,7 @@ def show(given: Given, settings: Settings = None, json: Json = False) -> None:
     elif any(each.type == given for each in known.broken):
         plugin = known[given]
     else:
-        config = _configuration(given, settings or [], list(known.found))
+        config = _configuration(given, settings, list(known.found))
         require_files(config)
         plugin = known[config.environment.type]
     shown = {**_about(plugin), **_abilities(plugin, config)}
@@ -60,10 +52,7 @@ def show(given: Given, settings: Settings = None, json: Json = False) -> None:
     _print(shown)
 
 
-def _configuration(given: str, settings: list[str], types: list[str]) -> RunConfig:
-
-    from erl_pipeline.config.loading import load_config
-
+def _configuration(given: str, settings: Sequence[str], types: list[str]) -> RunConfig:
     if not Path(given).exists() and not given.endswith((".yaml", ".yml")):
         raise InputError(
             f"{given} is neither a type of environment nor a configuration file; there are {', '.join(types)}"
@@ -72,9 +61,6 @@ def _configuration(given: str, settings: list[str], types: list[str]) -> RunConf
 
 
 def _about(plugin: Plugin) -> dict[str, Any]:
-
-    from erl_pipeline.software import missing_of_extra
-
     return {
         "type": plugin.type,
         "distribution": plugin.distribution,
@@ -146,8 +132,6 @@ def _with_twin(
 
 def _first(plugin: Plugin, config: RunConfig) -> tuple[list[Any], list[Any], str]:
     """The prompt of the first held-out task as messages, its tools, and its id."""
-    from erl_pipeline.episodes.attempt import HandPlayed
-
     tasks = plugin.value.held_out_tasks(config.environment, config.seed, 1)
     if not tasks:
         raise InputError(f"environment {plugin.type} gives no held-out task with these settings")
@@ -215,15 +199,11 @@ def _words(shown: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _plain(value: Any) -> str:
-    import json
-
-    return json.dumps(value, ensure_ascii=False)
+    return json_format.dumps(value, ensure_ascii=False)
 
 
-def list_environments(json: Json = False) -> None:
-    """List the installed environments, the package of each, and what it still needs."""
-    from erl_pipeline.config.plugins import plugins
-
+def list_environments(json: bool) -> None:
+    """Print the installed environments, the package of each, and what it still needs."""
     group = plugins("environments")
     found = [_described(plugin) for plugin in group.found.values()]
     if json:
@@ -251,8 +231,6 @@ def list_environments(json: Json = False) -> None:
 
 
 def _described(plugin: Plugin) -> dict[str, Any]:
-    from erl_pipeline.software import missing_of_extra
-
     return {
         "type": plugin.type,
         "distribution": plugin.distribution,

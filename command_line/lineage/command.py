@@ -2,47 +2,175 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.text import Text
-from rich.tree import Tree
 
-from command_line.lineage import questions, reach, trained_on
-from command_line.lineage.reach import Identifier
-from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName, artifact_or_row, iteration_span
-from command_line.output import command, counted, print_json, print_line, wide_console
-from erl_pipeline.views.lineage.graph import FORMATS, graph_text, run_lineage
-from erl_pipeline.views.lineage.openlineage import export_run
-from storage.artifacts.store import ArtifactStore
+from command_line.options import (
+    DEFAULT_STORE,
+    SELECTOR,
+    ExistingStore,
+    Iterations,
+    Json,
+    OnlyRun,
+    RunName,
+    iteration_span,
+)
+from command_line.output import counted, print_json, print_line
 from storage.errors import InputError
-from storage.lineage import LineageNode, explain
-from storage.runs.run import RunStore
-from storage.upkeep.verification import verify_run
+
+Identifier = Annotated[
+    str,
+    typer.Argument(
+        metavar=SELECTOR,
+        help="Id of an artifact, trajectory, SFT row or memory entry, or its beginning; or the latest "
+        "checkpoint, or an iteration's.",
+    ),
+]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="Lines to print; --json has all.")]
+Depth = Annotated[
+    int, typer.Option("--depth", min=0, help="Steps to follow; with 0 only the thing itself is shown.")
+]
+MostSteps = Annotated[int | None, typer.Option("--depth", min=1, help="Most steps to follow; default: all.")]
+Checkpoint = Annotated[
+    str, typer.Argument(metavar=SELECTOR, help="A checkpoint's id, or the latest or an iteration's of --run.")
+]
+Success = Annotated[
+    bool | None, typer.Option("--success/--failure", help="Only rows that succeeded, or that did not.")
+]
+
+_LINES = 40
 
 app = typer.Typer(
     help="Follow artifacts and rows to what they came from and what they reached.", no_args_is_help=True
 )
-app.command("upstream")(reach.upstream)
-app.command("downstream")(reach.downstream)
-app.command("rows-using-memory")(questions.rows_using_memory)
-app.command("policies-trained-on")(questions.policies_trained_on)
-app.command("trained-on")(trained_on.trained_on)
-app.command("samples")(questions.samples)
-app.command("made-by")(questions.made_by)
 
-Depth = Annotated[
-    int, typer.Option("--depth", min=0, help="Steps to follow; with 0 only the thing itself is shown.")
-]
 
-_LONGEST = 300
-"""Most characters of a message of the thing asked for."""
-_LINE = 100
-_OF_ORIGINS = ("stage", "role", "task_id", "iteration", "reward", "success", "feedback", "text", "said")
-"""Facts of origins that are printed, each on one line of `_LINE` characters; --json gives all."""
+@app.command()
+def upstream(
+    run: RunName,
+    identifier: Identifier,
+    depth: MostSteps = None,
+    limit: Limit = _LINES,
+    store: ExistingStore = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """List everything that an artifact or a row came from, the nearest first."""
+    from command_line.lineage.reach import show_upstream
+
+    show_upstream(run, identifier, depth, limit, store, json)
+
+
+@app.command()
+def downstream(
+    run: RunName,
+    identifier: Identifier,
+    depth: MostSteps = None,
+    limit: Limit = _LINES,
+    store: ExistingStore = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """List all that an artifact or a row reached: rows, policies, evaluations, in all runs of the store."""
+    from command_line.lineage.reach import show_downstream
+
+    show_downstream(run, identifier, depth, limit, store, json)
+
+
+@app.command()
+def rows_using_memory(
+    entry: Annotated[str, typer.Argument(metavar="ENTRY", help="A memory entry's id, or its beginning.")],
+    run: OnlyRun = None,
+    limit: Limit = _LINES,
+    store: ExistingStore = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """List every row that used a memory entry: reflections that saw it, and what came of them."""
+    from command_line.lineage.questions import show_rows_using_memory
+
+    show_rows_using_memory(entry, run, limit, store, json)
+
+
+@app.command()
+def policies_trained_on(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="A task's id.")],
+    run: OnlyRun = None,
+    limit: Limit = _LINES,
+    store: ExistingStore = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """List every policy that trained on a task: directly, or as a descendant of one that did."""
+    from command_line.lineage.questions import show_policies_trained_on
+
+    show_policies_trained_on(task, run, limit, store, json)
+
+
+@app.command()
+def trained_on(
+    checkpoint: Checkpoint,
+    run: OnlyRun = None,
+    role: Annotated[str | None, typer.Option("--role", help="Only rows of this role.")] = None,
+    task_type: Annotated[str | None, typer.Option("--task-type", help="Only rows of this task type.")] = None,
+    success: Success = None,
+    min_reward: Annotated[
+        float | None, typer.Option("--min-reward", help="Only rows with at least this reward.")
+    ] = None,
+    iteration: Annotated[
+        str | None,
+        typer.Option("--iteration", metavar="N|A..B", help="Only rows that these iterations sampled."),
+    ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option("--text", metavar="CONTAINS", help="Only rows in which the policy said this."),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="Rows to list, also with --json; the newest come first.")
+    ] = 20,
+    store: ExistingStore = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """List what a policy learned from, by its own training or that of the policies before it.
+
+    Each training stage makes a policy of its own: what `update_policy` of iteration N learned, the policy
+    that `fine_tune` of iteration N made from it has by inheritance.
+    """
+    from command_line.lineage.trained_on import show_trained_on
+    from storage.lineage.trained_on import RowFilter
+
+    wanted = RowFilter(role, task_type, success, min_reward, iteration_span(iteration), text)
+    show_trained_on(checkpoint, run, wanted, limit, store, json)
+
+
+@app.command()
+def samples(
+    run: RunName,
+    iteration: Iterations = None,
+    limit: Limit = _LINES,
+    store: ExistingStore = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """Count the samples that were issued, generated, trained, and dropped (by reason). Exit status 1 when the
+    counts do not add up."""
+    from command_line.lineage.questions import show_samples
+
+    show_samples(run, iteration, limit, store, json)
+
+
+@app.command()
+def made_by(
+    code_version: Annotated[
+        str, typer.Argument(metavar="VERSION", help="A commit or version of the code, or its beginning.")
+    ],
+    run: OnlyRun = None,
+    limit: Limit = _LINES,
+    store: ExistingStore = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """List everything that a version of the code made, the oldest first."""
+    from command_line.lineage.questions import show_made_by
+
+    show_made_by(code_version, run, limit, store, json)
 
 
 @app.command()
@@ -54,72 +182,9 @@ def show(
     json: Json = False,
 ) -> None:
     """Show an artifact or a row, with its messages, and what it came from."""
-    opened = RunStore(store).open(run)
-    node = explain(ArtifactStore(store), opened, artifact_or_row(opened, identifier), depth)
-    if json:
-        print_json(asdict(node))
-        return
-    wide_console().print(_tree(node))
-    if "episode_id" in node.facts:
-        words = ["episodes", "show", node.facts["episode_id"], "--prompts"]
-        print_line(f"The whole episode: {command(words, store)}")
+    from command_line.lineage.explained import show_origins
 
-
-def _tree(node: LineageNode) -> Tree:
-    label = Text()
-    if node.relation:
-        label.append(f"{node.relation}: ", style="dim")
-    label.append(node.kind.replace("_", " ") + " ", style="bold")
-    label.append(node.id)
-    if node.more:
-        label.append(f"  ({'more with --depth' if node.more == 'deeper' else node.more})", style="dim")
-    for name, value in _facts(node):
-        label.append(f"\n{name}: ", style="dim")
-        label.append(value)
-    tree = Tree(label)
-    for origin in node.origins:
-        tree.children.append(_tree(origin))
-    return tree
-
-
-def _facts(node: LineageNode) -> list[tuple[str, str]]:
-    """All facts and messages of the thing asked for; the main facts of its origins."""
-    if node.relation:
-        messages = node.facts.get("messages", [])
-        facts = {**node.facts, **({"said": _last_words(messages), "text": ""} if messages else {})}
-        chief = [(name, facts.get(name, "")) for name in _OF_ORIGINS]
-        return [(name, _cut(value, _LINE)) for name, value in chief if value != ""]
-    plain = {name: value for name, value in node.facts.items() if name not in ("messages", "text")}
-    shown = [(name, _shown(value)) for name, value in plain.items() if value != ""]
-    messages = node.facts.get("messages")
-    if messages is None and "text" in node.facts:
-        shown.append(("text", node.facts["text"]))
-    return shown + [(f"[{each['role']}]", _cut(_content(each), _LONGEST)) for each in messages or ()]
-
-
-def _last_words(messages: Sequence[dict[str, Any]]) -> str:
-    """What the policy said last."""
-    said = [_content(each) for each in messages if each["role"] == "assistant"]
-    return said[-1] if said else ""
-
-
-def _content(message: dict[str, Any]) -> str:
-    """The text of a message, or the tools that it calls."""
-    calls = [call["function"]["name"] for call in message.get("tool_calls") or ()]
-    return message.get("content") or (f"calls {', '.join(calls)}" if calls else "")
-
-
-def _cut(value: Any, length: int) -> str:
-    text = _shown(value)
-    if length == _LINE:
-        text = " ".join(text.split())
-    return text if len(text) <= length else f"{text[: length - 4]} ..."
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_shown(number)}" for name, number in value.items())
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    show_origins(run, identifier, depth, store, json)
 
 
 @app.command()
@@ -141,6 +206,10 @@ def export(
     json: Json = False,
 ) -> None:
     """Send a run's stages as OpenLineage events, a START and a COMPLETE for each artifact."""
+    from erl_pipeline.views.lineage.openlineage import export_run
+    from storage.artifacts.store import ArtifactStore
+    from storage.runs.run import RunStore
+
     sent = export_run(ArtifactStore(store), RunStore(store).open(run), openlineage, repository)
     if json:
         print_json({"run": run, "target": openlineage, "events": sent})
@@ -167,6 +236,7 @@ def graph(
     json: Json = False,
 ) -> None:
     """Write a run's artifacts and the links between them as a graph, for programs that draw."""
+    from erl_pipeline.views.lineage.graph import FORMATS, graph_text, run_lineage
     from storage.artifacts.store import ArtifactStore
     from storage.errors import store_errors
     from storage.runs.run import RunStore
@@ -187,6 +257,10 @@ def graph(
 @app.command()
 def verify(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     """Hash every file of a run again, count rows and follow all links. Exit status 1 when one is wrong."""
+    from storage.artifacts.store import ArtifactStore
+    from storage.runs.run import RunStore
+    from storage.upkeep.verification import verify_run
+
     found = verify_run(ArtifactStore(store), RunStore(store).open(run))
     if json:
         print_json(asdict(found))

@@ -1,29 +1,18 @@
-"""Questions over a run or a whole store: `erl-pipeline lineage
-samples|rows-using-memory|policies-trained-on|made-by`."""
+"""Questions over a run or a whole store: samples, rows that used an entry, policies, what code made."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Annotated
 
 import polars as pl
 import typer
 
-from command_line.lineage.reach import DEFAULT_LIMIT, SHORT, Limit, print_first
-from command_line.options import (
-    DEFAULT_STORE,
-    ExistingStore,
-    Iterations,
-    Json,
-    OnlyRun,
-    RunName,
-    beyond_end,
-    iteration_span,
-    manifests_of,
-)
+from command_line.lineage.reach import SHORT, print_first
+from command_line.options import iteration_span
 from command_line.output import counted, print_json, print_line
+from command_line.selectors import beyond_end, manifests_of
 from erl_pipeline.evaluation.samples import SampleCount, count_samples
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
@@ -33,14 +22,8 @@ from storage.lineage.rows import LineageRows
 from storage.runs.run import RunStore
 
 
-def rows_using_memory(
-    entry: Annotated[str, typer.Argument(metavar="ENTRY", help="A memory entry's id, or its beginning.")],
-    run: OnlyRun = None,
-    limit: Limit = DEFAULT_LIMIT,
-    store: ExistingStore = DEFAULT_STORE,
-    json: Json = False,
-) -> None:
-    """List every row that used a memory entry: reflections that saw it, and what came of them."""
+def show_rows_using_memory(entry: str, run: str | None, limit: int, store: str, json: bool) -> None:
+    """Print the rows that used a memory entry, in at most `limit` lines."""
     rows, _ = _open(store, run)
     found = asked.rows_using_memory(rows, entry)
     if json:
@@ -51,14 +34,8 @@ def rows_using_memory(
     _print(found, limit, id_columns=("artifact_id",), left=("kind", "id", "how", "role", "task_id"))
 
 
-def policies_trained_on(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="A task's id.")],
-    run: OnlyRun = None,
-    limit: Limit = DEFAULT_LIMIT,
-    store: ExistingStore = DEFAULT_STORE,
-    json: Json = False,
-) -> None:
-    """List every policy that trained on a task: directly, or as a descendant of one that did."""
+def show_policies_trained_on(task: str, run: str | None, limit: int, store: str, json: bool) -> None:
+    """Print the policies that trained on a task, in at most `limit` lines."""
     rows, graph = _open(store, run)
     found = asked.policies_trained_on(rows, graph, task)
     if json:
@@ -72,16 +49,8 @@ def policies_trained_on(
     _print(found, limit, id_columns=("policy",), left=("policy", "how", "stage", "run"))
 
 
-def made_by(
-    code_version: Annotated[
-        str, typer.Argument(metavar="VERSION", help="A commit or version of the code, or its beginning.")
-    ],
-    run: OnlyRun = None,
-    limit: Limit = DEFAULT_LIMIT,
-    store: ExistingStore = DEFAULT_STORE,
-    json: Json = False,
-) -> None:
-    """List everything that a version of the code made, the oldest first."""
+def show_made_by(code_version: str, run: str | None, limit: int, store: str, json: bool) -> None:
+    """Print what a version of the code made, in at most `limit` lines."""
     _, graph = _open(store, run)
     found = asked.made_by(graph.manifests.values(), code_version)
     if json:
@@ -117,15 +86,11 @@ def _print(frame: pl.DataFrame, limit: int, id_columns: tuple[str, ...], left: t
     print_first(cells, frame.height, left)
 
 
-def samples(
-    run: RunName,
-    iteration: Iterations = None,
-    limit: Limit = DEFAULT_LIMIT,
-    store: ExistingStore = DEFAULT_STORE,
-    json: Json = False,
-) -> None:
-    """Count the samples that were issued, generated, trained, and dropped (by reason). Exit status 1 when the
-    counts do not add up."""
+def show_samples(run: str, iteration: str | None, limit: int, store: str, json: bool) -> None:
+    """Print the counts of samples, in at most `limit` lines.
+
+    Raises InputError for iterations without samples, typer.Exit when the counts do not add up.
+    """
     span = iteration_span(iteration)
     opened = RunStore(store).open(run)
     report = count_samples(ArtifactStore(store), opened, span)

@@ -1,17 +1,14 @@
-"""`erl-pipeline lineage upstream|downstream`: all that something came from or reached, and which policies and
-evaluation scores are among it."""
+"""All that something came from or reached, and which policies and evaluation scores are among it."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from command_line.options import DEFAULT_STORE, SELECTOR, ExistingStore, Json, RunName, artifact_or_row
 from command_line.output import counted, print_json, print_line, print_table
+from command_line.selectors import artifact_or_row
 from storage import lineage
 from storage.artifacts.store import ArtifactStore
 from storage.lineage import Reach, Reached, runs_by_artifact
@@ -19,17 +16,6 @@ from storage.lineage.questions import DESCENDANT, DIRECTLY
 from storage.lineage.rows import Kind
 from storage.runs.run import Run, RunStore
 
-Identifier = Annotated[
-    str,
-    typer.Argument(
-        metavar=SELECTOR,
-        help="Id of an artifact, trajectory, SFT row or memory entry, or its beginning; or the latest "
-        "checkpoint, or an iteration's.",
-    ),
-]
-Limit = Annotated[int, typer.Option("--limit", min=1, help="Lines to print; --json has all.")]
-
-DEFAULT_LIMIT = 40
 SHORT = 12
 """Characters of an artifact's id that are shown, enough to distinguish it."""
 
@@ -79,8 +65,6 @@ def _artifacts(reach: Reach) -> Sequence[Reached]:
     return [thing for thing in reach.things if thing.kind == "artifact" and thing.facts]
 
 
-Depth = Annotated[int | None, typer.Option("--depth", min=1, help="Most steps to follow; default: all.")]
-
 _WORDS: dict[Kind, tuple[str, str]] = {
     "artifact": ("artifact", "artifacts"),
     "trajectory": ("trajectory", "trajectories"),
@@ -89,15 +73,8 @@ _WORDS: dict[Kind, tuple[str, str]] = {
 }
 
 
-def upstream(
-    run: RunName,
-    identifier: Identifier,
-    depth: Depth = None,
-    limit: Limit = DEFAULT_LIMIT,
-    store: ExistingStore = DEFAULT_STORE,
-    json: Json = False,
-) -> None:
-    """List everything that an artifact or a row came from, the nearest first."""
+def show_upstream(run: str, identifier: str, depth: int | None, limit: int, store: str, json: bool) -> None:
+    """Print what something came from, at most `depth` steps away, in at most `limit` lines."""
     reach, runs = _walk(lineage.upstream, store, run, identifier, depth)
     if json:
         print_json({"kind": reach.kind, "id": reach.id, "things": _described(reach, runs)})
@@ -106,15 +83,8 @@ def upstream(
     _print_things(reach.things, runs, limit)
 
 
-def downstream(
-    run: RunName,
-    identifier: Identifier,
-    depth: Depth = None,
-    limit: Limit = DEFAULT_LIMIT,
-    store: ExistingStore = DEFAULT_STORE,
-    json: Json = False,
-) -> None:
-    """List all that an artifact or a row reached: rows, policies, evaluations, in all runs of the store."""
+def show_downstream(run: str, identifier: str, depth: int | None, limit: int, store: str, json: bool) -> None:
+    """Print what something reached, at most `depth` steps away, in at most `limit` lines."""
     reach, runs = _walk(lineage.downstream, store, run, identifier, depth)
     policies = policies_reached(reach)
     scores = scores_reached(reach)

@@ -1,38 +1,20 @@
-"""`erl-pipeline lineage trained-on`: what a policy learned from."""
+"""What a policy learned from."""
 
 from __future__ import annotations
 
 import textwrap
-from typing import Annotated, Any
+from typing import Any
 
 import polars as pl
-import typer
 
 from command_line.lineage.reach import SHORT
-from command_line.options import (
-    DEFAULT_STORE,
-    SELECTOR,
-    ExistingStore,
-    Json,
-    OnlyRun,
-    find_checkpoint,
-    find_id,
-    is_place,
-    iteration_span,
-)
 from command_line.output import counted, one_line, print_json, print_line, print_table
+from command_line.selectors import find_checkpoint, find_id, is_place
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.lineage.trained_on import INHERITED, RowFilter, TrainedOn
 from storage.runs.run import RunStore
-
-Checkpoint = Annotated[
-    str, typer.Argument(metavar=SELECTOR, help="A checkpoint's id, or the latest or an iteration's of --run.")
-]
-Success = Annotated[
-    bool | None, typer.Option("--success/--failure", help="Only rows that succeeded, or that did not.")
-]
 
 _SHOWN = (
     "how",
@@ -60,37 +42,12 @@ _ENTRIES = 12
 _WIDTH = 100
 
 
-def trained_on(
-    checkpoint: Checkpoint,
-    run: OnlyRun = None,
-    role: Annotated[str | None, typer.Option("--role", help="Only rows of this role.")] = None,
-    task_type: Annotated[str | None, typer.Option("--task-type", help="Only rows of this task type.")] = None,
-    success: Success = None,
-    min_reward: Annotated[
-        float | None, typer.Option("--min-reward", help="Only rows with at least this reward.")
-    ] = None,
-    iteration: Annotated[
-        str | None,
-        typer.Option("--iteration", metavar="N|A..B", help="Only rows that these iterations sampled."),
-    ] = None,
-    text: Annotated[
-        str | None,
-        typer.Option("--text", metavar="CONTAINS", help="Only rows in which the policy said this."),
-    ] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", min=1, help="Rows to list, also with --json; the newest come first.")
-    ] = 20,
-    store: ExistingStore = DEFAULT_STORE,
-    json: Json = False,
+def show_trained_on(
+    checkpoint: str, run: str | None, wanted: RowFilter, limit: int, store: str, json: bool
 ) -> None:
-    """List what a policy learned from, by its own training or that of the policies before it.
-
-    Each training stage makes a policy of its own: what `update_policy` of iteration N learned, the policy
-    that `fine_tune` of iteration N made from it has by inheritance.
-    """
+    """Print what a policy learned from, and at most `limit` of the rows."""
     artifacts = ArtifactStore(store)
     found = TrainedOn(artifacts, _resolve(artifacts, checkpoint, run))
-    wanted = RowFilter(role, task_type, success, min_reward, iteration_span(iteration), text)
     rows = found.rows(wanted)
     counts, tasks, first = pl.collect_all(
         [_summary(rows), rows.select(pl.col("task_id").n_unique()), rows.select(_SHOWN).head(limit)]

@@ -1,38 +1,22 @@
-"""`erl-pipeline memory show|forget|stats`: one entry with what it reached; whether memory helps."""
+"""One entry of a memory with what it reached, forgetting it, and whether the memory helps."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
 import polars as pl
-import typer
 
 from command_line.memory.run import RunMemory, credit_line, effect_lines, interval, open_memory
-from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
 from command_line.output import command, counted, print_json, print_line, print_table
 from erl_pipeline.evaluation.memory_effect import entry_credits, memory_effect
-from storage.lineage.questions import ReachedPolicies, ReachedPolicy
+from storage.lineage.questions import ReachedPolicies, ReachedPolicy, policies_reached
 from storage.memory.credit import copied, growth, memory_searches, retrieval_counts, rollout_files
 from storage.memory.entries import MemoryEntry
 from storage.memory.forgetting import forget
 from storage.memory.operations import Operation
 from storage.runs.run import Run
 from storage.tables.trajectories import FREE
-
-TopK = Annotated[int, typer.Option("--top-k", min=1, help="Entries to show.")]
-TaskType = Annotated[str | None, typer.Option("--task-type", help="Only entries of this task type.")]
-Environment = Annotated[str | None, typer.Option("--environment", help="Only entries of this environment.")]
-MinimumCredit = Annotated[
-    float | None, typer.Option("--min-credit", help="Only entries with at least this credit.")
-]
-Iteration = Annotated[
-    int | None, typer.Option("--iteration", min=0, help="The memory as it was after this iteration.")
-]
-Since = Annotated[
-    int | None, typer.Option("--since", min=0, help="Only entries of this iteration and later.")
-]
-Entry = Annotated[str, typer.Argument(metavar="ENTRY", help="Id of a memory entry, or its beginning.")]
 
 
 def headline(entry: MemoryEntry) -> str:
@@ -50,21 +34,8 @@ def print_texts(entry: MemoryEntry) -> None:
         print_line(f"  {name + ':':<12}" + value.strip().replace("\n", "\n" + " " * 14))
 
 
-def show(
-    run: RunName,
-    entry: Entry,
-    policies: Annotated[
-        bool, typer.Option("--policies", help="Also the policies that it has reached, in all runs.")
-    ] = False,
-    store: ExistingStore = DEFAULT_STORE,
-    json: Json = False,
-) -> None:
-    """Show an entry: where it is from, when it was retrieved, and what attempts with it gained."""
-    from command_line.memory.run import open_memory
-    from erl_pipeline.evaluation.memory_effect import entry_credits
-    from storage.lineage.questions import policies_reached
-    from storage.memory.credit import memory_searches, retrieval_counts, rollout_files
-
+def show_entry(run: str, entry: str, policies: bool, store: str, json: bool) -> None:
+    """Print an entry; with `policies`, also those that it has reached in all runs."""
     memory = open_memory(store, run)
     found = memory.find(entry)
     removal = memory.removal(found.entry_id)
@@ -112,17 +83,8 @@ def show(
         _print_reach(reached)
 
 
-def forget_entry(
-    run: RunName,
-    entry: Entry,
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is recorded for later readers.")],
-    store: ExistingStore = DEFAULT_STORE,
-    json: Json = False,
-) -> None:
-    """Remove an entry from all future versions of the memory; its record and the reason stay."""
-    from command_line.memory.run import open_memory
-    from storage.lineage.questions import policies_reached
-
+def forget_entry(run: str, entry: str, reason: str, store: str, json: bool) -> None:
+    """Remove an entry from all future versions of the memory, and print what it has reached."""
     memory = open_memory(store, run)
     found = memory.find(entry)
     done = forget(memory.store, memory.run, found.entry_id, reason)
@@ -197,10 +159,8 @@ _CHANGES = ("added", "copies", "returned", "updated", "evicted", "forgotten", "r
 _SHOWN_ENTRIES = 5
 
 
-def stats(
-    run: RunName, iteration: Iteration = None, store: ExistingStore = DEFAULT_STORE, json: Json = False
-) -> None:
-    """Show how the memory grew, how much of it is used, and whether it helps."""
+def show_stats(run: str, iteration: int | None, store: str, json: bool) -> None:
+    """Print how the memory grew, how much of it is used, and whether it helps."""
     memory = open_memory(store, run, iteration)
     seen = memory_searches(rollout_files(memory.store, memory.run))
     if iteration is not None:

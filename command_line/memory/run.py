@@ -9,7 +9,7 @@ from functools import cached_property
 
 import polars as pl
 
-from command_line.options import the_one
+from command_line.selectors import the_one
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.evaluation.memory_effect import MemoryArm, MemoryEffect
 from erl_pipeline.policies.embedding import SentenceEmbedder

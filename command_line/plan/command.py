@@ -3,28 +3,12 @@ page; nothing is run."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from command_line.options import DEFAULT_STORE, Json, LastIteration, Settings, Store
-from command_line.output import bytes_text, counted, print_json, print_line, print_table, seconds_text
-from command_line.plan.cluster import plan_on_cluster
-from command_line.plan.making import (
-    ShownPlan,
-    is_config,
-    plan_from_stage,
-    plan_of_config,
-    plan_of_run,
-    read_config,
-)
-from erl_pipeline.plan.forecast import Cost, Forecast, iterations_text
-from erl_pipeline.runs.store_lookups import MEASURED
 from storage.errors import InputError
 
 Planned = Annotated[
@@ -76,232 +60,21 @@ def plan(
     if cluster is not None:
         if stage is not None or output is not None:
             raise InputError("--from, --iteration and --output have no meaning with --cluster")
+        from command_line.plan.cluster import plan_on_cluster
 
         plan_on_cluster(planned, cluster, store, iterations, settings or [], json)
         return
-    if is_config(planned):
+    from command_line.plan import making
+    from command_line.plan.showing import show_plan
+
+    if making.is_config(planned):
         if stage is not None:
             raise InputError(
                 "--from is for a run that is in the store; name the run instead of a configuration"
             )
-        shown = plan_of_config(read_config(planned, settings or []), store, iterations)
+        shown = making.plan_of_config(making.read_config(planned, settings or []), store, iterations)
     elif stage is not None and iteration is not None:
-        shown = plan_from_stage(planned, store, iterations, settings or [], iteration, stage)
+        shown = making.plan_from_stage(planned, store, iterations, settings or [], iteration, stage)
     else:
-        shown = plan_of_run(planned, store, iterations, settings or [])
+        shown = making.plan_of_run(planned, store, iterations, settings or [])
     show_plan(shown, output, json)
-
-
-def show_plan(shown: ShownPlan, output: Path | None, json: bool) -> None:
-    """Print a plan, and write its page if `output` names one.
-
-    Raises InputError for a name that does not end in .html, StoreError if the page cannot be written.
-    """
-    from command_line.output import print_line
-    from storage.errors import InputError, store_errors
-
-    if output is not None:
-        if output.suffix != ".html":
-            raise InputError(f"--output {output}: name a file that ends in .html")
-
-        with store_errors("write", output):
-            output.parent.mkdir(parents=True, exist_ok=True)
-            output.write_text(plan_page(shown), encoding="utf-8")
-    if json:
-        print_json(plan_json(shown))
-        return
-    print_plan(shown)
-    if output is not None:
-        print_line(f"Page: {output}")
-
-
-_REASONS = 3
-
-
-def print_plan(shown: ShownPlan) -> None:
-    """Print the plan as a table, with its totals."""
-    print_line(f"{shown.what}; {counted(shown.iterations, 'iteration')}")
-    if shown.refusal:
-        print_line(name_needed(shown))
-    print_table(plan_cells(shown.forecast), left=("iterations", "stage", "what", "why"))
-    for line in [*summary(shown), *disk_lines(shown), *notes(shown)]:
-        print_line(line)
-
-
-def name_needed(shown: ShownPlan) -> str:
-    """That a run with this name cannot be trained with these settings."""
-    return f"To train this, give it a new --name: `train` refuses other settings for run {shown.run}."
-
-
-def notes(shown: ShownPlan) -> list[str]:
-    """What is said below the plan, and last, why `train` would refuse it."""
-    return [*shown.notes, *([f"`train` refuses this: {shown.refusal}"] if shown.refusal else [])]
-
-
-def plan_cells(forecast: Forecast) -> list[dict[str, str]]:
-    """The rows of the plan's table."""
-    return [
-        {
-            "iterations": iterations_text(row.iterations),
-            "stage": row.stage,
-            "artifacts": f"{row.artifacts:,}",
-            "what": "compute" if row.verdict == "computed" else "reuse",
-            "why": _why(row.why) if row.verdict == "computed" else f"made by {row.run}",
-            **(_cost_cells(row.cost) if row.verdict == "computed" else _cost_cells(None)),
-        }
-        for row in forecast.rows()
-    ]
-
-
-def summary(shown: ShownPlan) -> list[str]:
-    """The totals of a plan's forecast and where its numbers come from, in sentences."""
-    forecast = shown.forecast
-    runs = Counter(stage.run for stage in forecast.reused)
-    makers = ", ".join(f"{count:,} of {run}" for run, count in runs.items())
-    reused = counted(len(forecast.reused), "artifact")
-    lines = [f"Reused: {reused}{f' ({makers})' if makers else ''}."]
-    if not forecast.computed:
-        return [*lines, "Nothing is computed."]
-    total = forecast.total
-    costs = [
-        seconds_text(total.seconds),
-        f"{total.tokens:,.0f} generated tokens" if total.tokens is not None else "",
-        bytes_text(total.bytes),
-    ]
-    known = ", ".join(part for part in costs if part)
-    lines.append(
-        f"Computed: {counted(len(forecast.computed), 'artifact')}"
-        + (f", about {known} in all, one stage after the other." if known else ".")
-    )
-    if forecast.unknown:
-        lines.append(
-            "Unknown, since no run that trains this model has an artifact of it: "
-            f"{', '.join(forecast.unknown)}." + (" The sums leave it out." if known else "")
-        )
-    if shown.measured:
-        lines.append(
-            f"Expected values are medians of the newest {MEASURED} artifacts of each stage in "
-            f"{_measured_in(shown)}."
-        )
-    return lines
-
-
-def _measured_in(shown: ShownPlan) -> str:
-    """`run a`; or `run a (same policy and trainer) for bootstrap and run b (same model) for evaluate`."""
-    several = len(shown.measured) > 1
-    runs = []
-    for each in shown.measured:
-        text = f"run {each.run}"
-        if each.run != shown.run:
-            text += f" (same {_listed(each.alike or ('model',))})"
-        runs.append(text + (f" for {_listed(each.stages)}" if several else ""))
-    return "; ".join(runs)
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-def disk_lines(shown: ShownPlan) -> list[str]:
-    """Sentences about the disk space that the plan needs, and whether it fits."""
-    disk, free = shown.disk, shown.free
-    if not shown.forecast.computed:
-        return []
-    if not disk.peak:
-        return ["Disk: unknown, since no run that trains this model has an artifact to estimate from."]
-    need = "Disk: "
-    if disk.iteration:
-        need += f"{bytes_text(disk.iteration)} committed an iteration; "
-    need += f"about {bytes_text(disk.end)} at the end"
-    if disk.removed:
-        need += f", at most {bytes_text(disk.peak)} on the way; retention removes {bytes_text(disk.removed)}"
-    if free is not None:
-        need += f"; {bytes_text(free)} are free, so it {'fits' if disk.peak <= free else 'does not fit'}"
-    lines = [f"{need}."]
-    if disk.estimated:
-        others = "; the files of other stages are not included" if disk.unknown else ""
-        lines.append(f"Estimated from the size of the model: {', '.join(disk.estimated)}{others}.")
-    if disk.full_in is not None:
-        when = f"in iteration {disk.full_in}" if disk.full_in else "before the first iteration"
-        lines.append(
-            f"Warning: the disk would be full {when}. Free some space, or set retention.checkpoints and "
-            "retention.optimizer, such as 2."
-        )
-    return lines
-
-
-def plan_json(shown: ShownPlan) -> dict[str, Any]:
-    """The plan as JSON values: rows as in the table, and every artifact."""
-    forecast = shown.forecast
-    return {
-        "run": shown.run,
-        "store": shown.store,
-        "iterations": shown.iterations,
-        "what": shown.what,
-        "notes": notes(shown),
-        "needs_new_name": bool(shown.refusal),
-        "reused": len(forecast.reused),
-        "computed": len(forecast.computed),
-        "expected": asdict(forecast.total),
-        "unknown": forecast.unknown,
-        "measured": [asdict(each) for each in shown.measured],
-        "disk": {**asdict(shown.disk), "free": shown.free},
-        "rows": [asdict(row) for row in forecast.rows()],
-        "artifacts": [
-            {
-                "iteration": stage.node.iteration,
-                "stage": stage.node.stage.name,
-                "key": stage.node.key,
-                "artifact_id": stage.node.artifact_id,
-                "verdict": stage.verdict,
-                "run": stage.run or None,
-                "why": stage.why,
-                "compared_with": stage.compared or None,
-            }
-            for stage in forecast.stages
-        ],
-    }
-
-
-def _cost_cells(cost: Cost | None) -> dict[str, str]:
-    if cost is None:
-        return {"time": "", "tokens": "", "size": ""}
-    return {
-        "time": seconds_text(cost.seconds) or "unknown",
-        "tokens": "" if cost.tokens is None else f"{cost.tokens:,.0f}",
-        "size": bytes_text(cost.bytes) or "unknown",
-    }
-
-
-def _why(reasons: Sequence[str]) -> str:
-    more = len(reasons) - _REASONS
-    return "; ".join(reasons[:_REASONS]) + (f"; {more} more (--json has all)" if more > 0 else "")
-
-
-def plan_page(shown: ShownPlan) -> str:
-    """The page of a plan."""
-    templates = Environment(
-        loader=PackageLoader("command_line.plan", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    forecast = shown.forecast
-    tiles = [
-        ("reused", counted(len(forecast.reused), "artifact")),
-        ("computed", counted(len(forecast.computed), "artifact")),
-        ("expected time", seconds_text(forecast.total.seconds) or "unknown"),
-        ("expected size", bytes_text(forecast.total.bytes) or "unknown"),
-    ]
-    return templates.get_template("page.html").render(
-        shown=shown,
-        tiles=tiles if forecast.computed else tiles[:2],
-        rows=plan_cells(forecast),
-        lines=[
-            *([name_needed(shown)] if shown.refusal else []),
-            *summary(shown),
-            *disk_lines(shown),
-            *notes(shown),
-        ],
-    )

@@ -1,12 +1,9 @@
-"""`erl-pipeline ui`: serves a page that shows a store; its routes, its guard, and its error pages."""
+"""The page that shows a store: its routes, its guard, and its error pages."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -14,9 +11,8 @@ from starlette.responses import HTMLResponse
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from command_line.options import DEFAULT_STORE, ExistingStore
 from command_line.ui import lineage, memory_pages, row_pages, run_pages, runs_pages
-from command_line.ui.access import TOKEN, Access, Guard, LimitedProtocol, access_for, listen
+from command_line.ui.access import Access, Guard
 from command_line.ui.pages import Pages
 from command_line.ui.stored import Stored
 from storage.errors import (
@@ -88,35 +84,3 @@ def _error_page(request: Request, error: Exception) -> HTMLResponse:
         message=message,
         commands=[pages.command("Check this machine and the store", "doctor")],
     )
-
-
-Port = Annotated[
-    int, typer.Option("--port", min=0, max=65535, help="Where the page listens; 0: a free port.")
-]
-Host = Annotated[
-    str,
-    typer.Option(
-        "--host", help="Address to listen on. Beyond this machine, the page asks for the token it prints."
-    ),
-]
-
-
-def ui(store: ExistingStore = DEFAULT_STORE, port: Port = 4300, host: Host = "127.0.0.1") -> None:
-    """Serve a page that shows a store, until Ctrl-C: runs, episodes, memory, lineage. It only reads."""
-    import uvicorn
-
-    access = access_for(host)
-    app = create_app(store, access)
-    with listen(host, port) as listener:
-        bound = listener.getsockname()[1]
-        shown = f"[{host}]" if ":" in host else host
-        token = "" if access.token is None else f"?{TOKEN}={access.token}"
-        print(f"Page: http://{shown}:{bound}/{token}", file=sys.stderr, flush=True)
-        if access.token is not None:
-            print("Whoever has this address can read the whole store.", file=sys.stderr, flush=True)
-        config = uvicorn.Config(
-            app, http=LimitedProtocol, log_level="warning", access_log=False, server_header=False
-        )
-        # Live streams stay open for hours; Ctrl-C must not wait for them.
-        config.timeout_graceful_shutdown = 1
-        uvicorn.Server(config).run(sockets=[listener])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 
-from command_line.foreground import StopRequest, call_interruptibly
+from command_line.interruption import StopRequest, call_interruptibly
 
 
 def main() -> None:

@@ -57,7 +57,7 @@ def test_a_companion_of_another_build_is_found_and_named_and_vllm_is_not_importe
     metadata.parent.mkdir()
     metadata.write_text("Metadata-Version: 2.1\nName: torchvision\nVersion: 0.28.0\n")
     code = (
-        "import sys; from command_line.doctor.command import diagnose; "
+        "import sys; from command_line.doctor.diagnosis import diagnose; "
         f"found = {{each.subject: each for each in diagnose({str(tmp_path)!r})}}; "
         "print(found['transformers'].found); print(found[sys.argv[1]].verdict); "
         "print('vllm' in sys.modules, 'prefect' in sys.modules)"

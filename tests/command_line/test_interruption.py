@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line.foreground import StopRequest, call_interruptibly
+from command_line.interruption import StopRequest, call_interruptibly
 from storage.runs.run import RunStore
 from tests.command_line.invoke import FinishedRun, invoke
 

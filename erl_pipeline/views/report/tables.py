@@ -16,7 +16,7 @@ from erl_pipeline.plan.column import Column, Headline
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE, EVALUATE_ON_REQUEST
 from erl_pipeline.statistics import PairedDifference
 from erl_pipeline.views.report.charts import short_number
-from erl_pipeline.views.report.templating import seconds_text
+from erl_pipeline.views.report.texts import seconds_text
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from command_line.options import DEFAULT_STORE, SELECTOR, ExistingStore, Json, RunName, find_checkpoint
+from command_line.options import DEFAULT_STORE, SELECTOR, ExistingStore, Json, RunName
 from command_line.output import counted, print_json, print_line
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def evaluate(
     """Play streams of tasks in held-out realms with a checkpoint, with notes and without; print success by
     encounter and kind of note."""
     from command_line.foreground import work_on_run
+    from command_line.selectors import find_checkpoint
     from erl_pipeline.plan.plan import POLICY
     from erl_pipeline.plan.runner import InProcessConfig
     from erl_pipeline.plan.sources import unread_sources

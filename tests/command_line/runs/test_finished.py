@@ -3,7 +3,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from command_line.runs import find_finished_run
+from command_line.stored_run import find_finished_run
 from erl_pipeline.config.loading import load_config
 from storage.runs.run import RunStore
 from tests.command_line.invoke import FinishedRun

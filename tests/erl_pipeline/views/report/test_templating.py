@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from erl_pipeline.views.report.templating import bytes_text, printable, seconds_text, templates
+from erl_pipeline.views.report.templating import templates
 
 
 def test_marks_that_nobody_sees_are_shown_wherever_a_text_is_written() -> None:
     page = templates(None, lambda *parts, **query: "").from_string("<p title='{{ text }}'>{{ text }}</p>")
     assert page.render(text="a\u202eb\x00\x1b") == "<p title='a⟨U+202E⟩b␀␛'>a⟨U+202E⟩b␀␛</p>"
     assert page.render(text="<\n\t>") == "<p title='&lt;\n\t&gt;'>&lt;\n\t&gt;</p>"
-
-
-def test_a_text_is_cut_and_says_by_how_much() -> None:
-    assert printable("abc\u200bdef", 5) == "abc⟨U+200B⟩d\n… 2 more characters"
-
-
-def test_sizes_and_times_are_written_for_people() -> None:
-    assert [bytes_text(size) for size in (0, 4e5, 5e5, 4.2e6, 5e8, None)] == [
-        *("0.0 kB", "400.0 kB", "0.5 MB", "4.2 MB", "0.5 GB", "")
-    ]
-    assert [seconds_text(each) for each in (0.04, 75.0, 7199.0, 11160.0, None)] == [
-        *("0.0 s", "75.0 s", "120 min", "3.1 h", "")
-    ]

@@ -1,0 +1,51 @@
+"""Work that ends cleanly when a signal asks it to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from flows.signals import call_beside_signals
+
+T = TypeVar("T")
+
+SHOW_CURSOR = "\x1b[?25h"
+
+
+class StopRequest:
+    """A request to stop: the event that the work checks, and the signal that asked for it."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self.signal_number: int | None = None
+
+    @property
+    def exit_status(self) -> int:
+        """The status that a shell expects after a signal ended a process: 130 for Ctrl-C, 143 for SIGTERM."""
+        return 128 + (self.signal_number or signal.SIGINT)
+
+
+def call_interruptibly(work: Callable[[], T], stop: StopRequest, tell: Callable[[str], None]) -> T:
+    """Call `work` in a thread of its own while this one, the main thread, waits for signals.
+
+    The first SIGINT or SIGTERM only sets `stop`, and `work` ends when it next checks it. A second one ends
+    the process immediately.
+
+    Args:
+        tell: shows the user one line.
+    """
+
+    def handle(number: int) -> None:
+        if stop.event.is_set():
+            if sys.stderr.isatty():
+                os.write(2, SHOW_CURSOR.encode())
+            os._exit(128 + number)
+        stop.signal_number = number
+        stop.event.set()
+        tell("Stopping after the commit in progress; press Ctrl-C again to stop immediately.")
+
+    return call_beside_signals(work, handle)
