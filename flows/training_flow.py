@@ -74,7 +74,7 @@ def run_training(submissions: Submissions, url: str) -> None:
         try:
             within = FlowRunContext.get()
             if within is not None and within.flow_run is not None:
-                _work(submissions, str(within.flow_run.id))
+                _work(submissions, within.flow_run.id)
             else:
                 _begin_flow(submissions)
         except httpx.HTTPError as error:
