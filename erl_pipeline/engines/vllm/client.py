@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -10,6 +13,7 @@ from typing import Any, Literal
 import aiohttp
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest
+from erl_pipeline.engines.vllm.progress import ProgressDeadlines, tokens_by_copy
 from storage.errors import EngineError
 
 _COPY_HEADER = "X-data-parallel-rank"
@@ -32,7 +36,8 @@ class VllmClient:
         url: such as `http://127.0.0.1:8000`.
         api_key: sent as bearer token; None sends none.
         stop_token_ids: generation ends after one of these; nothing else ends it before its limit.
-        request_seconds: deadline of one request, including its wait in the server's queue.
+        progress_seconds: a request to generate or score fails when the server reads and samples no token of
+            any request for so long; another call has so long to be answered.
         copies: copies of the model that the server keeps (`--data-parallel-size`).
     """
 
@@ -41,14 +46,15 @@ class VllmClient:
         url: str,
         api_key: str | None,
         stop_token_ids: frozenset[int],
-        request_seconds: float,
+        progress_seconds: float,
         copies: int = 1,
     ) -> None:
         self.url = url
         self.copies = copies
         self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._stop_token_ids = sorted(stop_token_ids)
-        self._timeout = aiohttp.ClientTimeout(total=request_seconds)
+        self._progress = ProgressDeadlines(progress_seconds, copies)
+        self._following: asyncio.Task[None] | None = None
         self._session: aiohttp.ClientSession | None = None
         self.adapter: str | None = None
         """Name of the LoRA adapter that answers requests; None is the model without one."""
@@ -57,20 +63,44 @@ class VllmClient:
         # The number of requests in flight is limited by who sends them, not by the connection pool.
         connector = aiohttp.TCPConnector(limit=0)
         self._session = aiohttp.ClientSession(
-            connector=connector, headers=self._headers, timeout=self._timeout
+            connector=connector, headers=self._headers, timeout=aiohttp.ClientTimeout(total=None)
         )
+        self._following = asyncio.create_task(self._follow_progress())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._session is not None
+        assert self._following is not None
+        self._following.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._following
         await self._session.close()
 
     async def context_length(self) -> int:
         """The most tokens that a prompt and its answer may have together."""
         models = await self._call("GET", "/v1/models")
         return int(models["data"][0]["max_model_len"])
+
+    async def look_at_progress(self) -> None:
+        """Move the deadlines of requests if the server has moved. Raises `EngineError` when it does not count
+        its tokens."""
+        tokens = tokens_by_copy(await self._call("GET", "/metrics"))
+        if not tokens or (self.copies > 1 and not tokens.keys() >= set(range(self.copies))):
+            raise EngineError(
+                f"{self.url}/metrics counts tokens of {len(tokens)} of {self.copies} copies of the model: "
+                "a server that hangs would not be found; start it without --disable-log-stats"
+            )
+        self._progress.see(tokens)
+
+    async def _follow_progress(self) -> None:
+        while True:
+            await asyncio.sleep(self._progress.seconds_between_looks)
+            if self._progress.any_waiting:
+                # A server that cannot be looked at shows no progress, and its requests' deadlines stay.
+                with suppress(ServerFailure, EngineError):
+                    await self.look_at_progress()
 
     async def generate(
         self, request: GenerationRequest, policy_version: str, context_length: int, copy: int = 0
@@ -206,15 +236,31 @@ class VllmClient:
         named = body if base or self.adapter is None else {**body, "model": self.adapter}
         # A server of several copies otherwise gives each request to whichever has less to do.
         headers = {_COPY_HEADER: str(copy)} if self.copies > 1 else {}
-        return await self._call("POST", "/inference/v1/generate", named, headers)
+        try:
+            async with self._progress.of_request(copy):
+                return await self._exchange("POST", "/inference/v1/generate", named, headers)
+        except TimeoutError as error:
+            raise ServerFailure(
+                f"{self.url} read and sampled no token for {self._progress.seconds:g} s (progress_seconds)"
+            ) from error
 
-    async def _call(
+    async def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        try:
+            async with asyncio.timeout(self._progress.seconds):
+                return await self._exchange(method, path, body)
+        except TimeoutError as error:
+            raise ServerFailure(
+                f"{self.url}{path} did not answer within {self._progress.seconds:g} s (progress_seconds)"
+            ) from error
+
+    async def _exchange(
         self,
         method: str,
         path: str,
         body: dict[str, Any] | None = None,
         headers: dict[str, str] | None = None,
     ) -> Any:
+        """The answer, however long it takes: what its JSON holds, or its text."""
         assert self._session is not None, "use the client as an asynchronous context manager"
         try:
             async with self._session.request(method, self.url + path, json=body, headers=headers) as answer:
@@ -228,7 +274,7 @@ class VllmClient:
                     raise UndefinedLogprobs(f"{self.url}{path} computed values that are not numbers")
                 if answer.status >= 400:
                     raise EngineError(f"{self.url}{path} refused the request ({answer.status}): {text[:500]}")
-                return await answer.json() if answer.content_type == "application/json" else None
+                return json.loads(text) if answer.content_type == "application/json" else text
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
             raise ServerFailure(f"{self.url}{path}: {type(error).__name__} {error}") from error
 

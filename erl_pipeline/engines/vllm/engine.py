@@ -46,7 +46,7 @@ class VllmEngine:
         environment: variables that hold the keys of servers that are not our own, such as `os.environ`.
         stop: when it is set, whatever is waited for ends with `Interrupted`, a server's start too.
         on_progress: called while a server of our own starts.
-        warn: called when `config.server_list` cannot be used any more.
+        warn: called when `config.server_list` cannot be used any more, and when a server is left out.
     """
 
     def __init__(

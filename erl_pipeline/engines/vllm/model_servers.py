@@ -15,9 +15,10 @@ from safetensors import safe_open
 
 from erl_pipeline.engines.interface import GenerationRequest, ServedAdapter, ServedCheckpoint
 from erl_pipeline.engines.vllm.client import VllmClient
+from erl_pipeline.engines.vllm.listed_servers import ListedServers
 from erl_pipeline.engines.vllm.replica import Replica
 from erl_pipeline.engines.vllm.server import ManagedServer, OnProgress
-from erl_pipeline.engines.vllm.server_pool import ListedServers, ServerPool
+from erl_pipeline.engines.vllm.server_pool import ServerPool
 from erl_pipeline.engines.vllm.settings import (
     ServerAddress,
     VllmEngineConfig,
@@ -106,7 +107,7 @@ class ModelServers:
         visible_devices: the variable `CUDA_VISIBLE_DEVICES`; None where it is not set.
         folder: for the servers' logs (`server.log`, `server_2.log`) and copies of checkpoints; readable by
             the servers.
-        warn: called when `config.server_list` cannot be used any more.
+        warn: called when `config.server_list` cannot be used any more, and when a server is left out.
     """
 
     def __init__(
@@ -216,23 +217,24 @@ class ModelServers:
         return write_serving_copy(checkpoint.base_folder, copy)
 
     async def _start_pool(self, checkpoint: ServedCheckpoint, policy: ServedPolicy) -> ServerPool:
-        ends, seconds = checkpoint.end_token_ids, self._config.request_seconds
+        config, ends = self._config, checkpoint.end_token_ids
+        seconds = config.progress_seconds
 
         def replica(address: ServerAddress) -> Replica:
             key = self._key_of(address)
             return Replica(VllmClient(address.url, key, ends, seconds, address.copies))
 
-        pool = await ServerPool(self._config.max_failures, self._config.startup_seconds).__aenter__()
-        for address in self._config.servers:
+        pool = await ServerPool(config.max_failures, config.startup_seconds, self._warn).__aenter__()
+        for address in config.servers:
             await pool.admit(replica(address))
-        if self._config.server_list is not None:
-            self._listed = ListedServers(self._config.server_list, pool, replica, self._warn)
+        if config.server_list is not None:
+            self._listed = ListedServers(config.server_list, pool, replica, self._warn)
             self._following = asyncio.create_task(self._listed.follow())
-        if self._config.others_servers is None:
+        if config.others_servers is None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            devices = devices_of_replicas(self._config, self._visible_devices)
+            devices = devices_of_replicas(config, self._visible_devices)
             self.servers = [self._server(policy, number, visible) for number, visible in enumerate(devices)]
-            copies = copies_of_server(self._config.arguments)
+            copies = copies_of_server(config.arguments)
             for server in self.servers:
                 await pool.admit(
                     Replica(VllmClient(server.url, server.api_key, ends, seconds, copies), server)

@@ -13,6 +13,7 @@ from typing import Literal
 from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
 from erl_pipeline.engines.vllm.server import ManagedServer
 from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, WeightSync, prove_restarted, sync_weights
+from storage.errors import EngineError
 
 
 @dataclass(eq=False)
@@ -24,6 +25,10 @@ class Replica:
     to serve the policy ended, and `reads` the folder that it may be reading now. `in_flight` counts the
     requests of each copy of the model, and `places` are the router's numbers of these copies. `returns` is
     how often the replica has come to serve.
+
+    `failures` are told since it got the policy, or since it last worked for long; with too many it is
+    `left_out`. `returned_at` and `answered_at`, by `time.monotonic`, are when it last came to serve and last
+    answered.
     """
 
     client: VllmClient
@@ -35,6 +40,10 @@ class Replica:
     refusal: ServerFailure | None = None
     reads: Path | None = None
     returns: int = 0
+    failures: list[str] = field(default_factory=list)
+    left_out: bool = False
+    returned_at: float = 0.0
+    answered_at: float = 0.0
     context_length: int = 0
     recovery: asyncio.Task[None] | None = field(default=None, repr=False)
 
@@ -42,6 +51,11 @@ class Replica:
     def available(self) -> bool:
         """Whether it gets requests."""
         return self.sync is not None
+
+    @property
+    def seconds_worked(self) -> float:
+        """From when it last came to serve to its last answer: time in which it hangs does not count."""
+        return self.answered_at - self.returned_at
 
 
 async def bring_up(replica: Replica, policy: ServedPolicy) -> WeightSync:
@@ -52,13 +66,22 @@ async def bring_up(replica: Replica, policy: ServedPolicy) -> WeightSync:
     started = time.perf_counter()
     replica.reads = policy.folder
     if replica.server is not None and (replica.failed or not replica.server.running):
-        await asyncio.to_thread(replica.server.restart, policy.folder)
+        await _restart(replica.server, policy)
         sync = await prove_restarted(replica.client, policy, started)
     else:
         sync = await sync_weights(replica.client, replica.server, policy)
+    await replica.client.look_at_progress()
     replica.context_length = await replica.client.context_length()
     replica.failed, replica.reads = False, None
     return sync
+
+
+async def _restart(server: ManagedServer, policy: ServedPolicy) -> None:
+    try:
+        await asyncio.to_thread(server.restart, policy.folder)
+    except EngineError as error:
+        # Another start may succeed, such as when memory of the last one is free. Who gives up tells the log.
+        raise ServerFailure(f"{server.url}: {str(error).splitlines()[0]}") from error
 
 
 async def sleeps(replica: Replica, level: Literal[1, 2] | None) -> bool:

@@ -1,25 +1,19 @@
-"""Several servers as one: one of them answers a request, and one that fails is set aside until it works.
-
-A file may name the servers: others may then add and remove them while a run samples.
-"""
+"""Several servers as one: one of them answers a request, and one that fails is set aside until it works."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.engines.vllm.client import ServerFailure
 from erl_pipeline.engines.vllm.replica import PrefixRouter, Replica, bring_up, sleeps
-from erl_pipeline.engines.vllm.settings import ServerAddress, read_server_list
 from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, WeightSync
-from storage.errors import ConfigError, EngineError
+from storage.errors import EngineError
 
-LOOK_SECONDS = 5.0
-"""Between two looks at a file that names servers."""
 _RECOVERY_POLL_SECONDS = 1.0
 
 
@@ -30,19 +24,28 @@ class ServerPool:
     same seed. Each request gets one answer. Servers may join and leave at any time.
 
     Args:
-        max_failures: the most failures of servers that are tolerated while one policy is served.
+        max_failures: the most failures of each server that are tolerated while one policy is served.
         recovery_seconds: how long to wait for a server when there is none that can be used.
+        warn: called when a server has failed too often, and the others go on without it.
+        forgiving_seconds: after so much work a server's earlier failures do not count.
     """
 
-    def __init__(self, max_failures: int, recovery_seconds: float) -> None:
+    def __init__(
+        self,
+        max_failures: int,
+        recovery_seconds: float,
+        warn: Callable[[str], None] = lambda message: None,
+        forgiving_seconds: float = 1800.0,
+    ) -> None:
         self._replicas: list[Replica] = []
         self._leaving: set[asyncio.Task[None]] = set()
         self._next_place = 0
         self._router = PrefixRouter()
         self._max_failures = max_failures
         self._recovery_seconds = recovery_seconds
+        self._warn = warn
+        self._forgiving_seconds = forgiving_seconds
         self._policy: ServedPolicy | None = None
-        self._failures: list[str] = []
         self._error: EngineError | None = None
         self._changed = asyncio.Condition()
 
@@ -103,9 +106,10 @@ class ServerPool:
         if any(sum(replica.in_flight) for replica in self._replicas):
             raise RuntimeError("weights cannot change while requests are in flight")
         self._router.forget()
-        self._policy, self._failures, self._error = policy, [], None
+        self._policy, self._error = policy, None
         for replica in self._replicas:
             replica.sync = replica.refusal = None
+            replica.failures, replica.left_out = [], False
             # A server that is still busy with an earlier policy gets this one afterwards.
             if replica.recovery is None or replica.recovery.done():
                 replica.recovery = asyncio.create_task(self._recover(replica))
@@ -119,8 +123,11 @@ class ServerPool:
         return self.syncs()
 
     async def all_serving(self) -> list[WeightSync]:
-        """Wait until every server serves the policy; returns how each came to it. Raises as `serve`."""
-        await self._wait_until(lambda: all(replica.available for replica in self._replicas), None)
+        """Wait until every server that is not left out serves the policy; returns how each came to it. Raises
+        as `serve`."""
+        await self._wait_until(
+            lambda: all(replica.available or replica.left_out for replica in self._replicas), None
+        )
         return self.syncs()
 
     def syncs(self) -> list[WeightSync]:
@@ -151,7 +158,7 @@ class ServerPool:
     async def generate(self, request: GenerationRequest) -> Generation:
         """Sample one turn from the policy that is served.
 
-        Raises `EngineError` after too many failures, with the last log lines of our own servers.
+        Raises `EngineError` when every server has failed too often, with the last log lines of our own.
         """
         while True:
             replica, copy = await self._choose(request)
@@ -159,9 +166,11 @@ class ServerPool:
             returns = replica.returns
             replica.in_flight[copy] += 1
             try:
-                return await replica.client.generate(
+                answer = await replica.client.generate(
                     request, self._policy.policy_version, replica.context_length, copy
                 )
+                replica.answered_at = time.monotonic()
+                return answer
             except ServerFailure as failure:
                 # A request that failed before the server came back says nothing about the server now.
                 if replica.available and replica.returns == returns:
@@ -212,20 +221,30 @@ class ServerPool:
     async def _set_aside(self, replica: Replica, failure: ServerFailure) -> None:
         replica.sync, replica.failed = None, True
         self._forget_prompts(replica)
-        if await self._survives(failure):
+        if replica.seconds_worked >= self._forgiving_seconds:
+            replica.failures = []
+        if await self._survives(replica, failure):
             replica.recovery = asyncio.create_task(self._recover(replica))
 
     def _forget_prompts(self, replica: Replica) -> None:
         for place in replica.places:
             self._router.forget(place)
 
-    async def _survives(self, failure: ServerFailure) -> bool:
-        self._failures.append(str(failure))
-        if len(self._failures) <= self._max_failures:
+    async def _survives(self, replica: Replica, failure: ServerFailure) -> bool:
+        """Whether a server may be tried again after one more failure."""
+        replica.failures.append(str(failure))
+        replica.left_out = len(replica.failures) > self._max_failures
+        if not replica.left_out:
             return True
-        await self._give_up(
-            EngineError(self._describe(f"more than {self._max_failures} failures (max_failures)"))
-        )
+        problem = f"more than {self._max_failures} failures (max_failures)"
+        if all(each.left_out for each in self._replicas):
+            await self._give_up(EngineError(self._describe(problem)))
+        else:
+            self._warn(
+                f"{replica.client.url} gets no more requests of this policy after {problem}; "
+                f"the last: {failure}"
+            )
+            await self._tell()
         return False
 
     async def _recover(self, replica: Replica) -> None:
@@ -239,7 +258,7 @@ class ServerPool:
                 replica.failed, replica.refusal = True, failure
                 await self._tell()
                 # A server of somebody else may be away for long. One of our own was just started.
-                if replica.server is not None and not await self._survives(failure):
+                if replica.server is not None and not await self._survives(replica, failure):
                     return
                 await asyncio.sleep(_RECOVERY_POLL_SECONDS)
                 continue
@@ -250,6 +269,7 @@ class ServerPool:
                 break
         replica.sync, replica.refusal = sync, None
         replica.returns += 1
+        replica.returned_at = replica.answered_at = time.monotonic()
         await self._tell()
 
     async def _give_up(self, error: EngineError) -> None:
@@ -263,7 +283,8 @@ class ServerPool:
     def _describe(self, problem: str) -> str:
         own = [(replica.client.url, replica.server) for replica in self._replicas if replica.server]
         logs = [f"{url}:\n{server.failure_log()}" for url, server in own]
-        return "\n".join([f"vLLM: {problem}", *self._failures, *logs])
+        failures = [failure for replica in self._replicas for failure in replica.failures]
+        return "\n".join([f"vLLM: {problem}", *failures, *logs])
 
 
 async def _cancel(replicas: Sequence[Replica]) -> None:
@@ -272,51 +293,3 @@ async def _cancel(replicas: Sequence[Replica]) -> None:
     for recovery in recoveries:
         recovery.cancel()
     await asyncio.gather(*recoveries, return_exceptions=True)
-
-
-class ListedServers:
-    """Keeps the servers of a pool those of a file. Lives in the event loop of the pool.
-
-    Args:
-        make_replica: makes a replica of a server. Raises ConfigError when its key is not known.
-        warn: called when the file cannot be used while the run samples; the servers then stay as they are.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        pool: ServerPool,
-        make_replica: Callable[[ServerAddress], Replica],
-        warn: Callable[[str], None],
-    ) -> None:
-        self._path = path
-        self._pool = pool
-        self._make_replica = make_replica
-        self._warn = warn
-        self._replicas: dict[ServerAddress, Replica] = {}
-
-    async def update(self) -> None:
-        """Add and remove servers of the pool, as the file says now.
-
-        Raises ConfigError when the file cannot be used; the pool is then as before.
-        """
-        listed = await asyncio.to_thread(read_server_list, self._path)
-        new = {each: self._make_replica(each) for each in listed if each not in self._replicas}
-        for address in set(self._replicas).difference(listed):
-            self._pool.dismiss(self._replicas.pop(address))
-        for address, replica in new.items():
-            self._replicas[address] = replica
-            await self._pool.admit(replica)
-
-    async def follow(self) -> None:
-        """Update the pool again and again, until this is cancelled."""
-        told = ""
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            try:
-                await self.update()
-                told = ""
-            except ConfigError as error:
-                if str(error) != told:
-                    told = str(error)
-                    self._warn(f"{told}\n  The run goes on with the servers that it has.")

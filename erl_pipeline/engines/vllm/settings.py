@@ -34,9 +34,10 @@ _SET_BY_THE_PIPELINE = {
     "generation-config",
     "override-generation-config",
     "enable-sleep-mode",
+    "disable-log-stats",
 }
 """Arguments of the server that the pipeline sets itself. With other values the log-probabilities would be
-wrong, or the server would not be found."""
+wrong, or the server, or that it hangs, would not be found."""
 
 
 class ServerAddress(Settings):
@@ -94,8 +95,8 @@ class VllmSampling(PluginSettings):
             if re.sub("^--(no-)?", "", name) in _SET_BY_THE_PIPELINE:
                 raise ValueError(
                     f"{name} is set by the pipeline: log-probabilities must be those of the distribution "
-                    "that was sampled from, and the server must be found; leave it out, or use the setting "
-                    "of `engine` where there is one"
+                    "that was sampled from, and the server must be found and seen to work; leave it out, or "
+                    "use the setting of `engine` where there is one"
                 )
         return arguments
 
@@ -124,10 +125,14 @@ class VllmEngineConfig(VllmSampling):
     memory. Only on GPUs: with this setting vLLM's CPU build refuses to start."""
     startup_seconds: float = Field(default=600.0, gt=0.0)
     """Deadline for a server's start, and for a server to come back when none is left."""
-    request_seconds: float = Field(default=600.0, gt=0.0)
-    """Deadline for one request; a server that misses it counts as dead."""
+    progress_seconds: float = Field(default=600.0, gt=0.0)
+    """A server counts as dead when it has requests, and reads and samples no token of any for so long. How
+    long one of them waits or generates does not matter. Other calls, such as that to read new weights, must
+    be answered in this time."""
     max_failures: int = Field(default=3, ge=0)
-    """How many server failures are tolerated while one policy is served; one more stops the run."""
+    """How many failures of each server are tolerated. After one more it is left out until the next policy is
+    served; where all are, the run stops. The count begins anew with each policy, and when a server has worked
+    for half an hour."""
 
     @model_validator(mode="after")
     def _possible_together(self) -> VllmEngineConfig:

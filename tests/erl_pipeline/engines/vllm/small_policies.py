@@ -33,7 +33,7 @@ ENGINE = VllmEngineConfig(
     max_in_flight=32,
     arguments=(ONE_PROCESS, SMALL_CACHE),
     environment=SMALL_SERVER,
-    request_seconds=120.0,
+    progress_seconds=120.0,
 )
 _TOKENS: dict[str, Any] = {"bos_token_id": None, "eos_token_id": END}
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from transformers import PreTrainedModel
 
@@ -20,6 +19,7 @@ from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, WeightSync, comp
 from erl_pipeline.episodes.play import ConcurrentSampling, play_episodes
 from storage.errors import EngineError, Interrupted
 from storage.tables.trajectories import Trajectory
+from tests.erl_pipeline.engines.vllm.server_processes import engine_process, no_more_memory
 from tests.erl_pipeline.engines.vllm.small_policies import (
     CONTEXT,
     END,
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.vllm
 CONFIG = ENGINE.model_copy(
     update={
         "lifecycle": "per_stage",
-        "request_seconds": 20.0,
+        "progress_seconds": 20.0,
         "max_failures": 1,
         "arguments": (*ENGINE.arguments, "--max-num-batched-tokens=256"),
     }
@@ -188,17 +188,18 @@ def test_weights_of_other_shapes_start_the_server_anew(engine: VllmEngine, tmp_p
 def test_a_hanging_server_loses_no_episode_and_memory_that_runs_out_then_stops_the_run(
     engine: VllmEngine,
 ) -> None:
-    """The server hangs when the first of 24 episodes is over: it is alive and answers nothing, and only the
-    deadline of a request shows it. It restarts and the others continue. Later it can allocate no more memory.
+    """The server hangs when the first of 24 episodes is over: it is alive and answers nothing, and only its
+    standstill shows it. It restarts and the others continue. Later it can allocate no more memory.
     A step over many tokens needs more: half a megabyte per token in the first layer of the wide model that it
     serves, which is more than it has kept from earlier steps."""
-    hanging = engine_process(engine)
+    hanging = engine_process(engine.servers()[0])
     rows = run_shard(engine, lambda: os.kill(hanging, signal.SIGSTOP))
     assert_sampled_from(wide_llama(), rows)
-    assert engine_process(engine) != hanging
+    assert engine_process(engine.servers()[0]) != hanging
     with pytest.raises(EngineError) as stopped:
-        run_shard(engine, lambda: no_more_memory(engine_process(engine)))
+        run_shard(engine, lambda: no_more_memory(engine_process(engine.servers()[0])))
     assert "more than 1 failures (max_failures)" in str(stopped.value)
+    assert "read and sampled no token for 20 s (progress_seconds)" in str(stopped.value)
     assert "can't allocate memory" in str(stopped.value)
     assert "last log lines" in str(stopped.value)
 
@@ -226,7 +227,7 @@ def test_two_replicas_are_both_proven_and_one_that_dies_is_made_up_for(
         syncs = engine.all_serving()
         assert [sync.method for sync in syncs] == ["restart", "restart"]
         assert max(sync.difference.maximum for sync in syncs) < 1e-4
-        rows = run_shard(engine, lambda: os.kill(engine_process(engine), signal.SIGKILL))
+        rows = run_shard(engine, lambda: os.kill(engine_process(engine.servers()[0]), signal.SIGKILL))
     assert_sampled_from(model, rows)
     assert sorted(path.name for path in (tmp_path / "vllm" / POLICY).glob("*.log")) == [
         "server.log",
@@ -260,22 +261,3 @@ def assert_sampled_from(model: PreTrainedModel, rows: list[Trajectory]) -> None:
         expected = logprobs_of(model, row.prompt_token_ids, row.response_token_ids)
         masked = [logprob * mask for logprob, mask in zip(expected, row.response_mask, strict=True)]
         assert row.behaviour_logprobs == pytest.approx(masked, abs=1e-4)
-
-
-def engine_process(engine: VllmEngine) -> int:
-    """The process that schedules and computes the steps of the first replica, found through its parents."""
-    server, *_ = engine.servers()
-    assert server._process is not None
-    (api_server,) = children(server._process.pid)
-    return next(pid for pid in children(api_server) if "EngineCor" in Path(f"/proc/{pid}/comm").read_text())
-
-
-def no_more_memory(process_id: int) -> None:
-    """Allow the process 8 MB more than now, so that small allocations succeed and large ones fail."""
-    process = psutil.Process(process_id)
-    most = process.memory_info().vms + 8_000_000
-    process.rlimit(psutil.RLIMIT_AS, (most, most))
-
-
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

@@ -12,9 +12,10 @@ from transformers import PreTrainedModel
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.engines.sampling import make_probe
 from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
+from erl_pipeline.engines.vllm.listed_servers import ListedServers
 from erl_pipeline.engines.vllm.replica import Replica
 from erl_pipeline.engines.vllm.server import ManagedServer
-from erl_pipeline.engines.vllm.server_pool import ListedServers, ServerPool
+from erl_pipeline.engines.vllm.server_pool import ServerPool
 from erl_pipeline.engines.vllm.settings import ServerAddress
 from erl_pipeline.engines.vllm.weight_sync import ServedPolicy
 from storage.errors import ConfigError, EngineError
@@ -44,6 +45,8 @@ def with_two_doors(
     scenario: Scenario,
     max_failures: int = 1,
     recovery_seconds: float = 60.0,
+    warn: Callable[[str], None] = lambda message: None,
+    forgiving_seconds: float = 1800.0,
 ) -> None:
     async def run() -> None:
         async with ServerPool(0, 0.0) as direct:
@@ -53,7 +56,7 @@ def with_two_doors(
         for door in doors:
             await door.open()
         replicas = [through(door, server) for door in doors]
-        async with ServerPool(max_failures, recovery_seconds) as pool:
+        async with ServerPool(max_failures, recovery_seconds, warn, forgiving_seconds) as pool:
             for replica in replicas:
                 await pool.admit(replica)
             await pool.serve(policy)
@@ -72,7 +75,7 @@ def port_of(server: ManagedServer) -> int:
 
 
 def client(url: str, server: ManagedServer) -> VllmClient:
-    return VllmClient(url, server.api_key, frozenset({END}), request_seconds=60.0)
+    return VllmClient(url, server.api_key, frozenset({END}), progress_seconds=60.0)
 
 
 def through(door: Proxy, server: ManagedServer) -> Replica:
@@ -157,13 +160,63 @@ def test_a_server_with_other_weights_is_set_right(
     with_two_doors(gpt2_server, policy, scenario, max_failures=2)
 
 
-def test_too_many_failures_stop_the_run(gpt2_server: ManagedServer, policy: ServedPolicy) -> None:
+def test_a_server_that_fails_too_often_is_left_out_and_the_run_stops_when_all_do(
+    gpt2_server: ManagedServer, policy: ServedPolicy, model: PreTrainedModel
+) -> None:
+    told = list[str]()
+
     async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Proxy]) -> None:
         doors[0].close()
-        with pytest.raises(EngineError, match=r"more than 0 failures \(max_failures\)\nhttp://127"):
+        assert_sampled_from(model, await asyncio.gather(*start(pool, 4)))
+        (warning,) = told
+        assert f"{doors[0].port} gets no more requests of this policy after more than 0 failures" in warning
+        await doors[0].open()
+        assert [sync.url for sync in await pool.all_serving()] == [replicas[1].client.url]
+        doors[1].close()
+        with pytest.raises(EngineError, match=r"more than 0 failures \(max_failures\)(\nhttp://127.*){2}$"):
             await asyncio.gather(*start(pool, 2))
+        # Another policy, another chance.
+        await doors[1].open()
+        await pool.serve(policy)
+        assert len(await pool.all_serving()) == 2
 
-    with_two_doors(gpt2_server, policy, scenario, max_failures=0)
+    with_two_doors(gpt2_server, policy, scenario, max_failures=0, warn=told.append)
+
+
+@pytest.mark.parametrize(("forgiving_seconds", "left_out"), [(0.0, False), (1800.0, True)])
+def test_a_server_earns_its_failures_back(
+    gpt2_server: ManagedServer, policy: ServedPolicy, forgiving_seconds: float, left_out: bool
+) -> None:
+    """It fails twice, and one failure is tolerated."""
+
+    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Proxy]) -> None:
+        for _ in range(2):
+            doors[0].close()
+            await asyncio.gather(*start(pool, 4))
+            await doors[0].open()
+            assert replicas[0].recovery is not None
+            await replicas[0].recovery
+        assert replicas[0].left_out is left_out
+
+    with_two_doors(gpt2_server, policy, scenario, forgiving_seconds=forgiving_seconds)
+
+
+def test_a_server_of_our_own_that_does_not_start_is_left_out(
+    gpt2_server: ManagedServer, policy: ServedPolicy, model: PreTrainedModel, tmp_path: Path
+) -> None:
+    told = list[str]()
+    broken = ManagedServer(policy.folder, tmp_path / "server.log", executable="/bin/false")
+
+    async def scenario(pool: ServerPool, replicas: list[Replica], doors: list[Proxy]) -> None:
+        await pool.admit(Replica(client(broken.url, broken), broken))
+        await pool.all_serving()
+        assert_sampled_from(model, await asyncio.gather(*start(pool, 4)))
+        assert told == [
+            f"{broken.url} gets no more requests of this policy after more than 1 failures (max_failures); "
+            f"the last: {broken.url}: the vLLM server ended before it was ready"
+        ]
+
+    with_two_doors(gpt2_server, policy, scenario, max_failures=1, warn=told.append)
 
 
 def test_the_run_stops_when_no_server_comes_back(gpt2_server: ManagedServer, policy: ServedPolicy) -> None:

@@ -45,7 +45,7 @@ Result = TypeVar("Result")
 
 def with_client(server: ManagedServer, work: Callable[[VllmClient], Awaitable[Result]]) -> Result:
     async def run() -> Result:
-        async with VllmClient(server.url, server.api_key, frozenset({END}), request_seconds=120.0) as client:
+        async with VllmClient(server.url, server.api_key, frozenset({END}), progress_seconds=120.0) as client:
             return await work(client)
 
     return asyncio.run(run())
