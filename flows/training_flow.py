@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 from uuid import UUID
@@ -55,6 +56,10 @@ _RECONNECTIONS = 0  # The next event tries again, and sends those before it that
 
 _NO_API = "http://127.0.0.1:9/api"
 """An address where nothing answers: Prefect's engine needs one, also where there never was an API."""
+
+
+_NO_RESULTS = Path("results")
+"""Where no result is kept. Without it, each task asks the API for the place first."""
 
 
 class StageTimedOut(PipelineError):
@@ -284,6 +289,7 @@ class _StageTaskRuns:
             retry_condition_fn=may_pass,
             cache_policy=NO_CACHE,
             persist_result=False,
+            result_storage=_NO_RESULTS,
         )
         parameters = {
             "title": planned.title,
