@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from importlib.metadata import version
@@ -18,11 +19,58 @@ def test_the_command_starts_without_importing_what_is_heavy() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
 
 
-def test_every_command_shows_its_help_without_importing_what_takes_seconds() -> None:
-    heavy = {"torch", "transformers", "prefect", "lancedb", "ray", "vllm", "sentence_transformers"}
-    words = "import sys; from command_line.main import command_tree; command_tree()"
-    code = f"{words}; print(sorted({heavy} & set(sys.modules)))"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
+HEAVY = {
+    *("torch", "transformers", "sentence_transformers", "vllm", "ray", "prefect", "lancedb", "fastapi"),
+    *("polars", "pyarrow", "numpy", "yaml", "jinja2", "aiohttp", "httpx"),
+    *("erl_pipeline.config", "erl_pipeline.plan", "erl_pipeline.runs", "erl_pipeline.stages"),
+    *("erl_pipeline.evaluation", "erl_pipeline.policies", "storage.lineage", "storage.tables"),
+}
+"""Modules that neither a help text nor a completion needs."""
+
+
+def printed_without(heavy: set[str], code: str, **environment: str) -> str:
+    """What code prints in a process of its own, which must import none of these modules."""
+    look = f"print(*sorted({heavy} & set(sys.modules)), file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import atexit, sys\natexit.register(lambda: {look})\n{code}"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == "\n"
+    return done.stdout
+
+
+def test_every_command_shows_its_help_without_importing_what_does_its_work() -> None:
+    # Nor does a help text need pydantic, fsspec and what reads a store.
+    heavy = {*HEAVY, "pydantic", "fsspec", "storage.runs.run", "storage.artifacts.store"}
+    code = "from command_line.main import command_tree; print(*command_tree().commands)"
+    assert printed_without(heavy, code).split() == list(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        (["train", "--dry"], "--dry-run"),
+        (["lineage", "tra"], "trained-on"),
+        (["memory", "search", "ru"], "run"),
+        (["gc", "--run", "ru"], "run"),
+    ],
+)
+def test_a_shell_completes_without_importing_what_does_the_work(
+    words: list[str], completed: str, tmp_path: Path
+) -> None:
+    RunStore(str(tmp_path)).create("run", {})
+    output = printed_without(
+        HEAVY,
+        "from command_line.main import main; main()",
+        _ERL_PIPELINE_COMPLETE="complete_bash",
+        COMP_WORDS=" ".join(["erl-pipeline", *words]),
+        COMP_CWORD=str(len(words)),
+        ERL_PIPELINE_STORE=str(tmp_path),
+    )
+    assert output.split() == [completed]
 
 
 def test_the_programs_help_lists_every_command_that_can_be_loaded() -> None:
