@@ -152,7 +152,7 @@ def play(count: int) -> float:
     from erl_pipeline.episodes.context import EpisodeLimits, Provenance, RoleLimits
     from erl_pipeline.episodes.dialogue import ChatTokenizer
     from erl_pipeline.episodes.play import ConcurrentSampling, EpisodeSetup, play_episodes
-    from erl_pipeline.policies.pretrained import load_tokenizer
+    from erl_pipeline.policies.tokenizers import load_tokenizer
 
     tokenizer = load_tokenizer(SMOLLM2)
     payload = {

@@ -5,8 +5,9 @@
 
 There are two servers of SmolLM2-135M-Instruct in bf16, and two checkpoints whose weights differ by a few
 percent. In each round, one server gets the checkpoint that it does not serve: it reads the weights and resets
-the prefix cache, and its log-probabilities of a probe are compared with the trainer's, which are computed
-again. The other server is restarted with that checkpoint, until it has answered one request, without proof.
+the prefix cache, and its log-probabilities of a probe are compared with the trainer's, which are in a file of
+the checkpoint; how long the trainer takes to compute them is measured by itself. The other server is
+restarted with that checkpoint, until it has answered one request, without proof.
 """
 
 from __future__ import annotations
@@ -23,18 +24,21 @@ import torch
 from contenders.requests_to_server import generate_one
 from measurements import SMOLLM2, Column, Figures
 
-from erl_pipeline.engines.interface import POLICY
-from erl_pipeline.engines.sampling import served_checkpoint
+from erl_pipeline.engines.interface import POLICY, ServedCheckpoint
+from erl_pipeline.engines.probe import make_probe, save_probe
+from erl_pipeline.engines.probe_file import PROBE_FILE, read_facts, read_probe
 from erl_pipeline.engines.vllm.engine import VllmEngine
-from erl_pipeline.engines.vllm.model_servers import server_arguments, write_serving_copy
+from erl_pipeline.engines.vllm.model_servers import server_arguments
 from erl_pipeline.engines.vllm.server import ManagedServer
+from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
 from erl_pipeline.engines.vllm.settings import VllmEngineConfig
+from erl_pipeline.policies.checkpoints import MODEL
 from erl_pipeline.policies.pretrained import LoadedPolicy, load_policy, save_policy
 
 HANDOVER, RESTART = "hand-over with proof", "server restart"
 COLUMNS = (
     Column("seconds", "seconds", 2),
-    Column("probe_seconds", "of it the trainer's probe", 2),
+    Column("probe_seconds", "before it, the trainer's probe", 2),
     Column("mean_difference", "mean difference, nats", 3),
 )
 
@@ -64,15 +68,22 @@ def compare(arguments: argparse.Namespace) -> dict[str, list[Figures]]:
         folder = Path(open_.enter_context(tempfile.TemporaryDirectory()))
         policy = load_policy(arguments.model, dtype="bfloat16")
         checkpoints = [folder / "even", folder / "odd"]
-        save_policy(policy, checkpoints[0])
-        _disturb(policy)
-        save_policy(policy, checkpoints[1])
-        policies = [load_policy(checkpoint, dtype="bfloat16") for checkpoint in checkpoints]
-        copies = [write_serving_copy(file, folder / f"served-{file.name}") for file in checkpoints]
+        for checkpoint in checkpoints:
+            save_policy(policy, checkpoint / MODEL)
+            save_probe(policy, checkpoint)
+            _disturb(policy)
+        copies = [
+            write_serving_copy(
+                checkpoint / MODEL,
+                folder / f"served-{checkpoint.name}",
+                served_checkpoint("", checkpoint).head,
+            )
+            for checkpoint in checkpoints
+        ]
 
         print("starting two servers", flush=True)
         engine = open_.enter_context(VllmEngine(config, folder / "engine", os.environ))
-        engine.serve(POLICY, served_checkpoint(policies[0], "version-0", checkpoints[0], None))
+        engine.serve(POLICY, served_checkpoint("version-0", checkpoints[0]))
         server = open_.enter_context(
             ManagedServer(
                 copies[0],
@@ -83,28 +94,37 @@ def compare(arguments: argparse.Namespace) -> dict[str, list[Figures]]:
         )
         for round_ in range(1, arguments.runs + 1):
             chosen = round_ % 2
-            runs[HANDOVER].append(
-                measure_handover(engine, checkpoints[chosen], policies[chosen], f"version-{round_}")
-            )
+            figures = measure_handover(engine, checkpoints[chosen], f"version-{round_}")
+            runs[HANDOVER].append({**figures, "probe_seconds": measure_probe(policy)})
             runs[RESTART].append(measure_restart(server, copies[chosen]))
             shown = ", ".join(f"{name} {figures[-1]['seconds']:.2f} s" for name, figures in runs.items())
             print(f"run {round_}/{arguments.runs}: {shown}", flush=True)
     return runs
 
 
-def measure_handover(engine: VllmEngine, checkpoint: Path, policy: LoadedPolicy, version: str) -> Figures:
+def served_checkpoint(version: str, checkpoint: Path) -> ServedCheckpoint:
+    """What a sampler reads of a checkpoint, as the stages read it."""
+    facts = read_facts(checkpoint / PROBE_FILE)
+    probe = read_probe(checkpoint / PROBE_FILE)
+    return ServedCheckpoint(
+        version, checkpoint / MODEL, facts.head, probe, frozenset(facts.end_token_ids), adapter=None
+    )
+
+
+def measure_handover(engine: VllmEngine, checkpoint: Path, version: str) -> Figures:
     started = time.perf_counter()
-    served = served_checkpoint(policy, version, checkpoint, None)
-    probed = time.perf_counter()
-    (sync,) = engine.serve(POLICY, served)
+    (sync,) = engine.serve(POLICY, served_checkpoint(version, checkpoint))
     seconds = time.perf_counter() - started
     if sync.method != "reload":
         raise RuntimeError(f"the server took the policy by a {sync.method}, not by a reload")
-    return {
-        "seconds": seconds,
-        "probe_seconds": probed - started,
-        "mean_difference": sync.difference.mean,
-    }
+    return {"seconds": seconds, "mean_difference": sync.difference.mean}
+
+
+def measure_probe(policy: LoadedPolicy) -> float:
+    """Seconds in which a trainer computes the probe that it commits with the weights."""
+    started = time.perf_counter()
+    make_probe(policy.model)
+    return time.perf_counter() - started
 
 
 def measure_restart(server: ManagedServer, checkpoint: Path) -> Figures:

@@ -111,8 +111,10 @@ def start(path: str, overrides: list[str], folder: Path, open_: ExitStack) -> tu
     from workloads.planned import planned_run
 
     from erl_pipeline.config.loading import load_config
-    from erl_pipeline.engines.vllm.model_servers import server_arguments, write_serving_copy
+    from erl_pipeline.engines.probe_file import PROBE_FILE, read_facts
+    from erl_pipeline.engines.vllm.model_servers import server_arguments
     from erl_pipeline.engines.vllm.server import ManagedServer
+    from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
     from erl_pipeline.engines.vllm.settings import VllmEngineConfig
     from erl_pipeline.policies.checkpoints import MODEL
 
@@ -121,7 +123,7 @@ def start(path: str, overrides: list[str], folder: Path, open_: ExitStack) -> tu
     with planned_run(config, str(folder / "store")) as run:
         (model,) = run.files([one for one in run.begin() if one.kind == "checkpoint"], MODEL)
     server = ManagedServer(
-        write_serving_copy(model, folder / "served"),
+        write_serving_copy(model, folder / "served", read_facts(model.parent / PROBE_FILE).head),
         folder / "server.log",
         arguments=server_arguments(config.engine),
         environment=config.engine.environment,

@@ -85,7 +85,7 @@ def trajectories(
 
 def _require_tokenizer(file: Path, tokenizer: Path) -> None:
     """Raise InputError, which names the row, for a trajectory of another tokenizer."""
-    from erl_pipeline.policies.pretrained import load_tokenizer, tokenizer_digest
+    from erl_pipeline.policies.tokenizers import load_tokenizer, tokenizer_digest
     from storage.tables.trajectory_import import check_trajectories, read_checked
 
     check_trajectories(file)

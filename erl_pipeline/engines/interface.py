@@ -2,8 +2,8 @@
 Importing it never imports torch.
 
 An engine serves models by name, one checkpoint of each at a time. How it is given a checkpoint differs. An
-engine in this process takes the loaded policy. An engine in another process takes a `ServedCheckpoint`: plain
-data, made where the policy is loaded (`erl_pipeline.engines.sampling`).
+engine in this process loads the policy. An engine in another process takes a `ServedCheckpoint`: plain data,
+which whoever wrote the checkpoint has put beside its weights (`erl_pipeline.engines.probe_file`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from erl_pipeline.config.plugins import NO_BYTES
 if TYPE_CHECKING:
     import numpy as np
 
-    from erl_pipeline.policies.checkpoints import CheckpointParts
     from erl_pipeline.policies.pretrained import LoadedPolicy
 
 
@@ -119,15 +118,25 @@ class ServedAdapter:
 
 
 @dataclass(frozen=True)
+class OutputHead:
+    """Names, in a model's files, of its output head's weight and of the embedding that it is `tied_to`; None
+    where the files hold the head itself."""
+
+    name: str
+    tied_to: str | None = None
+
+
+@dataclass(frozen=True)
 class ServedCheckpoint:
     """What an engine in another process needs to take over the weights of a checkpoint, and to prove it.
 
-    `base_folder` is a `save_pretrained` folder: the policy itself, or the base of its `adapter`. A turn
-    ends after any of `end_token_ids`.
+    `base_folder` is a `save_pretrained` folder: the policy itself, or the base of its `adapter`. `head` is
+    that of the model in it. A turn ends after any of `end_token_ids`.
     """
 
     checkpoint_id: str
     base_folder: Path
+    head: OutputHead
     probe: Probe
     end_token_ids: frozenset[int]
     adapter: ServedAdapter | None = None
@@ -141,12 +150,16 @@ _KEPT = "engine"
 
 @dataclass(frozen=True)
 class SampledModel:
-    """The checkpoint to sample from: as it is loaded in this process, and where its files are. Requests ask
-    for it by `name`."""
+    """The checkpoint to sample from. Requests ask for it by `name`.
+
+    `load` gives the policy in this process. An engine in another process calls `served` instead, which reads
+    no weights.
+    """
 
     name: str
-    policy: LoadedPolicy
-    parts: CheckpointParts
+    checkpoint_id: str
+    load: Callable[[], LoadedPolicy]
+    served: Callable[[], ServedCheckpoint]
 
 
 class EngineWorker(Protocol):

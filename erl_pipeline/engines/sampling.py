@@ -1,21 +1,10 @@
-"""Drawing tokens with a random stream for each sequence, and a probe that identifies a policy's weights to an
-engine in another process."""
+"""Drawing tokens with a random stream for each sequence."""
 
 from __future__ import annotations
 
-import erl_pipeline.policies.lean_imports  # noqa: F401
-
-# isort: split
-from dataclasses import replace
-from pathlib import Path
-
 import numpy as np
 import torch
-from transformers import PreTrainedModel
 
-from erl_pipeline.engines.interface import PROBE_TEMPERATURE, Probe, ServedAdapter, ServedCheckpoint
-from erl_pipeline.policies.adapters import adapted_modules, adapter_rank, has_adapter, without_adapter
-from erl_pipeline.policies.pretrained import LoadedPolicy
 from storage.errors import EngineError
 
 _LARGEST_BLOCK = 512  # tokens whose weights are summed before they are searched
@@ -75,70 +64,3 @@ def _invert(cumulative: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """
     last = torch.searchsorted(cumulative, cumulative[:, -1:].contiguous())
     return torch.minimum(torch.searchsorted(cumulative, targets, right=True), last)
-
-
-_SEED = 0
-_SEQUENCES = 8
-_PROMPT_LENGTH = 8
-_LENGTH = 24
-
-
-def served_checkpoint(
-    policy: LoadedPolicy, checkpoint_id: str, base_folder: Path, adapter_folder: Path | None
-) -> ServedCheckpoint:
-    """The checkpoint `checkpoint_id`, whose weights `policy` has.
-
-    `base_folder` has the weights without an adapter, and `adapter_folder` the adapter, where one was saved.
-    """
-    adapter = None
-    if has_adapter(policy.model):
-        adapter = ServedAdapter(adapter_folder, adapter_rank(policy.model), adapted_modules(policy.model))
-    return ServedCheckpoint(
-        checkpoint_id=checkpoint_id,
-        base_folder=base_folder,
-        probe=make_probe(policy.model),
-        end_token_ids=policy.eos_token_ids,
-        adapter=adapter,
-    )
-
-
-@torch.inference_mode()
-def make_probe(model: PreTrainedModel) -> Probe:
-    """The probe of this model: fixed prompts of arbitrary tokens, and how the model itself continues them.
-
-    The continuations are the model's own, because in coarse number types the log-probability of a token that
-    the model would never say is mostly rounding error.
-    """
-    prompts = np.random.Generator(np.random.Philox(_SEED)).integers(
-        model.config.vocab_size, size=(_SEQUENCES, _PROMPT_LENGTH)
-    )
-    uniforms = np.stack([uniform_stream(seed, _LENGTH) for seed in range(_SEQUENCES)])
-    was_training = model.training
-    model.eval()
-    tokens = torch.from_numpy(prompts).to(model.device)  # [sequences, time]
-    ones = torch.ones(_SEQUENCES, device=model.device)
-    while tokens.shape[1] < _LENGTH:
-        logits = model(input_ids=tokens, use_cache=False, logits_to_keep=1).logits[:, -1]
-        drawn = torch.from_numpy(uniforms[:, tokens.shape[1]]).to(model.device)
-        tokens = torch.cat([tokens, draw_tokens(logits, ones, drawn)[0][:, None]], dim=1)
-    # Again, but in one pass, as training computes log-probabilities.
-    logits = model(input_ids=tokens, use_cache=False).logits
-    probe = Probe(
-        token_ids=tuple(tuple(row) for row in tokens.tolist()),
-        logprobs=_continuation_logprobs(logits, tokens),
-        dtype=str(model.dtype).removeprefix("torch."),
-        hot_logprobs=torch.log_softmax(logits[:, -1].float() / PROBE_TEMPERATURE, dim=-1).cpu().numpy(),
-    )
-    if has_adapter(model):
-        with without_adapter(model):
-            logits = model(input_ids=tokens, use_cache=False).logits
-        probe = replace(probe, base_logprobs=_continuation_logprobs(logits, tokens))
-    model.train(was_training)
-    return probe
-
-
-def _continuation_logprobs(logits: torch.Tensor, tokens: torch.Tensor) -> tuple[tuple[float, ...], ...]:
-    """Log-probabilities of the tokens after the prompts. `logits`: `[sequences, time, vocabulary]`."""
-    logprobs = torch.log_softmax(logits[:, _PROMPT_LENGTH - 1 : -1].float(), dim=-1)
-    chosen = logprobs.gather(2, tokens[:, _PROMPT_LENGTH:, None]).squeeze(2)
-    return tuple(tuple(row) for row in chosen.tolist())

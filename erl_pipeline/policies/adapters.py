@@ -12,7 +12,7 @@ import erl_pipeline.policies.lean_imports  # noqa: F401
 # isort: split
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,14 +24,12 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from erl_pipeline.config.policy import LoraConfig
-from storage.errors import ConfigError, InputError
+from erl_pipeline.policies.adapter_names import SETTINGS, WEIGHTS, adapted_layers, require_same_adapter
+from storage.errors import InputError
 
 if TYPE_CHECKING:
     # A run without an adapter does not wait for the import of peft.
     from peft import LoraConfig as PeftLoraConfig
-
-WEIGHTS = "adapter_model.safetensors"
-SETTINGS = "adapter_config.json"
 
 _NAME = "default"
 _PREFIX = "base_model.model."  # peft writes names as its own wrapper around a model would have them
@@ -89,11 +87,8 @@ def read_adapter(model: PreTrainedModel, folder: Path, config: LoraConfig) -> No
         _inject(model, settings, settings.base_model_name_or_path)
     except ValueError as error:
         raise InputError(f"the adapter in {folder} belongs to another model: {error}") from error
-    if (settings.r, settings.lora_alpha, list(_layers(model))) != (config.rank, config.alpha, targets):
-        raise ConfigError(
-            f"policy.lora: the adapter in {folder} has rank {settings.r}, alpha {settings.lora_alpha} and "
-            f"modules {', '.join(adapted_modules(model))}; a run can continue from it only with these"
-        )
+    found = (settings.r, settings.lora_alpha, list(_layers(model)))
+    require_same_adapter(folder, found, config, targets)
     own = adapter_tensors(model)
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     if different := sorted(set(shapes.items()) ^ {(name, tensor.shape) for name, tensor in own.items()}):
@@ -136,16 +131,6 @@ def adapter_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
 def has_adapter(model: PreTrainedModel) -> bool:
     """Whether an adapter was put into this model."""
     return hasattr(model, "peft_config")
-
-
-def adapted_modules(model: PreTrainedModel) -> tuple[str, ...]:
-    """Last parts of the names of the modules that the model's adapter changes, in order."""
-    return tuple(sorted({name.rpartition(".")[2] for name in _layers(model)}))
-
-
-def adapter_rank(model: PreTrainedModel) -> int:
-    """The rank of the model's adapter."""
-    return int(model.peft_config[_NAME].r)
 
 
 @contextmanager
@@ -194,36 +179,19 @@ def _layers(model: PreTrainedModel) -> dict[str, Any]:
     return {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
 
 
-def _linear_layers(model: PreTrainedModel) -> dict[str, torch.nn.Module]:
-    """All but the output head, by name."""
+def linear_layers(model: PreTrainedModel) -> list[str]:
+    """Names of all linear layers but the output head, in the order of the model, which has no adapter."""
     head = model.get_output_embeddings()
-    return {
-        name: module
+    return [
+        name
         for name, module in model.named_modules()
         if isinstance(module, torch.nn.Linear | Conv1D) and module is not head
-    }
+    ]
 
 
 def _targets(model: PreTrainedModel, config: LoraConfig) -> list[str]:
     """Names of the layers that are to be adapted, in the order of the model, which has no adapter yet."""
-    linear = _linear_layers(model)
-    if config.target_modules is None:
-        return list(linear)
-    wanted = _matching(model, list(linear), config.target_modules)
-    return [name for name in linear if name in wanted]
-
-
-def _matching(model: PreTrainedModel, names: Sequence[str], targets: Sequence[str]) -> set[str]:
-    """The names that are one of the targets, or end in one."""
-    matches = {target: [name for name in names if f".{name}".endswith(f".{target}")] for target in targets}
-    for target, found in matches.items():
-        if not found:
-            known = sorted({name.rpartition(".")[2] for name in names})
-            raise ConfigError(
-                f"policy.lora.target_modules: {target} is no linear layer of {type(model).__name__} that can "
-                f"be adapted; it has {', '.join(known)}"
-            )
-    return {name for found in matches.values() for name in found}
+    return adapted_layers(linear_layers(model), config, model.config.model_type)
 
 
 def _plain(value: Any) -> Any:

@@ -132,16 +132,21 @@ def load_checkpoint(
 
     policy = load_policy(parts.base_folder, dtype=weights.dtype, device=device)
     if parts.adapter_folder is not None:
-        if weights.lora is None:
-            raise ConfigError(
-                f"policy.lora: checkpoint {parts.checkpoint_id} is an adapter; without policy.lora no run "
-                "can continue from it. `erl-pipeline export` merges it into a model for policy.model"
-            )
-        read_adapter(policy.model, parts.adapter_folder, weights.lora)
+        read_adapter(policy.model, parts.adapter_folder, require_lora(parts, weights))
     elif weights.lora is not None:
         assert weights.adapter_seed is not None
         add_fresh_adapter(policy.model, weights.lora, weights.adapter_seed, parts.base_id)
     return policy
+
+
+def require_lora(parts: CheckpointParts, weights: WeightsSettings) -> LoraConfig:
+    """The settings of the adapter of a checkpoint that is one. Raises `ConfigError` where there are none."""
+    if weights.lora is None:
+        raise ConfigError(
+            f"policy.lora: checkpoint {parts.checkpoint_id} is an adapter; without policy.lora no run "
+            "can continue from it. `erl-pipeline export` merges it into a model for policy.model"
+        )
+    return weights.lora
 
 
 @dataclass(frozen=True)

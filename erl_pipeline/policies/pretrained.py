@@ -5,19 +5,16 @@ from __future__ import annotations
 import erl_pipeline.policies.lean_imports  # noqa: F401
 
 # isort: split
-import hashlib
-import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    AutoTokenizer,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -26,6 +23,7 @@ from transformers import (
 from erl_pipeline.policies.adapters import has_adapter, write_adapter
 from erl_pipeline.policies.checkpoint_files import checkpoint_folder
 from erl_pipeline.policies.hardware import bfloat16_is_native, training_device
+from erl_pipeline.policies.tokenizers import load_tokenizer, tokenizer_digest
 from storage.errors import InputError
 
 Precision = Literal["float32", "bfloat16"]
@@ -65,7 +63,7 @@ def load_policy(
         )
     folder = checkpoint_folder(checkpoint)
     model = _load_model(folder, checkpoint, dtype).to(device).eval()
-    tokenizer = _load_tokenizer(folder, checkpoint)
+    tokenizer = load_tokenizer(checkpoint)
     eos_token_ids = _eos_token_ids(model, tokenizer)
     if not eos_token_ids:
         raise InputError(
@@ -73,11 +71,6 @@ def load_policy(
         )
     context_length = _context_length(model.config, checkpoint)
     return LoadedPolicy(model, tokenizer, tokenizer_digest(tokenizer), context_length, eos_token_ids)
-
-
-def load_tokenizer(checkpoint: str | Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a folder, or of a model by its name on the hub. Raises InputError as `load_policy`."""
-    return _load_tokenizer(checkpoint_folder(checkpoint), checkpoint)
 
 
 def read_context_length(folder: Path) -> int:
@@ -96,21 +89,6 @@ def save_policy(policy: LoadedPolicy, folder: Path, weights: dict[str, torch.Ten
         return
     policy.model.save_pretrained(folder, state_dict=weights)
     policy.tokenizer.save_pretrained(folder)
-
-
-def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    """sha256 over what decides token ids: the tokenizer's own state, its special tokens and chat template."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    state: Any = tokenizer.get_vocab() if backend is None else json.loads(backend.to_str())
-    if backend is not None:
-        # Set by the last call, not by the tokenizer's maker.
-        state = {key: value for key, value in state.items() if key not in ("truncation", "padding")}
-    described = {
-        "state": state,
-        "special_tokens": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
-        "chat_template": tokenizer.chat_template,
-    }
-    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
 
 def _load_config(folder: Path, checkpoint: str | Path) -> PretrainedConfig:
@@ -155,24 +133,6 @@ def _load_model(folder: Path, checkpoint: str | Path, dtype: Precision) -> PreTr
             f"{f' and {len(missing) - 4} more' if len(missing) > 4 else ''}"
         )
     return model
-
-
-def _load_tokenizer(folder: Path, checkpoint: str | Path) -> PreTrainedTokenizerBase:
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        whole = " ".join(str(error).split())
-        why = whole if any(folder.glob("*token*")) else "there is no tokenizer.json"
-        raise InputError(
-            f"{checkpoint} has no tokenizer that can be read: {why}. Copy the tokenizer's files of the model "
-            "into the folder."
-        ) from error
-    if tokenizer.chat_template is None:
-        raise InputError(
-            f"the tokenizer of {checkpoint} has no chat template: use an instruction-tuned model, or add a "
-            "chat_template.jinja to the folder"
-        )
-    return tokenizer
 
 
 def _eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

@@ -252,7 +252,8 @@ def byte_policy() -> LoadedPolicy:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from erl_pipeline.policies.pretrained import LoadedPolicy, tokenizer_digest
+    from erl_pipeline.policies.pretrained import LoadedPolicy
+    from erl_pipeline.policies.tokenizers import tokenizer_digest
 
     tokenizer = _tokenizer()
     config = LlamaConfig(

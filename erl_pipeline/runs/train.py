@@ -39,7 +39,7 @@ def require_tools_are_known(config: RunConfig) -> None:
         plugin.episodes.for_template(config.environment, False)
     except InputError:
         from erl_pipeline.episodes.dialogue import ChatTokenizer
-        from erl_pipeline.policies.pretrained import load_tokenizer
+        from erl_pipeline.policies.tokenizers import load_tokenizer
 
         tokenizer = load_tokenizer(model)
         plugin.episodes.for_template(config.environment, ChatTokenizer(tokenizer).knows_tools)

@@ -173,7 +173,8 @@ class Trainer(Protocol):
         ...
 
     def save(self, folder: Path, *, state: bool = True) -> None:
-        """Write a checkpoint into an artifact's folder: weights or adapter in `model`, the number of steps in
+        """Write a checkpoint into an artifact's folder: weights or adapter in `model`, what a sampler
+        needs in `probe.safetensors` (`erl_pipeline.engines.probe.save_probe`), the number of steps in
         `optimizer.json`, and with `state` the optimizer's tensors in `optimizer.safetensors`.
 
         Equal states give equal bytes.

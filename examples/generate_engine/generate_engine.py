@@ -77,7 +77,7 @@ class GenerateEngine:
 
 
 def _open(settings: GenerateEngineConfig, model: SampledModel, call: EngineCall) -> OpenedEngine:
-    return OpenedEngine(GenerateEngine(settings, model.policy, call))
+    return OpenedEngine(GenerateEngine(settings, model.load(), call))
 
 
 ENGINE = EnginePlugin(settings=GenerateEngineConfig, open=_open)

@@ -15,8 +15,7 @@ import pytest
 
 from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.engines.embedded.engine import TransformersEngine
-from erl_pipeline.engines.interface import EngineCall, GenerationRequest, SampledModel
-from erl_pipeline.policies.checkpoints import CheckpointParts
+from erl_pipeline.engines.interface import EngineCall, GenerationRequest, SampledModel, ServedCheckpoint
 from erl_pipeline.policies.pretrained import LoadedPolicy
 from erl_pipeline.policies.tiny.model import build_model, build_tokenizer
 from tests.examples.installed import ROOT, SMALL
@@ -44,6 +43,11 @@ class Worker:
         return None
 
 
+def unused() -> ServedCheckpoint:
+    """What an engine in this process does not call."""
+    raise AssertionError
+
+
 class Silent:
     """Hears no news."""
 
@@ -69,7 +73,7 @@ def test_its_log_probabilities_are_those_of_the_projects_engine(
     counted: list[int] = []
     opened = ENGINE.open(
         GenerateEngineConfig(),
-        SampledModel("policy", policy, CheckpointParts("id", "id", tmp_path, None)),
+        SampledModel("policy", "id", lambda: policy, unused),
         EngineCall(Worker(tmp_path), Silent(), counted.append),
     )
     (made,) = opened.batches.generate([GenerationRequest((3, 4, 5), 6, temperature, 7, "a")])

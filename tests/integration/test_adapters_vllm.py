@@ -18,8 +18,9 @@ import yaml
 from erl_pipeline.config.loading import load_config
 from erl_pipeline.config.pipeline import ResourcesConfig
 from erl_pipeline.config.plugins import operational_part
-from erl_pipeline.engines.interface import POLICY, GenerationRequest, ServedCheckpoint
-from erl_pipeline.engines.sampling import make_probe, served_checkpoint
+from erl_pipeline.engines.interface import POLICY, GenerationRequest, ServedAdapter, ServedCheckpoint
+from erl_pipeline.engines.probe import make_probe
+from erl_pipeline.engines.probe_file import PROBE_FILE, read_facts
 from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
 from erl_pipeline.engines.vllm.engine import VllmEngine
 from erl_pipeline.engines.vllm.weight_sync import (
@@ -32,6 +33,7 @@ from erl_pipeline.engines.vllm.weight_sync import (
 from erl_pipeline.plan.execution import Execution, execute
 from erl_pipeline.plan.runner import InProcessRunner
 from erl_pipeline.plan.stage import Listener, Resources, WorkerSettings
+from erl_pipeline.policies.adapter_names import last_parts
 from erl_pipeline.policies.adapters import write_adapter
 from erl_pipeline.policies.checkpoints import load_checkpoint, stored_parts, weights_settings
 from erl_pipeline.policies.pretrained import LoadedPolicy
@@ -73,7 +75,15 @@ class Adapted:
     def served(self, policy: LoadedPolicy, name: str, adapter: Path | None) -> ServedCheckpoint:
         """The policy in the form that the engine gets, with its adapter in the folder `adapter`."""
         base = stored_parts(self.opened.store, self.checkpoints[-1]).base_folder
-        return served_checkpoint(policy, name, base, adapter)
+        facts = read_facts(base.parent / PROBE_FILE)
+        return ServedCheckpoint(
+            name,
+            base,
+            facts.head,
+            make_probe(policy.model),
+            policy.eos_token_ids,
+            ServedAdapter(adapter, 4, last_parts(facts.linear_layers)),
+        )
 
 
 def write_config(folder: Path) -> Path:

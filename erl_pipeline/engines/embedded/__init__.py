@@ -29,7 +29,8 @@ def _open(settings: TransformersEngineConfig, model: SampledModel, call: EngineC
     from erl_pipeline.engines.embedded.engine import EmbeddedEngine
 
     engine = EmbeddedEngine(settings.max_batch_sequences, stop=call.worker.stop, on_tokens=call.on_tokens)
-    engine.serve(model.name, model.policy.model, model.policy.eos_token_ids)
+    policy = model.load()
+    engine.serve(model.name, policy.model, policy.eos_token_ids)
     return OpenedEngine(engine)
 
 

@@ -16,6 +16,9 @@ from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.engines.vllm.progress import ProgressDeadlines, tokens_by_copy
 from storage.errors import EngineError
 
+Memory = Literal["weights", "kv_cache"]
+"""What a server that sleeps has given up, in vLLM's words."""
+
 _COPY_HEADER = "X-data-parallel-rank"
 _NOT_A_NUMBER = "Out of range float values are not JSON compliant"
 """Error text of Python's `json` for nan and infinities; the answer of a server that computed them has it."""
@@ -215,9 +218,9 @@ class VllmClient:
         """
         await self._call("POST", f"/sleep?level={level}")
 
-    async def wake_up(self) -> None:
-        """Allocate GPU memory again and answer requests."""
-        await self._call("POST", "/wake_up")
+    async def wake_up(self, memory: Memory) -> None:
+        """Allocate a part of the GPU memory again. When both parts are there, requests are answered."""
+        await self._call("POST", f"/wake_up?tags={memory}")
 
     async def sleeping(self) -> bool:
         """Whether the server sleeps, so that requests wait."""

@@ -229,23 +229,26 @@ def open_served(settings: VllmEngineConfig, model: SampledModel, call: EngineCal
             news.warn,
         ),
     )
-    parts = model.parts
-    if engine.served(model.name) != parts.checkpoint_id:
-        # torch, which a process that only names this engine need not import.
-        from erl_pipeline.engines.sampling import served_checkpoint
-        from erl_pipeline.policies.hardware import release_cached_memory
-
-        # Release the trainer and cached memory, so that a server on the same GPU finds room.
-        worker.keep("policies", LoadedPolicies).forget_trainer()
-        release_cached_memory()
-        engine.serve(
-            model.name,
-            served_checkpoint(model.policy, parts.checkpoint_id, parts.base_folder, parts.adapter_folder),
-        )
+    if engine.served(model.name) != model.checkpoint_id:
+        _make_room(worker.keep("policies", LoadedPolicies))
+        engine.serve(model.name, model.served())
     if settings.max_in_flight == 1 and not settings.others_servers:
         # Whether a prefix comes from the cache or is computed may change the last bits.
         engine.reset_prefix_cache(model.name)
     return OpenedEngine(engine, engine, settings.max_in_flight)
+
+
+def _make_room(policies: LoadedPolicies) -> None:
+    """Release what a trainer has left on the GPU, so that a server on the same one finds room. A policy in
+    host memory stays for the next training."""
+    # torch, which a process that only names this engine need not import.
+    from erl_pipeline.policies.hardware import release_cached_memory
+
+    if _has_gpu():
+        policies.forget()
+    else:
+        policies.forget_trainer()
+    release_cached_memory()
 
 
 def batch_invariant(settings: VllmEngineConfig) -> VllmEngineConfig:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import shutil
 import sys
@@ -11,14 +10,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from safetensors import safe_open
-
 from erl_pipeline.engines.interface import GenerationRequest, ServedAdapter, ServedCheckpoint
 from erl_pipeline.engines.vllm.client import VllmClient
 from erl_pipeline.engines.vllm.listed_servers import ListedServers
 from erl_pipeline.engines.vllm.replica import Replica
 from erl_pipeline.engines.vllm.server import ManagedServer, OnProgress
 from erl_pipeline.engines.vllm.server_pool import ServerPool
+from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
 from erl_pipeline.engines.vllm.settings import (
     ServerAddress,
     VllmEngineConfig,
@@ -32,66 +30,6 @@ from erl_pipeline.engines.vllm.weight_sync import (
     adapter_arguments,
 )
 from storage.errors import ConfigError, EngineError
-
-# A checkpoint in a form that a running server can reload: complete, and with an output head of its own.
-#
-# Some builds of vLLM (the CPU build) pack the output head into a layout of their own. When such a server
-# reloads a model with tied embeddings, it keeps the old head, and then samples from neither policy. So the
-# server is never told that they are tied: it gets the head as a tensor of its own, and reloads it like any
-# other. This costs the server the memory of one more embedding matrix.
-
-_INDEX = "model.safetensors.index.json"
-_HEAD_FILE = "output_head.safetensors"
-
-
-def write_serving_copy(checkpoint_folder: Path, folder: Path) -> Path:
-    """The folder to serve `checkpoint_folder` from: itself when its embeddings are not tied, else `folder`.
-
-    `folder` is made. Its files are links to those of the checkpoint, except for a configuration that says
-    the embeddings are not tied, and a file with the head. Raises `EngineError` when the checkpoint lacks
-    a tensor: a reload would keep the previous policy's tensor.
-    """
-    # Model classes are needed only here: the engine itself handles plain files and numbers.
-    import torch
-    from safetensors.torch import save_file
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    config = AutoConfig.from_pretrained(checkpoint_folder)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
-    files = {
-        name: file for file in sorted(checkpoint_folder.glob("*.safetensors")) for name in _tensor_names(file)
-    }
-    modules = {module: name for name, module in model.named_modules()}
-    head_name = f"{modules[model.get_output_embeddings()]}.weight"
-    tied = bool(config.tie_word_embeddings)
-    needed = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    missing = sorted(needed - files.keys() - ({head_name} if tied else set()))
-    if missing:
-        raise EngineError(f"checkpoint {checkpoint_folder} lacks the tensors {', '.join(missing)}")
-    if not tied:
-        return checkpoint_folder
-
-    folder.mkdir(parents=True)
-    for file in checkpoint_folder.iterdir():
-        if file.name not in ("config.json", _INDEX):
-            (folder / file.name).symlink_to(file.resolve())
-    embedding_name = f"{modules[model.get_input_embeddings()]}.weight"
-    with safe_open(files[embedding_name], framework="pt") as tensors:
-        save_file({head_name: tensors.get_tensor(embedding_name)}, folder / _HEAD_FILE)
-    untied = json.loads((checkpoint_folder / "config.json").read_text()) | {"tie_word_embeddings": False}
-    (folder / "config.json").write_text(json.dumps(untied))
-    if (checkpoint_folder / _INDEX).exists():
-        index = json.loads((checkpoint_folder / _INDEX).read_text())
-        index["weight_map"][head_name] = _HEAD_FILE
-        (folder / _INDEX).write_text(json.dumps(index))
-    return folder
-
-
-def _tensor_names(file: Path) -> list[str]:
-    with safe_open(file, framework="pt") as tensors:
-        return list(tensors.keys())
-
 
 _BASE = "base"
 
@@ -214,7 +152,7 @@ class ModelServers:
         copy = self._folder / "serving" / _copy_name(checkpoint)
         if copy.exists():
             shutil.rmtree(copy)
-        return write_serving_copy(checkpoint.base_folder, copy)
+        return write_serving_copy(checkpoint.base_folder, copy, checkpoint.head)
 
     async def _start_pool(self, checkpoint: ServedCheckpoint, policy: ServedPolicy) -> ServerPool:
         config, ends = self._config, checkpoint.end_token_ids

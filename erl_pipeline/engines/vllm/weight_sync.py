@@ -221,10 +221,12 @@ async def sync_weights(client: VllmClient, server: ManagedServer | None, policy:
     fails.
     """
     started = time.perf_counter()
-    if await client.sleeping():
-        await client.wake_up()
+    asleep = await client.sleeping()
+    if asleep:
+        # The cache gets its memory last: reading weights may take more for a while than they keep.
+        await client.wake_up("weights")
     # Somebody else's server may only have been out of reach: a reload would drop its cache for nothing.
-    if await client.weights_label() == policy.policy_version and await _has_adapter(client, policy):
+    elif await client.weights_label() == policy.policy_version and await _has_adapter(client, policy):
         difference = await _distance(client, policy.probe)
         if difference.within(policy.tolerance):
             return await _conclude(client, policy, "kept", difference, started)
@@ -232,6 +234,8 @@ async def sync_weights(client: VllmClient, server: ManagedServer | None, policy:
     try:
         if policy.adapter is None:
             await client.reload_weights(policy.folder)
+        if asleep:
+            await client.wake_up("kv_cache")
         await _put_adapter(client, policy)
         difference = await _distance(client, policy.probe)
         served = difference.within(policy.tolerance)

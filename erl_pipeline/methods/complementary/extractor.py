@@ -16,20 +16,15 @@ from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.config.optimizer import UpdateConfig
 from erl_pipeline.config.plugins import as_in_recipes, plugins
 from erl_pipeline.config.policy import TinyPolicyConfig
-from erl_pipeline.engines.interface import SampledModel
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.environments.prompt_format import ExperienceFormat
 from erl_pipeline.methods.complementary.prompts import ExperiencePrompts, ExperienceTemplates
 from erl_pipeline.methods.complementary.settings import CREDIT, EXTRACTOR, ComplementaryConfig
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.policies.checkpoints import (
-    LoadedPolicies,
-    WeightsSettings,
-    checkpoint_parts,
-    weights_settings,
-)
+from erl_pipeline.policies.checkpoints import WeightsSettings, weights_settings
 from erl_pipeline.stages.names import TRAJECTORIES
 from erl_pipeline.stages.rollouts.playing import opened_engine, sampling_determinism
+from erl_pipeline.stages.sampled_checkpoint import sampled_checkpoint
 from erl_pipeline.stages.tasks.prepare_tasks import environment_identity, located_environment
 from erl_pipeline.stages.training.first_checkpoint import (
     COLD_START,
@@ -125,15 +120,14 @@ class Extractor:
         from erl_pipeline.episodes.dialogue import ChatTokenizer
 
         self._settings = settings
-        parts = checkpoint_parts(call.inputs)
-        policy = call.resources.keep("policies", LoadedPolicies).get(parts, settings.weights)
+        policy = sampled_checkpoint(call, settings.weights, EXTRACTOR)
         self._policy = policy
         self._tokenizer_digest = policy.tokenizer_digest
         self._chat = ChatTokenizer(policy.tokenizer)
         self.texts = self._chat.texts
         """Makes what it says storable, and counts what is replaced."""
-        self._engine = opened_engine(call, settings.engine, SampledModel(EXTRACTOR, policy, parts)).batches
-        self.version = parts.checkpoint_id
+        self._engine = opened_engine(call, settings.engine, policy.model).batches
+        self.version = policy.model.checkpoint_id
         self.determinism: Determinism = sampling_determinism(call, settings.engine)
 
     def ask(self, prompts: Sequence[ExtractorPrompt]) -> list[ExtractorAnswer | None]:
@@ -141,7 +135,7 @@ class Extractor:
         from erl_pipeline.engines.interface import GenerationRequest
         from erl_pipeline.episodes.dialogue import Dialogue
 
-        dialogues = [Dialogue(self._chat, each.messages, self._policy.eos_token_ids) for each in prompts]
+        dialogues = [Dialogue(self._chat, each.messages, self._policy.end_token_ids) for each in prompts]
         rooms = [self._policy.context_length - dialogue.length for dialogue in dialogues]
         asked = [place for place, room in enumerate(rooms) if room > 0]
         generations = self._engine.generate(
@@ -287,7 +281,7 @@ def _compute(call: StageCall[ExtractorUpdateSettings]) -> StageResult:
 
 UPDATE_EXTRACTOR = Stage(
     name="update_extractor",
-    version=1,
+    version=2,
     output="checkpoint",
     settings=ExtractorUpdateSettings,
     compute=_compute,

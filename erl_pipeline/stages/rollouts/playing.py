@@ -20,15 +20,11 @@ from erl_pipeline.environments.interface import Task
 from erl_pipeline.episodes.roles import JUDGE
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import StageCall
-from erl_pipeline.policies.checkpoints import (
-    LoadedPolicies,
-    WeightsSettings,
-    checkpoint_parts,
-    weights_settings,
-)
+from erl_pipeline.policies.checkpoints import WeightsSettings, weights_settings
 from erl_pipeline.stages.memory import opened_memory
 from erl_pipeline.stages.names import MEMORY, TASKS
 from erl_pipeline.stages.rollouts.counts import count_rollouts, success_rates
+from erl_pipeline.stages.sampled_checkpoint import sampled_checkpoint
 from erl_pipeline.stages.tasks.environment_stages import with_built_files
 from erl_pipeline.stages.tasks.prepare_tasks import environment_identity
 
@@ -119,8 +115,7 @@ def play_with_checkpoint(
     from erl_pipeline.episodes.dialogue import ChatTokenizer
     from erl_pipeline.episodes.play import require_room
 
-    parts = checkpoint_parts(call.inputs)
-    policy = call.resources.keep("policies", LoadedPolicies).get(parts, settings.weights)
+    policy = sampled_checkpoint(call, settings.weights, POLICY)
     environment = plugins("environments")[settings.environment.type].value
     environment = with_built_files(environment, call.inputs.get(TASKS), call.resources)
     method = plugins("methods")[settings.episode.type].value
@@ -138,7 +133,7 @@ def play_with_checkpoint(
         chat=chat,
         limits=EpisodeLimits(
             context_length=policy.context_length,
-            end_token_ids=policy.eos_token_ids,
+            end_token_ids=policy.end_token_ids,
             success_threshold=settings.success_threshold,
             step_seconds=settings.step_seconds,
             by_role=by_role,
@@ -148,7 +143,7 @@ def play_with_checkpoint(
         provenance=Provenance(
             recipe_id=call.artifact_id,
             iteration=iteration,
-            policy_versions={POLICY: parts.checkpoint_id},
+            policy_versions={POLICY: policy.model.checkpoint_id},
             tokenizer_digest=policy.tokenizer_digest,
             memory_version="" if memory is None else memory.manifest.artifact_id,
             run_seed=run_seed,
@@ -160,7 +155,7 @@ def play_with_checkpoint(
     )
     require_room(setup, must_fit)
     progress = _EpisodeProgress(call)
-    opened = opened_engine(call, settings.engine, SampledModel(POLICY, policy, parts), progress.count_tokens)
+    opened = opened_engine(call, settings.engine, policy.model, progress.count_tokens)
     played = play.play_episodes(
         setup,
         tasks,

@@ -90,7 +90,8 @@ def conversation_sequences(
     context.
     """
     from erl_pipeline.episodes.dialogue import ChatTokenizer
-    from erl_pipeline.policies.pretrained import load_tokenizer, read_context_length
+    from erl_pipeline.policies.pretrained import read_context_length
+    from erl_pipeline.policies.tokenizers import load_tokenizer
 
     chat, room = ChatTokenizer(load_tokenizer(model)), read_context_length(model)
     found = []

@@ -104,7 +104,9 @@ def _cold_start(call: StageCall[ColdStartSettings]) -> StageResult:
 
 def cold_start_with(call: StageCall[ColdStartSettings], parts: TinyParts) -> StageResult:
     """Train a tiny model on an environment's demonstrations; write its checkpoint."""
+    from erl_pipeline.engines.probe import save_probe
     from erl_pipeline.policies.hardware import adds_in_fixed_order, training_device
+    from erl_pipeline.policies.pretrained import load_policy
     from erl_pipeline.policies.tiny.cold_start import cold_start
 
     settings = call.settings
@@ -121,6 +123,7 @@ def cold_start_with(call: StageCall[ColdStartSettings], parts: TinyParts) -> Sta
         call.progress.advance(1, loss=loss)
 
     made = cold_start(settings.policy, parts, seed=call.seed, output_dir=call.folder / MODEL, on_step=on_step)
+    save_probe(load_policy(call.folder / MODEL), call.folder)
     counters = {"optimizer_steps": made.steps, "trained_tokens": made.trained_tokens}
     metrics = {"loss": made.loss}
     if parts.examinations:
@@ -145,16 +148,18 @@ def _pretrained_slice(config: RunConfig, sources: Sources) -> PretrainedSettings
 
 
 def _copy_pretrained(call: StageCall[PretrainedSettings]) -> StageResult:
+    from erl_pipeline.engines.probe import save_probe
     from erl_pipeline.policies.pretrained import load_policy, save_policy
 
     loaded = load_policy(call.locations[call.settings.weights], dtype=call.settings.dtype)
     save_policy(loaded, call.folder / MODEL)
+    save_probe(loaded, call.folder)
     return StageResult(counters={"parameters": sum(p.numel() for p in loaded.model.parameters())})
 
 
 COLD_START = Stage(
     name="bootstrap",
-    version=4,
+    version=5,
     output="checkpoint",
     settings=ColdStartSettings,
     compute=_cold_start,
@@ -165,7 +170,7 @@ COLD_START = Stage(
 
 COPY_PRETRAINED = Stage(
     name="bootstrap",
-    version=3,
+    version=4,
     output="checkpoint",
     settings=PretrainedSettings,
     compute=_copy_pretrained,

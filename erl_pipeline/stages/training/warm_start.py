@@ -198,7 +198,7 @@ def _on_messages(call: StageCall[MessageSettings]) -> StageResult:
 
 DEMONSTRATIONS = Stage(
     name=_NAME,
-    version=1,
+    version=2,
     output="checkpoint",
     settings=DemonstrationSettings,
     compute=_on_demonstrations,
@@ -209,7 +209,7 @@ DEMONSTRATIONS = Stage(
 
 MESSAGES = Stage(
     name=_NAME,
-    version=1,
+    version=2,
     output="checkpoint",
     settings=MessageSettings,
     compute=_on_messages,
@@ -233,10 +233,13 @@ def _train(call: StageCall[Any], trainer: Trainer, sequences: Sequence[TrainingS
 
 def _save(call: StageCall[Any], trainer: Trainer) -> None:
     """Write the model without the state of the optimizer: later training begins with its own."""
+    from erl_pipeline.engines.probe_file import PROBE_FILE
+
     written = call.folder / "checkpoint"
     written.mkdir()
     trainer.save(written, state=False)
-    (written / MODEL).rename(call.folder / MODEL)
+    for name in (MODEL, PROBE_FILE):
+        (written / name).rename(call.folder / name)
     shutil.rmtree(written)
 
 

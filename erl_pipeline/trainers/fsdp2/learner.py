@@ -20,6 +20,7 @@ import torch
 from transformers import PreTrainedModel
 
 from erl_pipeline.config.optimizer import OptimizerConfig
+from erl_pipeline.engines.probe import make_probe, save_probe
 from erl_pipeline.policies.adapters import adapter_tensors, has_adapter, write_adapter
 from erl_pipeline.policies.checkpoints import MODEL, OPTIMIZER_STATE
 from erl_pipeline.policies.pretrained import save_policy
@@ -148,6 +149,10 @@ class RankLearner:
             weights = self._whole_weights()
             if first:
                 save_policy(self._policy, folder / MODEL, weights)
+        probe = make_probe(model)
+        self._ranks.let_go_of_weights(model)
+        if first:
+            save_probe(self._policy, folder, probe)
         if state:
             save_sharded_optimizer(self._optimizer, folder, self._ranks)
         elif first:

@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from erl_pipeline.engines.probe import save_probe
 from erl_pipeline.policies.checkpoints import MODEL
 from erl_pipeline.policies.hardware import adds_in_fixed_order
 from erl_pipeline.policies.pretrained import LoadedPolicy, save_policy
@@ -83,6 +84,7 @@ class LocalTrainer:
 
     def save(self, folder: Path, *, state: bool = True) -> None:
         save_policy(self._policy, folder / MODEL)
+        save_probe(self._policy, folder)
         if state:
             save_optimizer(self._optimizer, folder)
         else:

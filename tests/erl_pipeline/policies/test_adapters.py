@@ -12,11 +12,11 @@ from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from erl_pipeline.config.policy import LoraConfig
+from erl_pipeline.policies.adapter_names import SETTINGS, WEIGHTS, last_parts, read_adapted_layers
 from erl_pipeline.policies.adapters import (
-    SETTINGS,
-    WEIGHTS,
     add_fresh_adapter,
     has_adapter,
+    linear_layers,
     merge_adapter,
     read_adapter,
     without_adapter,
@@ -168,3 +168,18 @@ def test_an_adapter_with_other_settings_is_refused(tmp_path: Path, other: dict[s
     write_adapter(model, tmp_path)
     with pytest.raises(ConfigError, match=r"rank 2, alpha 6 and modules down_proj, .* v_proj"):
         read_adapter(llama(), tmp_path, SMALL.model_copy(update=other))
+
+
+def test_the_layers_of_an_adapter_are_known_from_its_files_alone(tmp_path: Path) -> None:
+    model = llama()
+    linear, config = linear_layers(model), LoraConfig(rank=2, alpha=6, target_modules=("v_proj", "q_proj"))
+    add_fresh_adapter(model, config, seed=0, base="base")
+    write_adapter(model, tmp_path)
+    found = read_adapted_layers(tmp_path, linear, config, "llama")
+    assert found == [f"model.layers.{layer}.self_attn.{name}_proj" for layer in range(2) for name in "qv"]
+    assert last_parts(found) == ("q_proj", "v_proj")
+    for other in ({"rank": 4}, {"alpha": 7}, {"target_modules": ("q_proj",)}):
+        with pytest.raises(ConfigError, match="rank 2, alpha 6 and modules q_proj, v_proj"):
+            read_adapted_layers(tmp_path, linear, config.model_copy(update=other), "llama")
+    with pytest.raises(InputError, match="holds no adapter"):
+        read_adapted_layers(tmp_path / "none", linear, config, "llama")

@@ -9,7 +9,8 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
 from erl_pipeline.policies.checkpoint_files import weights_digest
-from erl_pipeline.policies.pretrained import load_policy, save_policy, tokenizer_digest
+from erl_pipeline.policies.pretrained import load_policy, save_policy
+from erl_pipeline.policies.tokenizers import tokenizer_digest
 from storage.errors import InputError
 
 CPU = torch.device("cpu")

@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from erl_pipeline.config.policy import LoraConfig
-from erl_pipeline.policies.adapters import SETTINGS, WEIGHTS, without_adapter
+from erl_pipeline.policies.adapter_names import SETTINGS, WEIGHTS
+from erl_pipeline.policies.adapters import without_adapter
 from erl_pipeline.policies.checkpoints import load_checkpoint, stored_parts, weights_settings
 from erl_pipeline.policies.pretrained import load_policy
 from storage.artifacts.store import ArtifactStore
@@ -25,6 +26,7 @@ CHECKPOINT_FILES = {
     f"model/{SETTINGS}",
     "optimizer.safetensors",
     "optimizer.json",
+    "probe.safetensors",
     "training_record.parquet",
 }
 

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from erl_pipeline.engines.interface import ServedCheckpoint
-from erl_pipeline.engines.sampling import make_probe
+from erl_pipeline.engines.probe import make_probe, output_head
 from erl_pipeline.engines.vllm.settings import VllmEngineConfig
 from tests.random_models import random_gpt2, random_llama
 
@@ -56,7 +56,9 @@ def save(model: PreTrainedModel, folder: Path) -> Path:
 
 def served(model: PreTrainedModel, version: str, folder: Path) -> ServedCheckpoint:
     """The model in the form that an engine gets; its weights are written below `folder`."""
-    return ServedCheckpoint(version, save(model, folder / version), make_probe(model), frozenset({END}))
+    checkpoint = save(model, folder / version)
+    head = output_head(model, checkpoint)
+    return ServedCheckpoint(version, checkpoint, head, make_probe(model), frozenset({END}))
 
 
 def train_a_little(model: PreTrainedModel) -> None:

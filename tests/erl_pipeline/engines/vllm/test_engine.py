@@ -12,7 +12,7 @@ import pytest
 from transformers import PreTrainedModel
 
 from erl_pipeline.engines.interface import POLICY, GenerationRequest
-from erl_pipeline.engines.sampling import make_probe
+from erl_pipeline.engines.probe import make_probe
 from erl_pipeline.engines.vllm.client import VllmClient
 from erl_pipeline.engines.vllm.engine import VllmEngine
 from erl_pipeline.engines.vllm.weight_sync import ServedPolicy, WeightSync, compare, sync_weights

@@ -10,7 +10,7 @@ import pytest
 from transformers import PreTrainedModel
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest
-from erl_pipeline.engines.sampling import make_probe
+from erl_pipeline.engines.probe import make_probe
 from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
 from erl_pipeline.engines.vllm.listed_servers import ListedServers
 from erl_pipeline.engines.vllm.replica import Replica

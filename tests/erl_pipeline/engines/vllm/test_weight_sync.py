@@ -15,11 +15,11 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from erl_pipeline.engines.interface import POLICY, PROBE_TEMPERATURE, GenerationRequest, ServedAdapter
-from erl_pipeline.engines.sampling import make_probe
+from erl_pipeline.engines.probe import make_probe, output_head
 from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
 from erl_pipeline.engines.vllm.engine import VllmEngine
-from erl_pipeline.engines.vllm.model_servers import write_serving_copy
 from erl_pipeline.engines.vllm.server import ManagedServer
+from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
 from erl_pipeline.engines.vllm.weight_sync import (
     ServedPolicy,
     adapter_arguments,
@@ -53,9 +53,8 @@ def with_client(server: ManagedServer, work: Callable[[VllmClient], Awaitable[Re
 
 def policy(model: PreTrainedModel, version: str, folder: Path) -> ServedPolicy:
     checkpoint = save(model, folder / f"checkpoint-{version}")
-    return ServedPolicy(
-        version, write_serving_copy(checkpoint, folder / f"copy-{version}"), make_probe(model), "float32"
-    )
+    copy = write_serving_copy(checkpoint, folder / f"copy-{version}", output_head(model, checkpoint))
+    return ServedPolicy(version, copy, make_probe(model), "float32")
 
 
 def test_untied_weights_reach_a_running_server(gpt2_server: ManagedServer, tmp_path: Path) -> None:
@@ -100,7 +99,8 @@ def test_weights_that_are_no_numbers_are_not_served(gpt2_server: ManagedServer, 
     with torch.no_grad():
         model.lm_head.weight[5] = float("nan")
     checkpoint = save(model, tmp_path / "checkpoint")
-    broken = ServedPolicy("broken", write_serving_copy(checkpoint, tmp_path / "copy"), sound, "float32")
+    copy = write_serving_copy(checkpoint, tmp_path / "copy", output_head(model, checkpoint))
+    broken = ServedPolicy("broken", copy, sound, "float32")
     with pytest.raises(EngineError, match=r"does not serve policy broken .* are not numbers"):
         with_client(gpt2_server, lambda client: sync_weights(client, None, broken))
 

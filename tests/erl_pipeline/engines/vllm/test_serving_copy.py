@@ -1,26 +1,26 @@
 import json
 from pathlib import Path
 
-import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from erl_pipeline.engines.vllm.model_servers import write_serving_copy
-from storage.errors import EngineError
+from erl_pipeline.engines.probe import output_head
+from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
 from tests.erl_pipeline.engines.vllm.small_policies import save, tied_llama, untied_gpt2
 
 
 def test_an_untied_checkpoint_is_served_as_it_is(tmp_path: Path) -> None:
-    checkpoint = save(untied_gpt2(), tmp_path / "checkpoint")
-    assert write_serving_copy(checkpoint, tmp_path / "copy") == checkpoint
+    model = untied_gpt2()
+    checkpoint = save(model, tmp_path / "checkpoint")
+    assert write_serving_copy(checkpoint, tmp_path / "copy", output_head(model, checkpoint)) == checkpoint
     assert not (tmp_path / "copy").exists()
 
 
 def test_a_tied_checkpoint_gets_a_head_of_its_own(tmp_path: Path) -> None:
     model = tied_llama()
     checkpoint = save(model, tmp_path / "checkpoint")
-    copy = write_serving_copy(checkpoint, tmp_path / "copy")
+    copy = write_serving_copy(checkpoint, tmp_path / "copy", output_head(model, checkpoint))
     assert json.loads((copy / "config.json").read_text())["tie_word_embeddings"] is False
     assert torch.equal(
         load_file(copy / "output_head.safetensors")["lm_head.weight"], model.model.embed_tokens.weight
@@ -30,18 +30,10 @@ def test_a_tied_checkpoint_gets_a_head_of_its_own(tmp_path: Path) -> None:
 def test_the_head_of_a_checkpoint_in_parts_is_in_its_index(tmp_path: Path) -> None:
     model = tied_llama()
     model.save_pretrained(tmp_path / "checkpoint", max_shard_size="50KB")
-    copy = write_serving_copy(tmp_path / "checkpoint", tmp_path / "copy")
+    checkpoint = tmp_path / "checkpoint"
+    copy = write_serving_copy(checkpoint, tmp_path / "copy", output_head(model, checkpoint))
     assert len(list(copy.glob("model-*.safetensors"))) > 1
     served = AutoModelForCausalLM.from_pretrained(copy)
     assert served.lm_head.weight is not served.model.embed_tokens.weight
     tokens = torch.tensor([[5, 6, 7, 8]])
     assert torch.equal(served(tokens).logits, model(tokens).logits)
-
-
-def test_a_checkpoint_that_lacks_a_tensor_is_refused(tmp_path: Path) -> None:
-    checkpoint = save(untied_gpt2(), tmp_path / "checkpoint")
-    weights = load_file(checkpoint / "model.safetensors")
-    del weights["lm_head.weight"]
-    save_file(weights, checkpoint / "model.safetensors")
-    with pytest.raises(EngineError, match=r"lacks the tensors lm_head\.weight"):
-        write_serving_copy(checkpoint, tmp_path / "copy")

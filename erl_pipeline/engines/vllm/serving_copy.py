@@ -1,0 +1,67 @@
+"""A checkpoint in a form that a running server can reload: with an output head of its own.
+
+Some builds of vLLM (the CPU build) pack the output head into a layout of their own. When such a server
+reloads a model with tied embeddings, it keeps the old head, and then samples from neither policy. So the
+server is never told that they are tied: it gets the head as a tensor of its own, and reloads it like any
+other. This costs the server the memory of one more embedding matrix.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import struct
+from pathlib import Path
+from typing import Any
+
+from erl_pipeline.engines.interface import OutputHead
+from storage.errors import EngineError
+
+_INDEX = "model.safetensors.index.json"
+_HEAD_FILE = "output_head.safetensors"
+
+
+def write_serving_copy(checkpoint_folder: Path, folder: Path, head: OutputHead) -> Path:
+    """The folder to serve `checkpoint_folder` from: itself when its embeddings are not tied, else `folder`.
+
+    `folder` is made. Its files are links to those of the checkpoint, except for a configuration that says
+    the embeddings are not tied, and a file with the head, whose bytes are copied. Raises `EngineError` when
+    the checkpoint lacks the embeddings.
+    """
+    if head.tied_to is None:
+        return checkpoint_folder
+    folder.mkdir(parents=True)
+    for file in checkpoint_folder.iterdir():
+        if file.name not in ("config.json", _INDEX):
+            (folder / file.name).symlink_to(file.resolve())
+    _copy_tensor(checkpoint_folder, head.tied_to, folder / _HEAD_FILE, head.name)
+    untied = json.loads((checkpoint_folder / "config.json").read_text()) | {"tie_word_embeddings": False}
+    (folder / "config.json").write_text(json.dumps(untied))
+    if (checkpoint_folder / _INDEX).exists():
+        index = json.loads((checkpoint_folder / _INDEX).read_text())
+        index["weight_map"][head.name] = _HEAD_FILE
+        (folder / _INDEX).write_text(json.dumps(index))
+    return folder
+
+
+def _copy_tensor(checkpoint_folder: Path, name: str, target: Path, new_name: str) -> None:
+    """Write the bytes of a checkpoint's tensor as a file of their own, under a new name."""
+    for file in sorted(checkpoint_folder.glob("*.safetensors")):
+        with file.open("rb") as source:
+            length = int.from_bytes(source.read(8), "little")
+            described: dict[str, Any] | None = json.loads(source.read(length)).get(name)
+            if described is None:
+                continue
+            begin, end = described["data_offsets"]
+            header = json.dumps({new_name: described | {"data_offsets": [0, end - begin]}}).encode()
+            header += b" " * (-len(header) % 8)
+            first = 8 + length + begin
+            with (
+                mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as content,
+                memoryview(content) as whole,
+                target.open("wb") as written,
+            ):
+                written.write(struct.pack("<Q", len(header)) + header)
+                written.write(whole[first : first + end - begin])
+            return
+    raise EngineError(f"checkpoint {checkpoint_folder} lacks the tensors {name}")
