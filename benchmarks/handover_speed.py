@@ -38,7 +38,7 @@ from erl_pipeline.policies.pretrained import LoadedPolicy, load_policy, save_pol
 HANDOVER, RESTART = "hand-over with proof", "server restart"
 COLUMNS = (
     Column("seconds", "seconds", 2),
-    Column("probe_seconds", "before it, the trainer's probe", 2),
+    Column("probe_seconds", "the trainer's probe", 2),
     Column("mean_difference", "mean difference, nats", 3),
 )
 
