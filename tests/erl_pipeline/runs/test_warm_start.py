@@ -112,6 +112,7 @@ def test_the_artifact_holds_no_state_of_the_optimizer_and_what_was_examined(stor
     made = warm_start_of(store)
     assert {file.path.partition("/")[0] for file in made.files} == {
         "model",
+        "probe.safetensors",
         "conversations.jsonl",
         "examination.jsonl",
     }

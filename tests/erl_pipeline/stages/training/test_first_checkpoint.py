@@ -18,6 +18,7 @@ from erl_pipeline.stages.tasks.prepare_tasks import located
 from erl_pipeline.stages.training.first_checkpoint import COLD_START, ColdStartSettings, cold_start_with
 from erl_pipeline.stages.training.warm_start import DEMONSTRATIONS
 from tests.erl_pipeline.runs.small_runs import SMALL, small
+from tests.random_models import random_llama, word_tokenizer
 
 
 def slices(config: RunConfig) -> Any:
@@ -67,7 +68,12 @@ def test_a_warm_start_knows_them_too() -> None:
 def test_the_goal_of_a_cold_start_moves_with_its_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def train(*_given: object, on_step: Callable[[int, int, float], None], **_more: object) -> Any:
+    def train(
+        *_given: object, output_dir: Path, on_step: Callable[[int, int, float], None], **_more: object
+    ) -> Any:
+        tokenizer = word_tokenizer()
+        random_llama(len(tokenizer)).save_pretrained(output_dir)
+        tokenizer.save_pretrained(output_dir)
         for step, steps in ((1, 400), (2, 400), (3, 450), (4, 500)):
             on_step(step, steps, 0.5)
         return SimpleNamespace(steps=4, trained_tokens=9, loss=0.5, shares_right={})
