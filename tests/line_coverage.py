@@ -2,8 +2,7 @@
 
 `make test` and `make coverage` load it. Each process of pytest writes a file into build/coverage. SlipCover
 removes a probe once it was hit, which takes less time than a tracer. Two kinds of lines are not seen: those
-that only other processes execute, and those of `flows.ray`, since Ray cannot send functions with probes to
-its workers.
+that only other processes execute, and those of `UNSEEN`.
 """
 
 from __future__ import annotations
@@ -24,6 +23,12 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "coverage"
 PACKAGES = ("storage", "erl_pipeline", "flows", "command_line", "reference")
 
+UNSEEN = (
+    "flows.ray",  # Ray cannot send functions with probes to its workers.
+    "erl_pipeline.trainers.local.attention",  # torch.compile cannot trace a probe.
+    "erl_pipeline.sizing.recorder",  # With probes it holds tensors for longer, and counts their memory.
+)
+
 
 class _MeasuredImports:
     """Finds the modules of the packages, and has SlipCover put its probes into them."""
@@ -34,7 +39,7 @@ class _MeasuredImports:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name.partition(".")[0] not in PACKAGES or name.startswith("flows.ray"):
+        if name.partition(".")[0] not in PACKAGES or name.startswith(UNSEEN):
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.origin and isinstance(spec.loader, SourceFileLoader):
