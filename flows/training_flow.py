@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 from uuid import UUID
@@ -30,6 +29,7 @@ from prefect.settings import (
     PREFECT_CLIENT_MAX_RETRIES,
     PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED,
     PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+    PREFECT_LOCAL_STORAGE_PATH,
     PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW,
     temporary_settings,
 )
@@ -56,10 +56,6 @@ _RECONNECTIONS = 0  # The next event tries again, and sends those before it that
 
 _NO_API = "http://127.0.0.1:9/api"
 """An address where nothing answers: Prefect's engine needs one, also where there never was an API."""
-
-
-_NO_RESULTS = Path("results")
-"""Where no result is kept. Without it, each task asks the API for the place first."""
 
 
 class StageTimedOut(PipelineError):
@@ -289,7 +285,8 @@ class _StageTaskRuns:
             retry_condition_fn=may_pass,
             cache_policy=NO_CACHE,
             persist_result=False,
-            result_storage=_NO_RESULTS,
+            # Else each task asks the API where errors of failed tasks go, and waits for one that is gone.
+            result_storage=PREFECT_LOCAL_STORAGE_PATH.value() if self._page is None else None,
         )
         parameters = {
             "title": planned.title,
