@@ -16,18 +16,21 @@ from typer.main import get_command, get_group
 from storage.errors import PipelineError
 
 COMMANDS = {
-    "train": ("train:train", "Train a policy. A run that was stopped or killed continues."),
+    "train": ("train.command:train", "Train a policy. A run that was stopped or killed continues."),
     "plan": ("plan.command:plan", "Show what would be reused and what computed, and the expected cost."),
-    "status": ("status:status", "Show how far a run is, iteration by iteration."),
-    "evaluate": ("checkpoints:evaluate", "Evaluate a checkpoint on chosen tasks."),
-    "compare": ("compare:compare", "Train arms from one start over several seeds, and compare them."),
-    "report": ("status:report", "Write the report of a run: curves, whole episodes, settings, lineage."),
-    "export": ("checkpoints:export", "Write a checkpoint as a folder that other programs can load."),
-    "replay": ("replay:replay", "Compute a run again from a stage of an iteration."),
-    "diff": ("diff:diff", "Show which settings of two runs differ, and their results side by side."),
+    "status": ("runs.status:status", "Show how far a run is, iteration by iteration."),
+    "evaluate": ("checkpoints.command:evaluate", "Evaluate a checkpoint on chosen tasks."),
+    "compare": ("compare.command:compare", "Train arms from one start over several seeds, and compare them."),
+    "report": ("runs.status:report", "Write the report of a run: curves, whole episodes, settings, lineage."),
+    "export": ("checkpoints.command:export", "Write a checkpoint as a folder that other programs can load."),
+    "replay": ("replay.command:replay", "Compute a run again from a stage of an iteration."),
+    "diff": ("runs.diff:diff", "Show which settings of two runs differ, and their results side by side."),
     "ui": ("ui.command:ui", "Serve a page that shows a store: runs, episodes, memory, lineage."),
     "serve": ("serve:serve", "Run scheduled flows: a Prefect server with its page, and a worker."),
-    "trainer-node": ("cluster:trainer_node", "Start ranks here for runs that train on several machines."),
+    "trainer-node": (
+        "cluster.command:trainer_node",
+        "Start ranks here for runs that train on several machines.",
+    ),
     "gc": ("gc:gc", "Remove what no run reaches and what killed processes left behind."),
     "doctor": ("doctor.command:doctor", "Check what this machine can run."),
     "plugins": ("config:plugins", "List the installed plug-ins, and those that cannot be used."),
@@ -35,11 +38,11 @@ COMMANDS = {
     "config": ("config:app", "Look at a configuration before anything starts."),
     "schedule": ("schedule:app", "Run flows of a run at given times, or list, pause, resume, remove them."),
     "env": ("env.command:app", "Environments: list, show, play by hand, qualify, begin your own."),
-    "cluster": ("cluster:app", "The machines that a run is computed on."),
+    "cluster": ("cluster.command:app", "The machines that a run is computed on."),
     "memory": ("memory.command:app", "Search or list the reflection memory, or make it forget."),
     "lineage": ("lineage.command:app", "Follow artifacts and rows to what they came from and reached."),
-    "episodes": ("episodes:app", "Read episodes: attempts, feedback, memory, reflections."),
-    "runs": ("runs:app", "The runs of a store: list them, look at one, remove one."),
+    "episodes": ("episodes.command:app", "Read episodes: attempts, feedback, memory, reflections."),
+    "runs": ("runs.command:app", "The runs of a store: list them, look at one, remove one."),
 }
 """Name of a command or group -> where in this package it is, and its line in the program's help."""
 

@@ -76,13 +76,23 @@ class StoredRun:
         config = run_config(run)
         return cls(run, config, completed_iterations(config, run.stages()))
 
-    def require_iteration(self, iteration: int) -> None:
-        """Raise InputError for an iteration after the end of the run."""
-        if iteration > self.done:
+    def last_of_span(self, first: int, last: int | None) -> int:
+        """The last iteration of a span to compute again: `last`, or that of the run if it is None.
+
+        Raises InputError when the run does not have these iterations.
+        """
+        if first > self.done:
             raise InputError(
-                f"--iteration {iteration}: run {self.run.name} ended in iteration {self.done}"
+                f"--iteration {first}: run {self.run.name} ended in iteration {self.done}"
                 + (f"; 1 to {self.done} are allowed" if self.done else "")
             )
+        last = self.done if last is None else last
+        if not first <= last <= self.done:
+            raise InputError(
+                f"run {self.run.name} has iterations 1 to {self.done}; it cannot be computed again from "
+                f"iteration {first} to {last}"
+            )
+        return last
 
 
 def require_other_name(run: str, name: str) -> None:

@@ -20,7 +20,7 @@ from erl_pipeline.runs.planning import plan_as_made, plan_for
 from erl_pipeline.runs.run_plans import plan_run, shared_stages
 from erl_pipeline.runs.store_lookups import StoreLookups
 from storage.artifacts.store import ArtifactStore
-from storage.errors import ConfigError, InputError
+from storage.errors import ConfigError
 from storage.filesystem import free_bytes, open_root
 from storage.runs.run import Run, RunStore
 
@@ -86,13 +86,7 @@ def plan_from_stage(
     stages that an audit computes again."""
     if not settings:
         stored = StoredRun.open(name, store)
-        stored.require_iteration(iteration)
-        last = stored.done if iterations is None else iterations
-        if not iteration <= last <= stored.done:
-            raise InputError(
-                f"run {name} has iterations 1 to {stored.done}; it cannot be computed again from iteration "
-                f"{iteration} to {last}"
-            )
+        last = stored.last_of_span(iteration, iterations)
         plan = plan_as_made(store, stored.run, last)
         kept = {node.place for node in shared_stages(plan, iteration, stage)}
         again = frozenset(node.place for node in plan.nodes if node.place not in kept)

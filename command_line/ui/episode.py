@@ -13,7 +13,7 @@ from typing import Any, Literal
 import polars as pl
 from tokenizers import Tokenizer
 
-from command_line.episode_rows import REPLAYED, episode_training, find_episode, memory_texts
+from command_line.episodes.rows import REPLAYED, episode_training, find_episode, memory_texts
 from command_line.ui.rows import record_files, row_files, training_records
 from command_line.ui.stored import RunView, Stored
 from erl_pipeline.views.report.episodes import (

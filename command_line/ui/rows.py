@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from command_line.episode_rows import EPISODES, run_episodes, trajectory_paths
+from command_line.episodes.rows import EPISODES, run_episodes, trajectory_paths
 from command_line.ui.filters import Filter
 from command_line.ui.stored import RunView, Stored
 from erl_pipeline.evaluation.history import StageRecord

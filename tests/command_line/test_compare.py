@@ -158,7 +158,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_is_trained(
 def test_code_that_is_not_committed_is_refused_before_anything_is_trained(
     compared: Compared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("command_line.training.code_version", lambda: "2dabdf0-dirty")
+    monkeypatch.setattr("command_line.train.run.code_version", lambda: "2dabdf0-dirty")
     refused = invoke(*words(compared.folder, "untouched")[:-1])
     assert refused.status == 2
     assert "the code of erl-pipeline has changes that are not committed" in refused.errors

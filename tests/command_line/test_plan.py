@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line.training import computed_again, reused_from
+from command_line.train.run import computed_again, reused_from
 from erl_pipeline.plan.forecast import Forecast, Reason, StageForecast
 from storage.runs.run import RunStore
 from tests.command_line.invoke import FinishedRun, invoke

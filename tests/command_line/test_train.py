@@ -67,7 +67,7 @@ def test_of_a_long_run_the_newest_iterations_are_shown_and_the_report_is_left_to
     shutil.copytree(finished.store, store)
     (store / "runs" / "small" / "report.html").unlink()
     monkeypatch.setattr(erl_pipeline.runs.state, "REPORTED_ITERATIONS", 1)
-    monkeypatch.setattr("command_line.training.MOST_ROWS", 1)
+    monkeypatch.setattr("command_line.train.run.MOST_ROWS", 1)
     words = ("train", finished.config, "--store", store)
     output = invoke(*words).output
     assert [line.split()[:1] for line in output.splitlines()[3:6]] == [["2"], [], ["The"]]

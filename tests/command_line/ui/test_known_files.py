@@ -9,7 +9,7 @@ from types import ModuleType
 import polars as pl
 import pytest
 
-from command_line.episode_rows import episode_training, memory_texts
+from command_line.episodes.rows import episode_training, memory_texts
 from command_line.ui.cached import KnownFiles
 from command_line.ui.episode import seen_texts, training_of
 from command_line.ui.filters import Filter

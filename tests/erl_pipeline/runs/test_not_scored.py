@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from command_line.episode_rows import EpisodeFilter, list_episodes
+from command_line.episodes.rows import EpisodeFilter, list_episodes
 from erl_pipeline.comparison.runs import training_figures
 from erl_pipeline.config.pipeline import WarningsConfig
 from erl_pipeline.evaluation.history import learning_curve, read_history

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from command_line.described_run import all_iterations
 from command_line.output import counted, print_json, print_line, print_table
+from command_line.runs.described import all_iterations
 from erl_pipeline.evaluation.history import stored_records, training_cost
 from erl_pipeline.evaluation.iterations import history_rows
 from erl_pipeline.runs.config import method_columns, readable_config

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def list_runs(store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     """List the runs of a store: how far each is, its last score, its size, and who works on it."""
-    from command_line.described_run import describe_run, progress_text, score_text
+    from command_line.runs.described import describe_run, progress_text, score_text
     from storage.runs.run import RunStore
     from storage.upkeep.runs import RunUsage, usage_by_run
 
@@ -90,7 +90,7 @@ _SHOWN = 10
 
 def show(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     """Show a run: state, last score, size, origin, and the ids of its newest checkpoints."""
-    from command_line.described_run import describe_run, progress_text, score_text
+    from command_line.runs.described import describe_run, progress_text, score_text
     from storage.runs.documents import read_origin
     from storage.runs.run import RunStore
     from storage.upkeep.runs import usage_by_run

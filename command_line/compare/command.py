@@ -55,7 +55,7 @@ def compare(
     Arms are compared at equal generated tokens and at equal steps of the policy. Runs that were stopped or
     killed continue from what is committed. They are ordinary runs, so all other commands work on them.
     """
-    from command_line.comparing import compare_arms
+    from command_line.compare.arms import compare_arms
     from erl_pipeline.comparison.design import make_design
 
     arms = [name for name in methods.split(",") if name]

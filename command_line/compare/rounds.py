@@ -97,7 +97,7 @@ def _end(task: TrainingTask, line: _Line) -> Warned | TaskEnd:
 
 _LOOK_SECONDS = 0.2
 _IMPORTED = [
-    "command_line.compare_rounds",
+    "command_line.compare.rounds",
     "erl_pipeline.episodes.play",
     "erl_pipeline.engines.embedded.engine",
     "erl_pipeline.policies.embedding",

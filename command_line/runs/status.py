@@ -15,7 +15,7 @@ from command_line.output import print_json, print_line
 
 def status(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     """Show how far a run is, iteration by iteration."""
-    from command_line.run_status import show_status
+    from command_line.runs.iterations import show_status
 
     show_status(run, store, json)
 

@@ -25,7 +25,7 @@ def diff(
     json: Json = False,
 ) -> None:
     """Show which settings of two runs differ, which artifacts they share, and their results side by side."""
-    from command_line.run_differences import show_differences, show_first_divergence
+    from command_line.runs.differences import show_differences, show_first_divergence
 
     show = show_first_divergence if first else show_differences
     show(run_a, run_b, store, json=json)

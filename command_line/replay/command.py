@@ -82,7 +82,7 @@ def replay(
         span = iteration_span(iteration)
         if name is None or span is None:
             raise InputError("--offline needs --iteration A..B and a name for the new run, --name NAME")
-        from command_line.replay_runs import replay_offline
+        from command_line.replay.branches import replay_offline
 
         replay_offline(run, span, name, settings or [], checkpoint, not no_evaluation, config, store, json)
         return
@@ -92,7 +92,7 @@ def replay(
         raise InputError("say where to begin, with --iteration N and --from STAGE, or use --offline")
     first = _whole(iteration)
     if not settings and name is None:
-        from command_line.replay_audit import replay_audit
+        from command_line.replay.audit import replay_audit
 
         replay_audit(run, first, stage, iterations, scratch, store, json)
         return
@@ -100,7 +100,7 @@ def replay(
         raise InputError("changed settings make a new run: name it with --name NAME")
     if scratch is not None:
         raise InputError("--scratch has a meaning only without --set")
-    from command_line.replay_runs import replay_branch
+    from command_line.replay.branches import replay_branch
 
     replay_branch(run, first, stage, iterations, settings or [], name, store, json)
 

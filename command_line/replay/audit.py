@@ -14,7 +14,6 @@ from command_line.output import counted, print_json, print_line, print_table
 from command_line.progress import ProgressDisplay
 from command_line.stored_run import StoredRun
 from erl_pipeline.runs.audit import REFUTED, AuditResult, audit
-from storage.errors import InputError
 from storage.filesystem import users_scratch
 
 
@@ -26,13 +25,7 @@ def replay_audit(
     Raises InputError when the run does not have these iterations, typer.Exit with status 1 when bytes differ.
     """
     stored = StoredRun.open(run, store)
-    stored.require_iteration(iteration)
-    last = stored.done if last is None else last
-    if not iteration <= last <= stored.done:
-        raise InputError(
-            f"run {run} has iterations 1 to {stored.done}; an audit from iteration {iteration} "
-            f"cannot end with {last}"
-        )
+    last = stored.last_of_span(iteration, last)
     folder = scratch or users_scratch() / "audits"
 
     def work(display: ProgressDisplay, stop: StopRequest) -> list[AuditResult]:

@@ -47,7 +47,7 @@ def list_episodes(
     json: Json = False,
 ) -> None:
     """List episodes of a run: their tasks, outcomes, and the rewards of their trajectories in order."""
-    from command_line import episode_rows
+    from command_line.episodes import rows as episode_rows
     from command_line.selectors import beyond_end
     from storage.artifacts.store import ArtifactStore
     from storage.runs.run import RunStore
@@ -95,8 +95,8 @@ def show(
     json: Json = False,
 ) -> None:
     """Show an episode from its first attempt to its last, with rewards and what updates did with it."""
-    from command_line.episode_rows import episode_training, find_episode, memory_texts, trajectory_paths
-    from command_line.episode_text import print_episode
+    from command_line.episodes.rows import episode_training, find_episode, memory_texts, trajectory_paths
+    from command_line.episodes.text import print_episode
     from command_line.selectors import manifests_of
     from storage.artifacts.store import ArtifactStore
 

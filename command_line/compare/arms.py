@@ -7,10 +7,10 @@ from pathlib import Path
 
 import typer
 
-from command_line.compare_rounds import Rounds
+from command_line.compare.rounds import Rounds
 from command_line.interruption import StopRequest, call_interruptibly
 from command_line.output import command, counted, print_json, print_line, print_table
-from command_line.training import uncommitted_code
+from command_line.train.run import uncommitted_code
 from erl_pipeline.comparison.design import Design
 from erl_pipeline.comparison.document import document, write
 from erl_pipeline.comparison.result import Result

@@ -38,7 +38,7 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Evaluate first attempts, greedy and sampled, without memory or reflection in the prompt."""
-    from command_line.evaluating import evaluate_checkpoint
+    from command_line.checkpoints.evaluation import evaluate_checkpoint
 
     file = None if tasks == "generated" else Path(tasks)
     if file is not None and count is not None:

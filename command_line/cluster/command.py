@@ -36,7 +36,7 @@ def doctor(
 ) -> None:
     """Examine every node of a Ray cluster, as a run does before it starts. Exit status 2 when something is
     wrong."""
-    from command_line.cluster_nodes import examine_nodes, node_cells
+    from command_line.cluster.nodes import examine_nodes, node_cells
 
     findings = examine_nodes(config, address, settings or [], store)
     if json:

@@ -47,7 +47,7 @@ def train(
     """
     from command_line.plan.making import plan_of_config
     from command_line.plan.showing import show_plan
-    from command_line.training import train_until
+    from command_line.train.run import train_until
     from erl_pipeline.config.loading import load_config
 
     resolved = load_config(

@@ -1,0 +1,1 @@
+"""A checkpoint on chosen tasks, and as a folder for other programs."""

@@ -1,0 +1,1 @@
+"""`erl-pipeline compare`: arms are trained from one start, and compared."""

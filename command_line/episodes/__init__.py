@@ -1,0 +1,1 @@
+"""`erl-pipeline episodes`: reading any episode of any run."""

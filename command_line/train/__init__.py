@@ -1,0 +1,1 @@
+"""`erl-pipeline train`."""
