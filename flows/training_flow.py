@@ -285,7 +285,7 @@ class _StageTaskRuns:
             retry_condition_fn=may_pass,
             cache_policy=NO_CACHE,
             persist_result=False,
-            # Else each task asks the API where errors of failed tasks go, and waits for one that is gone.
+            # Without it, each task asks the API where to store errors, and waits even if the API is gone.
             result_storage=PREFECT_LOCAL_STORAGE_PATH.value() if self._page is None else None,
         )
         parameters = {

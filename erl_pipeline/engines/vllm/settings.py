@@ -126,8 +126,8 @@ class VllmEngineConfig(VllmSampling):
     startup_seconds: float = Field(default=600.0, gt=0.0)
     """Deadline for a server's start, and for a server to come back when none is left."""
     progress_seconds: float = Field(default=600.0, gt=0.0)
-    """A server counts as dead when it has requests, and reads and samples no token of any for so long. How
-    long one of them waits or generates does not matter. Other calls, such as that to read new weights, must
+    """A server counts as dead when it has requests, but reads and samples no token for this long. How long a
+    single request waits or generates does not matter. Other calls, such as the one to read new weights, must
     be answered in this time."""
     max_failures: int = Field(default=3, ge=0)
     """How many failures of each server are tolerated. After one more it is left out until the next policy is
