@@ -19,7 +19,7 @@ from erl_pipeline.plan.stage import Resources, StageCall
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, DamagedArtifact, EngineError, InputError, Interrupted
-from tests.erl_pipeline.plan.hand_made import Bench, Hook, Notes, Word, planned
+from tests.erl_pipeline.plan.hand_made import Bench, Hook, Notes, ThreadRunner, Word, planned
 
 WAIT = 20.0
 """Seconds that a test waits for something that should happen immediately."""
@@ -149,22 +149,25 @@ def test_stages_that_wait_for_each_other_are_refused(bench: Bench) -> None:
 
 
 def test_when_a_stage_fails_those_beside_it_are_kept_and_recorded(bench: Bench) -> None:
-    failed = threading.Event()
+    began, failed = threading.Event(), threading.Event()
+
+    class TellsOfFailures(ThreadRunner):
+        def submit(self, job: StageJob) -> Future[Manifest]:
+            future = super().submit(job)
+            future.add_done_callback(lambda ended: failed.set() if ended.exception() else None)
+            return future
 
     def fail(_call: StageCall[Word]) -> None:
         assert began.wait(WAIT)
-        failed.set()
         raise InputError("it cannot be")
 
-    began = threading.Event()
-
-    def go_on(call: StageCall[Word]) -> None:
+    def go_on(_call: StageCall[Word]) -> None:
         began.set()
         assert failed.wait(WAIT)
 
     bad, good = planned("bad", hook=fail), planned("good", hook=go_on)
     with pytest.raises(InputError, match="it cannot be"):
-        bench.execute(bad, good, planned("later", [good]), workers=2)
+        bench.execute(bad, good, planned("later", [good]), runner=lambda kept: TellsOfFailures(kept, 2))
     assert bench.recorded() == {good.place: good.artifact_id}
     assert bench.committed() == {good.artifact_id}
 
