@@ -24,7 +24,7 @@ from measurements import Column, Figures
 from erl_pipeline.config.loading import load_config
 from erl_pipeline.config.pipeline import ResourcesConfig
 from erl_pipeline.plan.execution import Execution, execute
-from erl_pipeline.plan.runner import StageJob
+from erl_pipeline.plan.runner import Made, StageJob
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.plan.stage import Listener, StageOutcome, WorkerSettings
 from erl_pipeline.runs.driver import open_run
@@ -51,6 +51,7 @@ class PretendedRunner:
     """
 
     retries = False
+    shares_files = False
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -58,11 +59,11 @@ class PretendedRunner:
     def prepare(self) -> None:
         """Nothing has to start."""
 
-    def submit(self, job: StageJob) -> Future[Manifest]:
+    def submit(self, job: StageJob) -> Future[Made]:
         """The manifest of an artifact without files."""
         node, recipe = job.planned, job.planned.recipe
         now = datetime.now(UTC)
-        future: Future[Manifest] = Future()
+        future: Future[Made] = Future()
         future.set_result(
             Manifest(
                 artifact_id=node.artifact_id,

@@ -57,6 +57,11 @@ class StagePool(Protocol):
         """How many stages can be computed at the same time."""
         ...
 
+    @property
+    def shares_files(self) -> bool:
+        """Whether stages can write into a folder of the driver's machine."""
+        ...
+
     def taken(self, job: StageJob) -> AbstractContextManager[StagePlace]:
         """A free place for a stage, inside this context, which ends with WorkerDied if the place is lost.
 

@@ -67,6 +67,7 @@ class ThreadPool:
     """One thread of this process, so that the driver can continue meanwhile."""
 
     workers = 1
+    shares_files = True
 
     def __init__(self, call: RunnerCall) -> None:
         self._call = call
@@ -123,6 +124,8 @@ class ProcessPool:
     Args:
         folder: for the files over which processes report, and for their log.
     """
+
+    shares_files = True
 
     def __init__(self, call: RunnerCall, workers: int, folder: Path) -> None:
         self.workers = workers

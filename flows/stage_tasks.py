@@ -21,11 +21,10 @@ from contextvars import copy_context
 from pathlib import Path
 from types import TracebackType
 
-from erl_pipeline.plan.runner import RunnerCall, StageJob
+from erl_pipeline.plan.runner import Made, RunnerCall, StageJob
 from erl_pipeline.plan.stage import StageOutcome
 from flows.places import StagePool
 from flows.submissions import Submissions, TaskOptions
-from storage.artifacts.manifest import Manifest
 from storage.errors import Interrupted
 
 _LOOK_SECONDS = 0.2
@@ -101,6 +100,11 @@ class StageTasks:
             )
 
     @property
+    def shares_files(self) -> bool:
+        """Whether stages can write into a folder of the driver's machine."""
+        return self._pool.shares_files
+
+    @property
     def workers(self) -> int:
         """How many stages can be computed at the same time."""
         return self._pool.workers
@@ -123,7 +127,7 @@ class StageTasks:
         if self._flow.done():
             self._flow.result()
 
-    def submit(self, job: StageJob) -> Future[Manifest]:
+    def submit(self, job: StageJob) -> Future[Made]:
         """Begin a stage."""
         return self._submissions.put(job)
 

@@ -23,9 +23,8 @@ from prefect.states import Cancelled, Completed
 from flows.stage_reports import CallsPassedOn, reports_to, sent_whole
 
 if TYPE_CHECKING:
-    from erl_pipeline.plan.runner import RunnerCall, StageJob
+    from erl_pipeline.plan.runner import Made, RunnerCall, StageJob
     from erl_pipeline.plan.stage import Listener, Resources
-    from storage.artifacts.manifest import Manifest
 
 _LOOK_SECONDS = 0.2
 _END_SECONDS = 60.0
@@ -43,7 +42,7 @@ class StageWork(Protocol):
         """Whether the run was asked to stop."""
         ...
 
-    def compute(self, listener: Listener, stop: threading.Event) -> Manifest:
+    def compute(self, listener: Listener, stop: threading.Event) -> Made:
         """Compute and commit the stage. Raises what the stage raises."""
         ...
 
@@ -51,7 +50,7 @@ class StageWork(Protocol):
 def compute_stage(
     title: str, inputs: tuple[str, ...], work: StageWork, seconds: float | None, retries: int
 ) -> State[Any]:
-    """The function of each stage's task; the data of the final state is the manifest of its artifact.
+    """The function of each stage's task; the data of the final state is what the stage gives.
 
     Args:
         title: of the stage; Prefect takes it as the name of the task run.
@@ -62,6 +61,7 @@ def compute_stage(
     Raises TimeoutError, which Prefect shows as the state TimedOut, and what the stage raises.
     """
     from erl_pipeline.plan.runner import can_pass
+    from storage.artifacts.uncommitted import Draft
     from storage.errors import Interrupted
 
     reported, logger = work.begin(), get_run_logger()
@@ -70,7 +70,7 @@ def compute_stage(
     began = time.monotonic()
     try:
         with _stop_of(work, seconds) as stop:
-            manifest = work.compute(listener, stop)
+            made = work.compute(listener, stop)
     except Interrupted:
         if not work.is_stopped():
             raise TimeoutError(f"{title} was asked to stop after {seconds:g} s") from None
@@ -79,9 +79,11 @@ def compute_stage(
         if can_pass(error) and task_run.run_count <= retries and not work.is_stopped():
             listener.warn(f"{title} failed and is tried again: {error}")
         raise
+    manifest = made.manifest if isinstance(made, Draft) else made
+    done = "Wrote" if isinstance(made, Draft) else "Committed"
     counters = ", ".join(f"{name} {value:g}" for name, value in manifest.counters.items())
-    logger.info("Committed in %.1f s: %s", time.monotonic() - began, counters or "no counters")
-    return Completed(message=f"Committed artifact {manifest.artifact_id}", data=manifest)
+    logger.info("%s in %.1f s: %s", done, time.monotonic() - began, counters or "no counters")
+    return Completed(message=f"{done} artifact {manifest.artifact_id}", data=made)
 
 
 def may_pass(_task: Any, _run: Any, state: State[Any]) -> bool:
@@ -107,7 +109,7 @@ class ThreadWork:
         """Whether the run was asked to stop."""
         return self._call.stop.is_set()
 
-    def compute(self, listener: Listener, stop: threading.Event) -> Manifest:
+    def compute(self, listener: Listener, stop: threading.Event) -> Made:
         """Compute and commit the stage."""
         return _compute(self._job, self._resources, listener, stop)
 
@@ -159,7 +161,7 @@ class ProcessWork:
             _STOPPED.set()
         return _STOPPED.is_set()
 
-    def compute(self, listener: Listener, stop: threading.Event) -> Manifest:
+    def compute(self, listener: Listener, stop: threading.Event) -> Made:
         """Compute and commit the stage, with the models and servers that earlier stages have left."""
         with sent_whole():
             job: StageJob = pickle.loads(self._job)
@@ -200,7 +202,7 @@ def _end_with_driver() -> None:
     os._exit(1)
 
 
-def _compute(job: StageJob, resources: Resources, listener: Listener, stop: threading.Event) -> Manifest:
+def _compute(job: StageJob, resources: Resources, listener: Listener, stop: threading.Event) -> Made:
     from erl_pipeline.plan.runner import compute
     from erl_pipeline.plan.stage import StageProgress
 

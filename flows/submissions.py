@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from pydantic import Field
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.plan.runner import RunnerCall, StageJob
+from erl_pipeline.plan.runner import Made, RunnerCall, StageJob
 from erl_pipeline.plan.stage import StageOutcome
 from flows.places import StagePool
-from storage.artifacts.manifest import Manifest
 from storage.errors import ConfigError
 
 
@@ -38,7 +37,7 @@ class Submission:
     """A stage that is to be computed, and who waits for its artifact."""
 
     job: StageJob
-    result: Future[Manifest] = field(default_factory=Future)
+    result: Future[Made] = field(default_factory=Future)
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class Submissions:
         self._computed: Counter[str] = Counter()
         self._reused, self._seconds = 0, 0.0
 
-    def put(self, job: StageJob) -> Future[Manifest]:
+    def put(self, job: StageJob) -> Future[Made]:
         """Have a stage computed."""
         submission = Submission(job)
         self._queue.put(submission)

@@ -36,13 +36,12 @@ from prefect.settings import (
 from prefect.states import Cancelled, Completed, Failed
 from prefect.tasks import MaterializingTask
 
-from erl_pipeline.plan.runner import MOST_DEATHS, StageJob, WorkerDied
+from erl_pipeline.plan.runner import MOST_DEATHS, Made, StageJob, WorkerDied
 from flows.local_server import OrchestratorError, WentAway, answers
 from flows.page import FLOW, RunPage
 from flows.places import StagePlace
 from flows.stage_worker import STOPPED, compute_stage, may_pass
 from flows.submissions import Submission, Submissions, TaskOptions
-from storage.artifacts.manifest import Manifest
 from storage.errors import Interrupted, PipelineError
 
 _LOOK_SECONDS = 0.1
@@ -246,7 +245,7 @@ class _StageTaskRuns:
         while True:
             try:
                 with self._submissions.pool.taken(submission.job) as place:
-                    manifest = self._compute(submission.job, place, options)
+                    made = self._compute(submission.job, place, options)
             except (WorkerDied, ConcurrencySlotAcquisitionError) as error:
                 if options.tags and not answers(str(PREFECT_API_URL.value())):
                     options = _without_tags(options)
@@ -263,10 +262,10 @@ class _StageTaskRuns:
             except BaseException as error:  # The future hands it to the thread of the run.
                 submission.result.set_exception(error)
             else:
-                submission.result.set_result(manifest)
+                submission.result.set_result(made)
             return
 
-    def _compute(self, job: StageJob, place: StagePlace, options: TaskOptions) -> Manifest:
+    def _compute(self, job: StageJob, place: StagePlace, options: TaskOptions) -> Made:
         planned = job.planned
         given = options.retry_delay_seconds
         delays = list(planned.stage.retry_seconds if given is None else given)
@@ -326,9 +325,9 @@ class _StageTaskRuns:
         found = state.result(raise_on_failure=False)
         if isinstance(found, BaseException):
             raise found
-        if not isinstance(found, Manifest):
+        if not isinstance(found, Made):
             raise OrchestratorError(f"Prefect did not run {planned.title}: {state.name}: {state.message}")
-        self._made[found.artifact_id] = (future.task_run_id, planned.title)
+        self._made[planned.artifact_id] = (future.task_run_id, planned.title)
         return found
 
     def _asset(self, artifact_id: str, title: str | None = None) -> Asset:

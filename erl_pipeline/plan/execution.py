@@ -6,15 +6,18 @@ from __future__ import annotations
 import heapq
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from erl_pipeline.config.pipeline import ResourcesConfig
+from erl_pipeline.plan.commits import MOST_CHECKPOINTS, Commits
 from erl_pipeline.plan.plan import Plan, PlannedStage, StageKey
 from erl_pipeline.plan.repetition import made_since_state, without_state
 from erl_pipeline.plan.runner import (
     MOST_DEATHS,
+    Made,
     Runner,
     StageJob,
     WorkerDied,
@@ -26,6 +29,7 @@ from erl_pipeline.plan.stage import Listener, StageOutcome, WorkerSettings
 from erl_pipeline.policies.checkpoints import lacks_state
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
+from storage.artifacts.uncommitted import Draft
 from storage.errors import (
     ConfigError,
     DamagedArtifact,
@@ -39,7 +43,7 @@ from storage.texts import counted
 _LOOK_SECONDS = 0.2
 
 
-def wait_for_one(at_work: Collection[Future[Manifest]]) -> Collection[Future[Manifest]]:
+def wait_for_one(at_work: Collection[Future[Any]]) -> Collection[Future[Any]]:
     """Wait a moment until something at work has ended; returns what has."""
     return wait(at_work, timeout=_LOOK_SECONDS, return_when=FIRST_COMPLETED).done
 
@@ -68,7 +72,7 @@ class Execution:
     makers: Callable[[], Sequence[PlannedStage]] = tuple
     state_every: int = 1
     has_room: Callable[[PlannedStage], bool] | None = None
-    wait_for_one: Callable[[Collection[Future[Manifest]]], Collection[Future[Manifest]]] = wait_for_one
+    wait_for_one: Callable[[Collection[Future[Any]]], Collection[Future[Any]]] = wait_for_one
 
 
 def execute(plan: Plan, execution: Execution) -> None:
@@ -102,7 +106,10 @@ class _Walk:
         self._dependents: defaultdict[str, list[int]] = defaultdict(list)
         self._ready: list[int] = []
         self._later: list[tuple[float, int]] = []
-        self._at_work: dict[Future[Manifest], _AtWork] = {}
+        self._at_work: dict[Future[Made], _AtWork] = {}
+        behind = self._store is not None and self._store.local and execution.runner.shares_files
+        self._commits = Commits(self._store) if behind and self._store is not None else None
+        self._failed_commit: BaseException | None = None
         self._failures: Counter[int] = Counter()
         self._deaths: Counter[int] = Counter()
         self._whole: set[str] = set()
@@ -122,9 +129,9 @@ class _Walk:
     def run(self) -> None:
         """Go on until nothing is left to do."""
         try:
-            while self._ready or self._at_work or self._later:
+            while self._ready or self._at_work or self._later or self._commits:
                 self._begin_what_can()
-                if self._at_work:
+                if self._at_work or self._commits:
                     self._collect()
                 elif not self._ready and self._later:
                     self._raise_if_stopped()
@@ -151,7 +158,9 @@ class _Walk:
             self._later.remove(due)
             heapq.heappush(self._ready, due[1])
         held: list[int] = []
-        computed = {self._nodes[each.number].artifact_id for each in self._at_work.values()}
+        computed = {self._nodes[each.number].artifact_id for each in self._at_work.values()} | set(
+            self._written
+        )
         while self._ready:
             self._raise_if_stopped()
             number = heapq.heappop(self._ready)
@@ -172,7 +181,7 @@ class _Walk:
     def _reuse(self, number: int) -> bool:
         """Record a stage as reused if its artifact is committed and undamaged, and say whether it is; a
         damaged artifact is set aside."""
-        node, started = self._nodes[number], time.perf_counter()
+        node, began = self._nodes[number], time.perf_counter()
         if self._store is None or node.artifact_id in self._absent or node.artifact_id in self._incomplete:
             return False
         try:
@@ -185,8 +194,13 @@ class _Walk:
         except DamagedArtifact as damage:
             self._set_aside(node.artifact_id, damage)
             return False
-        self._finish(number, manifest, reused=True, started=started)
+        self._finish(number, manifest, reused=True, seconds=time.perf_counter() - began)
         return True
+
+    @property
+    def _written(self) -> Mapping[str, Manifest]:
+        """The artifacts that are written and not committed."""
+        return {} if self._commits is None else self._commits.written
 
     def _has_room(self, node: PlannedStage) -> bool:
         """Whether a worker is free, and one with a device too if the stage needs one."""
@@ -195,6 +209,10 @@ class _Walk:
             return given.has_room(node)
         if len(self._at_work) >= given.runner.workers:
             return False
+        if node.stage.output == "checkpoint":
+            kinds = [manifest.kind for manifest in self._written.values()]
+            if kinds.count("checkpoint") >= MOST_CHECKPOINTS:
+                return False
         places = places_for(node.stage.needs, given.resources)
         if places is None:
             return True
@@ -209,7 +227,7 @@ class _Walk:
         to_check = [artifact_id for node in nodes for artifact_id in node.recipe.inputs.values()]
         while to_check:
             artifact_id = to_check.pop(0)
-            if artifact_id in self._whole or self._store is None:
+            if artifact_id in self._whole or artifact_id in self._written or self._store is None:
                 continue
             try:
                 with self._store.reading():
@@ -322,22 +340,51 @@ class _Walk:
         started = time.perf_counter()
         state = node.stage.output != "checkpoint" or self._writes_state(node)
         job = StageJob(node, self._given.worker, self._repeated.get(number, ()), state)
+        if self._commits is not None:
+            job = replace(job, folder=self._commits.begin(number), expected=self._commits.expected)
         future = self._given.runner.submit(job)
         self._at_work[future] = _AtWork(number, started)
 
     def _collect(self) -> None:
-        """Wait until something at work has ended, and record it or decide what follows from its failure."""
-        ended = self._given.wait_for_one(self._at_work)
-        for future in sorted(ended, key=lambda each: self._at_work[each].number):
+        """Wait until something has ended, a stage or a commit, and record it or decide what follows from its
+        failure."""
+        commits = list(self._commits or ())
+        ended = set(self._given.wait_for_one([*commits, *self._at_work]))
+        for commit in commits:
+            if commit in ended and (error := self._take(commit)):
+                self._failed_commit = error
+                raise error
+        for future in sorted(self._at_work.keys() & ended, key=lambda each: self._at_work[each].number):
             work = self._at_work.pop(future)
-            error = future.exception()
-            if error is None:
-                self._finish(work.number, future.result(), reused=False, started=work.started)
+            failure = future.exception()
+            if failure is None:
+                self._made(work, future.result())
             else:
-                self._again_or_raise(work.number, error)
+                self._again_or_raise(work.number, failure)
+
+    def _made(self, work: _AtWork, made: Made) -> None:
+        """Record an artifact that is committed; let one that is written be committed and read."""
+        seconds = time.perf_counter() - work.started
+        if not isinstance(made, Draft):
+            self._finish(work.number, made, reused=False, seconds=seconds)
+            return
+        assert self._commits is not None
+        commit = self._commits.add(work.number, self._nodes[work.number], made, seconds)
+        if commit.is_placed:
+            self._release(commit.manifest.artifact_id)
+
+    def _take(self, commit: Future[Manifest]) -> BaseException | None:
+        """Record what was committed; returns the error of a commit that failed."""
+        assert self._commits is not None
+        of, error = self._commits.take(commit)
+        if error is None:
+            self._finish(of.number, commit.result(), reused=False, seconds=of.seconds)
+        return error
 
     def _again_or_raise(self, number: int, error: BaseException) -> None:
         node = self._nodes[number]
+        if self._commits is not None:
+            self._commits.discard(number)
         delays = () if self._given.runner.retries else node.stage.retry_seconds
         if (
             isinstance(error, WorkerDied)
@@ -348,6 +395,8 @@ class _Walk:
             self._given.listener.warn(f"{node.title}: {error}. It is computed again.")
             self._absent.discard(node.artifact_id)  # The worker may have died after the commit.
             heapq.heappush(self._ready, number)
+        elif isinstance(error, StateNotKept) and error.artifact_id in self._written:
+            self._await(number, {error.artifact_id})
         elif isinstance(error, StateNotKept) and self._store is not None:
             self._repeat(number, error, self._store)
         elif isinstance(error, PrunedFileError):
@@ -365,14 +414,22 @@ class _Walk:
         for future, work in sorted(self._at_work.items(), key=lambda each: each[1].number):
             error = future.exception()
             if error is None:
-                self._finish(work.number, future.result(), reused=False, started=work.started)
+                self._made(work, future.result())
             elif not isinstance(error, Interrupted):
                 self._given.listener.warn(f"{self._nodes[work.number].title} failed too: {error}")
         self._at_work.clear()
+        if self._commits is not None:
+            wait(list(self._commits))
+            for commit in list(self._commits):
+                error = self._take(commit)
+                if error is not None and error is not self._failed_commit:
+                    self._failed_commit = error
+                    self._given.listener.warn(f"what was written could not be committed: {error}")
+            self._commits.close()
 
-    def _finish(self, number: int, manifest: Manifest, *, reused: bool, started: float) -> None:
+    def _finish(self, number: int, manifest: Manifest, *, reused: bool, seconds: float) -> None:
         node = self._nodes[number]
-        given = outcome_of(node, manifest, reused, started)
+        given = outcome_of(node, manifest, reused, seconds)
         if number < self._planned:  # The others belong to another run, or are in the ledger already.
             self._given.record(node, given)
         self._given.runner.finished(given)
@@ -383,9 +440,13 @@ class _Walk:
         if node.artifact_id in self._incomplete:
             self._incomplete.remove(node.artifact_id)
             self._completed.add(node.artifact_id)
-        for dependent in self._dependents.pop(node.artifact_id, []):
+        self._release(node.artifact_id)
+
+    def _release(self, artifact_id: str) -> None:
+        """Let the stages begin that waited for nothing else."""
+        for dependent in self._dependents.pop(artifact_id, []):
             unmet = self._unmet[dependent]
-            unmet.discard(node.artifact_id)
+            unmet.discard(artifact_id)
             if not unmet:
                 del self._unmet[dependent]
                 heapq.heappush(self._ready, dependent)

@@ -3,10 +3,11 @@ other processes."""
 
 from __future__ import annotations
 
-import time
+import shutil
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
@@ -25,6 +26,8 @@ from erl_pipeline.plan.stage import (
     WorkerSettings,
 )
 from storage.artifacts.manifest import Manifest, describe_files
+from storage.artifacts.recipe import Recipe
+from storage.artifacts.uncommitted import Draft, Told, Writer, draft
 from storage.errors import DamagedArtifact, EngineError, PipelineError, PrunedFileError, StoreError
 from storage.texts import counted
 
@@ -34,6 +37,9 @@ if TYPE_CHECKING:
 
 SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 
+Made = Manifest | Draft
+"""What a stage gives: a committed artifact, or one that is written."""
+
 
 @dataclass(frozen=True)
 class StageJob:
@@ -41,17 +47,22 @@ class StageJob:
 
     `repeated` are stages whose artifacts are committed, and which are computed again before it, for what they
     leave in the process's memory: the state of the optimizer, which no file has. `state`: whether a
-    checkpoint is written with that state.
+    checkpoint is written with that state. `folder` is where the files are written that the driver then
+    commits; None: they are committed where they are computed. `expected` are artifacts that are written and
+    that the driver commits.
     """
 
     planned: PlannedStage
     worker: WorkerSettings
     repeated: tuple[PlannedStage, ...] = ()
     state: bool = True
+    folder: Path | None = None
+    expected: tuple[Manifest, ...] = ()
 
 
-def compute(job: StageJob, resources: Resources, progress: StageProgress) -> Manifest:
-    """Compute a stage from its inputs, commit its artifact, and return the manifest.
+def compute(job: StageJob, resources: Resources, progress: StageProgress) -> Made:
+    """Compute a stage from its inputs, and return the manifest of its committed artifact; or its draft, if
+    the driver commits it.
 
     If another process was first, its artifact is kept. Raises what the stage raises, `Interrupted` when the
     run was asked to stop, StoreError when the store cannot be read or written, and NotRepeated when a
@@ -77,21 +88,37 @@ def compute(job: StageJob, resources: Resources, progress: StageProgress) -> Man
             f"{counted(len(job.repeated), 'update')} repeated from committed rollouts, from {first.title} to "
             f"{last.title}, and all gave the committed digests."
         )
+    store.expect(job.expected)
+    if job.folder is not None:
+        began = datetime.now(UTC)
+        shutil.rmtree(job.folder)  # An earlier try may have left files.
+        job.folder.mkdir()
+        with store.reading():
+            result = _computed(planned, job.folder, resources, progress, job.state)
+        writer = Writer(job.worker.run, planned.iteration, store.threads)
+        return draft(recipe, job.folder, writer, began, _unchanged_from(recipe, result), **_told(result))
     with (
         store.reading(),
         store.create(recipe, run=job.worker.run, iteration=planned.iteration) as staging,
     ):
         result = _computed(planned, staging.path, resources, progress, job.state)
-        return staging.commit(
-            counters=dict(result.counters),
-            metrics=dict(result.metrics),
-            rows=dict(result.rows),
-            policy_version=result.policy_version,
-            memory_version=result.memory_version,
-            determinism=result.determinism,
-            environment=dict(result.environment),
-            unchanged_from=recipe.inputs[result.unchanged] if result.unchanged else "",
-        ).manifest
+        return staging.commit(unchanged_from=_unchanged_from(recipe, result), **_told(result)).manifest
+
+
+def _unchanged_from(recipe: Recipe, result: StageResult) -> str:
+    return recipe.inputs[result.unchanged] if result.unchanged else ""
+
+
+def _told(result: StageResult) -> Told:
+    return Told(
+        counters=result.counters,
+        metrics=result.metrics,
+        rows=result.rows,
+        policy_version=result.policy_version,
+        memory_version=result.memory_version,
+        determinism=result.determinism,
+        environment=result.environment,
+    )
 
 
 def _computed(
@@ -124,8 +151,8 @@ def _repeat(planned: PlannedStage, run: str, resources: Resources, progress: Sta
         require_committed(planned.title, store.open(planned.artifact_id), written, staging.path)
 
 
-def outcome_of(planned: PlannedStage, manifest: Manifest, reused: bool, started: float) -> StageOutcome:
-    """The outcome of a stage; `started` is `time.perf_counter()` at its beginning."""
+def outcome_of(planned: PlannedStage, manifest: Manifest, reused: bool, seconds: float) -> StageOutcome:
+    """The outcome of a stage that took this many seconds."""
     return StageOutcome(
         stage=planned.stage.name,
         kind=planned.stage.output,
@@ -133,7 +160,7 @@ def outcome_of(planned: PlannedStage, manifest: Manifest, reused: bool, started:
         key=planned.key,
         artifact_id=manifest.artifact_id,
         reused=reused,
-        seconds=time.perf_counter() - started,
+        seconds=seconds,
         made_by=manifest.run,
         counters=manifest.counters,
         metrics=manifest.metrics,
@@ -178,13 +205,18 @@ class Runner(Protocol):
         """Whether it computes a stage again, by itself, that failed for a reason that can pass."""
         ...
 
+    @property
+    def shares_files(self) -> bool:
+        """Whether stages can write into a folder of the driver's machine; then the driver commits."""
+        ...
+
     def prepare(self) -> None:
         """Wait until stages can be begun; called before each one, so that no stage's time includes this."""
         ...
 
-    def submit(self, job: StageJob) -> Future[Manifest]:
-        """Begin a stage; the future gives the manifest of the committed artifact, or raises what the stage
-        raised, or `WorkerDied`."""
+    def submit(self, job: StageJob) -> Future[Made]:
+        """Begin a stage; the future gives what `compute` returns, or raises what the stage raised, or
+        `WorkerDied`."""
         ...
 
     def finished(self, outcome: StageOutcome) -> None:
@@ -236,6 +268,7 @@ class InProcessRunner:
 
     workers = 1
     retries = False
+    shares_files: bool = True
 
     def __init__(self, resources: Resources, listener: Listener) -> None:
         self.resources = resources
@@ -244,9 +277,9 @@ class InProcessRunner:
     def prepare(self) -> None:
         """Nothing has to start."""
 
-    def submit(self, job: StageJob) -> Future[Manifest]:
+    def submit(self, job: StageJob) -> Future[Made]:
         """Compute the stage now."""
-        future: Future[Manifest] = Future()
+        future: Future[Made] = Future()
         progress = StageProgress(job.planned.title, self._listener, self.resources.stop)
         try:
             future.set_result(compute(job, self.resources, progress))

@@ -10,12 +10,13 @@ import heapq
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Any
 
 from erl_pipeline.config.pipeline import ResourcesConfig
 from erl_pipeline.plan.cluster import ClusterConfig, Job, NodeGroup, Work
 from erl_pipeline.plan.execution import Execution, execute
 from erl_pipeline.plan.plan import Plan, PlannedStage
-from erl_pipeline.plan.runner import StageJob
+from erl_pipeline.plan.runner import Made, StageJob
 from erl_pipeline.plan.stage import Listener, StageOutcome, WorkerSettings
 from storage.artifacts.manifest import Manifest
 
@@ -217,6 +218,7 @@ class SimulatedRunner:
 
     workers = 0
     retries = False
+    shares_files = False
 
     def __init__(self, jobs: Sequence[Job], cluster: ClusterConfig, overhead_seconds: float) -> None:
         self._jobs = {job.artifact_id: job for job in jobs}
@@ -231,7 +233,7 @@ class SimulatedRunner:
         self._found: list[SimulatedNode] = []
         self._full: set[tuple[Work, int]] = set()
         """Needs of jobs for which there is no place until another job ends."""
-        self._ending: list[tuple[float, int, Future[Manifest]]] = []
+        self._ending: list[tuple[float, int, Future[Made]]] = []
         self._at: dict[str, list[SimulatedNode]] = {}
         self._ran: dict[str, Ran] = {}
 
@@ -254,15 +256,15 @@ class SimulatedRunner:
         self._found = place
         return True
 
-    def submit(self, job: StageJob) -> Future[Manifest]:
+    def submit(self, job: StageJob) -> Future[Made]:
         """Begin a stage on the nodes that were found for it."""
         self._begin(self._jobs[job.planned.artifact_id], self._found)
-        future: Future[Manifest] = Future()
+        future: Future[Made] = Future()
         artifact_id = job.planned.artifact_id
         heapq.heappush(self._ending, (self._ran[artifact_id].end, self._numbers[artifact_id], future))
         return future
 
-    def wait_for_one(self, _at_work: Collection[Future[Manifest]]) -> Collection[Future[Manifest]]:
+    def wait_for_one(self, _at_work: Collection[Future[Any]]) -> Collection[Future[Any]]:
         """Turn the clock to the next end of a job; returns all that end then."""
         self._now, self._ended_now = self._ending[0][0], []
         self._full.clear()

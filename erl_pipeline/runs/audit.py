@@ -164,7 +164,7 @@ def _again(
     except NotRepeated as parted:
         return _result(node, "different", len(stored.files), started, (str(parted),))
     made = store.made[node.artifact_id]
-    listener.stage_finished(node.title, outcome_of(node, made, reused=False, started=started))
+    listener.stage_finished(node.title, outcome_of(node, made, False, perf_counter() - started))
     differences = manifest_differences(stored, made)
     if not differences:
         return _result(node, "equal", len(stored.files), started)

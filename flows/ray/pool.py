@@ -158,6 +158,8 @@ class RayPool:
     are the nodes that are kept for trainings.
     """
 
+    shares_files = False
+
     def __init__(self, call: RunnerCall, settings: RayConfig, folder: Path) -> None:
         self._call = call
         self._store_uri = uri_for_all(call.worker.store_uri)

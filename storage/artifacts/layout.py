@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Sequence
@@ -16,13 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from storage.artifacts.manifest import Manifest
+from storage.artifacts.manifest import MANIFEST, Manifest
 from storage.artifacts.recipe import digest
 from storage.errors import StoreError, store_errors
 from storage.filesystem import StoreRoot, list_names
 
 TRASH = "trash"
 """Folder, in a local store, for artifacts that are being deleted."""
+ARTIFACTS = "artifacts"
+_PLACE = ".place"
+"""File, in a staging folder: where its files were moved, although there is no manifest yet."""
+_PLACE_PATTERN = re.compile(r"[A-Za-z0-9_-]+/[0-9a-f]+")
 
 
 def upload_folder(manifest: Manifest) -> str:
@@ -43,7 +48,7 @@ class StoreLayout:
 
     def of(self, stage: str, artifact_id: str, *parts: str) -> str:
         """fsspec's path of an artifact's folder, or of something in it."""
-        return self.root.join("artifacts", stage, artifact_id, *parts)
+        return self.root.join(ARTIFACTS, stage, artifact_id, *parts)
 
     def files_of(self, manifest: Manifest) -> str:
         """fsspec's path of the folder in which an artifact's files lie."""
@@ -60,11 +65,11 @@ class StoreLayout:
 
     def stages(self) -> Sequence[str]:
         """Names of the stages that have artifacts, sorted."""
-        return list_names(self.root, self.root.join("artifacts"))
+        return list_names(self.root, self.root.join(ARTIFACTS))
 
     def ids(self, stage: str) -> Sequence[str]:
         """Names of a stage's folders, sorted; a folder without a manifest is not an artifact."""
-        return list_names(self.root, self.root.join("artifacts", stage))
+        return list_names(self.root, self.root.join(ARTIFACTS, stage))
 
 
 class StagingFolder:
@@ -87,9 +92,18 @@ class StagingFolder:
     ) -> None:
         self.release()
 
+    def name_place(self, stage: str, artifact_id: str) -> None:
+        """Note that the files of an artifact are moved to their place before there is a manifest."""
+        (self.path / _PLACE).write_text(f"{stage}/{artifact_id}", encoding="utf-8")
+
+    def forget_place(self) -> None:
+        """They were not moved."""
+        (self.path / _PLACE).unlink()
+
     def release(self) -> None:
-        """Give up the lock; remove the folder if it was not moved away."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Give up the lock; remove the folder if it was not moved away, and files at a place without a
+        manifest."""
+        _remove(self.path)
         os.close(self._descriptor)
 
 
@@ -105,12 +119,39 @@ def abandoned(parent: Path) -> list[Path]:
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove the staging folders whose writers are dead."""
+    """Remove the staging folders whose writers are dead, and what these have moved to its place and not
+    committed."""
     for folder in parent.iterdir() if parent.is_dir() else ():
         descriptor = _try_lock(folder)
         if descriptor is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
             os.close(descriptor)
+
+
+def is_being_written(parent: Path, stage: str, artifact_id: str) -> bool:
+    """Whether a living process has moved files to the place of an artifact that it has not committed."""
+    dead = set(abandoned(parent))
+    living = [folder for folder in parent.iterdir() if folder not in dead] if parent.is_dir() else []
+    return any(_place(folder) == Path(stage, artifact_id) for folder in living)
+
+
+def _remove(folder: Path) -> None:
+    place = _place(folder)
+    if place is not None:
+        files = folder.parent.parent / ARTIFACTS / place
+        if not files.is_symlink() and not (files / MANIFEST).exists():
+            shutil.rmtree(files, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _place(folder: Path) -> Path | None:
+    """Where a writer has moved files, below the folder of artifacts."""
+    try:
+        named = (folder / _PLACE).read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    # Half a name, after a kill: nothing was moved yet.
+    return Path(named) if _PLACE_PATTERN.fullmatch(named) else None
 
 
 def _create_locked(parent: Path) -> tuple[Path, int]:

@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -211,7 +211,9 @@ def relative_files(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
-def describe_files(folder: Path, rows: Mapping[str, int]) -> list[FileEntry]:
+def describe_files(
+    folder: Path, rows: Mapping[str, int], digest: Callable[[Path], str] = sha256_file
+) -> list[FileEntry]:
     """The manifest's entries for the files of a folder.
 
     Raises ValueError when `rows` names a file that is not there or that holds another number of rows.
@@ -233,7 +235,7 @@ def describe_files(folder: Path, rows: Mapping[str, int]) -> list[FileEntry]:
             if rows.get(name, count) != count:
                 raise ValueError(f"{name} holds {count} rows, not {rows[name]}")
         size = path.stat().st_size
-        entries.append(FileEntry(path=name, sha256=sha256_file(path), bytes=size, rows=count, table=table))
+        entries.append(FileEntry(path=name, sha256=digest(path), bytes=size, rows=count, table=table))
     return entries
 
 

@@ -7,7 +7,7 @@ names them (see `storage.artifacts.artifact`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from storage.artifacts.manifest import (
 )
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.transfers import copy_name, fresh_copy, local_copy, local_file
+from storage.artifacts.uncommitted import Uncommitted, Writer, is_hashed
 from storage.artifacts.writing import (
     Staging,
     delete,
@@ -66,6 +67,7 @@ class ArtifactStore:
         self._layout = StoreLayout(open_root(uri))
         self._cache = LocalCache(self._layout.root.scratch, self._layout.staging, cache or CacheSettings())
         self._verified: dict[str, Artifact] = {}
+        self._expected: dict[str, Manifest] = {}
         self._stage_of: dict[str, str] = {}
 
     @property
@@ -96,7 +98,27 @@ class ArtifactStore:
         """
         refuse_linked_path(self._layout.root.scratch, self.staging_folder)
         remove_abandoned(self.staging_folder)
-        return Staging(self.staging_folder, self.publish, recipe, run, iteration, self.threads)
+        return Staging(self.staging_folder, self.publish, recipe, Writer(run, iteration, self.threads))
+
+    def begin(self) -> Uncommitted:
+        """Begin an artifact that a stage writes, in this process or another one of this machine, and that
+        this process commits; only in a local store.
+
+        Raises StoreError when the store cannot be written.
+        """
+        refuse_linked_path(self._layout.root.scratch, self.staging_folder)
+        remove_abandoned(self.staging_folder)
+        return Uncommitted(self._layout, self.publish, self._share)
+
+    @property
+    def local(self) -> bool:
+        """Whether the store is a folder of this machine."""
+        return self._layout.root.local
+
+    def expect(self, manifests: Iterable[Manifest]) -> None:
+        """Let artifacts be opened whose files are at their place, and which the run's driver commits, or has
+        committed. Their files are not hashed here: the driver does it."""
+        self._expected.update((manifest.artifact_id, manifest) for manifest in manifests)
 
     def find(self, artifact_id: str, stage: str | None = None) -> Manifest | None:
         """The manifest of a committed artifact, its files unverified; None when there is none.
@@ -109,7 +131,7 @@ class ArtifactStore:
             if content is not None:
                 self._stage_of[artifact_id] = candidate
                 return parse_manifest(content, artifact_id, where)
-        return None
+        return self._expected.get(artifact_id)
 
     def resolve(self, prefix: str) -> str:
         """The id of the one artifact whose id begins with `prefix`. Raises InputError for none or several."""
@@ -156,7 +178,8 @@ class ArtifactStore:
         present = present_files(manifest, pruned)
         if self._layout.root.local:
             folder = Path(self._layout.files_of(manifest))
-            require_whole(manifest, file_problems(present, folder))
+            if artifact_id not in self._expected:
+                require_whole(manifest, file_problems(present, folder))
         else:
             folder = local_copy(self._layout, self._cache, manifest, present)
         self._verified[artifact_id] = Artifact(manifest, folder, pruned)
@@ -246,13 +269,16 @@ class ArtifactStore:
         Called by `Staging.commit`. The folder is moved away, or left for the caller to discard.
         """
         if unchanged_from and self._layout.root.local:
-            share_equal_files(folder, manifest, self.open(unchanged_from))
+            self._share(manifest, folder, unchanged_from)
         kept = put_in_place(self._layout, self._cache, manifest, folder)
         if kept is None and self._complete(manifest, folder):
             kept = put_in_place(self._layout, self._cache, manifest, folder)
         if kept is not None:
             self._verified[manifest.artifact_id] = Artifact(manifest, kept)
         return self.open(manifest.artifact_id)
+
+    def _share(self, manifest: Manifest, folder: Path, unchanged_from: str) -> None:
+        share_equal_files(folder, manifest, self.open(unchanged_from))
 
     def _complete(self, manifest: Manifest, folder: Path) -> bool:
         """Put back from a written folder what retention has removed from the artifact. If other bytes were
@@ -272,7 +298,7 @@ class ArtifactStore:
         """The artifact, if it was verified before, has the same files still, and this machine still has that
         copy of it."""
         artifact = self._verified.get(artifact_id)
-        if artifact is None:
+        if artifact is None or not is_hashed(artifact.manifest):
             return None
         local = self._layout.root.local
         # Another process may have pruned files, or put them back. An object store is not asked whether files

@@ -12,10 +12,12 @@ import errno
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
+from typing import Unpack
 
 from storage.artifacts.artifact import (
     KEPT_ROWS,
@@ -26,18 +28,11 @@ from storage.artifacts.artifact import (
     keep_lineage_columns,
 )
 from storage.artifacts.cache import LocalCache
-from storage.artifacts.layout import StagingFolder, StoreLayout
-from storage.artifacts.manifest import (
-    MANIFEST,
-    Determinism,
-    Manifest,
-    code_version,
-    describe_files,
-    machine,
-    package_versions,
-)
+from storage.artifacts.layout import StagingFolder, StoreLayout, is_being_written
+from storage.artifacts.manifest import MANIFEST, Manifest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.transfers import copy_bytes, copy_name, upload
+from storage.artifacts.uncommitted import Told, Writer, draft, hashed
 from storage.errors import InputError, store_errors
 from storage.filesystem import (
     make_folder,
@@ -49,6 +44,8 @@ from storage.filesystem import (
     write_new,
 )
 
+_LOOK_SECONDS = 0.2
+
 
 class Staging:
     """An artifact being written: put files under `path`, then `commit`.
@@ -58,7 +55,6 @@ class Staging:
     Args:
         parent: the store's folder for artifacts that are being written.
         publish: makes a written folder the artifact of its manifest.
-        threads: the CPU thread count that bytes depend on, for the manifest.
     """
 
     def __init__(
@@ -66,15 +62,11 @@ class Staging:
         parent: Path,
         publish: Callable[[Manifest, Path, str], Artifact],
         recipe: Recipe,
-        run: str,
-        iteration: int | None,
-        threads: int | None,
+        writer: Writer,
     ) -> None:
         self._publish = publish
         self._recipe = recipe
-        self._run = run
-        self._iteration = iteration
-        self._threads = threads
+        self._writer = writer
         self._started_at = datetime.now(UTC)
         self._folder = StagingFolder(parent)
         self.path = self._folder.path
@@ -88,56 +80,14 @@ class Staging:
     ) -> None:
         self._folder.release()
 
-    def commit(
-        self,
-        *,
-        counters: Mapping[str, int | float] | None = None,
-        metrics: Mapping[str, float] | None = None,
-        rows: Mapping[str, int] | None = None,
-        policy_version: str | None = None,
-        memory_version: str | None = None,
-        determinism: Determinism = "bytes",
-        environment: Mapping[str, str] | None = None,
-        unchanged_from: str = "",
-    ) -> Artifact:
+    def commit(self, *, unchanged_from: str = "", **told: Unpack[Told]) -> Artifact:
         """Publish what was written; if another writer was first, its artifact is returned instead.
 
-        `rows` (file name -> number of rows) is checked against the Parquet files. `unchanged_from` is the id
-        of an artifact that has some of the same files: they are stored once, if the store can do that.
-        `environment` is added to what the manifest says about this machine.
-
-        Raises ValueError when `rows` names a file that is not there or holds another number of rows, and
+        `unchanged_from` is that of `storage.artifacts.uncommitted.Draft`. Raises what `draft` raises, and
         StoreError when the store cannot be written.
         """
-        recipe = self._recipe
-        with store_errors("write", self.path):
-            files = describe_files(self.path, rows or {})
-        manifest = Manifest(
-            artifact_id=recipe.artifact_id,
-            stage=recipe.stage,
-            stage_version=recipe.stage_version,
-            run=self._run,
-            iteration=self._iteration,
-            inputs=dict(recipe.inputs),
-            kind=recipe.kind,
-            settings=dict(recipe.settings),
-            index=dict(recipe.index),
-            code=dict(recipe.code),
-            seed=recipe.seed,
-            code_version=code_version(),
-            packages=package_versions(),
-            environment={**machine(self._threads), **(environment or {})},
-            started_at=self._started_at,
-            finished_at=datetime.now(UTC),
-            policy_version=policy_version,
-            memory_version=memory_version,
-            determinism=determinism,
-            counters=dict(counters or {}),
-            metrics=dict(metrics or {}),
-            files=files,
-        )
-        manifest.require_finite()
-        return self._publish(manifest, self.path, unchanged_from)
+        written = draft(self._recipe, self.path, self._writer, self._started_at, unchanged_from, **told)
+        return self._publish(hashed(written.manifest, self.path), self.path, unchanged_from)
 
 
 def put_in_place(layout: StoreLayout, cache: LocalCache, manifest: Manifest, folder: Path) -> Path | None:
@@ -159,12 +109,18 @@ def put_in_place(layout: StoreLayout, cache: LocalCache, manifest: Manifest, fol
 
 def _rename(layout: StoreLayout, folder: Path, target: Path, content: bytes) -> bool:
     (folder / MANIFEST).write_bytes(content)
-    if target.exists() and not (target / MANIFEST).exists():
+    while _lacks_manifest(target) and is_being_written(layout.staging, target.parent.name, target.name):
+        time.sleep(_LOOK_SECONDS)
+    if _lacks_manifest(target):
         aside = Path(layout.damaged(target.parent.name, target.name))
         layout.root.refuse_link(str(aside))
         aside.parent.mkdir(parents=True, exist_ok=True)
         target.rename(aside)
     return publish_folder(folder, target)
+
+
+def _lacks_manifest(target: Path) -> bool:
+    return target.exists() and not (target / MANIFEST).exists()
 
 
 def publish_folder(folder: Path, target: Path) -> bool:

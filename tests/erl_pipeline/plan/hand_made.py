@@ -13,7 +13,7 @@ from erl_pipeline.config.base import Settings
 from erl_pipeline.config.pipeline import ResourcesConfig
 from erl_pipeline.plan.execution import Execution, execute
 from erl_pipeline.plan.plan import Plan, PlannedStage, StageKey
-from erl_pipeline.plan.runner import InProcessRunner, Runner, StageJob, compute
+from erl_pipeline.plan.runner import InProcessRunner, Made, Runner, StageJob, compute
 from erl_pipeline.plan.stage import (
     Listener,
     Resources,
@@ -24,7 +24,6 @@ from erl_pipeline.plan.stage import (
     StageResult,
     WorkerSettings,
 )
-from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import ArtifactKind, Recipe
 from storage.artifacts.store import ArtifactStore
 
@@ -96,6 +95,7 @@ class ThreadRunner:
     """Computes stages in threads, so that several run at the same time."""
 
     retries = False
+    shares_files = True
 
     def __init__(self, resources: Resources, workers: int) -> None:
         self.workers = workers
@@ -105,7 +105,7 @@ class ThreadRunner:
     def prepare(self) -> None:
         """Nothing has to start."""
 
-    def submit(self, job: StageJob) -> Future[Manifest]:
+    def submit(self, job: StageJob) -> Future[Made]:
         progress = StageProgress(job.planned.title, Listener(), self._resources.stop)
         return self._pool.submit(compute, job, self._resources, progress)
 

@@ -14,7 +14,7 @@ import pytest
 from erl_pipeline.config.pipeline import DeviceGroups, ResourcesConfig
 from erl_pipeline.plan import execution
 from erl_pipeline.plan.plan import PlannedStage
-from erl_pipeline.plan.runner import InProcessRunner, Runner, StageJob, WorkerDied
+from erl_pipeline.plan.runner import InProcessRunner, Made, Runner, StageJob, WorkerDied
 from erl_pipeline.plan.stage import Resources, StageCall
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
@@ -152,7 +152,7 @@ def test_when_a_stage_fails_those_beside_it_are_kept_and_recorded(bench: Bench) 
     began, failed = threading.Event(), threading.Event()
 
     class TellsOfFailures(ThreadRunner):
-        def submit(self, job: StageJob) -> Future[Manifest]:
+        def submit(self, job: StageJob) -> Future[Made]:
             future = super().submit(job)
             future.add_done_callback(lambda ended: failed.set() if ended.exception() else None)
             return future
@@ -216,14 +216,15 @@ class DyingRunner(InProcessRunner):
         super().__init__(resources, Notes())
         self._left = deaths
         self._commits = commits
+        self.shares_files = not commits
 
-    def submit(self, job: StageJob) -> Future[Manifest]:
+    def submit(self, job: StageJob) -> Future[Made]:
         if self._left == 0:
             return super().submit(job)
         self._left -= 1
         if self._commits:
             super().submit(job)
-        died: Future[Manifest] = Future()
+        died: Future[Made] = Future()
         died.set_exception(WorkerDied("worker process 7 ended by SIGKILL"))
         return died
 

@@ -51,7 +51,7 @@ class RecordedRun:
         recipe = Recipe(stage, 1, settings, dict(inputs or {}), 0, kind=KINDS[stage])
         with self.store.create(recipe, run=self.run.name, iteration=iteration) as staging:
             write(staging.path)
-            staging.commit(counters=counters, metrics=metrics)
+            staging.commit(counters=counters or {}, metrics=metrics or {})
         self.run.record(
             iteration, stage, recipe.artifact_id, kind=recipe.kind, key=key, reused=False, seconds=0.5
         )

@@ -1,0 +1,120 @@
+"""Committing what stages have written, beside the stages that come next."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from erl_pipeline.plan.plan import PlannedStage
+from erl_pipeline.plan.runner import can_pass
+from storage.artifacts.manifest import Manifest
+from storage.artifacts.store import ArtifactStore
+from storage.artifacts.uncommitted import Draft, Uncommitted
+
+MOST_CHECKPOINTS = 2
+"""How many checkpoints may be written and not committed: a kill loses the work for them."""
+_MOST_KNOWN = 64
+"""How many committed artifacts workers are told of, so that they need not hash the files."""
+
+
+@dataclass(frozen=True)
+class Commit:
+    """An artifact that is written. `number` is that of its stage in the plan, `seconds` what it took."""
+
+    number: int
+    seconds: float
+    manifest: Manifest
+    is_placed: bool
+    """Whether its files are where the artifact will be, so that other stages can read them."""
+
+
+class Commits:
+    """Commits artifacts one after the other, in the order in which they were written, in a thread.
+
+    A stage is begun after its inputs are written, so no artifact is committed before its inputs. After a
+    commit has failed nothing more is committed.
+    """
+
+    def __init__(self, store: ArtifactStore) -> None:
+        self._store = store
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._error: BaseException | None = None
+        self._begun: dict[int, Uncommitted] = {}
+        self._waiting: dict[Future[Manifest], Commit] = {}
+        self._known: OrderedDict[str, Manifest] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __iter__(self) -> Iterator[Future[Manifest]]:
+        """The commits that are not taken yet, in their order."""
+        return iter(self._waiting)
+
+    @property
+    def written(self) -> dict[str, Manifest]:
+        """The artifacts that are written and not committed, by their ids."""
+        return {commit.manifest.artifact_id: commit.manifest for commit in self._waiting.values()}
+
+    @property
+    def expected(self) -> tuple[Manifest, ...]:
+        """What a worker can read without hashing it."""
+        placed = (commit.manifest for commit in self._waiting.values() if commit.is_placed)
+        return (*self._known.values(), *placed)
+
+    def begin(self, number: int) -> Path:
+        """A folder for the files of a stage. Raises StoreError when the store cannot be written."""
+        begun = self._begun[number] = self._store.begin()
+        return begun.path
+
+    def discard(self, number: int) -> None:
+        """The stage has failed: remove what it wrote."""
+        if number in self._begun:
+            self._begun.pop(number).close()
+
+    def add(self, number: int, node: PlannedStage, written: Draft, seconds: float) -> Commit:
+        """Commit what a stage has written, after all that was written before."""
+        begun = self._begun.pop(number)
+        commit = Commit(number, seconds, written.manifest, begun.place(written.manifest))
+        future = self._thread.submit(self._commit, begun, written, node.stage.retry_seconds)
+        self._waiting[future] = commit
+        return commit
+
+    def take(self, future: Future[Manifest]) -> tuple[Commit, BaseException | None]:
+        """A commit that has ended, and its error."""
+        commit = self._waiting.pop(future)
+        error = future.exception()
+        if error is None and commit.is_placed:
+            manifest = future.result()
+            self._known[manifest.artifact_id] = manifest
+            if len(self._known) > _MOST_KNOWN:
+                self._known.popitem(last=False)
+        return commit, error
+
+    def close(self) -> None:
+        """End the thread; every stage has ended, and every commit is taken."""
+        for number in list(self._begun):
+            self.discard(number)
+        self._thread.shutdown()
+
+    def _commit(self, begun: Uncommitted, written: Draft, delays: tuple[float, ...]) -> Manifest:
+        try:
+            if self._error is not None:
+                raise self._error
+            left = list(delays)
+            while True:
+                try:
+                    artifact = begun.commit(written)
+                except Exception as error:
+                    if not (left and can_pass(error)):
+                        self._error = error
+                        raise
+                    time.sleep(left.pop(0))
+                else:
+                    self._store.expect([artifact.manifest])
+                    return artifact.manifest
+        finally:
+            begun.close()

@@ -1,0 +1,161 @@
+"""Stages that begin while the artifacts that they read are still being committed."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from erl_pipeline.plan.stage import StageCall
+from storage.artifacts.artifact import Artifact
+from storage.artifacts.store import ArtifactStore
+from storage.artifacts.uncommitted import Draft, Uncommitted
+from storage.errors import StateNotKept, StoreError
+from tests.erl_pipeline.plan.hand_made import Bench, Word, planned
+
+WAIT = 20.0
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def before_each_commit(monkeypatch: pytest.MonkeyPatch, call: Callable[[str], object]) -> None:
+    """Call a function, with the name of the stage, before an artifact is committed."""
+    commit = Uncommitted.commit
+
+    def commit_later(begun: Uncommitted, written: Draft) -> Artifact:
+        call(written.manifest.stage)
+        return commit(begun, written)
+
+    monkeypatch.setattr(Uncommitted, "commit", commit_later)
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_a_stage_reads_what_is_written_and_not_yet_committed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, workers: int | None
+) -> None:
+    began = threading.Event()
+    before_each_commit(monkeypatch, lambda stage: stage == "first" and began.wait(WAIT))
+    found: list[object] = []
+
+    def read(call: StageCall[Word]) -> None:
+        found.append(ArtifactStore(bench.uri).find(first.artifact_id))
+        found.append(call.inputs["input-0"].path("file").read_text())
+        began.set()
+
+    first = planned("first", word="word")
+    second = planned("second", [first], hook=read)
+    bench.execute(first, second, workers=workers)
+    assert found == [None, "word"]
+    assert [artifact_id for _, artifact_id, _ in bench.ledger] == [first.artifact_id, second.artifact_id]
+    assert bench.committed() == {first.artifact_id, second.artifact_id}
+
+
+def test_nothing_is_committed_before_its_inputs(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    ended = threading.Event()
+
+    def note(stage: str) -> None:
+        if stage == "one":
+            assert ended.wait(WAIT), "the others are written while the first commit waits"
+        order.append(stage)
+
+    before_each_commit(monkeypatch, note)
+    one = planned("one")
+    two = planned("two", [one])
+    three = planned("three", [two], hook=lambda _call: ended.set())
+    bench.execute(one, two, three)
+    assert order == ["one", "two", "three"]
+
+
+def test_a_full_disk_beside_the_next_stage_ends_the_run(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = threading.Event()
+
+    def fail(stage: str) -> None:
+        if stage == "second":
+            assert began.wait(WAIT)
+            raise StoreError(f"cannot write: {os.strerror(errno.ENOSPC)}")
+
+    before_each_commit(monkeypatch, fail)
+    first = planned("first")
+    second = planned("second", [first])
+    third = planned("third", [second], hook=lambda _call: began.set())
+    with pytest.raises(StoreError, match="No space left on device"):
+        bench.execute(first, second, third)
+    assert bench.recorded() == {first.place: first.artifact_id}
+    assert bench.committed() == {first.artifact_id}
+    folders = Path(bench.uri) / "artifacts"
+    assert not list((folders / "second").iterdir()), "what cannot be committed is removed"
+    assert not list((Path(bench.uri) / "staging").iterdir())
+    monkeypatch.undo()
+    assert bench.execute(first, second, third).made == ["second", "third"]
+
+
+def test_at_most_two_checkpoints_are_written_and_not_committed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    third_waits = threading.Event()
+    before_each_commit(monkeypatch, lambda stage: stage == "one" and third_waits.wait(0.5))
+    committed: list[bool] = []
+
+    def look(_call: StageCall[Word]) -> None:
+        committed.append(ArtifactStore(bench.uri).find(one.artifact_id) is not None)
+
+    one = planned("one", kind="checkpoint")
+    two = planned("two", [one], kind="checkpoint", hook=look)
+    three = planned("three", [two], kind="checkpoint", hook=look)
+    bench.execute(one, two, three)
+    assert committed == [False, True]
+
+
+def test_updates_are_repeated_only_from_what_is_committed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = threading.Event()
+    before_each_commit(monkeypatch, lambda stage: stage == "first" and tried.wait(WAIT))
+    committed: list[bool] = []
+
+    def train(_call: StageCall[Word]) -> None:
+        committed.append(ArtifactStore(bench.uri).find(first.artifact_id) is not None)
+        tried.set()
+        if len(committed) == 1:
+            raise StateNotKept("no state", first.artifact_id, "no state")
+
+    first = planned("first")
+    bench.execute(first, planned("second", [first], hook=train))
+    assert committed == [False, True]
+
+
+def _killed_in_the_second_stage(folder: Path) -> None:
+    def kill(_call: StageCall[Word]) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.MonkeyPatch.context() as patch:
+        before_each_commit(patch, lambda _stage: threading.Event().wait(WAIT))
+        first = planned("first")
+        Bench(folder).execute(first, planned("second", [first], hook=kill))
+
+
+def test_a_kill_loses_only_what_is_not_committed(bench: Bench) -> None:
+    process = multiprocessing.get_context("spawn").Process(
+        target=_killed_in_the_second_stage, args=(bench.folder,)
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert bench.committed() == set()
+    first = planned("first")
+    second = planned("second", [first])
+    assert bench.execute(first, second).made == ["first", "second"]
+    assert bench.committed() == {first.artifact_id, second.artifact_id}
+    assert not (Path(bench.uri) / "damaged").exists()
