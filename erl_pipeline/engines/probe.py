@@ -23,9 +23,9 @@ from erl_pipeline.policies.pretrained import LoadedPolicy
 from storage.errors import EngineError
 
 _SEED = 0
-_SEQUENCES = 8
+_SEQUENCES = 16
 _PROMPT_LENGTH = 8
-_LENGTH = 24
+_LENGTH = 16
 
 
 def save_probe(policy: LoadedPolicy, folder: Path, probe: Probe | None = None) -> None:

@@ -281,7 +281,7 @@ def _compute(call: StageCall[ExtractorUpdateSettings]) -> StageResult:
 
 UPDATE_EXTRACTOR = Stage(
     name="update_extractor",
-    version=2,
+    version=3,
     output="checkpoint",
     settings=ExtractorUpdateSettings,
     compute=_compute,

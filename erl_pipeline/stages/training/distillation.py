@@ -247,7 +247,7 @@ def _fine_tune(call: StageCall[FineTuneSettings]) -> StageResult:
 
 FINE_TUNE = Stage(
     name="fine_tune",
-    version=4,
+    version=5,
     output="checkpoint",
     settings=FineTuneSettings,
     compute=_fine_tune,

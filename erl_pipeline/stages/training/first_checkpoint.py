@@ -159,7 +159,7 @@ def _copy_pretrained(call: StageCall[PretrainedSettings]) -> StageResult:
 
 COLD_START = Stage(
     name="bootstrap",
-    version=5,
+    version=6,
     output="checkpoint",
     settings=ColdStartSettings,
     compute=_cold_start,
@@ -170,7 +170,7 @@ COLD_START = Stage(
 
 COPY_PRETRAINED = Stage(
     name="bootstrap",
-    version=4,
+    version=5,
     output="checkpoint",
     settings=PretrainedSettings,
     compute=_copy_pretrained,

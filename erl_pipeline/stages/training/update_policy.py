@@ -264,7 +264,7 @@ def reference_policy(call: StageCall[UpdateSettings]) -> StoredPolicy | Literal[
 
 UPDATE_POLICY = Stage(
     name="update_policy",
-    version=6,
+    version=7,
     output="checkpoint",
     settings=UpdateSettings,
     compute=_compute,

@@ -198,7 +198,7 @@ def _on_messages(call: StageCall[MessageSettings]) -> StageResult:
 
 DEMONSTRATIONS = Stage(
     name=_NAME,
-    version=2,
+    version=3,
     output="checkpoint",
     settings=DemonstrationSettings,
     compute=_on_demonstrations,
@@ -209,7 +209,7 @@ DEMONSTRATIONS = Stage(
 
 MESSAGES = Stage(
     name=_NAME,
-    version=2,
+    version=3,
     output="checkpoint",
     settings=MessageSettings,
     compute=_on_messages,

@@ -29,7 +29,7 @@ from tests.random_models import random_gpt2, word_tokenizer
 def test_a_probe_holds_how_the_model_continues_fixed_prompts() -> None:
     model = untied_gpt2()
     probe = make_probe(model)
-    assert [len(ids) for ids in probe.token_ids] == [24] * 8
+    assert [len(ids) for ids in probe.token_ids] == [16] * 16
     prompt, continuation = probe.token_ids[3][:8], probe.token_ids[3][8:]
     assert probe.logprobs[3] == pytest.approx(logprobs_of(model, prompt, continuation), abs=1e-5)
     assert (probe.dtype, probe.base_logprobs) == ("float32", None)
@@ -58,8 +58,8 @@ def test_the_base_is_scored_on_the_texts_of_the_adapted_model() -> None:
 def test_a_model_with_a_short_context_gets_shorter_sequences() -> None:
     """After 9 of 10 tokens there is room for one; the first half of them are the prompt."""
     probe = make_probe(random_gpt2(VOCABULARY, positions=10, bos_token_id=None, eos_token_id=END))
-    assert [len(ids) for ids in probe.token_ids] == [9] * 8
-    assert [len(row) for row in probe.logprobs] == [5] * 8
+    assert [len(ids) for ids in probe.token_ids] == [9] * 16
+    assert [len(row) for row in probe.logprobs] == [5] * 16
 
 
 def test_equal_weights_give_equal_files_which_say_what_was_computed(tmp_path: Path) -> None:
