@@ -17,6 +17,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from erl_pipeline.config.loading import load_config
 from erl_pipeline.config.plugins import Plugin
 from erl_pipeline.config.run import RunConfig
@@ -24,7 +26,7 @@ from erl_pipeline.plan import sources
 from erl_pipeline.plan.plugin_code import plugin_fingerprints
 from storage.artifacts.store import ArtifactStore
 from storage.errors import PipelineError
-from storage.filesystem import list_names, open_root
+from storage.filesystem import open_root
 from storage.runs.run import RunStore
 from tests.waiting import wait_for
 
@@ -107,13 +109,14 @@ def after(seconds: float) -> Watch:
 
 
 def before_publication(store: Path, number: int) -> Watch:
-    """The moment when the manifest of the `number`-th artifact from now is in its staging folder."""
-    return _nth_new(lambda: {str(path) for path in (store / "staging").glob("*/manifest.json")}, number)
+    """The moment when the files of the `number`-th artifact from now are at their place, without a
+    manifest."""
+    return _nth_new(lambda: {str(path) for path in (store / "artifacts").glob("*/*")}, number)
 
 
 def after_publication(store: Path, number: int) -> Watch:
     """The moment when the `number`-th artifact from now is visible; its ledger line is not written yet."""
-    return _nth_new(lambda: {str(path) for path in (store / "artifacts").glob("*/*")}, number)
+    return _nth_new(lambda: {str(path) for path in (store / "artifacts").glob("*/*/manifest.json")}, number)
 
 
 def where_it_died(store: Path, run: str) -> str:
@@ -121,12 +124,9 @@ def where_it_died(store: Path, run: str) -> str:
     root = open_root(str(store))
     runs = RunStore(str(store))
     entries = runs.open(run).recorded() if run in runs.list() else []
-    artifacts = {
-        name
-        for stage in list_names(root, root.join("artifacts"))
-        for name in list_names(root, root.join("artifacts", stage))
-    }
-    if list(ArtifactStore(str(store)).staging_folder.glob("*/manifest.json")):
+    folders = list(Path(root.join("artifacts")).glob("*/*"))
+    artifacts = {folder.name for folder in folders if (folder / "manifest.json").exists()}
+    if len(artifacts) < len(folders):
         part = "before publication"
     elif artifacts - {entry.artifact_id for entry in entries}:
         part = "before the ledger"
@@ -146,16 +146,14 @@ def _nth_new(look: Callable[[], set[str]], number: int) -> Watch:
     return moment
 
 
-def writers(store: Path) -> set[int]:
-    """Processes of this machine that write an artifact of a store. Each is found by its staging folder, which
-    it keeps open to hold the folder's lock."""
-    folders = {str(folder) for folder in ArtifactStore(str(store)).staging_folder.glob("*")}
+def workers_of(driver: int | None) -> set[int]:
+    """The worker processes that Prefect has started for a driver; none when it has ended."""
     found = set()
-    for process in Path("/proc").glob("[0-9]*"):
-        # Processes of other users cannot be inspected, and any process may end meanwhile.
-        with suppress(OSError):
-            if any(os.readlink(link) in folders for link in (process / "fd").iterdir()):
-                found.add(int(process.name))
+    with suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(driver).children():
+            with suppress(psutil.NoSuchProcess):  # It may end meanwhile.
+                if any("multiprocessing.spawn" in argument for argument in child.cmdline()):
+                    found.add(child.pid)
     return found
 
 

@@ -1,17 +1,17 @@
 from __future__ import annotations
 
+import multiprocessing
 import os
-from pathlib import Path
+import time
 
-from storage.artifacts.layout import StagingFolder
-from storage.artifacts.store import ArtifactStore
-from tests.integration.killing import writers
+from tests.integration.killing import workers_of
 
 
-def test_who_writes_an_artifact_is_found_by_its_open_folder(tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    assert writers(store) == set()
-    folder = StagingFolder(ArtifactStore(str(store)).staging_folder)
-    assert writers(store) == {os.getpid()}
-    folder.release()
-    assert writers(store) == set()
+def test_the_processes_that_were_spawned_are_found() -> None:
+    assert workers_of(os.getpid()) == set()
+    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
+    process.start()
+    assert process.pid in workers_of(os.getpid())
+    process.kill()
+    process.join()
+    assert workers_of(os.getpid()) == set()

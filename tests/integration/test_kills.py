@@ -33,7 +33,7 @@ from tests.integration.killing import (
     train_to_the_end,
     train_until,
     where_it_died,
-    writers,
+    workers_of,
 )
 from tests.integration.runs import artifact_hashes, trajectory_ids
 from tests.waiting import wait_for
@@ -103,7 +103,7 @@ def ended_or_at(process: BaseProcess, moment: Watch) -> bool:
 def test_a_run_whose_workers_are_killed_too_ends_with_the_bytes_of_an_undisturbed_one(
     finished: FinishedRun, tmp_path: Path
 ) -> None:
-    """About every second kill hits a worker process that writes an artifact, the others the driver. A
+    """About every second kill hits a worker process, the others the driver. A
     driver that gives up after it lost a worker is started again."""
     settings = ["runner={type: prefect, task_runner: processes, workers: 2}", "resources.devices=2"]
     config = load_config(finished.config, settings)
@@ -123,7 +123,7 @@ def test_a_run_whose_workers_are_killed_too_ends_with_the_bytes_of_an_undisturbe
                     patience=600.0,
                     interval=0.001,
                 )
-                workers = sorted(writers(store) - {driver.pid})
+                workers = sorted(workers_of(driver.pid))
                 if workers and struck["worker"] <= struck["driver"]:
                     with suppress(ProcessLookupError):  # It may have ended just now.
                         os.kill(chance.choice(workers), signal.SIGKILL)
