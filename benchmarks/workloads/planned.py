@@ -33,7 +33,9 @@ class PlannedRun:
     outcomes: dict[str, StageOutcome] = field(default_factory=dict)
     """The latest outcome of each stage."""
 
-    def execute_run(self, nodes: Iterable[PlannedStage]) -> list[StageOutcome]:
+    def execute_run(
+        self, nodes: Iterable[PlannedStage], runner: type[InProcessRunner] = InProcessRunner
+    ) -> list[StageOutcome]:
         """Execute these stages of the plan as the driver does; what is in the store is reused."""
         found: list[StageOutcome] = []
 
@@ -47,7 +49,7 @@ class PlannedRun:
             Plan(tuple(nodes), self.plan.states),
             Execution(
                 store=opened.store,
-                runner=InProcessRunner(resources, opened.listener),
+                runner=runner(resources, opened.listener),
                 worker=resources.settings,
                 resources=ResourcesConfig(),
                 listener=opened.listener,

@@ -124,9 +124,9 @@ class ResourcesConfig(Settings):
 
 
 class StoreConfig(Settings):
-    """How a machine reads and writes a store in a bucket; a store in a folder needs none of this. The store's
-    address is not a setting but an option (`--store`). No artifact's id depends on these settings, and a run
-    can be continued with others."""
+    """How a machine reads and writes a store: the first two settings are for a store in a bucket, the last is
+    for one in a folder. The store's address is not a setting but an option (`--store`). No artifact's id
+    depends on these settings, and a run can be continued with others."""
 
     cache_gb: float | None = Field(default=None, gt=0)
     """Gigabytes (10^9 bytes) of artifacts that each machine caches for all its processes together, so that
@@ -136,6 +136,14 @@ class StoreConfig(Settings):
     connections: int = Field(default=8, ge=1, le=MOST_CONNECTIONS)
     """How many transfers each process makes at the same time: small files as a whole, large ones in parts of
     16 MiB. Each part takes about twice its size in memory."""
+    background_commit_mb: float | None = Field(default=16.0, ge=0)
+    """Artifacts of at least so many megabytes (10^6 bytes) are hashed, flushed to disk and committed while
+    the next stage reads them already; smaller ones are committed before it begins. `null`: every artifact is
+    committed before the next stage begins."""
+
+    def background_bytes(self) -> int | None:
+        """The last setting in bytes."""
+        return None if self.background_commit_mb is None else int(self.background_commit_mb * 1e6)
 
     def cache(self) -> CacheSettings:
         """The same settings in the form that the store takes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,10 +37,14 @@ class Commits:
 
     A stage is begun after its inputs are written, so no artifact is committed before its inputs. After a
     commit has failed nothing more is committed.
+
+    Args:
+        background_bytes: smaller artifacts are committed at once, unless another one waits for its commit.
     """
 
-    def __init__(self, store: ArtifactStore) -> None:
+    def __init__(self, store: ArtifactStore, background_bytes: int) -> None:
         self._store = store
+        self._background_bytes = background_bytes
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit")
         self._error: BaseException | None = None
         self._begun: dict[int, Uncommitted] = {}
@@ -62,8 +66,16 @@ class Commits:
     @property
     def expected(self) -> tuple[Manifest, ...]:
         """What a worker can read without hashing it."""
-        placed = (commit.manifest for commit in self._waiting.values() if commit.is_placed)
-        return (*self._known.values(), *placed)
+        return (*self._known.values(), *self.placed.values())
+
+    @property
+    def placed(self) -> dict[str, Manifest]:
+        """Those of the written artifacts that other stages can read."""
+        return {
+            commit.manifest.artifact_id: commit.manifest
+            for commit in self._waiting.values()
+            if commit.is_placed
+        }
 
     def begin(self, number: int) -> Path:
         """A folder for the files of a stage. Raises StoreError when the store cannot be written."""
@@ -75,13 +87,15 @@ class Commits:
         if number in self._begun:
             self._begun.pop(number).close()
 
-    def add(self, number: int, node: PlannedStage, written: Draft, seconds: float) -> Commit:
+    def add(self, number: int, node: PlannedStage, written: Draft, seconds: float) -> Future[Manifest]:
         """Commit what a stage has written, after all that was written before."""
-        begun = self._begun.pop(number)
+        begun, is_first = self._begun.pop(number), not self._waiting
         commit = Commit(number, seconds, written.manifest, begun.place(written.manifest))
         future = self._thread.submit(self._commit, begun, written, node.stage.retry_seconds)
         self._waiting[future] = commit
-        return commit
+        if is_first and sum(entry.bytes for entry in written.manifest.files) < self._background_bytes:
+            wait([future])
+        return future
 
     def take(self, future: Future[Manifest]) -> tuple[Commit, BaseException | None]:
         """A commit that has ended, and its error."""

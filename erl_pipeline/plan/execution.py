@@ -14,7 +14,7 @@ from typing import Any
 from erl_pipeline.config.pipeline import ResourcesConfig
 from erl_pipeline.plan.commits import MOST_CHECKPOINTS, Commits
 from erl_pipeline.plan.plan import Plan, PlannedStage, StageKey
-from erl_pipeline.plan.repetition import made_since_state, without_state
+from erl_pipeline.plan.remaking import Remaking
 from erl_pipeline.plan.runner import (
     MOST_DEATHS,
     Made,
@@ -26,19 +26,10 @@ from erl_pipeline.plan.runner import (
     places_for,
 )
 from erl_pipeline.plan.stage import Listener, StageOutcome, WorkerSettings
-from erl_pipeline.policies.checkpoints import lacks_state
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.artifacts.uncommitted import Draft
-from storage.errors import (
-    ConfigError,
-    DamagedArtifact,
-    InputError,
-    Interrupted,
-    PrunedFileError,
-    StateNotKept,
-)
-from storage.texts import counted
+from storage.errors import ConfigError, Interrupted, PrunedFileError, StateNotKept
 
 _LOOK_SECONDS = 0.2
 
@@ -56,7 +47,8 @@ class Execution:
     Artifacts at `trusted` places are in the run's ledger: they are looked at only if something is to be made
     from them. `stopped` says whether the run was asked to stop. `makers` gives the stages, outside of the
     plan, that made artifacts from which the plan begins; it is called only if one of these has to be made
-    again. The state of the optimizer is committed each `state_every`-th iteration. A simulation has no store:
+    again. The state of the optimizer is committed each `state_every`-th iteration. Artifacts of at least
+    `background_bytes` are committed beside the next stage; None: none. A simulation has no store:
     then every stage is computed. It says itself with `has_room` whether a stage can begin now, instead of by
     the runner's workers and `resources`, and its `wait_for_one` turns the clock.
     """
@@ -71,6 +63,7 @@ class Execution:
     trusted: Collection[StageKey] = frozenset()
     makers: Callable[[], Sequence[PlannedStage]] = tuple
     state_every: int = 1
+    background_bytes: int | None = None
     has_room: Callable[[PlannedStage], bool] | None = None
     wait_for_one: Callable[[Collection[Future[Any]]], Collection[Future[Any]]] = wait_for_one
 
@@ -98,29 +91,23 @@ class _Walk:
     the first in the plan begins first."""
 
     def __init__(self, plan: Plan, execution: Execution) -> None:
-        self._nodes = list(plan.nodes)
-        self._planned = len(plan.nodes)
         self._given = execution
-        self._store = execution.store
+        self._again = Remaking(
+            plan, execution.store, execution.listener, execution.makers, execution.state_every
+        )
+        self._nodes = self._again.nodes
         self._unmet: dict[int, set[str]] = {}
         self._dependents: defaultdict[str, list[int]] = defaultdict(list)
         self._ready: list[int] = []
         self._later: list[tuple[float, int]] = []
         self._at_work: dict[Future[Made], _AtWork] = {}
-        behind = self._store is not None and self._store.local and execution.runner.shares_files
-        self._commits = Commits(self._store) if behind and self._store is not None else None
+        self._commits: Commits | None = None
+        store, least = execution.store, execution.background_bytes
+        if store is not None and store.local and least is not None and execution.runner.shares_files:
+            self._commits = Commits(store, least)
         self._failed_commit: BaseException | None = None
         self._failures: Counter[int] = Counter()
         self._deaths: Counter[int] = Counter()
-        self._whole: set[str] = set()
-        self._absent: set[str] = set()
-        self._incomplete: set[str] = set()
-        """Artifacts that are computed again for the files that retention has removed."""
-        self._completed: set[str] = set()
-        self._without_state = without_state(plan, execution.state_every)
-        self._repeated: dict[int, tuple[PlannedStage, ...]] = {}
-        """What is computed again before a stage, for the state of the optimizer."""
-        self._numbers = {node.artifact_id: at for at, node in reversed(list(enumerate(plan.nodes)))}
         wanted = [at for at, node in enumerate(plan.nodes) if node.place not in execution.trusted]
         self._pending = {plan.nodes[number].artifact_id for number in wanted}
         for number in wanted:
@@ -158,9 +145,8 @@ class _Walk:
             self._later.remove(due)
             heapq.heappush(self._ready, due[1])
         held: list[int] = []
-        computed = {self._nodes[each.number].artifact_id for each in self._at_work.values()} | set(
-            self._written
-        )
+        at_work = {self._nodes[each.number].artifact_id for each in self._at_work.values()}
+        computed = at_work | self._written.keys()
         while self._ready:
             self._raise_if_stopped()
             number = heapq.heappop(self._ready)
@@ -170,7 +156,9 @@ class _Walk:
             elif not self._reuse(number):
                 if not self._has_room(node):
                     held.append(number)
-                elif damaged := self._damaged_inputs(number):
+                elif damaged := self._again.damaged_inputs(number, self._written):
+                    for artifact_id in damaged:
+                        self._queue_again(artifact_id)
                     self._await(number, damaged)
                 else:
                     computed.add(node.artifact_id)
@@ -179,23 +167,12 @@ class _Walk:
             heapq.heappush(self._ready, number)
 
     def _reuse(self, number: int) -> bool:
-        """Record a stage as reused if its artifact is committed and undamaged, and say whether it is; a
-        damaged artifact is set aside."""
-        node, began = self._nodes[number], time.perf_counter()
-        if self._store is None or node.artifact_id in self._absent or node.artifact_id in self._incomplete:
-            return False
-        try:
-            manifest = self._store.find(node.artifact_id, node.stage.name)
-            if manifest is None:
-                self._absent.add(node.artifact_id)
-                return False
-            with self._store.reading():
-                self._store.open_found(manifest)
-        except DamagedArtifact as damage:
-            self._set_aside(node.artifact_id, damage)
-            return False
-        self._finish(number, manifest, reused=True, seconds=time.perf_counter() - began)
-        return True
+        """Record a stage as reused if its artifact is committed and whole, and say whether it is."""
+        began = time.perf_counter()
+        manifest = self._again.committed(number)
+        if manifest is not None:
+            self._finish(number, manifest, reused=True, seconds=time.perf_counter() - began)
+        return manifest is not None
 
     @property
     def _written(self) -> Mapping[str, Manifest]:
@@ -219,127 +196,20 @@ class _Walk:
         needs = [self._nodes[each.number].stage.needs for each in self._at_work.values()]
         return sum(places_for(each, given.resources) == places for each in needs) < len(places)
 
-    def _damaged_inputs(self, number: int) -> set[str]:
-        """The inputs, also those of what is repeated before, that are damaged or gone and will be made again;
-        the stages for them are queued."""
-        again = set()
-        nodes = [*self._repeated.get(number, ()), self._nodes[number]]
-        to_check = [artifact_id for node in nodes for artifact_id in node.recipe.inputs.values()]
-        while to_check:
-            artifact_id = to_check.pop(0)
-            if artifact_id in self._whole or artifact_id in self._written or self._store is None:
-                continue
-            try:
-                with self._store.reading():
-                    manifest = self._store.open(artifact_id).manifest
-                self._whole.add(artifact_id)
-                if manifest.kind in ("rollouts", "tasks"):  # Their readers also read what they list.
-                    to_check += manifest.inputs.values()
-            except DamagedArtifact as damage:
-                if not self._has_maker(artifact_id):
-                    raise
-                self._set_aside(artifact_id, damage)
-                again.add(artifact_id)
-            except InputError:
-                if not self._has_maker(artifact_id):
-                    raise
-                maker = self._nodes[self._numbers[artifact_id]].title
-                self._given.listener.warn(
-                    f"{maker} ({artifact_id}) is gone from the store. It is made again."
-                )
-                again.add(artifact_id)
-        for artifact_id in again:
-            self._queue_again(artifact_id)
-        return again
-
-    def _has_maker(self, artifact_id: str) -> bool:
-        """Whether a stage makes an artifact; those outside of the plan are taken in when one is missed."""
-        if artifact_id not in self._numbers and len(self._nodes) == self._planned:
-            self._nodes += self._given.makers()
-            for number in range(self._planned, len(self._nodes)):
-                self._numbers.setdefault(self._nodes[number].artifact_id, number)
-        return artifact_id in self._numbers
-
     def _queue_again(self, artifact_id: str) -> None:
         """Queue the stage that makes an artifact, unless it is queued or at work."""
         if artifact_id not in self._pending:
             self._pending.add(artifact_id)
-            number = self._numbers[artifact_id]
+            number = self._again.numbers[artifact_id]
             self._await(number, set(self._nodes[number].recipe.inputs.values()) & self._pending)
-
-    def _complete(self, number: int, gone: PrunedFileError) -> None:
-        """Let a stage wait until the artifact that lacks a file is computed again.
-
-        Raises the error if no stage of the plan makes the artifact, and ConfigError if today's code makes
-        another one.
-        """
-        artifact_id = gone.artifact_id
-        if artifact_id in self._completed:
-            raise gone
-        self._maker(number, artifact_id, gone)
-        node = self._nodes[number]
-        if artifact_id not in self._incomplete:
-            self._given.listener.warn(
-                f"{node.title} reads a file that is gone: {gone.fact}. It is made again."
-            )
-            self._incomplete.add(artifact_id)
-            self._whole.discard(artifact_id)
-            self._queue_again(artifact_id)
-        self._await(number, {artifact_id})
-
-    def _maker(self, number: int, artifact_id: str, gone: PrunedFileError) -> PlannedStage:
-        """The stage that makes an artifact again for another stage; raises as `_complete`."""
-        if not self._has_maker(artifact_id):
-            raise gone
-        maker = self._nodes[self._numbers[artifact_id]]
-        if maker.recipe.artifact_id != artifact_id:
-            raise ConfigError(
-                f"{self._nodes[number].title} reads a file that is gone: {gone.fact}. It cannot be computed "
-                "again, because the code or the settings that made it have changed since. Put the earlier "
-                "code back, or train from the start with `train --name`, and another name."
-            ) from gone
-        return maker
-
-    def _repeat(self, number: int, gone: StateNotKept, store: ArtifactStore) -> None:
-        """Begin a stage again, after the trainings since the last checkpoint whose optimizer state is
-        committed.
-
-        Raises as `_complete`.
-        """
-        node = self._nodes[number]
-        stages = made_since_state(
-            gone.artifact_id, lambda artifact_id: self._maker(number, artifact_id, gone), store.find
-        )
-        if [each.artifact_id for each in stages] == [
-            each.artifact_id for each in self._repeated.get(number, ())
-        ]:
-            raise gone  # They were repeated, and did not bring it back.
-        self._repeated[number] = stages
-        self._given.listener.warn(
-            f"{node.title} needs the state of the optimizer: {gone.fact}. "
-            f"{counted(len(stages), 'update')} will be repeated from committed rollouts."
-        )
-        heapq.heappush(self._ready, number)
-
-    def _writes_state(self, node: PlannedStage) -> bool:
-        """Whether a checkpoint gets the state of the optimizer. One that is made again gets the files that it
-        had."""
-        there = None if self._store is None else self._store.find(node.artifact_id, node.stage.name)
-        return node.artifact_id not in self._without_state if there is None else not lacks_state(there)
-
-    def _set_aside(self, artifact_id: str, damage: DamagedArtifact) -> None:
-        self._given.listener.warn(f"{damage} It is set aside and made again.")
-        if self._store is not None:
-            self._store.discard_damaged(artifact_id)
-        self._absent.add(artifact_id)
 
     def _submit(self, number: int) -> None:
         node = self._nodes[number]
         self._given.listener.stage_started(node.title)
         self._given.runner.prepare()
         started = time.perf_counter()
-        state = node.stage.output != "checkpoint" or self._writes_state(node)
-        job = StageJob(node, self._given.worker, self._repeated.get(number, ()), state)
+        repeated, state = self._again.repeated.get(number, ()), self._again.writes_state(node)
+        job = StageJob(node, self._given.worker, repeated, state)
         if self._commits is not None:
             job = replace(job, folder=self._commits.begin(number), expected=self._commits.expected)
         future = self._given.runner.submit(job)
@@ -369,9 +239,11 @@ class _Walk:
             self._finish(work.number, made, reused=False, seconds=seconds)
             return
         assert self._commits is not None
-        commit = self._commits.add(work.number, self._nodes[work.number], made, seconds)
-        if commit.is_placed:
-            self._release(commit.manifest.artifact_id)
+        future = self._commits.add(work.number, self._nodes[work.number], made, seconds)
+        if future.done() and future.exception() is None:
+            self._take(future)
+        elif made.manifest.artifact_id in self._commits.placed:
+            self._release(made.manifest.artifact_id)
 
     def _take(self, commit: Future[Manifest]) -> BaseException | None:
         """Record what was committed; returns the error of a commit that failed."""
@@ -393,14 +265,17 @@ class _Walk:
         ):
             self._deaths[number] += 1
             self._given.listener.warn(f"{node.title}: {error}. It is computed again.")
-            self._absent.discard(node.artifact_id)  # The worker may have died after the commit.
+            self._again.look_again(node.artifact_id)  # The worker may have died after the commit.
             heapq.heappush(self._ready, number)
         elif isinstance(error, StateNotKept) and error.artifact_id in self._written:
             self._await(number, {error.artifact_id})
-        elif isinstance(error, StateNotKept) and self._store is not None:
-            self._repeat(number, error, self._store)
+        elif isinstance(error, StateNotKept):
+            self._again.repeat(number, error)
+            heapq.heappush(self._ready, number)
         elif isinstance(error, PrunedFileError):
-            self._complete(number, error)
+            lacking = self._again.complete(number, error)
+            self._queue_again(lacking)
+            self._await(number, {lacking})
         elif can_pass(error) and self._failures[number] < len(delays):
             self._given.listener.warn(f"{node.title} failed and is tried again: {error}")
             self._later.append((time.monotonic() + delays[self._failures[number]], number))
@@ -430,16 +305,12 @@ class _Walk:
     def _finish(self, number: int, manifest: Manifest, *, reused: bool, seconds: float) -> None:
         node = self._nodes[number]
         given = outcome_of(node, manifest, reused, seconds)
-        if number < self._planned:  # The others belong to another run, or are in the ledger already.
+        if number < self._again.planned:
             self._given.record(node, given)
         self._given.runner.finished(given)
         self._given.listener.stage_finished(node.title, given)
-        self._whole.add(node.artifact_id)
-        self._absent.discard(node.artifact_id)
+        self._again.made(node.artifact_id)
         self._pending.discard(node.artifact_id)
-        if node.artifact_id in self._incomplete:
-            self._incomplete.remove(node.artifact_id)
-            self._completed.add(node.artifact_id)
         self._release(node.artifact_id)
 
     def _release(self, artifact_id: str) -> None:

@@ -209,6 +209,7 @@ def execute_run(
                 trusted=trusted,
                 makers=makers,
                 state_every=config.retention.optimizer_every,
+                background_bytes=config.store.background_bytes(),
             ),
         )
 

@@ -134,6 +134,7 @@ class Bench:
         workers: int | None = None,
         resources: ResourcesConfig | None = None,
         runner: Callable[[Resources], Runner] | None = None,
+        background_bytes: int | None = None,
     ) -> Notes:
         """Execute a plan of these stages as a new process would; with `workers`, in threads."""
         self.notes = Notes()
@@ -157,6 +158,7 @@ class Bench:
                     record=self._record,
                     stopped=self.stop.is_set,
                     trusted=trusted,
+                    background_bytes=background_bytes,
                 ),
             )
         return self.notes

@@ -53,7 +53,7 @@ def test_a_stage_reads_what_is_written_and_not_yet_committed(
 
     first = planned("first", word="word")
     second = planned("second", [first], hook=read)
-    bench.execute(first, second, workers=workers)
+    bench.execute(first, second, workers=workers, background_bytes=0)
     assert found == [None, "word"]
     assert [artifact_id for _, artifact_id, _ in bench.ledger] == [first.artifact_id, second.artifact_id]
     assert bench.committed() == {first.artifact_id, second.artifact_id}
@@ -72,7 +72,7 @@ def test_nothing_is_committed_before_its_inputs(bench: Bench, monkeypatch: pytes
     one = planned("one")
     two = planned("two", [one])
     three = planned("three", [two], hook=lambda _call: ended.set())
-    bench.execute(one, two, three)
+    bench.execute(one, two, three, background_bytes=0)
     assert order == ["one", "two", "three"]
 
 
@@ -91,14 +91,14 @@ def test_a_full_disk_beside_the_next_stage_ends_the_run(
     second = planned("second", [first])
     third = planned("third", [second], hook=lambda _call: began.set())
     with pytest.raises(StoreError, match="No space left on device"):
-        bench.execute(first, second, third)
+        bench.execute(first, second, third, background_bytes=0)
     assert bench.recorded() == {first.place: first.artifact_id}
     assert bench.committed() == {first.artifact_id}
     folders = Path(bench.uri) / "artifacts"
     assert not list((folders / "second").iterdir()), "what cannot be committed is removed"
     assert not list((Path(bench.uri) / "staging").iterdir())
     monkeypatch.undo()
-    assert bench.execute(first, second, third).made == ["second", "third"]
+    assert bench.execute(first, second, third, background_bytes=0).made == ["second", "third"]
 
 
 def test_at_most_two_checkpoints_are_written_and_not_committed(
@@ -114,7 +114,7 @@ def test_at_most_two_checkpoints_are_written_and_not_committed(
     one = planned("one", kind="checkpoint")
     two = planned("two", [one], kind="checkpoint", hook=look)
     three = planned("three", [two], kind="checkpoint", hook=look)
-    bench.execute(one, two, three)
+    bench.execute(one, two, three, background_bytes=0)
     assert committed == [False, True]
 
 
@@ -132,8 +132,31 @@ def test_updates_are_repeated_only_from_what_is_committed(
             raise StateNotKept("no state", first.artifact_id, "no state")
 
     first = planned("first")
-    bench.execute(first, planned("second", [first], hook=train))
+    bench.execute(first, planned("second", [first], hook=train), background_bytes=0)
     assert committed == [False, True]
+
+
+def test_a_small_artifact_is_committed_before_the_next_stage_begins(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of 9 bytes is behind the limit, one of 8 is not, unless something else waits."""
+    began = threading.Event()
+    before_each_commit(monkeypatch, lambda stage: stage == "large" and began.wait(WAIT))
+    committed: list[bool] = []
+
+    def look(call: StageCall[Word]) -> None:
+        committed.append(
+            ArtifactStore(bench.uri).find(call.inputs["input-0"].manifest.artifact_id) is not None
+        )
+        if len(committed) == 3:
+            began.set()
+
+    small = planned("small", word="8 bytes")
+    large = planned("large", [small], hook=look, word="")
+    after = planned("after", [large], hook=look)
+    last = planned("last", [after], hook=look)
+    bench.execute(small, large, after, last, background_bytes=9)
+    assert committed == [True, False, False]
 
 
 def _killed_in_the_second_stage(folder: Path) -> None:
@@ -143,7 +166,7 @@ def _killed_in_the_second_stage(folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         before_each_commit(patch, lambda _stage: threading.Event().wait(WAIT))
         first = planned("first")
-        Bench(folder).execute(first, planned("second", [first], hook=kill))
+        Bench(folder).execute(first, planned("second", [first], hook=kill), background_bytes=0)
 
 
 def test_a_kill_loses_only_what_is_not_committed(bench: Bench) -> None:
@@ -156,6 +179,6 @@ def test_a_kill_loses_only_what_is_not_committed(bench: Bench) -> None:
     assert bench.committed() == set()
     first = planned("first")
     second = planned("second", [first])
-    assert bench.execute(first, second).made == ["first", "second"]
+    assert bench.execute(first, second, background_bytes=0).made == ["first", "second"]
     assert bench.committed() == {first.artifact_id, second.artifact_id}
     assert not (Path(bench.uri) / "damaged").exists()
