@@ -55,6 +55,7 @@ class PlannedRun:
                 listener=opened.listener,
                 record=record,
                 stopped=opened.stop.is_set,
+                background_bytes=opened.config.store.background_bytes(),
             ),
         )
         return found

@@ -57,10 +57,13 @@ def test_a_run_killed_at_random_instants_ends_with_the_bytes_of_an_undisturbed_o
     finished: FinishedRun, tmp_path: Path, optimizer_every: int
 ) -> None:
     """The undisturbed run was trained in this process, and every checkpoint has the state of the optimizer.
-    The first two kills are in the middle of a commit."""
+    The killed one commits beside the stages; the first two kills are in the middle of a commit."""
     undisturbed, whole = finished.store, seconds_of(finished.store)
     config = tmp_path / "killed.yaml"
-    config.write_text(f"{finished.config.read_text()}\nretention: {{optimizer_every: {optimizer_every}}}\n")
+    config.write_text(
+        f"{finished.config.read_text()}\nretention: {{optimizer_every: {optimizer_every}}}\n"
+        "store: {background_commit_mb: 0}\n"
+    )
     hashes_of = artifact_hashes if optimizer_every == 1 else weights_hashes
     hashes, ids = hashes_of(undisturbed), sorted(trajectory_ids(undisturbed))
     numbers = scalars(undisturbed / "runs" / "small" / "tensorboard")
@@ -106,7 +109,7 @@ def test_a_run_whose_workers_are_killed_too_ends_with_the_bytes_of_an_undisturbe
     """About every second kill hits a worker process, the others the driver. A
     driver that gives up after it lost a worker is started again."""
     settings = ["runner={type: prefect, task_runner: processes, workers: 2}", "resources.devices=2"]
-    config = load_config(finished.config, settings)
+    config = load_config(finished.config, [*settings, "store.background_commit_mb=0"])
     hashes, ids = artifact_hashes(finished.store), sorted(trajectory_ids(finished.store))
     whole, chance = seconds_of(finished.store), random.Random(SEED)
     struck: Counter[str] = Counter()

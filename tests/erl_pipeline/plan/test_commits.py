@@ -139,7 +139,7 @@ def test_updates_are_repeated_only_from_what_is_committed(
 def test_a_small_artifact_is_committed_before_the_next_stage_begins(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file of 9 bytes is behind the limit, one of 8 is not, unless something else waits."""
+    """`small` has 7 bytes; the others, with the ids of their inputs, have more than 9."""
     began = threading.Event()
     before_each_commit(monkeypatch, lambda stage: stage == "large" and began.wait(WAIT))
     committed: list[bool] = []
@@ -151,8 +151,8 @@ def test_a_small_artifact_is_committed_before_the_next_stage_begins(
         if len(committed) == 3:
             began.set()
 
-    small = planned("small", word="8 bytes")
-    large = planned("large", [small], hook=look, word="")
+    small = planned("small", word="7 bytes")
+    large = planned("large", [small], hook=look)
     after = planned("after", [large], hook=look)
     last = planned("last", [after], hook=look)
     bench.execute(small, large, after, last, background_bytes=9)
