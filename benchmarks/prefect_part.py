@@ -1,6 +1,6 @@
 """Prefect's part of a tiny iteration: what it takes more with Prefect than with `--no-prefect`.
 
-    python benchmarks/prefect_part.py --runs 6 --threads 1 --write
+    python benchmarks/prefect_part.py --runs 5 --iterations 7 --threads 1 --write
 
 One process continues two runs in turn, one with Prefect (stages in a thread) and one without; who begins
 alternates. A Prefect server, the one of `erl-pipeline serve`, runs all the time in a process of its own. On a
