@@ -35,6 +35,8 @@ _SERVER_SETTINGS = {
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
     # Whole seconds: Prefect drops fractions, and with 0 its server would keep a core busy.
     "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
+    # By default 20 events, those of four stages; they are written every five seconds anyway.
+    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_BATCH_SIZE": "200",
 }
 
 _SCHEDULING_SETTINGS = {

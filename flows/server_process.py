@@ -30,7 +30,14 @@ def main() -> None:
     seconds = _RETRY_AFTER_SECONDS if ephemeral else _RETRY_AFTER_SECONDS_OF_MANY
     app = retry_soon(create_app(ephemeral=ephemeral, final=True), seconds)
     logging.getLogger("docket.dependencies").addFilter(_no_retry_notice)
-    uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)).run([listener])
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        timeout_graceful_shutdown=2,
+        # Else each event of a task run is compressed by the driver and uncompressed here.
+        ws_per_message_deflate=False,
+    )
+    uvicorn.Server(config).run([listener])
 
 
 def retry_soon(app: ASGIApp, seconds: float) -> ASGIApp:

@@ -34,6 +34,11 @@ STOPPED = "Asked to stop; what was committed is kept"
 class StageWork(Protocol):
     """The computation of one stage at one place."""
 
+    @property
+    def stop(self) -> threading.Event | None:
+        """Set when the run is asked to stop; None where only `is_stopped` tells it."""
+        ...
+
     def begin(self) -> Listener:
         """Prepare the process; returns who hears of the stage's progress."""
         ...
@@ -100,6 +105,7 @@ class ThreadWork:
         self._job = job
         self._resources = resources
         self._call = call
+        self.stop = call.stop
 
     def begin(self) -> Listener:
         """Nothing has to be prepared."""
@@ -124,6 +130,8 @@ class ProcessWork:
         environment: variables of the process.
         log: gets the output of the process.
     """
+
+    stop: threading.Event | None = None
 
     def __init__(self, job: bytes, environment: dict[str, str], reports: Path, stop: Path, log: Path) -> None:
         self._job = job
@@ -212,6 +220,9 @@ def _compute(job: StageJob, resources: Resources, listener: Listener, stop: thre
 @contextmanager
 def _stop_of(work: StageWork, seconds: float | None) -> Iterator[threading.Event]:
     """An event that is set when the run is asked to stop, or when the stage has taken this many seconds."""
+    if seconds is None and work.stop is not None:
+        yield work.stop
+        return
     stop, ended = threading.Event(), threading.Event()
     deadline = None if seconds is None else time.monotonic() + seconds
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
+from copy import copy
 from typing import Any
 from urllib.parse import quote
 from uuid import UUID
@@ -23,6 +24,7 @@ from prefect.context import FlowRunContext
 from prefect.events.clients import NullEventsClient, PrefectEventsClient
 from prefect.events.worker import EventsWorker, emit_events_to_cloud
 from prefect.logging.handlers import APILogHandler
+from prefect.results import ResultRecord  # type: ignore[attr-defined]  # it is not in their __all__
 from prefect.settings import (
     PREFECT_API_REQUEST_TIMEOUT,
     PREFECT_API_URL,
@@ -37,6 +39,7 @@ from prefect.states import Cancelled, Completed, Failed
 from prefect.tasks import MaterializingTask
 
 from erl_pipeline.plan.runner import MOST_DEATHS, Made, StageJob, WorkerDied
+from erl_pipeline.plan.stage import Stage
 from flows.local_server import OrchestratorError, WentAway, answers
 from flows.page import FLOW, RunPage
 from flows.places import StagePlace
@@ -231,6 +234,8 @@ class _StageTaskRuns:
         self._page = page
         self._made: dict[str, tuple[UUID, str]] = {}
         """Artifacts, and the task runs that have made them with their titles."""
+        self._tasks: dict[tuple[str, TaskOptions], MaterializingTask[Any, Any]] = {}
+        """The tasks of stages, without their assets."""
         # Made once: Prefect reads all its settings again for each change, which takes longer than a task.
         with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: _TRIES_FOR_SLOTS}):
             self._context = copy_context()
@@ -265,34 +270,42 @@ class _StageTaskRuns:
                 submission.result.set_result(made)
             return
 
+    def _task(self, stage: Stage[Any], options: TaskOptions) -> MaterializingTask[Any, Any]:
+        """The task of a stage, to which its assets are to be added. It is made once: to make its key, Prefect
+        parses the source of the function, which takes about a millisecond."""
+        if (stage.name, options) not in self._tasks:
+            given = options.retry_delay_seconds
+            delays = list(stage.retry_seconds if given is None else given)
+            self._tasks[stage.name, options] = MaterializingTask(
+                compute_stage,
+                assets=[],
+                materialized_by="erl-pipeline",
+                name=stage.name,
+                task_run_name="{title}",
+                tags=options.tags,
+                retries=len(delays),
+                retry_delay_seconds=delays,
+                retry_condition_fn=may_pass,
+                cache_policy=NO_CACHE,
+                persist_result=False,
+                # Without it, each task asks the API where to store errors, and waits even if the API is gone.
+                result_storage=PREFECT_LOCAL_STORAGE_PATH.value() if self._page is None else None,
+            )
+        return copy(self._tasks[stage.name, options])
+
     def _compute(self, job: StageJob, place: StagePlace, options: TaskOptions) -> Made:
         planned = job.planned
-        given = options.retry_delay_seconds
-        delays = list(planned.stage.retry_seconds if given is None else given)
         inputs = tuple(planned.recipe.inputs.values())
-        task: MaterializingTask[Any, Any] = MaterializingTask(
-            compute_stage,
-            assets=[self._asset(planned.artifact_id, planned.title)],
-            # Prefect finds some of these by itself; it takes equal ones for one.
-            asset_deps=[self._asset(each, self._made.get(each, (None, None))[1]) for each in inputs],
-            materialized_by="erl-pipeline",
-            name=planned.stage.name,
-            task_run_name="{title}",
-            tags=options.tags,
-            retries=len(delays),
-            retry_delay_seconds=delays,
-            retry_condition_fn=may_pass,
-            cache_policy=NO_CACHE,
-            persist_result=False,
-            # Without it, each task asks the API where to store errors, and waits even if the API is gone.
-            result_storage=PREFECT_LOCAL_STORAGE_PATH.value() if self._page is None else None,
-        )
+        task = self._task(planned.stage, options)
+        task.assets = [self._asset(planned.artifact_id, planned.title)]
+        # Prefect finds some of these by itself; it takes equal ones for one.
+        task.asset_deps = [self._asset(each, self._made.get(each, (None, None))[1]) for each in inputs]
         parameters = {
             "title": planned.title,
             "inputs": inputs,
             "work": place.work(job),
             "seconds": options.timeout_seconds,
-            "retries": len(delays),
+            "retries": task.retries,
         }
         # The walk has waited for these already.
         before: set[RunInput] = {
@@ -322,7 +335,7 @@ class _StageTaskRuns:
                 f"{planned.title} took longer than runner.stages.{name}.timeout_seconds "
                 f"({options.timeout_seconds:g} s); what was committed before it is kept"
             )
-        found = state.result(raise_on_failure=False)
+        found = _returned(state)
         if isinstance(found, BaseException):
             raise found
         if not isinstance(found, Made):
@@ -337,6 +350,11 @@ class _StageTaskRuns:
         # A key holds no percent sign.
         key = f"{scheme}://{quote(path, safe='/:').replace('%', '_')}/artifacts/{artifact_id}"
         return Asset(key=key, properties=AssetProperties(name=title) if title else None)
+
+
+def _returned(state: State[Any]) -> Any:
+    """What a task returned or raised. `State.result` has an event loop in another thread look for it."""
+    return state.data.result if isinstance(state.data, ResultRecord) else state.result(raise_on_failure=False)
 
 
 def _without_tags(options: TaskOptions) -> TaskOptions:

@@ -38,6 +38,8 @@ class ActorWork:
         stop: a file that exists when the run was asked to stop.
     """
 
+    stop: threading.Event | None = None
+
     def __init__(self, job: StageJob, actor: ActorHandle, address: str, reports: Path, stop: Path) -> None:
         uri = uri_for_all(job.worker.store_uri)
         # Put here, Prefect does not look into it.
