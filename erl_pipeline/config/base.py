@@ -1,7 +1,5 @@
 """The base classes of all configuration models: strict, frozen, and free of torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlsplit

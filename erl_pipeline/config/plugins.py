@@ -7,8 +7,6 @@ which configurations choose by the names of their entry points. The project's ow
 same way.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import importlib.metadata

@@ -1,8 +1,6 @@
 """Settings of a task's episodes: how tasks are chosen, how tokens are drawn, and the episodes that learn and
 that evaluate."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator

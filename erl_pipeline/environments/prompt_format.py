@@ -1,7 +1,5 @@
 """Prompts: what a format must give, the chat prompts made of templates, and the asking for experience."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol

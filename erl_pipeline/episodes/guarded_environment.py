@@ -1,7 +1,5 @@
 """An environment whose failures are data: an exception, or a call that hangs, ends one episode only."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import types

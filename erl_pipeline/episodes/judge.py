@@ -1,7 +1,5 @@
 """Feedback of a judge: a language model that looks at a finished attempt."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 

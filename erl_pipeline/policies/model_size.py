@@ -1,7 +1,5 @@
 """The sizes of a causal language model, from its config.json: no weights are read or made."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path

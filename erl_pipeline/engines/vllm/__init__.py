@@ -1,14 +1,6 @@
 """Sampling by vLLM servers over HTTP, which prove that they have the policy's weights."""
 
-from __future__ import annotations
-
-from erl_pipeline.engines.interface import (
-    EngineCall,
-    EnginePlugin,
-    OpenedEngine,
-    SampledModel,
-    SamplingCapacity,
-)
+from erl_pipeline.engines import interface
 from erl_pipeline.engines.vllm.settings import (
     VllmEngineConfig,
     VllmSampling,
@@ -18,7 +10,9 @@ from erl_pipeline.engines.vllm.settings import (
 )
 
 
-def _open(settings: VllmEngineConfig, model: SampledModel, call: EngineCall) -> OpenedEngine:
+def _open(
+    settings: VllmEngineConfig, model: interface.SampledModel, call: interface.EngineCall
+) -> interface.OpenedEngine:
     # torch and aiohttp take seconds to import, which a process that only plans should not pay.
     from erl_pipeline.engines.vllm.engine import open_served
 
@@ -56,9 +50,9 @@ def _require_here(settings: VllmEngineConfig) -> None:
         read_server_list(settings.server_list)
 
 
-def _capacity(settings: VllmEngineConfig, asked: int) -> SamplingCapacity:
+def _capacity(settings: VllmEngineConfig, asked: int) -> interface.SamplingCapacity:
     copies = sum(each.copies for each in settings.servers)
-    return SamplingCapacity(
+    return interface.SamplingCapacity(
         sequences=settings.max_in_flight,
         weight_copies=copies or settings.replicas * copies_of_server(settings.arguments),
         dtype=settings.dtype,
@@ -66,7 +60,7 @@ def _capacity(settings: VllmEngineConfig, asked: int) -> SamplingCapacity:
     )
 
 
-ENGINE = EnginePlugin(
+ENGINE = interface.EnginePlugin(
     settings=VllmEngineConfig,
     open=_open,
     in_recipes=VllmSampling,

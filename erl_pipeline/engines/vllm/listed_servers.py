@@ -1,7 +1,5 @@
 """Servers that a file names: others may add and remove them while a run samples."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from pathlib import Path

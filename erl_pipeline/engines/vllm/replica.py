@@ -1,7 +1,5 @@
 """The servers of a pool: how one comes to serve a policy, and which of them gets a prompt."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import OrderedDict

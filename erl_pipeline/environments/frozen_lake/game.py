@@ -1,8 +1,6 @@
 """The rules of FrozenLake, as in `gymnasium.envs.toy_text.frozen_lake` without slipping, and the texts about
 attempts. No rule and no meaning of a symbol is explained."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

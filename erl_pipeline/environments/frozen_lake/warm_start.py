@@ -5,8 +5,6 @@ the world, and the policy cannot. So the policy learns to guess words uniformly 
 notes as far as they are right. It also learns the format and the planning.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One attempt at a board: its record, the texts about it, its end, and the conversation."""
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ that moves there, or `?`. First and second attempts differ in the slots alone, s
 keeps its position. Prompts that show the failed attempt have it after the slots.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

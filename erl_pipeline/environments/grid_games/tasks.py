@@ -4,8 +4,6 @@ No generated board can be in two splits: the hash of a board, or of what it shar
 mirror images, decides its split.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

@@ -1,8 +1,6 @@
 """The tasks of a mixture, which are those of its parts under names that tell them apart, and the cold start
 of a tiny policy for all of them."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Questions with a checkable answer, from a file of JSON lines, scored by any installed scorer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from erl_pipeline.config.plugins import plugins

@@ -1,8 +1,6 @@
 """The library itself, imported only when tasks are generated or answers are scored; its scoring is guarded,
 so that every answer gets a score."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -3,8 +3,6 @@
 Any package can add one: a function that an entry point of `erl_pipeline.scorers` names.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -6,8 +6,6 @@ answer that takes long holds up no other. Each has two seconds of processor time
 memory, and is replaced where it needs more. Expressions that are visibly too large are not given to it.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import re

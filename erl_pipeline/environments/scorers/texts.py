@@ -1,7 +1,5 @@
 """Scorers that compare texts and numbers as people write them: `exact`, `contains`, `f1` and `numeric`."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections import Counter

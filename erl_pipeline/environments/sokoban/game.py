@@ -1,7 +1,5 @@
 """Sokoban's attempts: the texts about them, and how they end."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

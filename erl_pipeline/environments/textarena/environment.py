@@ -1,8 +1,6 @@
 """A game as an environment: its tasks, which are seeds with a digest of how the game begins, its messages,
 and a reward at its end."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal

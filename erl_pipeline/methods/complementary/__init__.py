@@ -7,14 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from erl_pipeline.methods.complementary.plan import (
-    columns,
-    plan_beginning,
-    plan_evaluation,
-    plan_learning,
-    plan_rollouts,
-    require_possible,
-)
+from erl_pipeline.methods.complementary import plan
 from erl_pipeline.methods.complementary.settings import (
     FIRST_ATTEMPT,
     REPLAY,
@@ -68,15 +61,15 @@ def _roles(settings: ComplementaryConfig) -> tuple[str, ...]:
 METHOD = Method(
     settings=ComplementaryConfig,
     roles=_roles,
-    plan_rollouts=plan_rollouts,
-    plan_learning=plan_learning,
+    plan_rollouts=plan.plan_rollouts,
+    plan_learning=plan.plan_learning,
     episode_settings=episode_settings,
     open_episode=_open_episode,
     role_limits=_role_limits,
-    columns=columns,
+    columns=plan.columns,
     retrieval=retrieval_settings,
-    plan_beginning=plan_beginning,
-    require_possible=require_possible,
+    plan_beginning=plan.plan_beginning,
+    require_possible=plan.require_possible,
     pretrained_models=_pretrained_models,
-    plan_evaluation=plan_evaluation,
+    plan_evaluation=plan.plan_evaluation,
 )

@@ -8,11 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from erl_pipeline.environments.prompt_format import (
-    EpisodeRecord,
-    ExperienceFormat,
-    ExperienceOperation,
-)
+from erl_pipeline.environments import prompt_format
 from erl_pipeline.methods.complementary.extractor import (
     AskingSettings,
     Extractor,
@@ -47,7 +43,7 @@ class ExtractionRequest:
 
     request_id: str
     episode: Trajectory
-    record: EpisodeRecord
+    record: prompt_format.EpisodeRecord
     lessons: tuple[str, ...]
 
 
@@ -68,7 +64,7 @@ def requests_of(
         if row.role != FIRST_ATTEMPT or not opening or not is_scored(row):
             continue
         lessons = tuple(reversed(row.memory_entry_ids))
-        record = EpisodeRecord(
+        record = prompt_format.EpisodeRecord(
             opening=opening,
             turns=json.loads(row.messages)[len(opening) :],
             lessons=[texts[entry_id] for entry_id in lessons],
@@ -82,10 +78,10 @@ def requests_of(
 def read_answer(
     text: str,
     request: ExtractionRequest,
-    prompts: ExperienceFormat,
+    prompts: prompt_format.ExperienceFormat,
     max_operations: int,
     texts: StorableTexts,
-) -> Sequence[ExperienceOperation] | None:
+) -> Sequence[prompt_format.ExperienceOperation] | None:
     """The operations of an answer; None where it is ill-formed, or has too many. `texts` counts the texts in
     which something is replaced."""
     operations = prompts.read_extraction(text, len(request.lessons))
@@ -96,9 +92,9 @@ def read_answer(
 
 def call_row(
     request: ExtractionRequest,
-    operations: Sequence[ExperienceOperation] | None,
+    operations: Sequence[prompt_format.ExperienceOperation] | None,
     extractor_version: str,
-    prompts: ExperienceFormat,
+    prompts: prompt_format.ExperienceFormat,
 ) -> Mapping[str, Any]:
     """The row of a request in the table of calls."""
     row, done = request.episode, operations or ()
@@ -185,7 +181,7 @@ def _texts(call: StageCall[AskingSettings], attempts: Sequence[Trajectory]) -> d
 
 
 def _prompt(
-    call: StageCall[AskingSettings], request: ExtractionRequest, prompts: ExperienceFormat
+    call: StageCall[AskingSettings], request: ExtractionRequest, prompts: prompt_format.ExperienceFormat
 ) -> ExtractorPrompt:
     row = request.episode
     return ExtractorPrompt(

@@ -21,12 +21,7 @@ from erl_pipeline.methods.complementary.settings import (
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.memory import opened_memory
 from erl_pipeline.stages.names import ROLLOUTS, TRAJECTORIES, trajectory_files
-from erl_pipeline.stages.training.training_stage import (
-    TrainingSettings,
-    borrowed_trainer,
-    reinforce,
-    training_settings,
-)
+from erl_pipeline.stages.training import training_stage
 from erl_pipeline.stages.training.update_policy import (
     UPDATE_POLICY,
     UpdateSettings,
@@ -48,7 +43,7 @@ if TYPE_CHECKING:
     from storage.tables.trajectories import Trajectory
 
 
-class ScoreSettings(TrainingSettings):
+class ScoreSettings(training_stage.TrainingSettings):
     """What scores depend on, besides the policy and the trajectories."""
 
     scoring: WeightsExperienceConfig
@@ -64,7 +59,7 @@ def _slice(config: RunConfig, _sources: Sources) -> ScoreSettings:
         scoring=config.method.experience,
         objective=config.objective,
         microbatch_tokens=config.update.microbatch_tokens,
-        **training_settings(config),
+        **training_stage.training_settings(config),
     )
 
 
@@ -81,7 +76,7 @@ def _compute(call: StageCall[ScoreSettings]) -> StageResult:
     fresh = _sampled(read_trajectories(trajectory_files(call.inputs[ROLLOUTS], store)))
     ids = stored.newest(scoring.rescored)
     old = _in_order(_sampled(read_trajectories(stored.files_of(ids))), ids)
-    with borrowed_trainer(call) as trainer:
+    with training_stage.borrowed_trainer(call) as trainer:
         now = _mean_logprobs(trainer, old, settings.microbatch_tokens)
 
     scorer = _scorer(call)
@@ -283,7 +278,7 @@ def _update(call: StageCall[UpdateSettings]) -> StageResult:
     )
     work = Reinforcement(sequences, settings.objective, settings.update, call.seed, reference_policy(call))
     counters = {**groups_by_role(rows, settings.objective), **dropped_before_training(rows)}
-    return reinforce(call, work, [*rows, *replayed], counters)
+    return training_stage.reinforce(call, work, [*rows, *replayed], counters)
 
 
 WEIGHTED_UPDATE = Stage(

@@ -4,8 +4,6 @@ Sources: *paper* is arXiv 2603.17621 v2, *code* its official implementation (git
 ComplementaryRL, `examples/singletask-agentic/single_task_complementaryrl.yaml`).
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field

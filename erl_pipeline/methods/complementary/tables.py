@@ -1,8 +1,6 @@
 """The method's own tables: what the extractor was asked and did, what entries and trajectories were worth;
 and the trajectories that the variant `weights` has stored."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 iterations. It prefers tasks that are neither easy nor hard, and of these the successes that the policy is
 surest of."""
 
-from __future__ import annotations
-
 from erl_pipeline.methods.exgrpo.plan import columns, plan_learning, plan_rollouts, require_possible
 from erl_pipeline.methods.exgrpo.settings import FIRST_ATTEMPT, REPLAYED, ExgrpoConfig, ExgrpoEpisodeSettings
 from erl_pipeline.methods.interface import Method

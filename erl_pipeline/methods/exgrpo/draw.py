@@ -5,8 +5,6 @@ Tasks are drawn by buckets, uniformly, or by tiers. `tiers` is a simplified vari
 paper; see `TierSettings`.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections import Counter

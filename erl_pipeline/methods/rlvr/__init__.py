@@ -1,7 +1,5 @@
 """RLVR, the baseline: first attempts, trained by reinforcement from verifiable rewards (GRPO)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """The cold start: supervised training of a random network on scripted demonstrations."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A first attempt is a trajectory without a parent, whatever the roles of the meth
 left out of every rate, and counted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import fmean

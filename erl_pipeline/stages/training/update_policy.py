@@ -15,12 +15,7 @@ from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import BASE, CHECKPOINT, StoredPolicy, checkpoint_parts
 from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
-from erl_pipeline.stages.training.training_stage import (
-    TrainingSettings,
-    plan_training,
-    reinforce,
-    training_settings,
-)
+from erl_pipeline.stages.training import training_stage
 from erl_pipeline.trainers.interface import Reinforcement
 from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
 from storage.artifacts.artifact import Artifact
@@ -116,7 +111,7 @@ GROUPS, ZERO_ADVANTAGE_GROUPS = "groups", "zero_advantage_groups"
 """Counters, each followed by `_` and a role."""
 
 
-class UpdateSettings(TrainingSettings):
+class UpdateSettings(training_stage.TrainingSettings):
     """The part of the configuration that an update reads."""
 
     objective: ObjectiveConfig
@@ -152,14 +147,14 @@ def plan_update(
         settings = planner.shared(planner.settings(UPDATE_POLICY).model_copy(update={"replay": loss}))
     if planner.config.objective.needs_reference:
         inputs[REFERENCE] = state.initial[model]
-    return plan_training(planner, state, iteration, UPDATE_POLICY, inputs, model, settings)
+    return training_stage.plan_training(planner, state, iteration, UPDATE_POLICY, inputs, model, settings)
 
 
 def _slice(config: RunConfig, _sources: Sources) -> UpdateSettings:
     read: dict[str, Any] = {
         "objective": config.objective,
         "update": config.update,
-        **training_settings(config),
+        **training_stage.training_settings(config),
     }
     pipeline = config.pipeline
     if pipeline.too_old == "drop":
@@ -187,7 +182,7 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
         replay=settings.replay if replayed.begun else None,
     )
     counters = {**groups_by_role(given, settings.objective), **dropped_before_training(rows, old)}
-    return reinforce(call, work, rows, counters, old)
+    return training_stage.reinforce(call, work, rows, counters, old)
 
 
 def _too_old(call: StageCall[UpdateSettings], rows: Sequence[Trajectory]) -> frozenset[str]:

@@ -1,7 +1,5 @@
 """What the ranks are told to do, and what they answer, as files: sequences, settings and numbers, no code."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """AdamW whose state can be saved and restored bit for bit."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Optimizer steps, as both updates take them: gradients of a batch, clipping, a check, the step."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@ all of it. A rank builds and computes some of the microbatches, each just before
 is observed, are added up over the ranks.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 tokens from hidden states, without keeping the vocabulary's logits.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

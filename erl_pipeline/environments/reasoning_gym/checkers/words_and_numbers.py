@@ -1,7 +1,5 @@
 """Answers that are words or numbers, or are made of numbers; and reading: what cannot be read is None."""
 
-from __future__ import annotations
-
 import ast
 import json
 import operator
