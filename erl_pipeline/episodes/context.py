@@ -192,6 +192,8 @@ class RetrievalRequest:
     task_type: str
 
 
+AskPolicy = Callable[[SampleRequest], Awaitable[Generation]]
+AskMemory = Callable[[RetrievalRequest], "Awaitable[list[MemoryHit]]"]
 Retrieve = Callable[[Sequence[RetrievalRequest]], "list[list[MemoryHit]]"]
 """Answers many retrievals together, in order."""
 
@@ -235,8 +237,8 @@ class EpisodeContext:
     environment: GuardedEnvironment
     chat: ChatTokenizer
     limits: EpisodeLimits
-    ask_policy: Callable[[SampleRequest], Awaitable[Generation]]
-    ask_memory: Callable[[RetrievalRequest], Awaitable[list[MemoryHit]]]
+    ask_policy: AskPolicy
+    ask_memory: AskMemory
     mean_metrics: frozenset[str] = frozenset()
     """Metrics of turns that are averaged over an attempt; all others are summed."""
     withhold: float = 0.0

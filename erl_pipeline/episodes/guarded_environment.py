@@ -2,10 +2,8 @@
 
 import asyncio
 import math
-import types
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any, TypeVar
@@ -173,34 +171,11 @@ class _TooLate(Exception):
 
 async def _within(seconds: float, work: Coroutine[Any, Any, Result]) -> Result:
     """What `work` returns. Where it does not return by the deadline it is cancelled; raises `_TooLate`."""
-    # Most environments answer without waiting. Then no timer is needed, which would cost more than they do.
-    try:
-        waits_for = work.send(None)
-    except StopIteration as end:
-        result: Result = end.value
-        return result
     deadline = asyncio.timeout(seconds)
     try:
         async with deadline:
-            return await _resume(work, waits_for)
+            return await work
     except TimeoutError as error:
         if deadline.expired():
             raise _TooLate from error
         raise
-
-
-@types.coroutine
-def _resume(work: Coroutine[Any, Any, Result], waits_for: Any) -> Generator[Any, Any, Result]:
-    """The rest of a coroutine that has begun and waits for `waits_for`; returns its result."""
-    while True:
-        try:
-            answer = yield waits_for
-        except BaseException as error:  # A cancellation belongs to the coroutine, as with `await`.
-            step = partial(work.throw, error)
-        else:
-            step = partial(work.send, answer)
-        try:
-            waits_for = step()
-        except StopIteration as end:
-            result: Result = end.value
-            return result

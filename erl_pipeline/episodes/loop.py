@@ -29,15 +29,12 @@ class Answers(Protocol):
 
     async def sample(self, index: int, asked: SampleRequest) -> Generation:
         """Sample one turn."""
-        ...
 
     async def retrieve(self, index: int, asked: RetrievalRequest) -> list[MemoryHit]:
         """Ask memory."""
-        ...
 
     def ended(self, index: int) -> None:
         """The episode is over and asks no more."""
-        ...
 
 
 async def run_episodes(

@@ -46,10 +46,7 @@ def reasons(log: Path, begin: int) -> list[str]:
     """The first exceptions that the server's processes reported after a place in the log, each once.
 
     When a worker fails, vLLM's other processes fill the end of the log with exceptions of their own, which
-    say only that it failed.
-
-    Args:
-        begin: in bytes; where the log of the server's last start begins.
+    say only that it failed. `begin`: in bytes; where the log of the server's last start begins.
     """
     if not log.exists():
         return []

@@ -30,7 +30,6 @@ class BoardSymbols(Protocol):
 
     def of_cell(self, board: Any, state: Any, cell: int) -> str:
         """What is shown at a cell of a board."""
-        ...
 
 
 SymbolsT = TypeVar("SymbolsT", bound=BoardSymbols)

@@ -161,10 +161,7 @@ class Extractor:
         self, prompt: ExtractorPrompt, answer: ExtractorAnswer, texts: Sequence[str] | None
     ) -> Trajectory:
         """An answer as a sequence to train on. Its reward is 0, because its worth is known only later.
-
-        Args:
-            texts: the texts in the answer; None where it is ill-formed.
-        """
+        `texts`: the texts in the answer; None where it is ill-formed."""
         from erl_pipeline.episodes.context import group_id
         from storage.tables.trajectories import Trajectory
 

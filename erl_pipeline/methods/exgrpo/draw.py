@@ -69,10 +69,8 @@ def draw_by_bucket(
     """`count` different tasks, or all where there are fewer.
 
     The number from each bucket is drawn by its probability. Where a bucket has too few tasks, the rest is
-    drawn again from the others. Within a bucket all tasks are equally likely.
-
-    Args:
-        tasks: bucket -> its tasks; no bucket is empty.
+    drawn again from the others. Within a bucket all tasks are equally likely. `tasks`: bucket -> its tasks;
+    no bucket is empty.
     """
     probabilities = bucket_probabilities(sorted(tasks), group_size, settings)
     counts: Counter[int] = Counter()
@@ -118,11 +116,8 @@ def draw_from_tiers(
     tiers: Sequence[Sequence[tuple[str, str]]], count: int, shares: Sequence[float], chance: random.Random
 ) -> list[tuple[str, str]]:
     """`count` attempts of different tasks, or fewer where there are no more tasks. What a tier lacks is drawn
-    from the best tiers that have tasks left.
-
-    Args:
-        tiers: for each tier, the task id and trajectory id of each attempt.
-    """
+    from the best tiers that have tasks left. `tiers`: for each tier, the task id and trajectory id of each
+    attempt."""
     shuffled = [chance.sample(list(tier), len(tier)) for tier in tiers]
     taken: dict[str, tuple[str, str]] = {}
 
@@ -275,11 +270,8 @@ class Selected:
 
 def replay_row(source: Trajectory, recipe_id: str, iteration: int, slot: int) -> Trajectory:
     """A stored attempt as it is trained on again: in the group of the fresh attempts of an iteration, with
-    the policy version and the log-probabilities that it was stored with.
-
-    Args:
-        slot: its place in the group, which no fresh attempt has.
-    """
+    the policy version and the log-probabilities that it was stored with. `slot`: its place in the group,
+    which no fresh attempt has."""
     return replace(
         source,
         trajectory_id=trajectory_id(recipe_id, source.trajectory_id, REPLAYED),
@@ -298,11 +290,8 @@ def write_replay(
     entropy: Entropy | None,
     policy_version: str,
 ) -> dict[str, int]:
-    """Write both files; returns the number of rows of each.
-
-    Args:
-        entropy: the kind that was computed, under the policy `policy_version`; None where none was.
-    """
+    """Write both files; returns the number of rows of each. `entropy`: the kind that was computed, under the
+    policy `policy_version`; None where none was."""
     (folder / REPLAYED_FILE).parent.mkdir()
     selection = (
         {

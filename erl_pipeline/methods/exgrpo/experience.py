@@ -119,11 +119,8 @@ class Experience:
 def read_experience(
     store: ArtifactStore, version: str | None, known: Mapping[str, Experience] | None = None
 ) -> Experience:
-    """A version with all that came before it; an empty one for None.
-
-    Args:
-        known: versions that were read before; their files are not read again.
-    """
+    """A version with all that came before it; an empty one for None. `known`: versions that were read before;
+    their files are not read again."""
     deltas = []
     base = Experience()
     while version is not None:
@@ -257,11 +254,7 @@ def qualities(
     successes: Sequence[bool], responses: Sequence[Sequence[int]], settings: TierSettings
 ) -> list[float]:
     """Quality of each attempt of a group, in [0, 1]: the weighted sum of its success and its difference from
-    the others.
-
-    Args:
-        responses: token ids; the vector of an attempt counts how often each token occurs.
-    """
+    the others. `responses`: token ids; the vector of an attempt counts how often each token occurs."""
     vectors = [Counter(response) for response in responses]
     return [
         quality(success, mean_cosine(vectors, index), settings.success_weight)

@@ -256,10 +256,7 @@ def member_rows(
     known: Collection[int],
 ) -> Iterator[tuple[dict[str, Any], Trajectory]]:
     """The attempts of a group that are stored, each with its row: the successes, or all with `tiers`.
-
-    Args:
-        known: digests of responses to the task that are stored already, which are not stored again.
-    """
+    `known`: digests of responses to the task that are stored already, which are not stored again."""
     ranked: list[float | None] = [None] * len(task.fresh)
     places: list[int | None] = [None] * len(task.fresh)
     if tiers is not None:

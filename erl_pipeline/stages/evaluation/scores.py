@@ -62,12 +62,8 @@ class EvaluationScores:
 
 
 def score_evaluation(trajectories: pl.LazyFrame, with_memory: pl.LazyFrame | None = None) -> EvaluationScores:
-    """Score an evaluation's trajectories; only `SCORED_COLUMNS` are read.
-
-    Args:
-        with_memory: the episodes, played with memory, of the tasks whose greedy first attempt failed; None
-            where the evaluation had no memory.
-    """
+    """Score an evaluation's trajectories; only `SCORED_COLUMNS` are read. `with_memory`: the episodes, played
+    with memory, of the tasks whose greedy first attempt failed; None where the evaluation had no memory."""
     rows = trajectories.select(SCORED_COLUMNS).collect()
     greedy = greedy_outcomes(rows)
     sampled = _sampled_outcomes(rows)

@@ -200,11 +200,8 @@ def opened_engine(
     model: SampledModel,
     on_tokens: Callable[[int], None] = lambda count: None,
 ) -> OpenedEngine:
-    """The engine of a recipe, serving a checkpoint.
-
-    Args:
-        on_tokens: called with the number of tokens as they are sampled, by an engine that takes batches.
-    """
+    """The engine of a recipe, serving a checkpoint. `on_tokens`: called with the number of tokens as they are
+    sampled, by an engine that takes batches."""
     running = with_operational("engines", engine, call.resources.settings.engine)
     plugin: EnginePlugin[Any] = plugins("engines")[engine.type].value
     return plugin.open(running, model, EngineCall(call.resources, call.progress, on_tokens))

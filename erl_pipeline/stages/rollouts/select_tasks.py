@@ -64,10 +64,8 @@ def plan_selection(
 
     What is known of tasks comes from the rollouts of the iterations that trained the acting checkpoint, so
     that with a lag nothing waits for rollouts that it does not need. They are read once: the previous
-    selection passes on what it knew.
-
-    Args:
-        rollouts_of: the rollouts of an earlier iteration, where they are planned.
+    selection passes on what it knew. `rollouts_of`: the rollouts of an earlier iteration, where they are
+    planned.
     """
     config = planner.config
     selection = config.rollouts.selection

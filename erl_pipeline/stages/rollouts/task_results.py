@@ -39,11 +39,8 @@ Results = Mapping[str, TaskResult]
 
 def first_attempts(rollouts: pl.LazyFrame) -> dict[str, tuple[int, int]]:
     """Task -> first attempts at it, and those that succeeded. Attempts that were not scored say nothing about
-    the task, and do not count.
-
-    Args:
-        rollouts: trajectories of one iteration. A first attempt is one without a parent.
-    """
+    the task, and do not count. `rollouts`: trajectories of one iteration. A first attempt is one without a
+    parent."""
     import polars as pl
 
     counted = (

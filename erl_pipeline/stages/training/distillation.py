@@ -216,11 +216,7 @@ def plan_fine_tune(
     earlier: Mapping[int, str] | None = None,
 ) -> RunState:
     """Plan the training of a model on a dataset, an artifact of kind `sft_dataset` from any stage. Returns
-    the state after it.
-
-    Args:
-        earlier: further datasets, by how many iterations ago they were made.
-    """
+    the state after it. `earlier`: further datasets, by how many iterations ago they were made."""
     older = {f"{NEWEST}-{age:04d}": made for age, made in (earlier or {}).items()}
     return plan_training(planner, state, iteration, FINE_TUNE, {NEWEST: dataset, **older}, model)
 

@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 
 
-def _possible(_config: RunConfig) -> None:
-    """The check of a kind that goes with every environment and method."""
-
-
 @dataclass(frozen=True)
 class PolicyKind(Generic[SettingsT]):
     """What an entry point of `erl_pipeline.policies` names.
@@ -45,7 +41,7 @@ class PolicyKind(Generic[SettingsT]):
     """Plans the stages that make the run's first checkpoint; returns its id."""
     first_stage: Callable[[SettingsT], Stage[Any]] = field(metadata=NO_BYTES)
     """The last of these stages."""
-    require_possible: Callable[[RunConfig], None] = field(default=_possible, metadata=NO_BYTES)
+    require_possible: Callable[[RunConfig], None] = field(default=lambda _config: None, metadata=NO_BYTES)
     """Raises ValueError, which names them, for settings of a run that do not go with the kind."""
     packages: tuple[str, ...] = field(default=(), metadata=NO_BYTES)
     """Further packages whose code decides what the first checkpoint is; its own always counts."""

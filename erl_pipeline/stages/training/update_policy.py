@@ -135,11 +135,8 @@ def plan_update(
     replay: tuple[str, ReplayLoss] | None = None,
 ) -> RunState:
     """Plan the training of a model on rollouts; returns the state after it. The reference of the KL term,
-    where it is on, is the checkpoint that the model began with.
-
-    Args:
-        replay: an artifact of kind `replay`, and the loss of its trajectories.
-    """
+    where it is on, is the checkpoint that the model began with. `replay`: an artifact of kind `replay`, and
+    the loss of its trajectories."""
     inputs = {ROLLOUTS: rollouts}
     settings = None
     if replay is not None:

@@ -272,11 +272,8 @@ _AT_ONCE = 48  # questions that are answered together
 def examine(
     call: StageCall[Any], trainer: Trainer, questions: Sequence[WarmStartQuestion], *, most_tokens: int
 ) -> dict[str, float]:
-    """The mean of each score; the answers are written into the artifact.
-
-    Args:
-        most_tokens: largest number of tokens in an answer; a longer one is cut off.
-    """
+    """The mean of each score; the answers are written into the artifact. `most_tokens`: largest number of
+    tokens in an answer; a longer one is cut off."""
     from erl_pipeline.engines.embedded.engine import TransformersEngine
     from erl_pipeline.engines.interface import GenerationRequest
     from erl_pipeline.episodes.dialogue import ChatTokenizer

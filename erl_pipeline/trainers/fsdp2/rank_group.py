@@ -210,11 +210,8 @@ class RankGroup:
             return  # it is gone with the launcher, which has just ended since a rank has
 
     def _fail(self, told: dict[int, Mapping[str, Any]]) -> NoReturn:
-        """Raise for the rank that failed first: the others fail because they no longer hear from it.
-
-        Args:
-            told: rank -> its message that it has failed.
-        """
+        """Raise for the rank that failed first: the others fail because they no longer hear from it. `told`:
+        rank -> its message that it has failed."""
         assert self._here is not None
         self._failed = True
         until = time.monotonic() + _LAST_WORDS_SECONDS

@@ -134,10 +134,7 @@ def _block(segments: list[Segment], device: torch.device) -> AttentionBlock:
 def attend_blocks(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: BlockSegments, scale: float
 ) -> torch.Tensor:
-    """Attention of a stream.
-
-    Args:
-        query: `[heads, tokens, dim]`; key, value: `[kv_heads, tokens, dim]`.
+    """Attention of a stream. `query`: `[heads, tokens, dim]`; key, value: `[kv_heads, tokens, dim]`.
 
     Returns `[tokens, heads, dim]`.
     """

@@ -202,10 +202,7 @@ def restore_optimizer(
     optimizer: PolicyOptimizer, folder: Path, read: Callable[[Any, str], torch.Tensor]
 ) -> None:
     """Restore the state in a checkpoint folder, where there is one; raises the errors of `load_optimizer`.
-
-    Args:
-        read: gives a tensor by its name, from the file as `safetensors.safe_open` opens it.
-    """
+    `read`: gives a tensor by its name, from the file as `safetensors.safe_open` opens it."""
     if not (folder / OPTIMIZER_PROGRESS).exists():
         return
     try:

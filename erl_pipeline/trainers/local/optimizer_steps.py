@@ -63,11 +63,9 @@ class BatchLoss(Protocol):
 
     def of(self, microbatch: Microbatch) -> TokenLoss:
         """The loss function of one microbatch."""
-        ...
 
     def parts(self) -> Mapping[str, float]:
         """The parts of the loss over all microbatches so far; the first is the one that is reported."""
-        ...
 
 
 class OptimizerSteps:
