@@ -99,12 +99,10 @@ class Attempt:
         """Its trajectory; `parent` is the reflection (or attempt) that led to it, `hits` are the entries of
         memory that were in its prompt."""
         return trajectory(
-            context.identity,
-            context.limits.by_role[place.role],
+            context,
+            place,
             self.dialogue,
             Outcome(
-                role=place.role,
-                revision=place.revision,
                 parent=parent,
                 reward=self.report.reward,
                 success=self.success,

@@ -90,6 +90,11 @@ class EpisodeIdentity:
             origin.run_seed, origin.iteration, self.task.task_id, self.sample_index, role, revision, turn
         )
 
+    def chance(self, *what: str | int) -> float:
+        """A number in [0, 1) that derives from (run seed, iteration, task) and `what` it is drawn for."""
+        origin = self.provenance
+        return derive_seed(origin.run_seed, origin.iteration, self.task.task_id, *what) / 2**63
+
 
 def group_id(iteration: int, task_id: str, role: str, revision: int) -> str:
     """The group in which a trajectory's reward is compared."""
@@ -117,8 +122,6 @@ class Outcome:
     split. `metrics` are the environment's.
     """
 
-    role: str
-    revision: int
     parent: str | None
     reward: float
     success: bool
@@ -131,11 +134,10 @@ class Outcome:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-def trajectory(
-    episode: EpisodeIdentity, limits: RoleLimits, dialogue: Dialogue, outcome: Outcome
-) -> Trajectory:
+def trajectory(context: EpisodeContext, place: TurnKey, dialogue: Dialogue, outcome: Outcome) -> Trajectory:
     """The row of one conversation."""
-    task, origin, role, revision = episode.task, episode.provenance, outcome.role, outcome.revision
+    episode, limits = context.identity, context.limits.by_role[place.role]
+    task, origin, role, revision = episode.task, episode.provenance, place.role, place.revision
     return Trajectory(
         trajectory_id=trajectory_id(origin.recipe_id, task.task_id, episode.sample_index, role, revision),
         episode_id=episode.episode_id,
@@ -203,9 +205,6 @@ def nothing_remembered(requests: Sequence[RetrievalRequest]) -> list[list[Memory
     return [[] for _ in requests]
 
 
-_SEEDS = 2**63
-
-
 def subgroup_of(identity: EpisodeIdentity, withhold: float) -> str | None:
     """`free` where memory is withheld from an episode, else `guided`; None where all episodes see memory.
 
@@ -214,9 +213,7 @@ def subgroup_of(identity: EpisodeIdentity, withhold: float) -> str | None:
     """
     if withhold == 0.0:
         return None
-    origin = identity.provenance
-    drawn = derive_seed(origin.run_seed, origin.iteration, identity.task.task_id, "withhold") / _SEEDS
-    place = drawn + identity.sample_index * withhold
+    place = identity.chance("withhold") + identity.sample_index * withhold
     return FREE if math.floor(place + withhold) > math.floor(place) else GUIDED
 
 

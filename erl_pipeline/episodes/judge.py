@@ -39,12 +39,10 @@ class Judgement:
     def row(self, context: EpisodeContext, place: TurnKey, attempt: Attempt, parent: str) -> Trajectory:
         """Its trajectory; `parent` is the attempt's. Its reward is always 0: it is never trained on."""
         return trajectory(
-            context.identity,
-            context.limits.by_role[place.role],
+            context,
+            place,
             self.dialogue,
             Outcome(
-                role=place.role,
-                revision=place.revision,
                 parent=parent,
                 reward=0.0,
                 success=False,

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from erl_pipeline.config.base import Settings
 from erl_pipeline.methods.complementary.settings import CALLS, CREDIT, CREDITS_FILE, MERGED
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.memory import opened_memory
-from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TRAJECTORIES, chain, trajectory_files
+from erl_pipeline.stages.memory import seen_entries
+from erl_pipeline.stages.names import ROLLOUTS, TRAJECTORIES, chain, trajectory_files
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
 from storage.tables.scored import scored
@@ -242,11 +242,7 @@ def _compute(call: StageCall[CreditSettings]) -> StageResult:
 
 def _requests(call: StageCall[CreditSettings], rows: Sequence[Trajectory]) -> dict[str, str]:
     """Entry id -> the request that wrote it, for each entry that the attempts saw."""
-    if MEMORY not in call.inputs:
-        return {}
-    memory = opened_memory(call.resources, call.settings.embedding_model)
-    seen = sorted({entry_id for row in rows for entry_id in row.memory_entry_ids})
-    entries = memory.at(call.inputs[MEMORY].manifest.artifact_id).get(seen)
+    entries = seen_entries(call, call.settings.embedding_model, rows)
     return {
         entry_id: entry.source_trajectory_id
         for entry_id, entry in entries.items()

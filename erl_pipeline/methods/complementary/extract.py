@@ -20,11 +20,11 @@ from erl_pipeline.methods.complementary.settings import (
     CALLS_FILE,
     EXTRACTION,
     FIRST_ATTEMPT,
-    ComplementaryConfig,
+    crl_of,
 )
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.memory import opened_memory
-from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TRAJECTORIES, trajectory_files
+from erl_pipeline.stages.memory import seen_entries
+from erl_pipeline.stages.names import ROLLOUTS, TRAJECTORIES, trajectory_files
 from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS
 from storage.artifacts.recipe import derive_seed
 from storage.tables.scored import is_scored
@@ -123,9 +123,7 @@ def _entry_id(request_id: str, place: int) -> str:
 
 
 def _slice(config: RunConfig, _sources: Sources) -> AskingSettings:
-    assert isinstance(config.method, ComplementaryConfig)
-    assert config.method.crl is not None
-    return asking_settings(config, config.method.crl.extractor.max_tokens)
+    return asking_settings(config, crl_of(config).extractor.max_tokens)
 
 
 def _compute(call: StageCall[AskingSettings]) -> StageResult:
@@ -136,7 +134,9 @@ def _compute(call: StageCall[AskingSettings]) -> StageResult:
 
     settings = call.settings
     attempts = read_trajectories(trajectory_files(call.inputs[ROLLOUTS], call.resources.store))
-    requests = list(requests_of(attempts, _texts(call, attempts), call.artifact_id))
+    seen = seen_entries(call, settings.embedding_model, attempts)
+    texts_seen = {entry_id: entry.text for entry_id, entry in seen.items()}
+    requests = list(requests_of(attempts, texts_seen, call.artifact_id))
     prompts = experience_format(settings)
     extractor = Extractor(call, settings)
     call.progress.begin(len(requests), "requests")
@@ -168,16 +168,6 @@ def _compute(call: StageCall[AskingSettings]) -> StageResult:
         policy_version=extractor.version,
         determinism=extractor.determinism,
     )
-
-
-def _texts(call: StageCall[AskingSettings], attempts: Sequence[Trajectory]) -> dict[str, str]:
-    """Entry id -> text, of the entries that attempts saw."""
-    if MEMORY not in call.inputs:
-        return {}
-    memory = opened_memory(call.resources, call.settings.embedding_model)
-    view = memory.at(call.inputs[MEMORY].manifest.artifact_id)
-    seen = sorted({entry_id for row in attempts for entry_id in row.memory_entry_ids})
-    return {entry_id: entry.text for entry_id, entry in view.get(seen).items()}
 
 
 def _prompt(

@@ -19,7 +19,7 @@ from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.environments.prompt_format import ExperienceFormat
 from erl_pipeline.methods.complementary.prompts import ExperiencePrompts, ExperienceTemplates
-from erl_pipeline.methods.complementary.settings import CREDIT, EXTRACTOR, ComplementaryConfig
+from erl_pipeline.methods.complementary.settings import CREDIT, EXTRACTOR, ComplementaryConfig, crl_of
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import WeightsSettings, weights_settings
 from erl_pipeline.stages.names import TRAJECTORIES
@@ -61,19 +61,18 @@ class AskingSettings(Settings):
 
 def asking_settings(config: RunConfig, max_tokens: int) -> AskingSettings:
     """The settings of a run, for answers of at most `max_tokens` tokens."""
-    method = config.method
-    assert isinstance(method, ComplementaryConfig)
-    assert method.crl is not None
-    extractor = method.crl.extractor
+    assert isinstance(config.method, ComplementaryConfig)
+    crl = crl_of(config)
+    extractor = crl.extractor
     return AskingSettings(
         environment=environment_identity(config),
-        prompts=method.prompts,
+        prompts=config.method.prompts,
         max_operations=extractor.max_operations,
         max_tokens=max_tokens,
         temperature=extractor.temperature,
         engine=as_in_recipes("engines", config.engine),
         weights=weights_settings(config),
-        embedding_model=method.crl.embedding_model,
+        embedding_model=crl.embedding_model,
     )
 
 
@@ -209,9 +208,7 @@ def _cold_start_slice(config: RunConfig, sources: Sources) -> ColdStartSettings:
     assert COLD_START.slice is not None
     settings = COLD_START.slice(config, sources)
     assert isinstance(settings.policy, TinyPolicyConfig)
-    assert isinstance(config.method, ComplementaryConfig)
-    assert config.method.crl is not None
-    own = config.method.crl.extractor.cold_start
+    own = crl_of(config).extractor.cold_start
     if own is None:
         return settings
     learning = own.model_copy(update={"seed": 0})  # the recipe holds the seed
@@ -253,9 +250,7 @@ def batch_advantages(rewards: Sequence[float]) -> list[float]:
 
 
 def _slice(config: RunConfig, _sources: Sources) -> ExtractorUpdateSettings:
-    assert isinstance(config.method, ComplementaryConfig)
-    assert config.method.crl is not None
-    extractor = config.method.crl.extractor
+    extractor = crl_of(config).extractor
     return ExtractorUpdateSettings(
         objective=extractor_objective(extractor.clip),
         # One step for each batch, as in the paper and the code.

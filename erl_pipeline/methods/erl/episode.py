@@ -105,12 +105,10 @@ class _Reflection:
         """The reflection's trajectory, with the feedback it answers. Its reward is that of the attempt it
         leads to, and 0 until this is known."""
         return trajectory(
-            context.identity,
-            context.limits.by_role[REFLECTION],
+            context,
+            TurnKey(REFLECTION, ErlPhase.REFLECTION, revision),
             self.dialogue,
             Outcome(
-                role=REFLECTION,
-                revision=revision,
                 parent=parent,
                 reward=0.0,
                 success=False,

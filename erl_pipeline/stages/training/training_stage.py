@@ -279,23 +279,7 @@ def reinforcement_rows(
             advantage = sequence.advantage
         elif row.role not in NEVER_TRAINED:
             record = _NOT_SCORED[cast(NotScored, row.finish_reason)]
-        yield {
-            **vars(record),
-            "trajectory_id": row.trajectory_id,
-            "sft_row_id": None,
-            "kind": REINFORCEMENT,
-            "episode_id": row.episode_id,
-            "group_id": row.group_id,
-            "subgroup": row.subgroup,
-            "reward": row.reward,
-            "success": row.success,
-            "advantage": advantage,
-            "task_id": row.task_id,
-            "task_type": row.task_type,
-            "role": row.role,
-            "iteration": row.iteration,
-            "policy_version": row.policy_version,
-        }
+        yield {**_record_row(row, record), "kind": REINFORCEMENT, "advantage": advantage, "role": row.role}
 
 
 def supervised_rows(
@@ -306,20 +290,14 @@ def supervised_rows(
     from storage.tables.training import SUPERVISED
 
     for row, sequence, record in zip(rows, sequences, records, strict=True):
-        yield {
-            **vars(record),
-            "trajectory_id": row.trajectory_id,
-            "sft_row_id": row.sft_row_id,
-            "kind": SUPERVISED,
-            "episode_id": row.episode_id,
-            "group_id": None,
-            "subgroup": None,
-            "reward": None,
-            "success": None,
-            "advantage": None,
-            "task_id": row.task_id,
-            "task_type": row.task_type,
-            "role": sequence.role,
-            "iteration": row.iteration,
-            "policy_version": row.policy_version,
-        }
+        yield {**_record_row(row, record), "kind": SUPERVISED, "advantage": None, "role": sequence.role}
+
+
+_OF_EVERY_ROW = ("trajectory_id", "episode_id", "task_id", "task_type", "iteration", "policy_version")
+_OF_ONE_KIND = ("sft_row_id", "group_id", "subgroup", "reward", "success")
+
+
+def _record_row(row: Trajectory | SftRow, record: SequenceRecord) -> dict[str, Any]:
+    """The columns that are those of a trained row, None where rows of its kind have none, and the record."""
+    of_every_row = {name: getattr(row, name) for name in _OF_EVERY_ROW}
+    return {**vars(record), **of_every_row, **{name: getattr(row, name, None) for name in _OF_ONE_KIND}}
