@@ -77,3 +77,8 @@ def checked_address(url: str) -> str:
             "environment variable and name that in api_key_variable"
         )
     return url.rstrip("/")
+
+
+def named(value: Any) -> Any:
+    """Settings that are only a name, as those of this type with its defaults."""
+    return {"type": value} if isinstance(value, str) else value

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.base import PluginSettings, named
 from storage.errors import ConfigError
 
 SettingsModel = type[PluginSettings]
@@ -237,11 +237,7 @@ def settings_of(group: Group) -> Any:
     found: list[type[PluginSettings]] = [plugin.settings for plugin in known.found.values()]
     union = functools.reduce(operator.or_, found)
     by_type = Annotated[union, Field(discriminator="type")] if len(found) > 1 else union
-    return Annotated[by_type, BeforeValidator(_named)]
-
-
-def _named(value: Any) -> Any:
-    return {"type": value} if isinstance(value, str) else value
+    return Annotated[by_type, BeforeValidator(named)]
 
 
 def function_of(group: Group) -> AfterValidator:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import Settings, named
 
 Failed = Literal["drop", "zero", "retry"]
 
@@ -62,13 +62,9 @@ class EasyToHardSelection(Settings):
     """Only with `by: results`."""
 
 
-def _named(value: Any) -> Any:
-    return {"type": value} if isinstance(value, str) else value
-
-
 SelectionConfig = Annotated[
     Annotated[UniformSelection | ByDifficultySelection | EasyToHardSelection, Field(discriminator="type")],
-    BeforeValidator(_named),
+    BeforeValidator(named),
 ]
 """How tasks are drawn; a bare name takes its defaults."""
 

@@ -111,10 +111,6 @@ def _adapter_parameters(model: PreTrainedModel, rank: int, modules: Collection[s
         weight = getattr(module, "weight", None)
         if weight is None or weight.ndim != 2 or isinstance(module, torch.nn.Embedding):
             continue
-        if module is not head if modules is None else any(_ends(name, end) for end in modules):
+        if module is not head if modules is None else any(f".{name}".endswith(f".{end}") for end in modules):
             total += rank * sum(weight.shape)
     return total
-
-
-def _ends(name: str, end: str) -> bool:
-    return name == end or name.endswith("." + end)

@@ -28,8 +28,8 @@ def _open(
     return interface.OpenedEngine(engine)
 
 
-def _capacity(settings: TransformersEngineConfig, asked: int) -> interface.SamplingCapacity:
-    return interface.SamplingCapacity(min(settings.max_batch_sequences, asked))
-
-
-ENGINE = interface.EnginePlugin(settings=TransformersEngineConfig, open=_open, capacity=_capacity)
+ENGINE = interface.EnginePlugin(
+    settings=TransformersEngineConfig,
+    open=_open,
+    capacity=lambda settings, asked: interface.SamplingCapacity(min(settings.max_batch_sequences, asked)),
+)

@@ -11,7 +11,6 @@ from typing import Literal
 from erl_pipeline.engines.interface import GenerationRequest, ServedAdapter, ServedCheckpoint
 from erl_pipeline.engines.vllm import settings, weight_sync
 from erl_pipeline.engines.vllm.client import VllmClient
-from erl_pipeline.engines.vllm.listed_servers import ListedServers
 from erl_pipeline.engines.vllm.replica import Replica
 from erl_pipeline.engines.vllm.server import ManagedServer, OnProgress
 from erl_pipeline.engines.vllm.server_pool import ServerPool
@@ -19,6 +18,56 @@ from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
 from storage.errors import ConfigError, EngineError
 
 _BASE = "base"
+_LOOK_SECONDS = 5.0
+
+
+class ListedServers:
+    """Keeps the servers of a pool those of a file, in which others may add and remove them while a run
+    samples. Lives in the event loop of the pool.
+
+    Args:
+        make_replica: makes a replica of a server. Raises ConfigError when its key is not known.
+        warn: called when the file cannot be used while the run samples; the servers then stay as they are.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        pool: ServerPool,
+        make_replica: Callable[[settings.ServerAddress], Replica],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._path = path
+        self._pool = pool
+        self._make_replica = make_replica
+        self._warn = warn
+        self._replicas: dict[settings.ServerAddress, Replica] = {}
+
+    async def update(self) -> None:
+        """Add and remove servers of the pool, as the file says now.
+
+        Raises ConfigError when the file cannot be used; the pool is then as before.
+        """
+        listed = await asyncio.to_thread(settings.read_server_list, self._path)
+        new = {each: self._make_replica(each) for each in listed if each not in self._replicas}
+        for address in set(self._replicas).difference(listed):
+            self._pool.dismiss(self._replicas.pop(address))
+        for address, replica in new.items():
+            self._replicas[address] = replica
+            await self._pool.admit(replica)
+
+    async def follow(self) -> None:
+        """Update the pool again and again, until this is cancelled."""
+        told = ""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            try:
+                await self.update()
+                told = ""
+            except ConfigError as error:
+                if str(error) != told:
+                    told = str(error)
+                    self._warn(f"{told}\n  The run goes on with the servers that it has.")
 
 
 class ModelServers:

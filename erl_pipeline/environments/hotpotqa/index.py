@@ -180,16 +180,12 @@ class SearchIndex:
 
     @staticmethod
     def _ranked(rows: Sequence[Mapping[str, Any]], column: str, sign: float) -> Ranked:
-        """Best first; among equals, the page that comes first in the files."""
+        """Best first; among equals, the page that comes first in the files. A key is the page's number in ten
+        digits, so that keys are in the order of the files."""
         from storage.memory.search import Found
 
         rows = sorted(rows, key=lambda row: (sign * row[column], row["number"]))
-        return [Found(_key(row), row[column]) for row in rows]
-
-
-def _key(row: Mapping[str, Any]) -> str:
-    """A page's number in ten digits, so that keys are in the order of the files."""
-    return f"{row['number']:010d}"
+        return [Found(f"{row['number']:010d}", row[column]) for row in rows]
 
 
 _opened: dict[tuple[Path, str | None], SearchIndex] = {}

@@ -14,14 +14,10 @@ from erl_pipeline.methods.complementary.extractor import (
     Extractor,
     ExtractorPrompt,
     asking_settings,
+    crl_of,
     experience_format,
 )
-from erl_pipeline.methods.complementary.settings import (
-    CALLS_FILE,
-    EXTRACTION,
-    FIRST_ATTEMPT,
-    crl_of,
-)
+from erl_pipeline.methods.complementary.settings import CALLS_FILE, EXTRACTION, FIRST_ATTEMPT
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.memory import seen_entries
 from erl_pipeline.stages.names import ROLLOUTS, TRAJECTORIES, trajectory_files
@@ -30,8 +26,6 @@ from storage.artifacts.recipe import derive_seed
 from storage.tables.scored import is_scored
 
 if TYPE_CHECKING:
-    from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.plan.sources import Sources
     from storage.tables.trajectories import Trajectory
     from storage.texts import StorableTexts
 
@@ -112,18 +106,10 @@ def call_row(
         "texts": [each.text for each in done],
         "replaced_entry_ids": [[request.lessons[place] for place in each.lessons] for each in done],
         "produced_entry_ids": [
-            "" if each.operation == "return" else _entry_id(request.request_id, place)
+            "" if each.operation == "return" else f"m-{request.request_id}{f'-{place}' if place else ''}"
             for place, each in enumerate(done)
         ],
     }
-
-
-def _entry_id(request_id: str, place: int) -> str:
-    return f"m-{request_id}" if place == 0 else f"m-{request_id}-{place}"
-
-
-def _slice(config: RunConfig, _sources: Sources) -> AskingSettings:
-    return asking_settings(config, crl_of(config).extractor.max_tokens)
 
 
 def _compute(call: StageCall[AskingSettings]) -> StageResult:
@@ -221,7 +207,7 @@ EXTRACT_EXPERIENCE = Stage(
     output="trajectories",
     settings=AskingSettings,
     compute=_compute,
-    slice=_slice,
+    slice=lambda config, _sources: asking_settings(config, crl_of(config).extractor.max_tokens),
     code=("environment", "method", "engine"),
     needs="sampling",
     retry_seconds=RETRY_SECONDS,

@@ -19,7 +19,12 @@ from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.environments.prompt_format import ExperienceFormat
 from erl_pipeline.methods.complementary.prompts import ExperiencePrompts, ExperienceTemplates
-from erl_pipeline.methods.complementary.settings import CREDIT, EXTRACTOR, ComplementaryConfig, crl_of
+from erl_pipeline.methods.complementary.settings import (
+    CREDIT,
+    EXTRACTOR,
+    ComplementaryConfig,
+    CrlExperienceConfig,
+)
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import WeightsSettings, weights_settings
 from erl_pipeline.stages.names import TRAJECTORIES
@@ -57,6 +62,13 @@ class AskingSettings(Settings):
     weights: WeightsSettings
     embedding_model: str
     """The embedding model of the memory that holds the entries it is shown."""
+
+
+def crl_of(config: RunConfig) -> CrlExperienceConfig:
+    """The settings of a run whose experience is as in the paper."""
+    assert isinstance(config.method, ComplementaryConfig)
+    assert config.method.crl is not None
+    return config.method.crl
 
 
 def asking_settings(config: RunConfig, max_tokens: int) -> AskingSettings:

@@ -15,15 +15,10 @@ from erl_pipeline.methods.complementary.extractor import (
     Extractor,
     ExtractorPrompt,
     asking_settings,
+    crl_of,
     experience_format,
 )
-from erl_pipeline.methods.complementary.settings import (
-    CALLS,
-    CALLS_FILE,
-    MERGE,
-    crl_of,
-    keep_settings,
-)
+from erl_pipeline.methods.complementary.settings import CALLS, CALLS_FILE, MERGE, keep_settings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.memory import INDEX_MEMORY, changed_memory, opened_memory
 from erl_pipeline.stages.names import MEMORY, TRAJECTORIES

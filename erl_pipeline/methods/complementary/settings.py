@@ -4,7 +4,7 @@ Sources: *paper* is arXiv 2603.17621 v2, *code* its official implementation (git
 ComplementaryRL, `examples/singletask-agentic/single_task_complementaryrl.yaml`).
 """
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -13,9 +13,6 @@ from erl_pipeline.config.memory import KeepSettings, RetrievalSettings
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.methods.complementary.prompts import ExperienceTemplates
-
-if TYPE_CHECKING:
-    from erl_pipeline.config.run import RunConfig
 
 CALLS_FILE = "extractor_calls.parquet"
 CREDITS_FILE = "credits.parquet"
@@ -182,13 +179,6 @@ class ComplementaryConfig(PluginSettings):
     def crl(self) -> CrlExperienceConfig | None:
         """The settings of experience as in the paper; None with another kind."""
         return self.experience if isinstance(self.experience, CrlExperienceConfig) else None
-
-
-def crl_of(config: RunConfig) -> CrlExperienceConfig:
-    """The settings of a run whose experience is as in the paper."""
-    assert isinstance(config.method, ComplementaryConfig)
-    assert config.method.crl is not None
-    return config.method.crl
 
 
 class ComplementaryEpisodeSettings(PluginSettings):

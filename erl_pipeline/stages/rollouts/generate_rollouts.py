@@ -17,10 +17,8 @@ from erl_pipeline.stages.tasks.draw_tasks import SAMPLES, draw_tasks, planned_sa
 from erl_pipeline.stages.tasks.prepare_tasks import read_tasks, read_weights
 
 if TYPE_CHECKING:
-    from erl_pipeline.config.run import RunConfig
     from erl_pipeline.plan.plan import RunState
     from erl_pipeline.plan.planner import Planner
-    from erl_pipeline.plan.sources import Sources
 
 RETRY_SECONDS = (1.0, 5.0)
 
@@ -79,10 +77,6 @@ def plan_shards(
     ]
     listed = {f"shard-{number:04d}": shard for number, shard in enumerate(shards)}
     return planner.add(GENERATE_ROLLOUTS, listed, iteration=iteration, settings=_NOTHING)
-
-
-def _slice(config: RunConfig, _sources: Sources) -> RolloutSettings:
-    return RolloutSettings(play=play_settings(config), rollouts=config.rollouts)
 
 
 def _generate(call: StageCall[RolloutSettings]) -> StageResult:
@@ -166,7 +160,7 @@ ROLLOUT_SHARD = Stage(
     output="trajectories",
     settings=RolloutSettings,
     compute=_generate,
-    slice=_slice,
+    slice=lambda config, _sources: RolloutSettings(play=play_settings(config), rollouts=config.rollouts),
     code=("environment", "method", "engine"),
     needs="sampling",
     retry_seconds=RETRY_SECONDS,

@@ -27,10 +27,8 @@ from storage.tables.scored import is_scored
 
 if TYPE_CHECKING:
     from erl_pipeline.config.optimizer import DistillationConfig
-    from erl_pipeline.config.run import RunConfig
     from erl_pipeline.plan.plan import RunState
     from erl_pipeline.plan.planner import Planner
-    from erl_pipeline.plan.sources import Sources
     from storage.tables.training import SftRow
     from storage.tables.trajectories import Trajectory
 
@@ -221,10 +219,6 @@ def plan_fine_tune(
     return plan_training(planner, state, iteration, FINE_TUNE, {NEWEST: dataset, **older}, model)
 
 
-def _slice(config: RunConfig, _sources: Sources) -> FineTuneSettings:
-    return FineTuneSettings(fine_tune=config.fine_tune, **training_settings(config))
-
-
 def _fine_tune(call: StageCall[FineTuneSettings]) -> StageResult:
     """Take supervised steps on the datasets. Without rows the weights do not change, but are committed
     too."""
@@ -247,7 +241,7 @@ FINE_TUNE = Stage(
     output="checkpoint",
     settings=FineTuneSettings,
     compute=_fine_tune,
-    slice=_slice,
+    slice=lambda config, _: FineTuneSettings(fine_tune=config.fine_tune, **training_settings(config)),
     code=("trainer",),
     needs="training",
 )

@@ -202,20 +202,6 @@ def _require_tiny(config: RunConfig) -> None:
         )
 
 
-def _pretrained_traits(policy: PretrainedPolicyConfig) -> PolicyTraits:
-    return PolicyTraits(
-        model=policy.model, dtype=policy.dtype, lora=policy.lora, warm_start=policy.warm_start
-    )
-
-
-def _plan_pretrained(planner: Planner) -> str:
-    return plan_warm_start(planner, planner.add(COPY_PRETRAINED, {}, iteration=None))
-
-
-def _pretrained_stage(policy: PretrainedPolicyConfig) -> Stage[Any]:
-    return COPY_PRETRAINED if policy.warm_start is None else warm_start_stage(policy.warm_start)
-
-
 def _require_pretrained(config: RunConfig) -> None:
     assert isinstance(config.policy, PretrainedPolicyConfig)
     if isinstance(config.policy.warm_start, DemonstrationsWarmStart):
@@ -232,8 +218,12 @@ TINY = PolicyKind(
 )
 PRETRAINED = PolicyKind(
     settings=PretrainedPolicyConfig,
-    traits=_pretrained_traits,
-    plan_first=_plan_pretrained,
-    first_stage=_pretrained_stage,
+    traits=lambda policy: PolicyTraits(
+        model=policy.model, dtype=policy.dtype, lora=policy.lora, warm_start=policy.warm_start
+    ),
+    plan_first=lambda planner: plan_warm_start(planner, planner.add(COPY_PRETRAINED, {}, iteration=None)),
+    first_stage=lambda policy: (
+        COPY_PRETRAINED if policy.warm_start is None else warm_start_stage(policy.warm_start)
+    ),
     require_possible=_require_pretrained,
 )

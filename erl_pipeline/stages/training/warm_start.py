@@ -298,7 +298,8 @@ def examine(
             for question, answer in zip(asked, answers, strict=True):
                 text = chat.text(answer.token_ids)
                 found = question.scores(text)
-                file.write(_line(question, text, found))
+                line = {"messages": list(question.prompt), "answer": text, "scores": dict(found)}
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
                 for name, score in found.items():
                     scores[name].append(score)
             call.progress.advance(len(asked), **_means(scores))
@@ -307,12 +308,3 @@ def examine(
 
 def _means(scores: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return {name: sum(values) / len(values) for name, values in scores.items()}
-
-
-def _line(question: WarmStartQuestion, answer: str, scores: Mapping[str, float]) -> str:
-    return (
-        json.dumps(
-            {"messages": list(question.prompt), "answer": answer, "scores": dict(scores)}, ensure_ascii=False
-        )
-        + "\n"
-    )

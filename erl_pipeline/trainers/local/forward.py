@@ -121,7 +121,9 @@ class PolicyForward:
 
         def backward(planned: packing.PlannedMicrobatch | None) -> None:
             if planned is None:
-                self.backward(self._empty(), temperatures[:0], _no_loss, after_backward)
+                self.backward(
+                    self._empty(), temperatures[:0], lambda logprobs, *_: logprobs.sum(), after_backward
+                )
             else:
                 microbatch = planned.build()
                 self.backward(
@@ -344,7 +346,3 @@ def _sequence(prompt: tuple[int, ...], response: tuple[int, ...]) -> TrainingSeq
         behaviour_logprobs=(),
         advantage=0.0,
     )
-
-
-def _no_loss(logprobs: torch.Tensor, entropies: torch.Tensor, place: slice) -> torch.Tensor:
-    return logprobs.sum()
