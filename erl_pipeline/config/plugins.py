@@ -95,7 +95,6 @@ class Plugin:
 
     @property
     def settings(self) -> SettingsModel:
-        """The model of its settings."""
         model: SettingsModel = self.value.settings
         return model
 
@@ -266,7 +265,6 @@ def operational_names(group: Operated, type_: str) -> frozenset[str]:
 
 
 def as_in_recipes(group: Operated, settings: PluginSettings) -> PluginSettings:
-    """The settings as recipes hold them."""
     names = operational_names(group, settings.type)
     if not names & type(settings).model_fields.keys():
         return settings

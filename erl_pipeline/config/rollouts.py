@@ -112,7 +112,6 @@ class EpisodeConfig(Settings):
 
     @property
     def shards(self) -> int:
-        """Number of shards in one iteration."""
         return -(-self.tasks_per_iteration // self.tasks_per_shard)
 
 

@@ -272,7 +272,6 @@ class EnvironmentPlugin(Generic[SettingsT]):
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """`Dependencies.packages`."""
         return self.dependencies.packages
 
     def parts(self, settings: SettingsT) -> Mapping[str, MixturePart]:

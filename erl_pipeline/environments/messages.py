@@ -69,7 +69,6 @@ class AssistantTurn:
 
 
 def user_message(content: str) -> Message:
-    """A message of the environment."""
     return {"role": "user", "content": content}
 
 

@@ -32,7 +32,6 @@ class TurnMetrics:
         self._counts: dict[str, int] = {}
 
     def add(self, metrics: Mapping[str, float]) -> None:
-        """Add the metrics of one turn."""
         for name, value in metrics.items():
             self._sums[name] = self._sums.get(name, 0.0) + value
             self._counts[name] = self._counts.get(name, 0) + 1
@@ -262,7 +261,6 @@ class HandPlayed:
         self.reward = 0.0
 
     async def begin(self) -> Opened:
-        """Begin the attempt."""
         observation = await self.environment.reset()
         tools = self.environment.tools()
         self.has_tools = bool(tools)

@@ -54,27 +54,21 @@ class GuardedEnvironment:
         self.texts = StorableTexts()
 
     async def reset(self) -> Observation:
-        """Begin an attempt."""
         return await self._call("reset", lambda: self._environment.reset(), self._checked_text)
 
     async def step(self, turn: AssistantTurn) -> Transition:
-        """Do one turn."""
         return await self._call("step", lambda: self._environment.step(turn), self._checked_transition)
 
     async def feedback(self) -> str:
-        """What the environment says of the finished attempt."""
         return await self._call("feedback", lambda: self._environment.feedback(), self._checked_text)
 
     def trace(self) -> str:
-        """The turns of the attempt so far."""
         return self._read("trace", lambda: self._checked_text(self._environment.trace()))
 
     def instructions(self) -> str:
-        """What the policy is told first."""
         return self._read("instructions", lambda: self._checked_text(self._environment.instructions))
 
     def tools(self) -> Sequence[ToolSchema]:
-        """The tools that the policy may call."""
         return self._read("tools", lambda: tuple(map(self.texts.value, self._environment.tools)))
 
     async def renew(self) -> None:

@@ -36,7 +36,6 @@ _ECHO = "root cause"
 
 
 def last_lines(log: Path) -> str:
-    """The last lines of the log."""
     if not log.exists():
         return "(no log)"
     return "\n".join(_lines(log, _TAIL_BYTES)[-_TAIL_LINES:])

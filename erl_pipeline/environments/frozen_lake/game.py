@@ -101,7 +101,6 @@ class FrozenLakeSymbols:
     goal: str
 
     def of_cell(self, board: FrozenLakeBoard, player: int, cell: int) -> str:
-        """What is shown at a cell of a board."""
         if cell == player:
             return self.player
         return {"H": self.hole, "G": self.goal}.get(board.letters[cell], self.frozen)
@@ -230,7 +229,6 @@ class FrozenLake(GridGame[FrozenLakeBoard, int]):
 def make_game(
     config: FrozenLakeConfig, board: FrozenLakeBoard, world: FrozenLakeWorld, max_steps: int
 ) -> FrozenLake:
-    """A game in the format of these settings."""
     rendering: Rendering[FrozenLakeBoard, Any, int]
     if config.format == "compact":
         rendering = FrozenLakeCompact(board, world, config.max_steps, config.frame)
@@ -241,13 +239,11 @@ def make_game(
 
 
 def game_of(config: FrozenLakeConfig, task: Task) -> FrozenLake:
-    """The game of a task that these settings gave."""
     board = FrozenLakeBoard(tuple(task.payload["board"]))
     return make_game(config, board, stored_world(task.payload, FrozenLakeSymbols), task.payload["max_steps"])
 
 
 def open_frozen_lake(config: FrozenLakeConfig, task: Task) -> GridEnvironment:
-    """The environment of a task that these settings gave."""
     return GridEnvironment(game_of(config, task))
 
 

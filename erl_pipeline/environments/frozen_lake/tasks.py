@@ -35,7 +35,6 @@ def held_out_realms(config: FrozenLakeConfig) -> range:
 
 
 def realm_words(config: FrozenLakeConfig) -> list[str]:
-    """The names of all realms."""
     return [realm_word(realm) for realm in (*training_realms(config), *held_out_realms(config))]
 
 
@@ -47,7 +46,6 @@ def realm_permutation(world_seed: int, realm: int) -> tuple[Direction, ...]:
 
 
 def realm_world(config: FrozenLakeConfig, seed: int, task_id: str, realm: int) -> game.FrozenLakeWorld:
-    """The world of one task in a realm."""
     hidden = realm_permutation(seed if config.world_seed is None else config.world_seed, realm)
     return task_world(config, seed, task_id, game.FrozenLakeSymbols, hidden, realm_word(realm))
 

@@ -86,7 +86,6 @@ class Situation:
         return ChatPrompts(self.settings.prompts)
 
     def game(self) -> FrozenLake:
-        """A fresh attempt."""
         return make_game(self.settings, self.board, self.world, self.settings.max_steps)
 
     def player(self, stream: random.Random, notes: Slots) -> FrozenLakePlayer:
@@ -100,7 +99,6 @@ class Situation:
         return self.prompts.attempt(game.instructions, game.reset(), told)
 
     def success(self, answer: str) -> float:
-        """The reward of an answer."""
         game = self.game()
         game.reset()
         return game.step(answer).reward

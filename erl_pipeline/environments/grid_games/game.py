@@ -236,7 +236,6 @@ class GridGame(ABC, Generic[BoardT, StateT]):
 
     @property
     def steps(self) -> Sequence[Step[StateT]]:
-        """What was done so far."""
         return self._steps
 
     @property
@@ -245,7 +244,6 @@ class GridGame(ABC, Generic[BoardT, StateT]):
         return self._steps[-1].state if self._steps else self.board.start
 
     def reset(self) -> str:
-        """Begin an attempt; returns the first observation."""
         self._steps = []
         self._ending = None
         return self._rendering.first_observation()
@@ -283,7 +281,6 @@ class GridGame(ABC, Generic[BoardT, StateT]):
         return self._rendering.feedback(self._steps, self._ending)
 
     def trace(self) -> str:
-        """What was done so far, and what came of it."""
         return self._rendering.trace(self._steps)
 
     def metrics(self, result: TurnResult[StateT]) -> dict[str, float]:

@@ -83,7 +83,6 @@ def hidden_permutation(world_seed: int) -> tuple[Direction, ...]:
 
 
 def stored_world(payload: Mapping[str, Any], symbols: Callable[..., SymbolsT]) -> World[SymbolsT]:
-    """The world in a task's payload."""
     return World(payload["actions"], symbols(**payload["symbols"]), payload.get("realm", ""))
 
 

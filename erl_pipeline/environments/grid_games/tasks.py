@@ -341,7 +341,6 @@ def shape_key(payload: Mapping[str, Any]) -> str:
 
 
 def settings_files(config: GridSettings) -> dict[str, Path]:
-    """The files that the settings name, by setting."""
     named_files = {"task_file": config.task_file, "held_out_file": config.held_out_file}
     return {name: Path(file) for name, file in named_files.items() if file is not None}
 

@@ -127,7 +127,6 @@ class DemonstratedEpisode:
 
     @property
     def conversations(self) -> list[Demonstration]:
-        """All conversations that are trained on."""
         return [self.attempt, *self.reflections, *([] if self.retry is None else [self.retry])]
 
     @property

@@ -159,7 +159,6 @@ class Record:
 
     @property
     def searches(self) -> list[SearchRecord]:
-        """All searches, in their order."""
         return [event for turn in self.turns for event in turn if isinstance(event, SearchRecord)]
 
     @property

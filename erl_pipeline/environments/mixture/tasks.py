@@ -24,7 +24,6 @@ from storage.errors import InputError
 
 
 def parts_of(settings: MixtureConfig) -> Mapping[str, MixturePart]:
-    """The parts by their names."""
     installed = plugins("environments")
     return {
         name: MixturePart(installed[part.environment.type].value, part.environment, part.weight)

@@ -48,7 +48,6 @@ class SokobanSymbols:
     wall: str
 
     def of_cell(self, board: SokobanBoard, state: State, cell: int) -> str:
-        """What is shown at a cell of a board."""
         on_goal = cell in board.goals
         if cell == state.player:
             return self.player_on_goal if on_goal else self.player

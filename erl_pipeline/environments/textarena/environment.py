@@ -208,5 +208,4 @@ def _turns(count: int) -> str:
 
 
 def open_textarena(settings: TextArenaConfig, task: Task) -> TextArenaEnvironment:
-    """The environment of a task made by `tasks`."""
     return TextArenaEnvironment(settings, task)

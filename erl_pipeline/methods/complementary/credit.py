@@ -59,7 +59,6 @@ NOTHING = CreditBatch((), 0, 0)
 
 
 def read_credits(path: Path) -> list[dict[str, Any]]:
-    """The rows of a table of credits."""
     from erl_pipeline.methods.complementary.tables import CREDITS
     from storage.tables.parquet import read_rows
 

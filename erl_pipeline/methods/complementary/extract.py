@@ -90,7 +90,6 @@ def call_row(
     extractor_version: str,
     prompts: prompt_format.ExperienceFormat,
 ) -> Mapping[str, Any]:
-    """The row of a request in the table of calls."""
     row, done = request.episode, operations or ()
     return {
         "request_id": request.request_id,

@@ -47,7 +47,6 @@ class IndexExperienceSettings(Settings):
 
 
 def read_calls(path: Path) -> list[dict[str, Any]]:
-    """The rows of a table of calls."""
     from erl_pipeline.methods.complementary.tables import EXTRACTOR_CALLS
     from storage.tables.parquet import read_rows
 

@@ -326,7 +326,6 @@ _EXTRACTOR_CHARTS = (
 
 
 def columns(settings: ComplementaryConfig) -> Sequence[Column]:
-    """The columns, from left to right."""
     crl = settings.crl
     if crl is None:
         return shared.training_columns((_FIRST,))

@@ -221,7 +221,6 @@ def retrieval_settings(settings: ComplementaryConfig) -> RetrievalSettings | Non
 
 
 def keep_settings(settings: CrlExperienceConfig) -> KeepSettings:
-    """What the memory keeps."""
     return KeepSettings(
         embedding_model=settings.embedding_model,
         merge_similarity=None,

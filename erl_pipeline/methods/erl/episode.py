@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def judge_prompt(judge: JudgeFeedback, instructions: str, report: AttemptReport) -> list[Message]:
-    """The messages that ask for its judgement."""
     return opening(render(judge.system, {}), render(judge.template, report_values(instructions, report)))
 
 

@@ -78,7 +78,6 @@ _RETRIED = shared.count_of(SECOND_ATTEMPT, "retried", "attempts after a failed o
 
 
 def columns(settings: ErlConfig) -> Sequence[Column]:
-    """The columns, from left to right."""
     remembers = settings.memory is not None
     further = shared.held_out_episodes("with reflection" if settings.reflection else "with a second attempt")
     return shared.training_columns(

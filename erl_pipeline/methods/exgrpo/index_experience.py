@@ -51,7 +51,6 @@ class ScoredIndexSettings(ExperienceIndexSettings, TrainingSettings):
 
 
 def _compute(call: StageCall[ExperienceIndexSettings]) -> StageResult:
-    """Store the attempts of an iteration."""
     return _index(call, None)
 
 

@@ -245,7 +245,6 @@ _CHARTS = (
 
 
 def columns(settings: ExgrpoConfig) -> Sequence[Column]:
-    """The columns, from left to right."""
     if settings.replay is None:
         return training_columns((_FIRST,))
     return training_columns((_FIRST, _REPLAYED, _AGE, _STORED), charts=_CHARTS)

@@ -68,7 +68,6 @@ def attempts_not_scored(rows: Iterable[Trajectory]) -> dict[str, int]:
 
 
 def reason_counter(reason: NotScored) -> str:
-    """The counter of the attempts that were not scored for a reason."""
     return f"{reason}s"
 
 

@@ -251,7 +251,6 @@ def _write_selection(
 
 
 def _means(drawn: Sequence[str], measures: _Measures) -> dict[str, float]:
-    """Means over the drawn tasks."""
     metrics = {}
     if measures.expected:
         metrics["expected_success"] = fmean(measures.expected[task_id] for task_id in drawn)

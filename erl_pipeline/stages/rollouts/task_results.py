@@ -106,7 +106,6 @@ def write_results(path: Path, results: Results) -> int:
 
 
 def read_results(path: Path) -> dict[str, TaskResult]:
-    """What `write_results` wrote."""
     from storage.tables.parquet import read_rows
 
     return {

@@ -175,7 +175,6 @@ def _carried(
 
 
 def loaded_policies(call: StageCall[Any]) -> checkpoints.LoadedPolicies:
-    """The policies that this worker keeps."""
     return call.resources.keep("policies", checkpoints.LoadedPolicies)
 
 

@@ -313,7 +313,6 @@ class _Training:
             self._lock.release()
 
     def leave(self) -> None:
-        """Beat no more."""
         self._left.set()
 
     def _beat(self) -> None:

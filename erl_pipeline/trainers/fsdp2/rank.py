@@ -48,7 +48,6 @@ class _Driver:
         self.say(process=os.getpid())
 
     def wait_for(self, order: int) -> None:
-        """Wait for an order."""
         self._store.wait([f"order/{order}"], _LONGEST_WAIT)
 
     def say(self, **words: Any) -> None:

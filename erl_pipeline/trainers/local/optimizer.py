@@ -79,7 +79,6 @@ class PolicyOptimizer:
         return float(torch.nn.utils.clip_grad_norm_(self._masters.values(), self.config.max_grad_norm))
 
     def step(self) -> None:
-        """Take one step and forget the gradients."""
         self.hand_over_gradients()
         self._adamw.step()
         self._adamw.zero_grad(set_to_none=True)

@@ -132,8 +132,6 @@ class PolicyLoss:
         return {name: float(part) for name, part in self._parts.items()}
 
     def of(self, microbatch: Microbatch) -> TokenLoss:
-        """The loss function of one microbatch."""
-
         def loss(logprobs: torch.Tensor, entropies: torch.Tensor, place: slice) -> torch.Tensor:
             return self._loss(logprobs, entropies, microbatch.tokens[place])
 
