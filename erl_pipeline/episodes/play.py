@@ -17,6 +17,7 @@ from erl_pipeline.config.base import Settings
 from erl_pipeline.engines.interface import AsynchronousEngine, GenerationEngine
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task, Timing, part_name
 from erl_pipeline.environments.prompt_format import PromptFormat
+from erl_pipeline.episodes import loop
 from erl_pipeline.episodes.context import (
     AskMemory,
     AskPolicy,
@@ -30,14 +31,6 @@ from erl_pipeline.episodes.context import (
 )
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
-from erl_pipeline.episodes.loop import (
-    Answers,
-    ConcurrentSampler,
-    Episode,
-    LockstepBatcher,
-    QueueBatcher,
-    run_episodes,
-)
 from storage.artifacts.manifest import Determinism
 from storage.errors import EnvironmentFailed, InputError
 from storage.tables.trajectories import Trajectory
@@ -143,7 +136,9 @@ def play_episodes(
         for task, own in zip(tasks, of_each, strict=True)
         for sample in own
     ]
-    episodes: list[Episode] = [partial(_episode, setup, identity, environments) for identity in identities]
+    episodes: list[loop.Episode] = [
+        partial(_episode, setup, identity, environments) for identity in identities
+    ]
     replaced_before = setup.chat.texts.replaced
     played = _run(episodes, setup, sampling, retrieve, on_episode, stop or threading.Event())
     _raise_when_all_failed(identities, environments)
@@ -169,7 +164,7 @@ async def _episode(
     identity: EpisodeIdentity,
     environments: dict[int, GuardedEnvironment],
     index: int,
-    answers: Answers,
+    answers: loop.Answers,
 ) -> list[Trajectory]:
     context = _context(setup, identity, partial(answers.sample, index), partial(answers.retrieve, index))
     environments[index] = context.environment
@@ -199,25 +194,25 @@ def _context(
 
 
 def _run(
-    episodes: Sequence[Episode],
+    episodes: Sequence[loop.Episode],
     setup: EpisodeSetup,
     sampling: BatchSampling | ConcurrentSampling,
     retrieve: Retrieve,
     on_episode: Callable[[list[Trajectory]], None],
     stop: threading.Event,
 ) -> list[list[Trajectory]]:
-    async def playing(answers: Answers, max_in_flight: int) -> list[list[Trajectory]]:
+    async def playing(answers: loop.Answers, max_in_flight: int) -> list[list[Trajectory]]:
         async with setup.chat_server or nullcontext():
-            return await run_episodes(episodes, answers, max_in_flight, on_episode, stop)
+            return await loop.run_episodes(episodes, answers, max_in_flight, on_episode, stop)
 
     if isinstance(sampling, ConcurrentSampling):
-        one_by_one = ConcurrentSampler(sampling.engine, retrieve, sampling.on_tokens)
+        one_by_one = loop.ConcurrentSampler(sampling.engine, retrieve, sampling.on_tokens)
         return sampling.engine.run(playing(one_by_one, sampling.max_in_flight))
     if setup.timing == "instant":
-        in_step = LockstepBatcher(sampling.engine, retrieve, len(episodes))
+        in_step = loop.LockstepBatcher(sampling.engine, retrieve, len(episodes))
         return asyncio.run(playing(in_step, len(episodes)))
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine") as thread:
-        as_they_come = QueueBatcher(sampling.engine, retrieve, thread)
+        as_they_come = loop.QueueBatcher(sampling.engine, retrieve, thread)
         return asyncio.run(playing(as_they_come, sampling.max_in_flight))
 
 

@@ -18,13 +18,8 @@ from erl_pipeline.config.plugins import as_in_recipes, plugins
 from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.environments.prompt_format import ExperienceFormat
+from erl_pipeline.methods.complementary import settings as complementary
 from erl_pipeline.methods.complementary.prompts import ExperiencePrompts, ExperienceTemplates
-from erl_pipeline.methods.complementary.settings import (
-    CREDIT,
-    EXTRACTOR,
-    ComplementaryConfig,
-    CrlExperienceConfig,
-)
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import WeightsSettings, weights_settings
 from erl_pipeline.stages.names import TRAJECTORIES
@@ -64,16 +59,16 @@ class AskingSettings(Settings):
     """The embedding model of the memory that holds the entries it is shown."""
 
 
-def crl_of(config: RunConfig) -> CrlExperienceConfig:
+def crl_of(config: RunConfig) -> complementary.CrlExperienceConfig:
     """The settings of a run whose experience is as in the paper."""
-    assert isinstance(config.method, ComplementaryConfig)
+    assert isinstance(config.method, complementary.ComplementaryConfig)
     assert config.method.crl is not None
     return config.method.crl
 
 
 def asking_settings(config: RunConfig, max_tokens: int) -> AskingSettings:
     """The settings of a run, for answers of at most `max_tokens` tokens."""
-    assert isinstance(config.method, ComplementaryConfig)
+    assert isinstance(config.method, complementary.ComplementaryConfig)
     crl = crl_of(config)
     extractor = crl.extractor
     return AskingSettings(
@@ -131,7 +126,7 @@ class Extractor:
         from erl_pipeline.episodes.dialogue import ChatTokenizer
 
         self._settings = settings
-        policy = sampled_checkpoint(call, settings.weights, EXTRACTOR)
+        policy = sampled_checkpoint(call, settings.weights, complementary.EXTRACTOR)
         self._policy = policy
         self._tokenizer_digest = policy.tokenizer_digest
         self._chat = ChatTokenizer(policy.tokenizer)
@@ -157,7 +152,7 @@ class Extractor:
                     temperature=self._settings.temperature,
                     seed=prompts[place].seed,
                     conversation=prompts[place].request_id,
-                    model=EXTRACTOR,
+                    model=complementary.EXTRACTOR,
                 )
                 for place in asked
             ]
@@ -276,7 +271,7 @@ def _compute(call: StageCall[ExtractorUpdateSettings]) -> StageResult:
     from storage.tables.trajectories import read_trajectories
 
     settings = call.settings
-    rows = read_trajectories([call.inputs[CREDIT].path(TRAJECTORIES)])
+    rows = read_trajectories([call.inputs[complementary.CREDIT].path(TRAJECTORIES)])
     advantages = batch_advantages([row.reward for row in rows])
     sequences = [trajectory_sequence(row, advantage) for row, advantage in zip(rows, advantages, strict=True)]
     work = Reinforcement(sequences, settings.objective, settings.update, call.seed)

@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.episodes.roles import trainable
-from erl_pipeline.methods.complementary.settings import (
-    REPLAY,
-    SCORER_FILE,
-    SCORES,
-    SCORES_FILE,
-    ComplementaryConfig,
-    WeightsExperienceConfig,
-)
+from erl_pipeline.methods.complementary import settings as complementary
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.memory import opened_memory
 from erl_pipeline.stages.names import ROLLOUTS, TRAJECTORIES, trajectory_files
@@ -46,15 +39,15 @@ if TYPE_CHECKING:
 class ScoreSettings(training_stage.TrainingSettings):
     """What scores depend on, besides the policy and the trajectories."""
 
-    scoring: WeightsExperienceConfig
+    scoring: complementary.WeightsExperienceConfig
     objective: ObjectiveConfig
     """For the advantages of the trajectories that are trained on again."""
     microbatch_tokens: int
 
 
 def _slice(config: RunConfig, _sources: Sources) -> ScoreSettings:
-    assert isinstance(config.method, ComplementaryConfig)
-    assert isinstance(config.method.experience, WeightsExperienceConfig)
+    assert isinstance(config.method, complementary.ComplementaryConfig)
+    assert isinstance(config.method.experience, complementary.WeightsExperienceConfig)
     return ScoreSettings(
         scoring=config.method.experience,
         objective=config.objective,
@@ -71,7 +64,7 @@ def _compute(call: StageCall[ScoreSettings]) -> StageResult:
     from storage.tables.trajectories import read_trajectories, write_trajectories
 
     settings, scoring, store = call.settings, call.settings.scoring, call.resources.store
-    before = call.inputs.get(SCORES)
+    before = call.inputs.get(complementary.SCORES)
     stored = read_stored(store, before, scoring.capacity)
     fresh = _sampled(read_trajectories(trajectory_files(call.inputs[ROLLOUTS], store)))
     ids = stored.newest(scoring.rescored)
@@ -92,9 +85,9 @@ def _compute(call: StageCall[ScoreSettings]) -> StageResult:
             known[source] = _row(row, stored.weight(source, scoring.neutral), source)
             table.append(known[source])
         known[source]["advantage"] = advantage
-    write_rows(call.folder / SCORES_FILE, table, EXPERIENCE_SCORES)
+    write_rows(call.folder / complementary.SCORES_FILE, table, EXPERIENCE_SCORES)
     write_trajectories(call.folder / TRAJECTORIES, replayed)
-    scorer.save(call.folder / SCORER_FILE)
+    scorer.save(call.folder / complementary.SCORER_FILE)
     return StageResult(
         counters={
             "stored": len(stored.files),
@@ -102,7 +95,7 @@ def _compute(call: StageCall[ScoreSettings]) -> StageResult:
             "replayed": len(replayed),
         },
         metrics=metrics,
-        rows={SCORES_FILE: len(table), TRAJECTORIES: len(replayed)},
+        rows={complementary.SCORES_FILE: len(table), TRAJECTORIES: len(replayed)},
         determinism=trainer.determinism,
     )
 
@@ -180,8 +173,8 @@ def _scorer(call: StageCall[ScoreSettings]) -> WeightScorer:
     scoring = call.settings.scoring
     dimension = opened_memory(call.resources, scoring.embedding_model).embedder.embed([""]).shape[1]
     scorer = WeightScorer(dimension, scoring.layers, scoring.width, scoring.learning_rate, call.seed)
-    if SCORES in call.inputs:
-        scorer.load(call.inputs[SCORES].path(SCORER_FILE))
+    if complementary.SCORES in call.inputs:
+        scorer.load(call.inputs[complementary.SCORES].path(complementary.SCORER_FILE))
     return scorer
 
 
@@ -209,7 +202,7 @@ def _replayed(
             row,
             trajectory_id=trajectory_id(call.artifact_id, row.trajectory_id),
             parent_trajectory_id=row.trajectory_id,
-            role=REPLAY,
+            role=complementary.REPLAY,
         )
         for row in _in_order(rows, ids)
     ]
@@ -266,10 +259,10 @@ def _update(call: StageCall[UpdateSettings]) -> StageResult:
     from storage.tables.parquet import read_rows
     from storage.tables.trajectories import read_trajectories
 
-    settings, scores = call.settings, call.inputs[SCORES]
+    settings, scores = call.settings, call.inputs[complementary.SCORES]
     rows = read_trajectories(trajectory_files(call.inputs[ROLLOUTS], call.resources.store))
     replayed = read_trajectories([scores.path(TRAJECTORIES)])
-    table = list(read_rows([scores.path(SCORES_FILE)], EXPERIENCE_SCORES))
+    table = list(read_rows([scores.path(complementary.SCORES_FILE)], EXPERIENCE_SCORES))
     sequences = weighted_sequences(
         training_sequences(rows, settings.objective),
         replayed,
