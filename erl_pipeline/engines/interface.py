@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from erl_pipeline.policies.pretrained import LoadedPolicy
 
-
 Result = TypeVar("Result")
 
 POLICY = "policy"

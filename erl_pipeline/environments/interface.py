@@ -18,7 +18,6 @@ from erl_pipeline.environments.prompt_format import PromptFormat
 if TYPE_CHECKING:
     from storage.memory.entries import Embedder
 
-
 Timing = Literal["instant", "waiting"]
 
 

@@ -17,7 +17,6 @@ from storage.tables.trajectories import Trajectory
 if TYPE_CHECKING:
     from storage.memory.view import MemoryHit
 
-
 _STOP_POLL_SECONDS = 0.2
 
 Episode = Callable[[int, "Answers"], Coroutine[Any, Any, list[Trajectory]]]

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from erl_pipeline.episodes.context import RetrievalRequest, SampleRequest
     from storage.memory.view import MemoryHit
 
-
 RETRIED = "attempts_retried"
 """Counter: how often an attempt was played again because the environment had failed."""
 

@@ -239,7 +239,6 @@ def open_frozen_lake(config: FrozenLakeConfig, task: Task) -> grid.GridEnvironme
 
 _CELLS: Mapping[str, Cell] = {"S": "start", "F": "floor", "H": "hole", "G": "goal"}
 
-
 _ENDS = {"fell": "fell into a hole", "goal": "reached the goal"}
 
 

@@ -73,9 +73,7 @@ def feedback_on(
 
 _OPENING = "<answer>"
 
-
 _CLOSING = "</answer>"
-
 
 _BRACE = re.compile(r"\\boxed\{|\{|\}")
 

@@ -121,7 +121,6 @@ def _exchange(connection: socket.socket, line: bytes) -> bytes:
 _COMPARERS = _Comparers()
 atexit.register(_COMPARERS.close)
 
-
 MOST_DIGITS = 10_000
 _LARGEST_FACTORIAL = 3_000  # it has 9,131 digits
 _LARGEST_EXPONENT = 10.0 * MOST_DIGITS

@@ -136,7 +136,6 @@ contains = Scorer(up_to(LONGEST_ANSWER, _contains), _has_words, wrong_answers=_o
 f1 = Scorer(up_to(LONGEST_ANSWER, _f1), _has_words, wrong_answers=_other_numbers, bounded=True)
 """The harmonic mean of precision and recall of the words."""
 
-
 RELATIVE_TOLERANCE = Fraction(1, 1_000_000)
 _LONGEST_NUMBER = (
     200  # characters of an answer, so that no number has too many digits to compute with quickly

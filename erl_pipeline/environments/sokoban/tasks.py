@@ -122,7 +122,6 @@ def _levels(path: Path) -> Iterator[_Level]:
 MOST_STATES = 50_000
 """The most states that are searched, in some seconds. A board that needs more has no gold answer."""
 
-
 _PUSH_WEIGHT = 8
 """How many moves each push that is still needed counts for. With 1 the search finds a shortest way, but four
 boxes on ten by ten cells then take a hundred times as many states."""

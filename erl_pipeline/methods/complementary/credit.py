@@ -30,7 +30,6 @@ from storage.tables.scored import scored
 if TYPE_CHECKING:
     from storage.tables.trajectories import Trajectory
 
-
 BATCHED = "requests_batched"
 """Counter of an artifact in the chain of credits: how many requests its batch has."""
 

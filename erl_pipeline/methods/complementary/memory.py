@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from storage.memory.view import MemoryView
     from storage.tables.trajectories import Trajectory
 
-
 KIND = "experience"
 """Kind of the entries."""
 
@@ -117,7 +116,6 @@ INDEX_EXPERIENCE = Stage(
     compute=_index,
     code=("method",),
 )
-
 
 MERGED_AWAY = "in a merge"
 

@@ -295,7 +295,6 @@ _TRAINED = Column(
     ",d",
 )
 
-
 _ANSWERS, _SHARE = "What the extractor answers", "share of operations"
 _EXTRACTOR_CHARTS = (
     *(

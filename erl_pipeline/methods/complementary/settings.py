@@ -28,7 +28,6 @@ MERGED = "merged"
 SCORES = "scores"
 """The newest scores of the variant `weights`, and through them the chain of earlier ones."""
 
-
 FIRST_ATTEMPT = "first_attempt"
 EXTRACTION = "extraction"
 """What the extractor wrote on an episode."""

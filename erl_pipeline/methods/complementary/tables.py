@@ -76,7 +76,6 @@ EXPERIENCE_SCORES = TableFormat(
 )
 """One row for each trajectory that an iteration has scored: its own, and stored ones."""
 
-
 _LEAST = 1e-9
 """Trajectories of a smaller weight are drawn with this one."""
 

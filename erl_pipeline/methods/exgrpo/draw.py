@@ -228,7 +228,6 @@ def usable_members(
 
 SELECTION_FILE = "replay/selection.parquet"
 
-
 SELECTION = TableFormat(
     name="replay_selection",
     version=1,

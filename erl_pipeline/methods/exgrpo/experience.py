@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from erl_pipeline.environments.interface import Task
     from erl_pipeline.plan.stage import Resources
 
-
 GROUPS_FILE, MEMBERS_FILE = "experience/groups.parquet", "experience/members.parquet"
 
 GROUPS = TableFormat(

@@ -212,7 +212,6 @@ _STORED = Column(
     headline=Headline("Experience", "newest", "attempts stored after the last iteration"),
 )
 
-
 _ENTROPY = "Entropy of stored attempts under the policy at hand"
 _WEIGHT = "Replayed tokens: ratio to the stored policy, and weight in the loss"
 _TASKS = "Tasks in the experience"

@@ -137,7 +137,16 @@ def cold_start(
     model = tiny_model.build_model(policy, tokenizer, context_length, seed)
     optimizers = _optimizers(model, settings)
     episodes = parts.demonstrations(random.Random(f"cold_start/{seed}"), settings)
-    examine = _examinations(parts, settings, seed, model, tokenizer)
+    examiners = {
+        each.name: examiner(
+            each.questions(random.Random(f"cold_start/examination/{seed}"), settings), tokenizer
+        )
+        for each in parts.examinations
+    }
+
+    def examine() -> dict[str, float]:
+        return {name: each.share_right(model) for name, each in examiners.items()}
+
     schedule = Schedule(settings, gated=bool(parts.examinations) and settings.gate > 0)
 
     trained_tokens = 0
@@ -176,24 +185,6 @@ def cold_start(
         loss=sum(last) / len(last),
         shares_right=examine(),
     )
-
-
-def _examinations(
-    parts: TinyParts,
-    settings: ColdStartConfig,
-    seed: int,
-    model: GPT2LMHeadModel,
-    tokenizer: PreTrainedTokenizerFast,
-) -> Callable[[], dict[str, float]]:
-    """A function that gives the share of right answers in each examination, of the model as it is at the
-    call."""
-    examiners = {
-        each.name: examiner(
-            each.questions(random.Random(f"cold_start/examination/{seed}"), settings), tokenizer
-        )
-        for each in parts.examinations
-    }
-    return lambda: {name: each.share_right(model) for name, each in examiners.items()}
 
 
 def _loss(model: GPT2LMHeadModel, batch: tiny_model.Batch) -> torch.Tensor:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.plan.sources import Sources
 
-
 EVALUATION = "evaluation.parquet"
 WITH_MEMORY = "with_memory.parquet"
 """Greedy episodes of the tasks whose first attempt failed, played again with the memory."""

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from erl_pipeline.episodes.play import PlayedEpisodes
     from storage.tables.trajectories import Trajectory
 
-
 _COUNT, _SUCCESSES, _NOT_SCORED = "_count", "_successes", "_not_scored"
 _PART, _EPISODES = "part.", ".episodes"
 

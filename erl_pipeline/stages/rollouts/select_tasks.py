@@ -117,7 +117,15 @@ def _compute(call: StageCall[SelectSettings]) -> StageResult:
     for name, of_part in draw_tasks.tasks_by_part(tasks, weights).items():
         draw_tasks.require_enough(of_part, counts[name], name)
         chance = random.Random(derive_seed(call.seed, SELECT_TASKS.name, iteration, name))
-        drawn[name] = _draw(of_part, counts[name], measures, settings.selection, iteration, chance)
+        if isinstance(settings.selection, ByDifficultySelection):
+            drawn[name] = task_results.draw_by_difficulty(
+                of_part, counts[name], measures.expected, known, settings.selection, chance
+            )
+        else:
+            assert isinstance(settings.selection, EasyToHardSelection)
+            drawn[name] = task_results.draw_from_window(
+                of_part, counts[name], measures.hardness(), settings.selection, iteration, chance
+            )
     row = draw_tasks.interleaved({name: [each.task for each in of_part] for name, of_part in drawn.items()})
     by_id = {each.task.task_id: (name, each) for name, of_part in drawn.items() for each in of_part}
     written = {
@@ -206,22 +214,6 @@ def _difficulty(environment: PluginSettings | None, tasks: Sequence[Task]) -> di
             )
         found[task.task_id] = value
     return found
-
-
-def _draw(
-    tasks: Sequence[Task],
-    count: int,
-    measures: _Measures,
-    selection: SelectionConfig,
-    iteration: int,
-    chance: random.Random,
-) -> list[task_results.DrawnTask]:
-    if isinstance(selection, ByDifficultySelection):
-        return task_results.draw_by_difficulty(
-            tasks, count, measures.expected, measures.results, selection, chance
-        )
-    assert isinstance(selection, EasyToHardSelection)
-    return task_results.draw_from_window(tasks, count, measures.hardness(), selection, iteration, chance)
 
 
 def _write_selection(

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from storage.tables.parquet import TableFormat
 
-
 RESULTS_FILE = "results.parquet"
 
 

@@ -16,7 +16,6 @@ from storage.errors import InputError
 if TYPE_CHECKING:
     from storage.tables.parquet import TableFormat
 
-
 _NO_WEIGHTS: Mapping[str, float] = {}
 
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from storage.tables.training import SftRow
     from storage.tables.trajectories import Trajectory
 
-
 DATASET = "sft.parquet"
 
 

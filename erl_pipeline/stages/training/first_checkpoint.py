@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.sources import Sources
 
-
 SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from storage.artifacts.store import ArtifactStore
     from storage.tables.trajectories import Trajectory
 
-
 REPLAY = "replay"
 """Name of the input through which an update gets what it replays."""
 

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from erl_pipeline.plan.sources import Sources
     from erl_pipeline.trainers.metrics import FineTuneMetrics
 
-
 CONVERSATIONS, HELD_OUT = "conversations.jsonl", "held_out.jsonl"
 """The conversations that were trained on, and those that were held out, in the format of
 `MessagesWarmStart.file`."""
