@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import wait
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 from erl_pipeline.engines import interface
@@ -66,9 +65,7 @@ class VllmEngine:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         # First the servers: a restart that is under way on another thread ends with its server.
         for model in self._models.values():
             for server in model.servers:

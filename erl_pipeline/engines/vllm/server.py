@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from types import TracebackType
 
 from storage.errors import EngineError
 from storage.filesystem import open_to_write
@@ -114,9 +113,7 @@ class ManagedServer:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def start(self) -> None:

@@ -118,8 +118,8 @@ def _do(work: orders.Work, learner: RankLearner, given: Path, answer: Path | Non
     if isinstance(work, orders.Score):
         found = learner.scores(sequences, work.microbatch_tokens, work.what == "entropies")
         if answer is not None:
-            rows = [each.cpu().numpy() for each in found]
-            orders.write_lists(answer, {orders.SCORES: (np.dtype("float32"), rows)})
+            with answer.open("wb") as file:
+                np.savez(file, *(each.cpu().numpy() for each in found))
         return
     metrics: UpdateMetrics | FineTuneMetrics
     if isinstance(work, orders.Reinforce):

@@ -92,7 +92,8 @@ class Fsdp2Trainer:
             self._group.end()
 
     def _scores(self, told: orders.Score, sequences: Sequence[TrainingSequence]) -> list[np.ndarray]:
-        return orders.read_lists(self._do(told, sequences))[0][orders.SCORES]
+        with np.load(self._do(told, sequences)) as rows:
+            return list(rows.values())
 
     def _do(
         self,

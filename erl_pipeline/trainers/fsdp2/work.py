@@ -2,15 +2,11 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from itertools import accumulate
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
-import numpy as np
 from pydantic import Field, TypeAdapter
-from safetensors import safe_open
-from safetensors.numpy import save_file
 
 from erl_pipeline.config.objective import ObjectiveConfig, ReplayLoss
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
@@ -20,9 +16,6 @@ from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
 from erl_pipeline.trainers.sequences import TrainingSequence
 
 MetricsT = TypeVar("MetricsT", UpdateMetrics, FineTuneMetrics)
-
-SCORES = "scores"
-_ROWS = "rows"
 
 
 @dataclass(frozen=True)
@@ -91,7 +84,7 @@ def order_file(folder: Path, number: int) -> Path:
 
 def sequences_file(folder: Path, number: int) -> Path:
     """The file with the sequences of an order."""
-    return folder / f"{number}.safetensors"
+    return folder / f"{number}.sequences"
 
 
 def answer_file(folder: Path, number: int) -> Path:
@@ -100,62 +93,15 @@ def answer_file(folder: Path, number: int) -> Path:
 
 
 def write_sequences(path: Path, sequences: Sequence[TrainingSequence]) -> None:
-    """Write sequences into a file; `read_sequences` gives equal ones."""
-    columns: dict[str, tuple[np.dtype[Any], list[Sequence[float]]]] = {
-        "prompt_token_ids": (np.dtype("int64"), [row.prompt_token_ids for row in sequences]),
-        "response_token_ids": (np.dtype("int64"), [row.response_token_ids for row in sequences]),
-        "response_mask": (np.dtype("int8"), [row.response_mask for row in sequences]),
-        "behaviour_logprobs": (np.dtype("float64"), [row.behaviour_logprobs for row in sequences]),
-        "numbers": (
-            np.dtype("float64"),
-            [(row.advantage, row.weight, row.temperature) for row in sequences],
-        ),
-    }
-    names = json.dumps([[row.trajectory_id, row.role] for row in sequences])
-    write_lists(path, columns, {_ROWS: names})
+    """Write sequences as JSON; `read_sequences` gives equal ones."""
+    names = [each.name for each in fields(TrainingSequence)]
+    rows = [{name: getattr(sequence, name) for name in names} for sequence in sequences]
+    path.write_text(json.dumps(rows), encoding="utf-8")
 
 
 def read_sequences(path: Path) -> list[TrainingSequence]:
-    lists, notes = read_lists(path)
-    found = []
-    for number, (trajectory_id, role) in enumerate(json.loads(notes[_ROWS])):
-        advantage, weight, temperature = lists["numbers"][number].tolist()
-        found.append(
-            TrainingSequence(
-                trajectory_id=trajectory_id,
-                role=role,
-                prompt_token_ids=tuple(lists["prompt_token_ids"][number].tolist()),
-                response_token_ids=tuple(lists["response_token_ids"][number].tolist()),
-                response_mask=tuple(lists["response_mask"][number].tolist()),
-                behaviour_logprobs=tuple(lists["behaviour_logprobs"][number].tolist()),
-                advantage=advantage,
-                weight=weight,
-                temperature=temperature,
-            )
-        )
-    return found
-
-
-def write_lists(
-    path: Path, columns: dict[str, tuple[np.dtype[Any], list[Any]]], notes: dict[str, str] | None = None
-) -> None:
-    """Write columns whose rows are lists of numbers, each with the type of its numbers."""
-    tensors = {}
-    for name, (kind, rows) in columns.items():
-        tensors[name] = np.concatenate([np.asarray(row, dtype=kind) for row in rows] or [np.zeros(0, kind)])
-        tensors[f"{name}.ends"] = np.fromiter(accumulate(map(len, rows)), dtype=np.int64)
-    save_file(tensors, path, metadata=notes)
-
-
-def read_lists(path: Path) -> tuple[dict[str, list[np.ndarray]], dict[str, str]]:
-    """The rows of each column that `write_lists` has written, and its notes."""
-    with safe_open(path, framework="numpy") as file:
-        names = [name for name in file.keys() if not name.endswith(".ends")]  # noqa: SIM118
-        lists = {}
-        for name in names:
-            ends = file.get_tensor(f"{name}.ends")
-            lists[name] = np.split(file.get_tensor(name), ends[:-1]) if len(ends) else []
-        return lists, file.metadata() or {}
+    rows = json.loads(path.read_text(encoding="utf-8"))
+    return TypeAdapter(list[TrainingSequence]).validate_python(rows)
 
 
 def write_metrics(path: Path, metrics: UpdateMetrics | FineTuneMetrics) -> None:
