@@ -1,21 +1,16 @@
 """One episode: an attempt, with experience in its notes where it is guided (arXiv 2603.17621)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.environments.prompt_format import AttemptPrompts
 from erl_pipeline.episodes.attempt import play_attempt
 from erl_pipeline.episodes.context import EpisodeContext, TurnKey
 from erl_pipeline.methods.complementary.settings import FIRST_ATTEMPT
+from storage.memory.view import MemoryHit
 from storage.tables.trajectories import FREE, Trajectory
-
-if TYPE_CHECKING:
-    from storage.memory.view import MemoryHit
 
 
 class ComplementaryPhase(IntEnum):

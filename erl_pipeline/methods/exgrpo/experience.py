@@ -12,22 +12,20 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
+from erl_pipeline.environments.interface import Task
 from erl_pipeline.methods.exgrpo.settings import ACTIVE, EXPERIENCE, RETIRED, TIERS, TierSettings
+from erl_pipeline.plan.stage import Resources
 from erl_pipeline.stages.names import trajectory_files
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.tables.parquet import TableFormat, scan_files, write_rows
 from storage.tables.trajectories import Trajectory, scan_trajectories
-
-if TYPE_CHECKING:
-    from erl_pipeline.environments.interface import Task
-    from erl_pipeline.plan.stage import Resources
 
 GROUPS_FILE, MEMBERS_FILE = "experience/groups.parquet", "experience/members.parquet"
 
