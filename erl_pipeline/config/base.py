@@ -1,7 +1,5 @@
 """The base classes of all configuration models: strict, frozen, and free of torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -79,3 +77,8 @@ def checked_address(url: str) -> str:
             "environment variable and name that in api_key_variable"
         )
     return url.rstrip("/")
+
+
+def named(value: Any) -> Any:
+    """Settings that are only a name, as those of this type with its defaults."""
+    return {"type": value} if isinstance(value, str) else value

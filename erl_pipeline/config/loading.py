@@ -1,7 +1,5 @@
 """Making a validated `RunConfig` from a YAML file and `--set` overrides, with errors that help the user."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

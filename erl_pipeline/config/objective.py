@@ -1,7 +1,5 @@
 """Settings of the reinforcement-learning objective."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Literal

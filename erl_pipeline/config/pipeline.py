@@ -195,7 +195,6 @@ class RetentionConfig(Settings):
     to replay (ExGRPO, Complementary RL) keeps all its rollouts."""
 
     def rules(self) -> dict[Kept, RetentionRule]:
-        """The rules that are set."""
         given: dict[Kept, str] = self.model_dump(  # type: ignore[assignment]
             exclude_none=True, exclude={"optimizer_every"}
         )

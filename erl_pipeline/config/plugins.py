@@ -7,8 +7,6 @@ which configurations choose by the names of their entry points. The project's ow
 same way.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import importlib.metadata
@@ -22,7 +20,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.base import PluginSettings, named
 from storage.errors import ConfigError
 
 SettingsModel = type[PluginSettings]
@@ -97,7 +95,6 @@ class Plugin:
 
     @property
     def settings(self) -> SettingsModel:
-        """The model of its settings."""
         model: SettingsModel = self.value.settings
         return model
 
@@ -239,11 +236,7 @@ def settings_of(group: Group) -> Any:
     found: list[type[PluginSettings]] = [plugin.settings for plugin in known.found.values()]
     union = functools.reduce(operator.or_, found)
     by_type = Annotated[union, Field(discriminator="type")] if len(found) > 1 else union
-    return Annotated[by_type, BeforeValidator(_named)]
-
-
-def _named(value: Any) -> Any:
-    return {"type": value} if isinstance(value, str) else value
+    return Annotated[by_type, BeforeValidator(named)]
 
 
 def function_of(group: Group) -> AfterValidator:
@@ -272,7 +265,6 @@ def operational_names(group: Operated, type_: str) -> frozenset[str]:
 
 
 def as_in_recipes(group: Operated, settings: PluginSettings) -> PluginSettings:
-    """The settings as recipes hold them."""
     names = operational_names(group, settings.type)
     if not names & type(settings).model_fields.keys():
         return settings

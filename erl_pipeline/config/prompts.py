@@ -127,7 +127,6 @@ class JudgeFeedback(Settings):
 
 FeedbackConfig = Annotated[RulesFeedback | JudgeFeedback, Field(discriminator="type")]
 
-
 _TASK: Mapping[str, Any] = {"instructions": "Act.", "observation": "A door."}
 _VARIABLES: Mapping[str, Mapping[str, Any]] = {
     "second_attempt": {**_TASK, "notes": ["Open it."]},

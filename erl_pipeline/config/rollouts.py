@@ -1,13 +1,11 @@
 """Settings of a task's episodes: how tasks are chosen, how tokens are drawn, and the episodes that learn and
 that evaluate."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import Settings, named
 
 Failed = Literal["drop", "zero", "retry"]
 
@@ -64,13 +62,9 @@ class EasyToHardSelection(Settings):
     """Only with `by: results`."""
 
 
-def _named(value: Any) -> Any:
-    return {"type": value} if isinstance(value, str) else value
-
-
 SelectionConfig = Annotated[
     Annotated[UniformSelection | ByDifficultySelection | EasyToHardSelection, Field(discriminator="type")],
-    BeforeValidator(_named),
+    BeforeValidator(named),
 ]
 """How tasks are drawn; a bare name takes its defaults."""
 
@@ -118,7 +112,6 @@ class EpisodeConfig(Settings):
 
     @property
     def shards(self) -> int:
-        """Number of shards in one iteration."""
         return -(-self.tasks_per_iteration // self.tasks_per_shard)
 
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from erl_pipeline.policies.pretrained import LoadedPolicy
 
-
 Result = TypeVar("Result")
 
 POLICY = "policy"
@@ -70,7 +69,6 @@ class GenerationEngine(Protocol):
 
         Raises EngineError for a request to a model that is not served.
         """
-        ...
 
 
 class AsynchronousEngine(Protocol):
@@ -78,11 +76,9 @@ class AsynchronousEngine(Protocol):
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run `work` to its end in the engine's event loop; may raise `Interrupted`, which cancels it."""
-        ...
 
     async def sample(self, request: GenerationRequest) -> Generation:
         """Sample one turn; only within `run`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -171,21 +167,17 @@ class EngineWorker(Protocol):
     @property
     def scratch(self) -> Path:
         """A folder on this machine for files that are not artifacts, such as a server's log."""
-        ...
 
     @property
     def deterministic(self) -> bool:
         """Whether GPUs are to give equal bytes for equal work (`resources.determinism`)."""
-        ...
 
     def keep(self, name: str, make: Callable[[], T]) -> T:
         """What `make` returned for this name, at its first call. A context manager is entered then, and left
         when the worker ends."""
-        ...
 
     def kept(self, name: str) -> Any | None:
         """What is kept under this name; None if nothing."""
-        ...
 
 
 class EngineNews(Protocol):
@@ -193,11 +185,9 @@ class EngineNews(Protocol):
 
     def waiting(self, what: str, seconds: float, detail: str) -> None:
         """It has waited for so long."""
-        ...
 
     def warn(self, message: str) -> None:
         """Something that a user should know."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -228,7 +218,6 @@ class DeviceHolder(Protocol):
 
     def offload(self) -> None:
         """Release it, so that something can be trained on the same device."""
-        ...
 
 
 Holder = TypeVar("Holder", bound=DeviceHolder)
@@ -260,10 +249,6 @@ class SamplingCapacity:
     max_tokens: int | None = None
 
 
-def _any_machine(_settings: Any) -> None:
-    """The check of an engine that needs no particular machine."""
-
-
 @dataclass(frozen=True)
 class EnginePlugin(Generic[SettingsT]):
     """What an entry point of `erl_pipeline.engines` names.
@@ -288,7 +273,7 @@ class EnginePlugin(Generic[SettingsT]):
         default=lambda _settings: None, metadata=NO_BYTES
     )
     """The setting because of which it serves one model only; None where it serves several."""
-    require_here: Callable[[SettingsT], None] = field(default=_any_machine, metadata=NO_BYTES)
+    require_here: Callable[[SettingsT], None] = field(default=lambda _settings: None, metadata=NO_BYTES)
     """Raises ConfigError where this machine lacks what the settings ask for; a run that samples here asks
     before its first stage."""
     capacity: Callable[[SettingsT, int], SamplingCapacity] = field(

@@ -1,7 +1,5 @@
 """Drawing tokens with a random stream for each sequence."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -1,8 +1,6 @@
 """What an environment provides to teach a policy before the first iteration: for the cold start of a tiny
 one, and the warm start of a pretrained one."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

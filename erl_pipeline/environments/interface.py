@@ -18,7 +18,6 @@ from erl_pipeline.environments.prompt_format import PromptFormat
 if TYPE_CHECKING:
     from storage.memory.entries import Embedder
 
-
 Timing = Literal["instant", "waiting"]
 
 
@@ -76,20 +75,16 @@ class Environment(Protocol):
     @property
     def instructions(self) -> str:
         """What the policy is told before the first observation, the same for all attempts; may be empty."""
-        ...
 
     @property
     def tools(self) -> Sequence[ToolSchema]:
         """The tools that the policy may call, the same for all attempts; may be empty."""
-        ...
 
     async def reset(self) -> Observation:
         """Begin an attempt; returns the first observation."""
-        ...
 
     async def step(self, turn: AssistantTurn) -> Transition:
         """Do what one turn of the policy says. Any text is allowed; a bad one is no error."""
-        ...
 
     async def feedback(self) -> str:
         """What can be said of the finished attempt, such as outcome and counts.
@@ -97,15 +92,12 @@ class Environment(Protocol):
         It must be true, and must not give the answer away: reflections are written from it, and the policy is
         trained on them.
         """
-        ...
 
     def trace(self) -> str:
         """The turns of the attempt so far, for a reflection prompt."""
-        ...
 
     async def close(self) -> None:
         """Release what the environment holds. Called once, after the last attempt or a failure."""
-        ...
 
 
 Split = Literal["training", "held_out", "test"]
@@ -279,7 +271,6 @@ class EnvironmentPlugin(Generic[SettingsT]):
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """`Dependencies.packages`."""
         return self.dependencies.packages
 
     def parts(self, settings: SettingsT) -> Mapping[str, MixturePart]:

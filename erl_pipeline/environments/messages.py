@@ -6,8 +6,6 @@ Calls are read in Hermes' form, which Qwen and many others are trained on:
 error: the environment sees it, with what is wrong, and can tell the policy.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -71,7 +69,6 @@ class AssistantTurn:
 
 
 def user_message(content: str) -> Message:
-    """A message of the environment."""
     return {"role": "user", "content": content}
 
 

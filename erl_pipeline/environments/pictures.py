@@ -1,7 +1,5 @@
 """What the user interface shows of attempts: a board and the way taken on it, or a search's documents."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Prompts: what a format must give, the chat prompts made of templates, and the asking for experience."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -29,7 +27,6 @@ class AttemptPrompts(Protocol):
         Without notes it is the first attempt's prompt, which evaluation and distillation use too. With
         `notes` (reflections on earlier attempts at this task, the latest last) it is a later attempt's.
         """
-        ...
 
 
 class PromptFormat(AttemptPrompts, Protocol):
@@ -42,15 +39,12 @@ class PromptFormat(AttemptPrompts, Protocol):
         there are none where no reflection was written. For a tiny policy to be given such prompts, its
         demonstrations must have them (`TinyParts.retry_tokens`).
         """
-        ...
 
     def reflection(self, instructions: str, report: AttemptReport, memory: Sequence[str]) -> list[Message]:
         """Asks for a reflection on a finished attempt. `memory`: retrieved reflections, the best first."""
-        ...
 
     def read_reflection(self, text: str) -> str | None:
         """The reflection in the policy's answer; None when it is ill-formed, and then it is never used."""
-        ...
 
 
 class ChatPrompts:
@@ -128,21 +122,16 @@ class ExperienceFormat(Protocol):
 
     def situation(self, record: EpisodeRecord) -> str:
         """The task as the policy was told it, without the lessons."""
-        ...
 
     def extraction(self, record: EpisodeRecord) -> list[Message]:
         """Asks for operations on the experience. The attempt is shown without the lessons that were put into
         its opening; they are listed apart."""
-        ...
 
     def read_extraction(self, text: str, lessons: int) -> Sequence[ExperienceOperation] | None:
         """The operations in an answer on an episode with this many lessons; None where it is ill-formed."""
-        ...
 
     def merging(self, texts: Sequence[str]) -> list[Message]:
         """Asks which of these texts to keep, to merge and to discard."""
-        ...
 
     def read_merging(self, text: str) -> Sequence[str] | None:
         """The texts that replace those shown, empty where all of them stay; None for an ill-formed answer."""
-        ...

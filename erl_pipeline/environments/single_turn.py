@@ -1,7 +1,5 @@
 """Environments of one turn, made of three functions: tasks, a task's prompt, and the reward of a reply."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -9,18 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from erl_pipeline.config.base import SettingsT
-from erl_pipeline.environments.interface import (
-    Dependencies,
-    EnvironmentPlugin,
-    FindSplit,
-    GoldAnswers,
-    Observation,
-    ScorerFailed,
-    Splits,
-    Task,
-    Transition,
-    payload_key,
-)
+from erl_pipeline.environments import interface
 from erl_pipeline.environments.messages import AssistantTurn, ToolSchema
 from storage.errors import InputError
 
@@ -64,14 +51,14 @@ class SingleTurnEnvironment:
         self._reply = ""
         self._scored: ReplyScore | None = None
 
-    async def reset(self) -> Observation:
+    async def reset(self) -> interface.Observation:
         self._reply, self._scored = "", None
         return self._prompt
 
-    async def step(self, turn: AssistantTurn) -> Transition:
+    async def step(self, turn: AssistantTurn) -> interface.Transition:
         self._reply = turn.text
         self._scored = scored = await self._score(turn.text)
-        return Transition((), scored.reward, done=True, metrics=scored.metrics)
+        return interface.Transition((), scored.reward, done=True, metrics=scored.metrics)
 
     async def feedback(self) -> str:
         if self._scored is None:
@@ -94,7 +81,7 @@ def single_turn(
     gold_answer: Callable[[SettingsT, Payload], str] | None = None,
     instructions: str = "",
     held_out_share: float = 0.25,
-) -> EnvironmentPlugin[SettingsT]:
+) -> interface.EnvironmentPlugin[SettingsT]:
     """An environment of one turn.
 
     Args:
@@ -107,17 +94,19 @@ def single_turn(
         held_out_share: share of the tasks that is never trained on.
     """
 
-    def split(chosen: SettingsT) -> tuple[list[Task], list[Task]]:
+    def split(chosen: SettingsT) -> tuple[list[interface.Task], list[interface.Task]]:
         """The held-out tasks and the training tasks, each in an order without meaning."""
-        by_digest = {hashlib.sha256(payload_key(each).encode()).hexdigest(): each for each in tasks(chosen)}
+        by_digest = {
+            hashlib.sha256(interface.payload_key(each).encode()).hexdigest(): each for each in tasks(chosen)
+        }
         found = [
-            Task(f"{chosen.type}-{digest[:12]}", chosen.type, chosen.type, by_digest[digest])
+            interface.Task(f"{chosen.type}-{digest[:12]}", chosen.type, chosen.type, by_digest[digest])
             for digest in sorted(by_digest)
         ]
         held_out = round(held_out_share * len(found))
         return found[:held_out], found[held_out:]
 
-    def held_out_tasks(chosen: SettingsT, seed: int, count: int) -> list[Task]:
+    def held_out_tasks(chosen: SettingsT, seed: int, count: int) -> list[interface.Task]:
         found, _ = split(chosen)
         if count > len(found):
             raise InputError(
@@ -125,18 +114,18 @@ def single_turn(
             )
         return found[:count]
 
-    def kept_split(chosen: SettingsT, seed: int) -> FindSplit:
-        kept = {payload_key(task.payload) for task in split(chosen)[0]}
-        return lambda payload: "held-out" if payload_key(payload) in kept else None
+    def kept_split(chosen: SettingsT, seed: int) -> interface.FindSplit:
+        kept = {interface.payload_key(task.payload) for task in split(chosen)[0]}
+        return lambda payload: "held-out" if interface.payload_key(payload) in kept else None
 
-    def open_task(chosen: SettingsT, task: Task) -> SingleTurnEnvironment:
+    def open_task(chosen: SettingsT, task: interface.Task) -> SingleTurnEnvironment:
         asked = prompt(chosen, task.payload)
 
         async def score(reply: str) -> ReplyScore:
             given = reward(chosen, task.payload, reply)
             value, remark = given if isinstance(given, tuple) else (given, "")
             if not math.isfinite(value) or not 0.0 <= value <= 1.0:
-                raise ScorerFailed(f"the reward is {value!r}; allowed are numbers from 0 to 1")
+                raise interface.ScorerFailed(f"the reward is {value!r}; allowed are numbers from 0 to 1")
             outcome = {0.0: "Your reply is wrong.", 1.0: "Your reply is right."}
             said = outcome.get(value, f"The score of your reply is {value:.3g}, where 1 is right.")
             return ReplyScore(float(value), f"{said} {remark}".strip())
@@ -145,14 +134,14 @@ def single_turn(
             instructions, asked, score, lambda reply: f"The prompt was: {asked}\n\nThe reply was: {reply}"
         )
 
-    return EnvironmentPlugin(
+    return interface.EnvironmentPlugin(
         settings=settings,
         training_tasks=lambda chosen, seed: split(chosen)[1],
         held_out_tasks=held_out_tasks,
         open=open_task,
-        splits=Splits(kept_split=kept_split),
-        dependencies=Dependencies(packages=tuple({__name__: 0, reward.__module__: 0})),
+        splits=interface.Splits(kept_split=kept_split),
+        dependencies=interface.Dependencies(packages=tuple({__name__: 0, reward.__module__: 0})),
         gold_answers=None
         if gold_answer is None
-        else GoldAnswers(lambda chosen, task: gold_answer(chosen, task.payload)),
+        else interface.GoldAnswers(lambda chosen, task: gold_answer(chosen, task.payload)),
     )

@@ -1,8 +1,6 @@
 """What kinds of tasks have in common: splits by content, files with a JSON object a line, and libraries that
 make tasks in one version only."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import json

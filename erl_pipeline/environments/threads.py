@@ -1,7 +1,5 @@
 """Environments whose methods are plain functions that may block: each in a thread of its own."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Sequence

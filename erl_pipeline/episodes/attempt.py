@@ -1,13 +1,12 @@
 """One attempt at a task, by a policy or by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task, Transition
 from erl_pipeline.environments.messages import Message, ToolSchema, opening, read_turn
 from erl_pipeline.environments.prompt_format import AttemptReport
@@ -15,12 +14,9 @@ from erl_pipeline.episodes.context import EpisodeContext, Outcome, TurnKey, situ
 from erl_pipeline.episodes.dialogue import Dialogue
 from erl_pipeline.episodes.guarded_environment import EnvironmentFailure, GuardedEnvironment
 from storage.errors import InputError
+from storage.memory.view import MemoryHit
 from storage.tables.scored import AS_ZERO, is_scored
 from storage.tables.trajectories import Trajectory
-
-if TYPE_CHECKING:
-    from erl_pipeline.engines.interface import Generation
-    from storage.memory.view import MemoryHit
 
 
 class TurnMetrics:
@@ -32,7 +28,6 @@ class TurnMetrics:
         self._counts: dict[str, int] = {}
 
     def add(self, metrics: Mapping[str, float]) -> None:
-        """Add the metrics of one turn."""
         for name, value in metrics.items():
             self._sums[name] = self._sums.get(name, 0.0) + value
             self._counts[name] = self._counts.get(name, 0) + 1
@@ -99,12 +94,10 @@ class Attempt:
         """Its trajectory; `parent` is the reflection (or attempt) that led to it, `hits` are the entries of
         memory that were in its prompt."""
         return trajectory(
-            context.identity,
-            context.limits.by_role[place.role],
+            context,
+            place,
             self.dialogue,
             Outcome(
-                role=place.role,
-                revision=place.revision,
                 parent=parent,
                 reward=self.report.reward,
                 success=self.success,
@@ -264,7 +257,6 @@ class HandPlayed:
         self.reward = 0.0
 
     async def begin(self) -> Opened:
-        """Begin the attempt."""
         observation = await self.environment.reset()
         tools = self.environment.tools()
         self.has_tools = bool(tools)

@@ -90,6 +90,11 @@ class EpisodeIdentity:
             origin.run_seed, origin.iteration, self.task.task_id, self.sample_index, role, revision, turn
         )
 
+    def chance(self, *what: str | int) -> float:
+        """A number in [0, 1) that derives from (run seed, iteration, task) and `what` it is drawn for."""
+        origin = self.provenance
+        return derive_seed(origin.run_seed, origin.iteration, self.task.task_id, *what) / 2**63
+
 
 def group_id(iteration: int, task_id: str, role: str, revision: int) -> str:
     """The group in which a trajectory's reward is compared."""
@@ -117,8 +122,6 @@ class Outcome:
     split. `metrics` are the environment's.
     """
 
-    role: str
-    revision: int
     parent: str | None
     reward: float
     success: bool
@@ -131,11 +134,10 @@ class Outcome:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-def trajectory(
-    episode: EpisodeIdentity, limits: RoleLimits, dialogue: Dialogue, outcome: Outcome
-) -> Trajectory:
+def trajectory(context: EpisodeContext, place: TurnKey, dialogue: Dialogue, outcome: Outcome) -> Trajectory:
     """The row of one conversation."""
-    task, origin, role, revision = episode.task, episode.provenance, outcome.role, outcome.revision
+    episode, limits = context.identity, context.limits.by_role[place.role]
+    task, origin, role, revision = episode.task, episode.provenance, place.role, place.revision
     return Trajectory(
         trajectory_id=trajectory_id(origin.recipe_id, task.task_id, episode.sample_index, role, revision),
         episode_id=episode.episode_id,
@@ -192,6 +194,8 @@ class RetrievalRequest:
     task_type: str
 
 
+AskPolicy = Callable[[SampleRequest], Awaitable[Generation]]
+AskMemory = Callable[[RetrievalRequest], "Awaitable[list[MemoryHit]]"]
 Retrieve = Callable[[Sequence[RetrievalRequest]], "list[list[MemoryHit]]"]
 """Answers many retrievals together, in order."""
 
@@ -199,9 +203,6 @@ Retrieve = Callable[[Sequence[RetrievalRequest]], "list[list[MemoryHit]]"]
 def nothing_remembered(requests: Sequence[RetrievalRequest]) -> list[list[MemoryHit]]:
     """The answers of an empty memory."""
     return [[] for _ in requests]
-
-
-_SEEDS = 2**63
 
 
 def subgroup_of(identity: EpisodeIdentity, withhold: float) -> str | None:
@@ -212,9 +213,7 @@ def subgroup_of(identity: EpisodeIdentity, withhold: float) -> str | None:
     """
     if withhold == 0.0:
         return None
-    origin = identity.provenance
-    drawn = derive_seed(origin.run_seed, origin.iteration, identity.task.task_id, "withhold") / _SEEDS
-    place = drawn + identity.sample_index * withhold
+    place = identity.chance("withhold") + identity.sample_index * withhold
     return FREE if math.floor(place + withhold) > math.floor(place) else GUIDED
 
 
@@ -235,8 +234,8 @@ class EpisodeContext:
     environment: GuardedEnvironment
     chat: ChatTokenizer
     limits: EpisodeLimits
-    ask_policy: Callable[[SampleRequest], Awaitable[Generation]]
-    ask_memory: Callable[[RetrievalRequest], Awaitable[list[MemoryHit]]]
+    ask_policy: AskPolicy
+    ask_memory: AskMemory
     mean_metrics: frozenset[str] = frozenset()
     """Metrics of turns that are averaged over an attempt; all others are summed."""
     withhold: float = 0.0

@@ -1,13 +1,9 @@
 """An environment whose failures are data: an exception, or a call that hangs, ends one episode only."""
 
-from __future__ import annotations
-
 import asyncio
 import math
-import types
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any, TypeVar
@@ -58,27 +54,21 @@ class GuardedEnvironment:
         self.texts = StorableTexts()
 
     async def reset(self) -> Observation:
-        """Begin an attempt."""
         return await self._call("reset", lambda: self._environment.reset(), self._checked_text)
 
     async def step(self, turn: AssistantTurn) -> Transition:
-        """Do one turn."""
         return await self._call("step", lambda: self._environment.step(turn), self._checked_transition)
 
     async def feedback(self) -> str:
-        """What the environment says of the finished attempt."""
         return await self._call("feedback", lambda: self._environment.feedback(), self._checked_text)
 
     def trace(self) -> str:
-        """The turns of the attempt so far."""
         return self._read("trace", lambda: self._checked_text(self._environment.trace()))
 
     def instructions(self) -> str:
-        """What the policy is told first."""
         return self._read("instructions", lambda: self._checked_text(self._environment.instructions))
 
     def tools(self) -> Sequence[ToolSchema]:
-        """The tools that the policy may call."""
         return self._read("tools", lambda: tuple(map(self.texts.value, self._environment.tools)))
 
     async def renew(self) -> None:
@@ -175,34 +165,11 @@ class _TooLate(Exception):
 
 async def _within(seconds: float, work: Coroutine[Any, Any, Result]) -> Result:
     """What `work` returns. Where it does not return by the deadline it is cancelled; raises `_TooLate`."""
-    # Most environments answer without waiting. Then no timer is needed, which would cost more than they do.
-    try:
-        waits_for = work.send(None)
-    except StopIteration as end:
-        result: Result = end.value
-        return result
     deadline = asyncio.timeout(seconds)
     try:
         async with deadline:
-            return await _resume(work, waits_for)
+            return await work
     except TimeoutError as error:
         if deadline.expired():
             raise _TooLate from error
         raise
-
-
-@types.coroutine
-def _resume(work: Coroutine[Any, Any, Result], waits_for: Any) -> Generator[Any, Any, Result]:
-    """The rest of a coroutine that has begun and waits for `waits_for`; returns its result."""
-    while True:
-        try:
-            answer = yield waits_for
-        except BaseException as error:  # A cancellation belongs to the coroutine, as with `await`.
-            step = partial(work.throw, error)
-        else:
-            step = partial(work.send, answer)
-        try:
-            waits_for = step()
-        except StopIteration as end:
-            result: Result = end.value
-            return result

@@ -1,7 +1,5 @@
 """Feedback of a judge: a language model that looks at a finished attempt."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -41,12 +39,10 @@ class Judgement:
     def row(self, context: EpisodeContext, place: TurnKey, attempt: Attempt, parent: str) -> Trajectory:
         """Its trajectory; `parent` is the attempt's. Its reward is always 0: it is never trained on."""
         return trajectory(
-            context.identity,
-            context.limits.by_role[place.role],
+            context,
+            place,
             self.dialogue,
             Outcome(
-                role=place.role,
-                revision=place.revision,
                 parent=parent,
                 reward=0.0,
                 success=False,

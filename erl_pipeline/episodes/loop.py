@@ -1,22 +1,17 @@
 """The loop that runs many episodes at a time, each a coroutine, and what answers their questions: an engine
 that takes batches, or one that takes single turns."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from erl_pipeline.engines.interface import AsynchronousEngine, Generation, GenerationEngine
 from erl_pipeline.episodes.context import RetrievalRequest, Retrieve, SampleRequest
 from storage.errors import Interrupted
+from storage.memory.view import MemoryHit
 from storage.tables.trajectories import Trajectory
-
-if TYPE_CHECKING:
-    from storage.memory.view import MemoryHit
-
 
 _STOP_POLL_SECONDS = 0.2
 
@@ -29,15 +24,12 @@ class Answers(Protocol):
 
     async def sample(self, index: int, asked: SampleRequest) -> Generation:
         """Sample one turn."""
-        ...
 
     async def retrieve(self, index: int, asked: RetrievalRequest) -> list[MemoryHit]:
         """Ask memory."""
-        ...
 
     def ended(self, index: int) -> None:
         """The episode is over and asks no more."""
-        ...
 
 
 async def run_episodes(

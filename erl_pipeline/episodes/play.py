@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -17,7 +17,10 @@ from erl_pipeline.config.base import Settings
 from erl_pipeline.engines.interface import AsynchronousEngine, GenerationEngine
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task, Timing, part_name
 from erl_pipeline.environments.prompt_format import PromptFormat
+from erl_pipeline.episodes import loop
 from erl_pipeline.episodes.context import (
+    AskMemory,
+    AskPolicy,
     EpisodeContext,
     EpisodeIdentity,
     EpisodeLimits,
@@ -28,14 +31,6 @@ from erl_pipeline.episodes.context import (
 )
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
-from erl_pipeline.episodes.loop import (
-    Answers,
-    ConcurrentSampler,
-    Episode,
-    LockstepBatcher,
-    QueueBatcher,
-    run_episodes,
-)
 from storage.artifacts.manifest import Determinism
 from storage.errors import EnvironmentFailed, InputError
 from storage.tables.trajectories import Trajectory
@@ -46,7 +41,6 @@ if TYPE_CHECKING:
     from erl_pipeline.engines.interface import Generation
     from erl_pipeline.episodes.context import RetrievalRequest, SampleRequest
     from storage.memory.view import MemoryHit
-
 
 RETRIED = "attempts_retried"
 """Counter: how often an attempt was played again because the environment had failed."""
@@ -141,7 +135,9 @@ def play_episodes(
         for task, own in zip(tasks, of_each, strict=True)
         for sample in own
     ]
-    episodes: list[Episode] = [partial(_episode, setup, identity, environments) for identity in identities]
+    episodes: list[loop.Episode] = [
+        partial(_episode, setup, identity, environments) for identity in identities
+    ]
     replaced_before = setup.chat.texts.replaced
     played = _run(episodes, setup, sampling, retrieve, on_episode, stop or threading.Event())
     _raise_when_all_failed(identities, environments)
@@ -167,64 +163,56 @@ async def _episode(
     identity: EpisodeIdentity,
     environments: dict[int, GuardedEnvironment],
     index: int,
-    answers: Answers,
+    answers: loop.Answers,
 ) -> list[Trajectory]:
+    context = _context(setup, identity, partial(answers.sample, index), partial(answers.retrieve, index))
+    environments[index] = context.environment
+    try:
+        return await setup.protocol(context)
+    finally:
+        await context.environment.close()
+
+
+def _context(
+    setup: EpisodeSetup, identity: EpisodeIdentity, ask_policy: AskPolicy, ask_memory: AskMemory
+) -> EpisodeContext:
     part, _ = setup.plugin.part(setup.settings, identity.task)
     # A mixture opens its parts with the files that they have built.
-    environment = GuardedEnvironment(
-        partial(setup.plugin.open, setup.settings, identity.task), setup.limits.step_seconds
-    )
-    environments[index] = environment
-    context = EpisodeContext(
+    opened = partial(setup.plugin.open, setup.settings, identity.task)
+    return EpisodeContext(
         identity=identity,
-        environment=environment,
+        environment=GuardedEnvironment(opened, setup.limits.step_seconds),
         chat=setup.chat,
         limits=setup.limits,
-        ask_policy=partial(answers.sample, index),
-        ask_memory=partial(answers.retrieve, index),
+        ask_policy=ask_policy,
+        ask_memory=ask_memory,
         mean_metrics=part.plugin.episodes.mean_metrics,
         withhold=setup.withhold,
         chat_server=setup.chat_server,
     )
-    try:
-        return await setup.protocol(context)
-    finally:
-        await environment.close()
 
 
 def _run(
-    episodes: Sequence[Episode],
+    episodes: Sequence[loop.Episode],
     setup: EpisodeSetup,
     sampling: BatchSampling | ConcurrentSampling,
     retrieve: Retrieve,
     on_episode: Callable[[list[Trajectory]], None],
     stop: threading.Event,
 ) -> list[list[Trajectory]]:
+    async def playing(answers: loop.Answers, max_in_flight: int) -> list[list[Trajectory]]:
+        async with setup.chat_server or nullcontext():
+            return await loop.run_episodes(episodes, answers, max_in_flight, on_episode, stop)
+
     if isinstance(sampling, ConcurrentSampling):
-        one_by_one = ConcurrentSampler(sampling.engine, retrieve, sampling.on_tokens)
-        return sampling.engine.run(
-            _with_server(setup, run_episodes(episodes, one_by_one, sampling.max_in_flight, on_episode, stop))
-        )
+        one_by_one = loop.ConcurrentSampler(sampling.engine, retrieve, sampling.on_tokens)
+        return sampling.engine.run(playing(one_by_one, sampling.max_in_flight))
     if setup.timing == "instant":
-        in_step = LockstepBatcher(sampling.engine, retrieve, len(episodes))
-        return asyncio.run(
-            _with_server(setup, run_episodes(episodes, in_step, len(episodes), on_episode, stop))
-        )
+        in_step = loop.LockstepBatcher(sampling.engine, retrieve, len(episodes))
+        return asyncio.run(playing(in_step, len(episodes)))
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine") as thread:
-        as_they_come = QueueBatcher(sampling.engine, retrieve, thread)
-        return asyncio.run(
-            _with_server(
-                setup, run_episodes(episodes, as_they_come, sampling.max_in_flight, on_episode, stop)
-            )
-        )
-
-
-async def _with_server(
-    setup: EpisodeSetup, work: Coroutine[Any, Any, list[list[Trajectory]]]
-) -> list[list[Trajectory]]:
-    """What `work` returns; the chat server, where there is one, can be asked meanwhile."""
-    async with setup.chat_server or nullcontext():
-        return await work
+        as_they_come = loop.QueueBatcher(sampling.engine, retrieve, thread)
+        return asyncio.run(playing(as_they_come, sampling.max_in_flight))
 
 
 def _raise_when_all_failed(
@@ -263,9 +251,11 @@ def require_room(setup: EpisodeSetup, tasks: Sequence[Task]) -> None:
     if setup.timing == "waiting":
         return
     looked_at = nlargest(_LOOKED_AT, tasks, key=lambda task: len(json.dumps(dict(task.payload))))
+    endless = replace(setup.limits, context_length=_ENDLESS)
+    asking = replace(setup, limits=endless, withhold=0.0, chat_server=None)
 
     async def measured() -> list[int]:
-        return [await _length(setup, task) for task in looked_at]
+        return [await _length(asking, task) for task in looked_at]
 
     lengths = asyncio.run(measured())
     longest = max(range(len(lengths)), key=lengths.__getitem__, default=None)
@@ -280,25 +270,13 @@ def require_room(setup: EpisodeSetup, tasks: Sequence[Task]) -> None:
 
 async def _length(setup: EpisodeSetup, task: Task) -> int:
     """Tokens of a task's first prompt; 0 where its environment does not begin, which its episode reports."""
-    part, _ = setup.plugin.part(setup.settings, task)
-    environment = GuardedEnvironment(
-        partial(setup.plugin.open, setup.settings, task), setup.limits.step_seconds
-    )
-    context = EpisodeContext(
-        identity=EpisodeIdentity(task, 0, setup.provenance),
-        environment=environment,
-        chat=setup.chat,
-        limits=replace(setup.limits, context_length=_ENDLESS),
-        ask_policy=_measure,
-        ask_memory=_remember_nothing,
-        mean_metrics=part.plugin.episodes.mean_metrics,
-    )
+    context = _context(setup, EpisodeIdentity(task, 0, setup.provenance), _measure, _remember_nothing)
     try:
         await setup.protocol(context)
     except _Measured as measured:
         return measured.tokens
     finally:
-        await environment.close()
+        await context.environment.close()
     return 0
 
 

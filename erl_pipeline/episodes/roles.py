@@ -24,5 +24,4 @@ def is_trainable(row: Trajectory) -> bool:
 
 
 def trainable(rows: Sequence[Trajectory]) -> list[Trajectory]:
-    """The trajectories that may be trained on."""
     return [row for row in rows if is_trainable(row)]

@@ -30,7 +30,6 @@ class AdvantageFunction(Protocol):
         A trajectory with advantage 0 has no policy loss. Rewards are in `reward`; the other columns tell what
         else may count, such as the number of tokens.
         """
-        ...
 
 
 def std(group: Sequence[Trajectory]) -> list[float]:

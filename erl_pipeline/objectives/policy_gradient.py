@@ -60,7 +60,6 @@ class SurrogateFunction(Protocol):
             lowest_ratio, highest_ratio: `[tokens]`, the clip range of the token's role.
             dual_clip: `[tokens]`, infinite where a role has none; None where no role has one.
         """
-        ...
 
 
 def surrogate_named(name: str) -> SurrogateFunction:

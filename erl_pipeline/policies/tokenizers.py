@@ -1,7 +1,5 @@
 """Tokenizers of checkpoints; importing this imports no model class."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

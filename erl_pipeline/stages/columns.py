@@ -1,7 +1,5 @@
 """Numbers of the shared stages that methods show."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from erl_pipeline.plan.column import ChartLine, Column, Headline, only_drawn
@@ -100,11 +98,8 @@ def _held_out(metric: str, words: str, meaning: str) -> Column:
 
 
 def success_of(role: str, label: str, meaning: str, drawn: ChartLine, *, headline: str = "") -> Column:
-    """The success rate of a role's trajectories in training.
-
-    Args:
-        headline: name of the figure at the head of a report; empty for none.
-    """
+    """The success rate of a role's trajectories in training. `headline`: name of the figure at the head of a
+    report; empty for none."""
     words = role.replace("_", " ")
     return Column(
         GENERATE_ROLLOUTS.name,
@@ -185,10 +180,7 @@ def success_of_episodes(drawn: ChartLine) -> Column:
 
 def held_out_episodes(words: str) -> Column:
     """Success of whole greedy episodes on held-out tasks, where the configuration has them evaluated.
-
-    Args:
-        words: what follows the first attempt, such as `with reflection`.
-    """
+    `words`: what follows the first attempt, such as `with reflection`."""
     return _held_out("success_episode", words, f"success rate of whole greedy episodes {words}, no memory")
 
 

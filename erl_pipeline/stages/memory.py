@@ -4,8 +4,9 @@ that were seen, and the one that removes what somebody asked to have forgotten."
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.memory import KeepSettings
@@ -53,32 +54,57 @@ def _index(call: StageCall[IndexSettings]) -> StageResult:
     The artifact holds the changes; the LanceDB table of the run is derived from these artifacts, and can
     always be rebuilt from them.
     """
-    from storage.memory.changes import MemoryLimits, plan_change, write_change
-    from storage.memory.credit import evidence, memory_searches, observations
-    from storage.memory.versions import EMPTY_MEMORY, PARENT_INPUT
+    from storage.memory.credit import memory_searches, observations
     from storage.tables.trajectories import read_trajectories
 
-    settings, version = call.settings, call.artifact_id
-    keep = settings.keep
-    memory = opened_memory(call.resources, keep.embedding_model)
-    parent = call.inputs.get(PARENT_INPUT)
-    before = memory.at(EMPTY_MEMORY if parent is None else parent.manifest.artifact_id)
     files = trajectory_files(call.inputs[ROLLOUTS], call.resources.store)
     trajectories = read_trajectories(files)
-    searches = memory_searches(files)
+    entries = new_entries(trajectories, call.artifact_id, call.settings)
+    iteration = max((row.iteration for row in trajectories), default=0)
+    result = changed_memory(call, call.settings.keep, entries, iteration)
+    differences = [each.difference for each in observations(memory_searches(files))]
+    effect = {"memory_effect": math.fsum(differences) / len(differences)} if differences else {}
+    return replace(result, metrics=effect)
+
+
+def changed_memory(
+    call: StageCall[Any],
+    keep: KeepSettings,
+    entries: Iterable[MemoryEntry],
+    iteration: int,
+    replaced: Mapping[str, str] | None = None,
+) -> StageResult:
+    """Write how the memory among the inputs changes by entries that an iteration has written, by those that
+    they replace, each with how it left, and by what the rollouts show of the entries that they saw."""
+    from storage.memory.changes import MemoryLimits, plan_change, write_change
+    from storage.memory.credit import evidence, memory_searches
+    from storage.memory.versions import EMPTY_MEMORY
+
+    memory = opened_memory(call.resources, keep.embedding_model)
+    parent = call.inputs.get(MEMORY)
     change = plan_change(
-        before,
-        list(new_entries(trajectories, version, settings)),
-        evidence(searches),
+        memory.at(EMPTY_MEMORY if parent is None else parent.manifest.artifact_id),
+        list(entries),
+        evidence(memory_searches(trajectory_files(call.inputs[ROLLOUTS], call.resources.store))),
         MemoryLimits(keep.merge_similarity, keep.max_entries, keep.evict or "oldest"),
         memory.embedder,
-        iteration=max((row.iteration for row in trajectories), default=0),
-        version=version,
+        iteration=iteration,
+        version=call.artifact_id,
+        replaced=replaced,
     )
     rows = write_change(call.folder, change, memory.embedder)
-    differences = [each.difference for each in observations(searches)]
-    effect = {"memory_effect": math.fsum(differences) / len(differences)} if differences else {}
-    return StageResult(counters=change.counters, metrics=effect, rows=rows, memory_version=version)
+    return StageResult(counters=change.counters, rows=rows, memory_version=call.artifact_id)
+
+
+def seen_entries(
+    call: StageCall[Any], embedding_model: str, attempts: Iterable[Trajectory]
+) -> Mapping[str, MemoryEntry]:
+    """Id -> entry, of those in the memory among the inputs that attempts saw."""
+    if MEMORY not in call.inputs:
+        return {}
+    seen = sorted({entry_id for row in attempts for entry_id in row.memory_entry_ids})
+    view = opened_memory(call.resources, embedding_model).at(call.inputs[MEMORY].manifest.artifact_id)
+    return view.get(seen)
 
 
 INDEX_MEMORY = Stage(

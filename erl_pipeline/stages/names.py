@@ -3,8 +3,6 @@
 It imports no stage and no engine, so that whoever wants a name does not depend on what makes the bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -140,7 +140,6 @@ class Trainer(Protocol):
     @property
     def determinism(self) -> Literal["bytes", "approximate"]:
         """Whether the same work gives the same bytes on this machine."""
-        ...
 
     def reinforce(self, work: Reinforcement, on_step: OnStep | None = None) -> UpdateMetrics:
         """Change the policy by `epochs * minibatches` optimizer steps.
@@ -151,26 +150,22 @@ class Trainer(Protocol):
             TrainingDiverged: a loss or gradient is not finite; the step was not taken.
             InputError: the model's architecture cannot be trained.
         """
-        ...
 
     def fine_tune_supervised(
         self, work: SupervisedTraining, on_step: OnStep | None = None
     ) -> FineTuneMetrics:
         """Take steps on the cross-entropy of the trained tokens, as many as `FineTuneConfig.optimizer_steps`
         says; raises the errors of `reinforce`."""
-        ...
 
     def logprobs(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> list[np.ndarray]:
         """Log-probabilities (nats, at the sequence's temperature, fp32) of each sequence's trained tokens.
 
         Sequences without a trained token get an empty array. The policy is not changed.
         """
-        ...
 
     def entropies(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> list[np.ndarray]:
         """Entropies (nats, of the whole vocabulary, at the sequence's temperature, fp32) at the positions of
         each sequence's trained tokens; otherwise as `logprobs`."""
-        ...
 
     def save(self, folder: Path, *, state: bool = True) -> None:
         """Write a checkpoint into an artifact's folder: weights or adapter in `model`, what a sampler
@@ -179,22 +174,15 @@ class Trainer(Protocol):
 
         Equal states give equal bytes.
         """
-        ...
 
     def trained_policy(self) -> LoadedPolicy | None:
         """The current policy, for sampling in this process; None where it is in other processes, and must be
         loaded from what was saved. The trainer may later continue from the state that it saved, if nothing
         else has changed the policy."""
-        ...
 
     def close(self) -> None:
         """End what the trainer has started, such as other processes. A trainer whose policy is in this
         process may still be used afterwards."""
-        ...
-
-
-def _any_machine(_settings: PluginSettings) -> None:
-    """The check of a trainer that needs no particular machine."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +203,7 @@ class TrainerPlugin(Generic[SettingsT]):
 
     settings: type[SettingsT]
     open: Callable[[SettingsT, TrainingStart], Trainer]
-    require_here: Callable[[SettingsT], None] = _any_machine
+    require_here: Callable[[SettingsT], None] = lambda _settings: None
     elsewhere: bool = False
     processes: Callable[[SettingsT], int | None] = lambda _settings: None
     processes_here: Callable[[SettingsT], int] = lambda _settings: 1

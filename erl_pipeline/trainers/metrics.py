@@ -1,7 +1,5 @@
 """The numbers that a trainer reports."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal

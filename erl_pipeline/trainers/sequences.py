@@ -73,7 +73,6 @@ class TrainingSequence:
 
     @property
     def trained_tokens(self) -> int:
-        """The number of tokens that are trained."""
         return len(self.trained_offsets)
 
 

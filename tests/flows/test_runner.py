@@ -70,7 +70,7 @@ def test_order_outcomes_and_bytes_are_those_of_in_process(
     first = next(run for run in task_runs if run["name"] == "write 0 of iteration 1")
     assert second["task_inputs"]["inputs"] == [{"input_type": "task_run", "id": first["id"]}]
     assert first["start_time"] <= first["end_time"] <= second["start_time"]
-    assert second["state"]["message"] == f"Wrote artifact {stages[1].artifact_id}"
+    assert second["state"]["message"] == f"Committed artifact {stages[1].artifact_id}"
     artifacts = ask(api, "artifacts", flow_runs={"id": {"any_": [flow_run["id"]]}})
     assert {each["key"]: each["type"] for each in artifacts} == {
         "small-iterations": "table",

@@ -122,7 +122,7 @@ def test_the_log_of_a_stage_stands_with_its_task_run(api: str, store: Path) -> N
     def lines() -> list[str]:
         found = ask(api, "logs", logs={"task_run_id": {"any_": [run["id"]]}})
         texts = [each["message"] for each in found]
-        return texts if any(each.startswith("Wrote in") for each in texts) else []
+        return texts if any(each.startswith("Committed in") for each in texts) else []
 
     assert any(re.match(r"here in \d+", each) for each in wait_for("the log", lines))
 

@@ -1,19 +1,11 @@
 """The embedded engine: transformers with a key-value cache, in the process of the stage."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.engines.interface import (
-    EngineCall,
-    EnginePlugin,
-    OpenedEngine,
-    SampledModel,
-    SamplingCapacity,
-)
+from erl_pipeline.engines import interface
 
 
 class TransformersEngineConfig(PluginSettings):
@@ -24,18 +16,20 @@ class TransformersEngineConfig(PluginSettings):
     """The most sequences in one forward pass; more are split into batches of sequences of similar length."""
 
 
-def _open(settings: TransformersEngineConfig, model: SampledModel, call: EngineCall) -> OpenedEngine:
+def _open(
+    settings: TransformersEngineConfig, model: interface.SampledModel, call: interface.EngineCall
+) -> interface.OpenedEngine:
     # torch takes seconds to import, which a process that only plans should not pay.
     from erl_pipeline.engines.embedded.engine import EmbeddedEngine
 
     engine = EmbeddedEngine(settings.max_batch_sequences, stop=call.worker.stop, on_tokens=call.on_tokens)
     policy = model.load()
     engine.serve(model.name, policy.model, policy.eos_token_ids)
-    return OpenedEngine(engine)
+    return interface.OpenedEngine(engine)
 
 
-def _capacity(settings: TransformersEngineConfig, asked: int) -> SamplingCapacity:
-    return SamplingCapacity(min(settings.max_batch_sequences, asked))
-
-
-ENGINE = EnginePlugin(settings=TransformersEngineConfig, open=_open, capacity=_capacity)
+ENGINE = interface.EnginePlugin(
+    settings=TransformersEngineConfig,
+    open=_open,
+    capacity=lambda settings, asked: interface.SamplingCapacity(min(settings.max_batch_sequences, asked)),
+)

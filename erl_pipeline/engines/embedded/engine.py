@@ -6,8 +6,6 @@ on the left again, inside their own block. Holes do no harm, since attention fol
 positions are given explicitly.
 """
 
-from __future__ import annotations
-
 import erl_pipeline.policies.lean_imports  # noqa: F401
 
 # isort: split

@@ -5,8 +5,6 @@ work by queries, and a decoding step has only one per row. Batched matrix produc
 one key-value head stacked, are about five times as fast in this case.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

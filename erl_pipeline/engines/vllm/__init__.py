@@ -1,31 +1,19 @@
 """Sampling by vLLM servers over HTTP, which prove that they have the policy's weights."""
 
-from __future__ import annotations
-
-from erl_pipeline.engines.interface import (
-    EngineCall,
-    EnginePlugin,
-    OpenedEngine,
-    SampledModel,
-    SamplingCapacity,
-)
-from erl_pipeline.engines.vllm.settings import (
-    VllmEngineConfig,
-    VllmSampling,
-    copies_of_server,
-    devices_of_server,
-    read_server_list,
-)
+from erl_pipeline.engines import interface
+from erl_pipeline.engines.vllm import settings as vllm
 
 
-def _open(settings: VllmEngineConfig, model: SampledModel, call: EngineCall) -> OpenedEngine:
+def _open(
+    settings: vllm.VllmEngineConfig, model: interface.SampledModel, call: interface.EngineCall
+) -> interface.OpenedEngine:
     # torch and aiohttp take seconds to import, which a process that only plans should not pay.
     from erl_pipeline.engines.vllm.engine import open_served
 
     return open_served(settings, model, call)
 
 
-def _bytes_vary_because(settings: VllmEngineConfig, batch_invariant: bool) -> str:
+def _bytes_vary_because(settings: vllm.VllmEngineConfig, batch_invariant: bool) -> str:
     """Timing decides which sequences a server computes together, and this decides how logits are rounded.
 
     One sequence at a time is always computed alike, on a single server of our own whose prefix cache is empty
@@ -44,32 +32,32 @@ def _bytes_vary_because(settings: VllmEngineConfig, batch_invariant: bool) -> st
     )
 
 
-def _devices(settings: VllmEngineConfig) -> int:
+def _devices(settings: vllm.VllmEngineConfig) -> int:
     if settings.others_servers:
         return 0
-    each = devices_of_server(settings.arguments) * copies_of_server(settings.arguments)
+    each = vllm.devices_of_server(settings.arguments) * vllm.copies_of_server(settings.arguments)
     return settings.replicas * each
 
 
-def _require_here(settings: VllmEngineConfig) -> None:
+def _require_here(settings: vllm.VllmEngineConfig) -> None:
     if settings.server_list is not None:
-        read_server_list(settings.server_list)
+        vllm.read_server_list(settings.server_list)
 
 
-def _capacity(settings: VllmEngineConfig, asked: int) -> SamplingCapacity:
+def _capacity(settings: vllm.VllmEngineConfig, asked: int) -> interface.SamplingCapacity:
     copies = sum(each.copies for each in settings.servers)
-    return SamplingCapacity(
+    return interface.SamplingCapacity(
         sequences=settings.max_in_flight,
-        weight_copies=copies or settings.replicas * copies_of_server(settings.arguments),
+        weight_copies=copies or settings.replicas * vllm.copies_of_server(settings.arguments),
         dtype=settings.dtype,
         max_tokens=settings.max_context,
     )
 
 
-ENGINE = EnginePlugin(
-    settings=VllmEngineConfig,
+ENGINE = interface.EnginePlugin(
+    settings=vllm.VllmEngineConfig,
     open=_open,
-    in_recipes=VllmSampling,
+    in_recipes=vllm.VllmSampling,
     bytes_vary_because=_bytes_vary_because,
     devices=_devices,
     # Servers that are not the run's own serve a single model.

@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import aiohttp
@@ -71,9 +70,7 @@ class VllmClient:
         self._following = asyncio.create_task(self._follow_progress())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         assert self._session is not None
         assert self._following is not None
         self._following.cancel()
@@ -116,19 +113,15 @@ class VllmClient:
         """
         if len(request.prompt_token_ids) >= context_length:
             return Generation((), (), "length")
-        body = {
-            "token_ids": request.prompt_token_ids,
-            "sampling_params": {
-                "max_tokens": min(request.max_new_tokens, context_length - len(request.prompt_token_ids)),
-                "temperature": request.temperature,
-                "seed": request.seed,
-                "stop_token_ids": self._stop_token_ids,
-                "ignore_eos": True,
-                "logprobs": 0,
-                "detokenize": False,
-            },
+        sampling = {
+            "max_tokens": min(request.max_new_tokens, context_length - len(request.prompt_token_ids)),
+            "temperature": request.temperature,
+            "seed": request.seed,
+            "stop_token_ids": self._stop_token_ids,
+            "ignore_eos": True,
+            "logprobs": 0,
         }
-        choice = (await self._infer(body, copy))["choices"][0]
+        choice = (await self._infer(request.prompt_token_ids, sampling, copy))["choices"][0]
         finish_reason = _finish_reason(choice["finish_reason"])
         served = {span["version"] for span in choice["weight_versions"]}
         if served != {policy_version}:
@@ -145,17 +138,9 @@ class VllmClient:
         One of the copies computes them. `base` asks the model without its adapter. Raises
         `UndefinedLogprobs` when one is no number.
         """
-        body = {
-            "token_ids": list(token_ids),
-            # A request for scores must sample too; that token is thrown away.
-            "sampling_params": {
-                "max_tokens": 1,
-                "temperature": 0.0,
-                "prompt_logprobs": 0,
-                "detokenize": False,
-            },
-        }
-        positions = (await self._infer(body, copy, base))["prompt_logprobs"]
+        # A request for scores must sample too; that token is thrown away.
+        sampling = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
+        positions = (await self._infer(token_ids, sampling, copy, base))["prompt_logprobs"]
         return [
             float(position[str(token)]["logprob"])
             for token, position in zip(token_ids[1:], positions[1:], strict=True)
@@ -166,17 +151,8 @@ class VllmClient:
     ) -> tuple[int, float]:
         """One token that a copy draws after `token_ids`, and the log-probability that it reports, in
         nats."""
-        body = {
-            "token_ids": list(token_ids),
-            "sampling_params": {
-                "max_tokens": 1,
-                "temperature": temperature,
-                "seed": seed,
-                "logprobs": 0,
-                "detokenize": False,
-            },
-        }
-        choice = (await self._infer(body, copy))["choices"][0]
+        sampling = {"max_tokens": 1, "temperature": temperature, "seed": seed, "logprobs": 0}
+        choice = (await self._infer(token_ids, sampling, copy))["choices"][0]
         return int(choice["token_ids"][0]), float(choice["logprobs"]["content"][0]["logprob"])
 
     async def reload_weights(self, checkpoint_folder: Path) -> None:
@@ -234,8 +210,11 @@ class VllmClient:
         """The version that the answers name; `default` until one was set."""
         return str((await self._call("GET", "/weight_info"))["weight_version"])
 
-    async def _infer(self, body: dict[str, Any], copy: int, base: bool = False) -> Any:
+    async def _infer(
+        self, token_ids: Sequence[int], sampling: dict[str, Any], copy: int, base: bool = False
+    ) -> Any:
         """The adapter's answer; the base model's where there is no adapter or `base` is wanted."""
+        body = {"token_ids": list(token_ids), "sampling_params": {**sampling, "detokenize": False}}
         named = body if base or self.adapter is None else {**body, "model": self.adapter}
         # A server of several copies otherwise gives each request to whichever has less to do.
         headers = {_COPY_HEADER: str(copy)} if self.copies > 1 else {}

@@ -9,19 +9,9 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import wait
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
-from erl_pipeline.engines.interface import (
-    POLICY,
-    EngineCall,
-    Generation,
-    GenerationRequest,
-    OpenedEngine,
-    SampledModel,
-    ServedCheckpoint,
-    keep_engine,
-)
+from erl_pipeline.engines import interface
 from erl_pipeline.engines.vllm.client import ServerFailure
 from erl_pipeline.engines.vllm.model_servers import ModelServers
 from erl_pipeline.engines.vllm.server import ManagedServer, OnProgress
@@ -75,9 +65,7 @@ class VllmEngine:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         # First the servers: a restart that is under way on another thread ends with its server.
         for model in self._models.values():
             for server in model.servers:
@@ -87,7 +75,7 @@ class VllmEngine:
         self._thread.join()
         self._loop.close()
 
-    def serve(self, model: str, checkpoint: ServedCheckpoint) -> list[WeightSync]:
+    def serve(self, model: str, checkpoint: interface.ServedCheckpoint) -> list[WeightSync]:
         """Give the checkpoint to the servers of `model`, and wait until one has proven that it serves it. The
         others get requests from their own proofs on; `all_serving` waits for them.
 
@@ -111,16 +99,16 @@ class VllmEngine:
         servers.finish(checkpoint)
         return syncs
 
-    def served(self, model: str = POLICY) -> str:
+    def served(self, model: str = interface.POLICY) -> str:
         """The id of the checkpoint of which a server has proven that it serves it; empty if none has."""
         return self._models[model].served_id if model in self._models else ""
 
-    def all_serving(self, model: str = POLICY) -> list[WeightSync]:
+    def all_serving(self, model: str = interface.POLICY) -> list[WeightSync]:
         """Wait until every server of a model has proven that it serves what `serve` was given; returns how
         each came to it. Raises EngineError as `serve`."""
         return self.run(self._serving(model).pool().all_serving())
 
-    def servers(self, model: str = POLICY) -> Sequence[ManagedServer]:
+    def servers(self, model: str = interface.POLICY) -> Sequence[ManagedServer]:
         """Our own servers of a model; none before its first checkpoint, or where they are not our own."""
         return self._models[model].servers if model in self._models else ()
 
@@ -130,7 +118,7 @@ class VllmEngine:
             for model in self._models.values():
                 self.run(model.offload())
 
-    def reset_prefix_cache(self, model: str = POLICY) -> None:
+    def reset_prefix_cache(self, model: str = interface.POLICY) -> None:
         """Make the servers of a model forget earlier prompts; nothing may be in flight."""
         self.run(self._serving(model).pool().reset_prefix_caches())
 
@@ -146,20 +134,22 @@ class VllmEngine:
                 raise Interrupted
         return future.result()
 
-    async def sample(self, request: GenerationRequest) -> Generation:
+    async def sample(self, request: interface.GenerationRequest) -> interface.Generation:
         """Sample one turn; only within `run`. Raises `EngineError` when servers failed too often."""
         return await self._serving(request.model).pool([request]).generate(request)
 
-    def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+    def generate(self, requests: Sequence[interface.GenerationRequest]) -> list[interface.Generation]:
         """Answer every request, in order, at most `max_in_flight` at a time."""
         for request in requests:
             self._serving(request.model).pool([request])
         return self.run(self._generate_all(requests))
 
-    async def _generate_all(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+    async def _generate_all(
+        self, requests: Sequence[interface.GenerationRequest]
+    ) -> list[interface.Generation]:
         room = asyncio.Semaphore(self._config.max_in_flight)
 
-        async def one(request: GenerationRequest) -> Generation:
+        async def one(request: interface.GenerationRequest) -> interface.Generation:
             async with room:
                 return await self.sample(request)
 
@@ -214,11 +204,13 @@ class VllmEngine:
         return None if variable is None else self._environment[variable]
 
 
-def open_served(settings: VllmEngineConfig, model: SampledModel, call: EngineCall) -> OpenedEngine:
+def open_served(
+    settings: VllmEngineConfig, model: interface.SampledModel, call: interface.EngineCall
+) -> interface.OpenedEngine:
     """The worker's engine, verified to sample from this checkpoint."""
     worker, news = call.worker, call.news
     started = batch_invariant(settings) if worker.deterministic and _has_gpu() else settings
-    engine = keep_engine(
+    engine = interface.keep_engine(
         worker,
         lambda: VllmEngine(
             started,
@@ -235,7 +227,7 @@ def open_served(settings: VllmEngineConfig, model: SampledModel, call: EngineCal
     if settings.max_in_flight == 1 and not settings.others_servers:
         # Whether a prefix comes from the cache or is computed may change the last bits.
         engine.reset_prefix_cache(model.name)
-    return OpenedEngine(engine, engine, settings.max_in_flight)
+    return interface.OpenedEngine(engine, engine, settings.max_in_flight)
 
 
 def _make_room(policies: LoadedPolicies) -> None:

@@ -1,7 +1,5 @@
 """The servers of one model: what they serve now, and how they come to serve the next checkpoint."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import shutil
@@ -11,27 +9,65 @@ from pathlib import Path
 from typing import Literal
 
 from erl_pipeline.engines.interface import GenerationRequest, ServedAdapter, ServedCheckpoint
+from erl_pipeline.engines.vllm import settings, weight_sync
 from erl_pipeline.engines.vllm.client import VllmClient
-from erl_pipeline.engines.vllm.listed_servers import ListedServers
 from erl_pipeline.engines.vllm.replica import Replica
 from erl_pipeline.engines.vllm.server import ManagedServer, OnProgress
 from erl_pipeline.engines.vllm.server_pool import ServerPool
 from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
-from erl_pipeline.engines.vllm.settings import (
-    ServerAddress,
-    VllmEngineConfig,
-    copies_of_server,
-    devices_of_server,
-)
-from erl_pipeline.engines.vllm.weight_sync import (
-    ADAPTER_ENVIRONMENT,
-    ServedPolicy,
-    WeightSync,
-    adapter_arguments,
-)
 from storage.errors import ConfigError, EngineError
 
 _BASE = "base"
+_LOOK_SECONDS = 5.0
+
+
+class ListedServers:
+    """Keeps the servers of a pool those of a file, in which others may add and remove them while a run
+    samples. Lives in the event loop of the pool.
+
+    Args:
+        make_replica: makes a replica of a server. Raises ConfigError when its key is not known.
+        warn: called when the file cannot be used while the run samples; the servers then stay as they are.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        pool: ServerPool,
+        make_replica: Callable[[settings.ServerAddress], Replica],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._path = path
+        self._pool = pool
+        self._make_replica = make_replica
+        self._warn = warn
+        self._replicas: dict[settings.ServerAddress, Replica] = {}
+
+    async def update(self) -> None:
+        """Add and remove servers of the pool, as the file says now.
+
+        Raises ConfigError when the file cannot be used; the pool is then as before.
+        """
+        listed = await asyncio.to_thread(settings.read_server_list, self._path)
+        new = {each: self._make_replica(each) for each in listed if each not in self._replicas}
+        for address in set(self._replicas).difference(listed):
+            self._pool.dismiss(self._replicas.pop(address))
+        for address, replica in new.items():
+            self._replicas[address] = replica
+            await self._pool.admit(replica)
+
+    async def follow(self) -> None:
+        """Update the pool again and again, until this is cancelled."""
+        told = ""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            try:
+                await self.update()
+                told = ""
+            except ConfigError as error:
+                if str(error) != told:
+                    told = str(error)
+                    self._warn(f"{told}\n  The run goes on with the servers that it has.")
 
 
 class ModelServers:
@@ -51,8 +87,8 @@ class ModelServers:
     def __init__(
         self,
         name: str,
-        config: VllmEngineConfig,
-        key_of: Callable[[ServerAddress], str | None],
+        config: settings.VllmEngineConfig,
+        key_of: Callable[[settings.ServerAddress], str | None],
         visible_devices: str | None,
         folder: Path,
         on_progress: OnProgress | None,
@@ -74,7 +110,7 @@ class ModelServers:
         self.servers: list[ManagedServer] = []
         """Our own; none before the first checkpoint, and where the servers are somebody else's."""
 
-    def prepare(self, checkpoint: ServedCheckpoint) -> ServedPolicy:
+    def prepare(self, checkpoint: ServedCheckpoint) -> weight_sync.ServedPolicy:
         """Forget what is served, and put the checkpoint into a form that servers read."""
         self._served = None
         adapted = checkpoint.adapter is not None
@@ -84,7 +120,7 @@ class ModelServers:
         if self._weights is None or not adapted:
             self._weights = self._write_copy(checkpoint)
         self._adapted = adapted
-        return ServedPolicy(
+        return weight_sync.ServedPolicy(
             checkpoint.checkpoint_id,
             self._weights,
             checkpoint.probe,
@@ -97,7 +133,9 @@ class ModelServers:
         """The id of the checkpoint that is served; empty where none is."""
         return "" if self._served is None else self._served.checkpoint_id
 
-    async def serve(self, checkpoint: ServedCheckpoint, policy: ServedPolicy) -> list[WeightSync]:
+    async def serve(
+        self, checkpoint: ServedCheckpoint, policy: weight_sync.ServedPolicy
+    ) -> list[weight_sync.WeightSync]:
         """Give the policy to every server, and return how each that has proven by then that it serves it came
         to it; there is at least one."""
         if self._pool is None:
@@ -154,11 +192,11 @@ class ModelServers:
             shutil.rmtree(copy)
         return write_serving_copy(checkpoint.base_folder, copy, checkpoint.head)
 
-    async def _start_pool(self, checkpoint: ServedCheckpoint, policy: ServedPolicy) -> ServerPool:
+    async def _start_pool(self, checkpoint: ServedCheckpoint, policy: weight_sync.ServedPolicy) -> ServerPool:
         config, ends = self._config, checkpoint.end_token_ids
         seconds = config.progress_seconds
 
-        def replica(address: ServerAddress) -> Replica:
+        def replica(address: settings.ServerAddress) -> Replica:
             key = self._key_of(address)
             return Replica(VllmClient(address.url, key, ends, seconds, address.copies))
 
@@ -172,15 +210,15 @@ class ModelServers:
             self._folder.mkdir(parents=True, exist_ok=True)
             devices = devices_of_replicas(config, self._visible_devices)
             self.servers = [self._server(policy, number, visible) for number, visible in enumerate(devices)]
-            copies = copies_of_server(config.arguments)
+            copies = settings.copies_of_server(config.arguments)
             for server in self.servers:
                 await pool.admit(
                     Replica(VllmClient(server.url, server.api_key, ends, seconds, copies), server)
                 )
         return pool
 
-    def _server(self, policy: ServedPolicy, number: int, devices: str | None) -> ManagedServer:
-        adapted = ADAPTER_ENVIRONMENT if policy.adapter else {}
+    def _server(self, policy: weight_sync.ServedPolicy, number: int, devices: str | None) -> ManagedServer:
+        adapted = weight_sync.ADAPTER_ENVIRONMENT if policy.adapter else {}
         visible = {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices}
         return ManagedServer(
             policy.folder,
@@ -193,7 +231,7 @@ class ModelServers:
         )
 
 
-def devices_of_replicas(config: VllmEngineConfig, visible: str | None) -> list[str | None]:
+def devices_of_replicas(config: settings.VllmEngineConfig, visible: str | None) -> list[str | None]:
     """`CUDA_VISIBLE_DEVICES` of each replica: as many devices as one server computes on with all its copies
     of the model, none of them twice.
 
@@ -202,7 +240,7 @@ def devices_of_replicas(config: VllmEngineConfig, visible: str | None) -> list[s
     """
     if config.replicas == 1:
         return [None]
-    each = devices_of_server(config.arguments) * copies_of_server(config.arguments)
+    each = settings.devices_of_server(config.arguments) * settings.copies_of_server(config.arguments)
     given = config.environment.get("CUDA_VISIBLE_DEVICES", visible)
     names = [str(number) for number in range(each * config.replicas)] if not given else given.split(",")
     if len(names) < each * config.replicas:
@@ -213,14 +251,14 @@ def devices_of_replicas(config: VllmEngineConfig, visible: str | None) -> list[s
     return [",".join(names[first : first + each]) for first in range(0, each * config.replicas, each)]
 
 
-def _sequences_of_a_copy(config: VllmEngineConfig) -> int:
+def _sequences_of_a_copy(config: settings.VllmEngineConfig) -> int:
     """The most sequences of each copy of the model at the same time: its share of all, and a quarter more,
     since attempts of a group go to one copy. A server sets memory aside for as many."""
-    copies = config.replicas * copies_of_server(config.arguments)
+    copies = config.replicas * settings.copies_of_server(config.arguments)
     return min(config.max_in_flight, math.ceil(1.25 * config.max_in_flight / copies))
 
 
-def server_arguments(config: VllmEngineConfig, adapter: ServedAdapter | None = None) -> list[str]:
+def server_arguments(config: settings.VllmEngineConfig, adapter: ServedAdapter | None = None) -> list[str]:
     """The part of a server's command line that follows from the settings and the first adapter."""
     arguments = [f"--dtype={config.dtype}", f"--max-num-seqs={_sequences_of_a_copy(config)}"]
     if config.max_context is not None:
@@ -232,7 +270,7 @@ def server_arguments(config: VllmEngineConfig, adapter: ServedAdapter | None = N
     if config.enforce_eager:
         arguments.append("--enforce-eager")
     if adapter is not None:
-        arguments += adapter_arguments(adapter)
+        arguments += weight_sync.adapter_arguments(adapter)
     return [*arguments, *config.arguments]
 
 

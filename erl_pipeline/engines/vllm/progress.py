@@ -5,8 +5,6 @@ requests, at every step. Streamed answers would show the same, but at the price 
 `/health` answers also where the process that computes hangs.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator

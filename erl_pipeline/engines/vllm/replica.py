@@ -1,7 +1,5 @@
 """The servers of a pool: how one comes to serve a policy, and which of them gets a prompt."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import OrderedDict
@@ -121,10 +119,8 @@ class PrefixRouter:
 
         It is the one that has the longest beginning of the prompt, if that is at least half of the prompt's
         whole blocks; otherwise the idlest one. A replica with more than 2n + 8 requests is passed over, where
-        the idlest has n. Among equals the idlest gets the prompt, and among those the first.
-
-        Args:
-            in_flight: requests under way, by the number of each replica that can be chosen.
+        the idlest has n. Among equals the idlest gets the prompt, and among those the first. `in_flight`:
+        requests under way, by the number of each replica that can be chosen.
         """
         least = min(in_flight.values())
         allowed = {each for each, busy in in_flight.items() if busy <= _BUSIER * least + _REQUESTS_MORE}

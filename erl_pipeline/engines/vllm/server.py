@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from types import TracebackType
 
 from storage.errors import EngineError
 from storage.filesystem import open_to_write
@@ -36,7 +35,6 @@ _ECHO = "root cause"
 
 
 def last_lines(log: Path) -> str:
-    """The last lines of the log."""
     if not log.exists():
         return "(no log)"
     return "\n".join(_lines(log, _TAIL_BYTES)[-_TAIL_LINES:])
@@ -46,10 +44,7 @@ def reasons(log: Path, begin: int) -> list[str]:
     """The first exceptions that the server's processes reported after a place in the log, each once.
 
     When a worker fails, vLLM's other processes fill the end of the log with exceptions of their own, which
-    say only that it failed.
-
-    Args:
-        begin: in bytes; where the log of the server's last start begins.
+    say only that it failed. `begin`: in bytes; where the log of the server's last start begins.
     """
     if not log.exists():
         return []
@@ -118,9 +113,7 @@ class ManagedServer:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def start(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Literal
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest
@@ -52,15 +51,13 @@ class ServerPool:
     async def __aenter__(self) -> ServerPool:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         for leaving in self._leaving:
             leaving.cancel()
         await asyncio.gather(*self._leaving, return_exceptions=True)
         await _cancel(self._replicas)
         for replica in self._replicas:
-            await replica.client.__aexit__(kind, error, trace)
+            await replica.client.__aexit__(*error)
 
     @property
     def replicas(self) -> Sequence[Replica]:

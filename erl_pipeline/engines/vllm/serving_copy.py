@@ -6,8 +6,6 @@ server is never told that they are tied: it gets the head as a tensor of its own
 other. This costs the server the memory of one more embedding matrix.
 """
 
-from __future__ import annotations
-
 import json
 import mmap
 import struct

@@ -17,7 +17,6 @@ from storage.errors import ConfigError
 _OF_DEVICES = ("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp")
 _OF_COPIES = ("--data-parallel-size", "-dp")
 
-
 _SET_BY_THE_PIPELINE = {
     "model",
     "served-model-name",

@@ -6,8 +6,6 @@ A pipe also works where the thread that started the server has ended; the parent
 take that for the owner's death.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import select

@@ -1,7 +1,6 @@
 """FrozenLake without slipping, with symbols and action words that need not give their meaning away."""
 
-from __future__ import annotations
-
+from erl_pipeline.environments import interface
 from erl_pipeline.environments.demonstrations import TinyPlayer
 from erl_pipeline.environments.frozen_lake.game import attempt_picture, open_frozen_lake
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
@@ -10,13 +9,6 @@ from erl_pipeline.environments.frozen_lake.tiny import TINY, experience_format, 
 from erl_pipeline.environments.frozen_lake.warm_start import WARM_START
 from erl_pipeline.environments.grid_games.hidden_words import CompactPrompts
 from erl_pipeline.environments.grid_games.tasks import board_key, settings_files, shape_key
-from erl_pipeline.environments.interface import (
-    AttemptDrawing,
-    Dependencies,
-    EnvironmentPlugin,
-    GoldAnswers,
-    Splits,
-)
 from erl_pipeline.environments.prompt_format import ChatPrompts, PromptFormat
 
 
@@ -27,13 +19,13 @@ def _prompts(settings: FrozenLakeConfig) -> PromptFormat | None:
     return CompactPrompts(settings.action_words) if settings.format == "compact" else None
 
 
-ENVIRONMENT = EnvironmentPlugin(
+ENVIRONMENT = interface.EnvironmentPlugin(
     settings=FrozenLakeConfig,
     training_tasks=TASKS.training_tasks,
     held_out_tasks=TASKS.held_out_tasks,
     open=open_frozen_lake,
     prompts=_prompts,
-    splits=Splits(
+    splits=interface.Splits(
         test_tasks=TASKS.test_tasks,
         test_needs="test_boards: 256",
         task_key=board_key,
@@ -43,7 +35,7 @@ ENVIRONMENT = EnvironmentPlugin(
         left_out=TASKS.left_out,
         difficulty=difficulty,
     ),
-    dependencies=Dependencies[FrozenLakeConfig](
+    dependencies=interface.Dependencies[FrozenLakeConfig](
         files=settings_files,
         packages=(
             "erl_pipeline.environments.grid_games",
@@ -60,6 +52,6 @@ ENVIRONMENT = EnvironmentPlugin(
         experience=experience_format,
     ),
     warm_start=WARM_START,
-    drawing=AttemptDrawing(picture=attempt_picture),
-    gold_answers=GoldAnswers(gold_answer),
+    drawing=interface.AttemptDrawing(picture=attempt_picture),
+    gold_answers=interface.GoldAnswers(gold_answer),
 )

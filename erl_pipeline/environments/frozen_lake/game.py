@@ -1,8 +1,6 @@
 """The rules of FrozenLake, as in `gymnasium.envs.toy_text.frozen_lake` without slipping, and the texts about
 attempts. No rule and no meaning of a symbol is explained."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,18 +8,8 @@ from functools import cached_property
 from typing import Any
 
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
+from erl_pipeline.environments.grid_games import game as grid
 from erl_pipeline.environments.grid_games.boards import DIRECTIONS, Direction, GridBoard, require_letters
-from erl_pipeline.environments.grid_games.game import (
-    PADDING,
-    CompactRendering,
-    GridEnvironment,
-    GridGame,
-    ProseRendering,
-    Rendering,
-    Step,
-    cell_word,
-    replayed,
-)
 from erl_pipeline.environments.grid_games.hidden_words import World, stored_world
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.pictures import Cell, Picture
@@ -103,7 +91,6 @@ class FrozenLakeSymbols:
     goal: str
 
     def of_cell(self, board: FrozenLakeBoard, player: int, cell: int) -> str:
-        """What is shown at a cell of a board."""
         if cell == player:
             return self.player
         return {"H": self.hole, "G": self.goal}.get(board.letters[cell], self.frozen)
@@ -112,7 +99,7 @@ class FrozenLakeSymbols:
 FrozenLakeWorld = World[FrozenLakeSymbols]
 
 
-class FrozenLakeProse(ProseRendering[FrozenLakeBoard, FrozenLakeSymbols, int]):
+class FrozenLakeProse(grid.ProseRendering[FrozenLakeBoard, FrozenLakeSymbols, int]):
     """FrozenLake in sentences, for language models."""
 
     effects: Mapping[str, str] = {
@@ -122,7 +109,7 @@ class FrozenLakeProse(ProseRendering[FrozenLakeBoard, FrozenLakeSymbols, int]):
         "goal": "the attempt ended here with success",
     }
 
-    def feedback(self, steps: Sequence[Step[int]], ending: str) -> str:
+    def feedback(self, steps: Sequence[grid.Step[int]], ending: str) -> str:
         outcome = {
             "goal": "The attempt succeeded: the player reached the goal.",
             "fell": "The attempt failed: the player fell into a hole.",
@@ -135,7 +122,7 @@ class FrozenLakeProse(ProseRendering[FrozenLakeBoard, FrozenLakeSymbols, int]):
         return f"{outcome} {counts}"
 
 
-class ShortRendering(Rendering[FrozenLakeBoard, FrozenLakeSymbols, int]):
+class ShortRendering(grid.Rendering[FrozenLakeBoard, FrozenLakeSymbols, int]):
     """FrozenLake in few tokens, for language models that a warm start has taught the format.
 
     The user message is the grid alone. An answer names the places of player and goal, then the directions of
@@ -147,15 +134,15 @@ class ShortRendering(Rendering[FrozenLakeBoard, FrozenLakeSymbols, int]):
         """The grid, below the realm where there is one."""
         return "\n".join([*self._realm, self._grid(self._board.start)])
 
-    def observation(self, steps: Sequence[Step[int]]) -> str:
+    def observation(self, steps: Sequence[grid.Step[int]]) -> str:
         """What the last step did, and the grid."""
         return f"{self._said(steps[-1])}\n{self._grid(steps[-1].state)}"
 
-    def trace(self, steps: Sequence[Step[int]]) -> str:
+    def trace(self, steps: Sequence[grid.Step[int]]) -> str:
         """A line for each step: the word and the direction that it moved in."""
         return "\n".join([*self._realm, *map(self._said, steps)])
 
-    def feedback(self, steps: Sequence[Step[int]], ending: str) -> str:
+    def feedback(self, steps: Sequence[grid.Step[int]], ending: str) -> str:
         """How the attempt ended, in the symbols of the grid."""
         symbols = self._world.symbols
         return {
@@ -165,7 +152,7 @@ class ShortRendering(Rendering[FrozenLakeBoard, FrozenLakeSymbols, int]):
             "plan_ended": f"Failed: the plan ended before {symbols.goal}.",
         }[ending]
 
-    def _said(self, step: Step[int]) -> str:
+    def _said(self, step: grid.Step[int]) -> str:
         if step.action is None:
             return "no valid action"
         word, symbols = step.action.word, self._world.symbols
@@ -195,24 +182,24 @@ def _place(board: FrozenLakeBoard, cell: int) -> str:
     return f"{row + 1}{column + 1}"
 
 
-class FrozenLakeCompact(CompactRendering[FrozenLakeBoard, FrozenLakeSymbols, int]):
+class FrozenLakeCompact(grid.CompactRendering[FrozenLakeBoard, FrozenLakeSymbols, int]):
     """FrozenLake in words of one token each; cells outside a board are padding."""
 
     def first_observation(self) -> str:
         """The realm, if any, and the symbols of all places, row by row, the player's on the start."""
         height, width = self._frame
-        shown = [PADDING] * (height * width)
+        shown = [grid.PADDING] * (height * width)
         for cell in range(len(self._board.letters)):
             symbol = self._world.symbols.of_cell(self._board, self._board.start, cell)
             shown[self._place(cell)] = symbol
         return " ".join([self._world.realm, *shown] if self._world.realm else shown)
 
-    def feedback(self, steps: Sequence[Step[int]], ending: str) -> str:
+    def feedback(self, steps: Sequence[grid.Step[int]], ending: str) -> str:
         """How the attempt ended, in one word; the counts are in the trace."""
         return ending if ending in ("goal", "fell") else "lost"
 
     def places(self, state: int) -> list[str]:
-        return [cell_word(self._place(state))]
+        return [grid.cell_word(self._place(state))]
 
     def _place(self, cell: int) -> int:
         """The place of a board's cell in the frame."""
@@ -220,20 +207,19 @@ class FrozenLakeCompact(CompactRendering[FrozenLakeBoard, FrozenLakeSymbols, int
         return row * self._frame[1] + column
 
 
-class FrozenLake(GridGame[FrozenLakeBoard, int]):
+class FrozenLake(grid.GridGame[FrozenLakeBoard, int]):
     """An attempt, which ends at the goal, in a hole, or after the last step."""
 
     success = "goal"
 
-    def _ending_of(self, step: Step[int]) -> str | None:
+    def _ending_of(self, step: grid.Step[int]) -> str | None:
         return step.outcome if step.outcome in ("goal", "fell") else None
 
 
 def make_game(
     config: FrozenLakeConfig, board: FrozenLakeBoard, world: FrozenLakeWorld, max_steps: int
 ) -> FrozenLake:
-    """A game in the format of these settings."""
-    rendering: Rendering[FrozenLakeBoard, Any, int]
+    rendering: grid.Rendering[FrozenLakeBoard, Any, int]
     if config.format == "compact":
         rendering = FrozenLakeCompact(board, world, config.max_steps, config.frame)
     else:
@@ -243,25 +229,22 @@ def make_game(
 
 
 def game_of(config: FrozenLakeConfig, task: Task) -> FrozenLake:
-    """The game of a task that these settings gave."""
     board = FrozenLakeBoard(tuple(task.payload["board"]))
     return make_game(config, board, stored_world(task.payload, FrozenLakeSymbols), task.payload["max_steps"])
 
 
-def open_frozen_lake(config: FrozenLakeConfig, task: Task) -> GridEnvironment:
-    """The environment of a task that these settings gave."""
-    return GridEnvironment(game_of(config, task))
+def open_frozen_lake(config: FrozenLakeConfig, task: Task) -> grid.GridEnvironment:
+    return grid.GridEnvironment(game_of(config, task))
 
 
 _CELLS: Mapping[str, Cell] = {"S": "start", "F": "floor", "H": "hole", "G": "goal"}
-
 
 _ENDS = {"fell": "fell into a hole", "goal": "reached the goal"}
 
 
 def attempt_picture(config: FrozenLakeConfig, task: Task, turns: Sequence[str]) -> Picture:
     """The board, and the way of an attempt, found by replaying what the policy said in its turns."""
-    game = replayed(game_of(config, task), turns)
+    game = grid.replayed(game_of(config, task), turns)
     board, outcomes = game.board, [step.outcome for step in game.steps]
     notes = [f"{outcomes.count('bump')} × against the edge"] if "bump" in outcomes else []
     if "bad" in outcomes:

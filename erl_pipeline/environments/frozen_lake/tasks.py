@@ -5,19 +5,11 @@ board, so that what was learned of a realm helps in it again, and only there. Re
 show whether a lesson is learned and kept within an evaluation.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from itertools import permutations
 
-from erl_pipeline.environments.frozen_lake.game import (
-    FrozenLakeBoard,
-    FrozenLakeSymbols,
-    FrozenLakeWorld,
-    parse_board,
-    short_answer,
-)
+from erl_pipeline.environments.frozen_lake import game
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.environments.grid_games.boards import DIRECTIONS, Direction
 from erl_pipeline.environments.grid_games.hidden_words import stored_world, task_world, turns_of
@@ -43,7 +35,6 @@ def held_out_realms(config: FrozenLakeConfig) -> range:
 
 
 def realm_words(config: FrozenLakeConfig) -> list[str]:
-    """The names of all realms."""
     return [realm_word(realm) for realm in (*training_realms(config), *held_out_realms(config))]
 
 
@@ -54,26 +45,25 @@ def realm_permutation(world_seed: int, realm: int) -> tuple[Direction, ...]:
     return orders[realm]
 
 
-def realm_world(config: FrozenLakeConfig, seed: int, task_id: str, realm: int) -> FrozenLakeWorld:
-    """The world of one task in a realm."""
+def realm_world(config: FrozenLakeConfig, seed: int, task_id: str, realm: int) -> game.FrozenLakeWorld:
     hidden = realm_permutation(seed if config.world_seed is None else config.world_seed, realm)
-    return task_world(config, seed, task_id, FrozenLakeSymbols, hidden, realm_word(realm))
+    return task_world(config, seed, task_id, game.FrozenLakeSymbols, hidden, realm_word(realm))
 
 
-class FrozenLakeTasks(GridTasks[FrozenLakeConfig, FrozenLakeBoard]):
+class FrozenLakeTasks(GridTasks[FrozenLakeConfig, game.FrozenLakeBoard]):
     """The tasks of FrozenLake; the realms of training, where there are any, take turns."""
 
     name = "frozen_lake"
-    board = FrozenLakeBoard
-    symbols = FrozenLakeSymbols
+    board = game.FrozenLakeBoard
+    symbols = game.FrozenLakeSymbols
     letters = "S, F, H and G"
     tries = 100_000
     looser = "holes or path lengths"
 
-    def parse(self, rows: Sequence[str], max_steps: int) -> FrozenLakeBoard:
-        return parse_board(rows)
+    def parse(self, rows: Sequence[str], max_steps: int) -> game.FrozenLakeBoard:
+        return game.parse_board(rows)
 
-    def draw(self, stream: random.Random, config: FrozenLakeConfig) -> FrozenLakeBoard:
+    def draw(self, stream: random.Random, config: FrozenLakeConfig) -> game.FrozenLakeBoard:
         height = stream.randint(*config.rows)
         width = height if config.columns is None else stream.randint(*config.columns)
         cells = list(range(height * width))
@@ -87,15 +77,15 @@ class FrozenLakeTasks(GridTasks[FrozenLakeConfig, FrozenLakeBoard]):
             "S" if cell == start else "G" if cell == goal else "H" if cell in holes else "F"
             for cell in range(height * width)
         )
-        return FrozenLakeBoard(tuple(letters[row * width : (row + 1) * width] for row in range(height)))
+        return game.FrozenLakeBoard(tuple(letters[row * width : (row + 1) * width] for row in range(height)))
 
-    def is_wanted(self, board: FrozenLakeBoard, config: FrozenLakeConfig) -> bool:
+    def is_wanted(self, board: game.FrozenLakeBoard, config: FrozenLakeConfig) -> bool:
         """Whether the shortest path is one that `path_length` allows."""
         moves = board.moves_to_goal[board.start]
         shortest, longest = config.path_length
         return moves is not None and shortest <= moves <= longest
 
-    def world(self, config: FrozenLakeConfig, seed: int, task_id: str, place: int) -> FrozenLakeWorld:
+    def world(self, config: FrozenLakeConfig, seed: int, task_id: str, place: int) -> game.FrozenLakeWorld:
         realms = training_realms(config)
         if not realms:
             return super().world(config, seed, task_id, place)
@@ -105,14 +95,16 @@ class FrozenLakeTasks(GridTasks[FrozenLakeConfig, FrozenLakeBoard]):
 TASKS = FrozenLakeTasks()
 
 
-def realm_task(config: FrozenLakeConfig, seed: int, task: BoardTask[FrozenLakeBoard], realm: int) -> Task:
+def realm_task(
+    config: FrozenLakeConfig, seed: int, task: BoardTask[game.FrozenLakeBoard], realm: int
+) -> Task:
     """A board in a realm, which may be one that no training task has."""
     return TASKS.task(task, realm_world(config, seed, task.task_id, realm))
 
 
 def difficulty(config: FrozenLakeConfig, task: Task) -> float:
     """Moves on the shortest way from start to goal."""
-    board = FrozenLakeBoard(tuple(task.payload["board"]))
+    board = game.FrozenLakeBoard(tuple(task.payload["board"]))
     moves = board.moves_to_goal[board.start]
     assert moves is not None  # no board without a way is a task
     return float(moves)
@@ -120,17 +112,17 @@ def difficulty(config: FrozenLakeConfig, task: Task) -> float:
 
 def gold_answer(config: FrozenLakeConfig, task: Task) -> list[str] | None:
     """The turns of a shortest way, one turn in mode `plan`; None where it is longer than the task allows."""
-    board = FrozenLakeBoard(tuple(task.payload["board"]))
+    board = game.FrozenLakeBoard(tuple(task.payload["board"]))
     way = shortest_way(board)
     if len(way) > task.payload["max_steps"]:
         return None
     if config.format == "short":
-        world = stored_world(task.payload, FrozenLakeSymbols)
-        return [short_answer(board, world.symbols, way, world.words)]
+        world = stored_world(task.payload, game.FrozenLakeSymbols)
+        return [game.short_answer(board, world.symbols, way, world.words)]
     return turns_of(way, config, task)
 
 
-def shortest_way(board: FrozenLakeBoard) -> list[Direction]:
+def shortest_way(board: game.FrozenLakeBoard) -> list[Direction]:
     """The directions of a shortest way from the start to the goal; of several, always the same one."""
     cell, way = board.start, list[Direction]()
     while cell != board.goal:

@@ -1,7 +1,5 @@
 """FrozenLake's parts for the cold starts of a tiny policy, and of a tiny extractor of experience."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping, Sequence
 

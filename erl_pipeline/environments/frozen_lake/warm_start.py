@@ -5,8 +5,6 @@ the world, and the policy cannot. So the policy learns to guess words uniformly 
 notes as far as they are right. It also learns the format and the planning.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -88,7 +86,6 @@ class Situation:
         return ChatPrompts(self.settings.prompts)
 
     def game(self) -> FrozenLake:
-        """A fresh attempt."""
         return make_game(self.settings, self.board, self.world, self.settings.max_steps)
 
     def player(self, stream: random.Random, notes: Slots) -> FrozenLakePlayer:
@@ -102,7 +99,6 @@ class Situation:
         return self.prompts.attempt(game.instructions, game.reset(), told)
 
     def success(self, answer: str) -> float:
-        """The reward of an answer."""
         game = self.game()
         game.reset()
         return game.step(answer).reward

@@ -1,7 +1,5 @@
 """One attempt at a board: its record, the texts about it, its end, and the conversation."""
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -238,7 +236,6 @@ class GridGame(ABC, Generic[BoardT, StateT]):
 
     @property
     def steps(self) -> Sequence[Step[StateT]]:
-        """What was done so far."""
         return self._steps
 
     @property
@@ -247,7 +244,6 @@ class GridGame(ABC, Generic[BoardT, StateT]):
         return self._steps[-1].state if self._steps else self.board.start
 
     def reset(self) -> str:
-        """Begin an attempt; returns the first observation."""
         self._steps = []
         self._ending = None
         return self._rendering.first_observation()
@@ -285,7 +281,6 @@ class GridGame(ABC, Generic[BoardT, StateT]):
         return self._rendering.feedback(self._steps, self._ending)
 
     def trace(self) -> str:
-        """What was done so far, and what came of it."""
         return self._rendering.trace(self._steps)
 
     def metrics(self, result: TurnResult[StateT]) -> dict[str, float]:

@@ -5,8 +5,6 @@ that moves there, or `?`. First and second attempts differ in the slots alone, s
 keeps its position. Prompts that show the failed attempt have it after the slots.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +30,6 @@ class BoardSymbols(Protocol):
 
     def of_cell(self, board: Any, state: Any, cell: int) -> str:
         """What is shown at a cell of a board."""
-        ...
 
 
 SymbolsT = TypeVar("SymbolsT", bound=BoardSymbols)
@@ -86,7 +83,6 @@ def hidden_permutation(world_seed: int) -> tuple[Direction, ...]:
 
 
 def stored_world(payload: Mapping[str, Any], symbols: Callable[..., SymbolsT]) -> World[SymbolsT]:
-    """The world in a task's payload."""
     return World(payload["actions"], symbols(**payload["symbols"]), payload.get("realm", ""))
 
 

@@ -4,8 +4,6 @@ No generated board can be in two splits: the hash of a board, or of what it shar
 mirror images, decides its split.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random
@@ -343,7 +341,6 @@ def shape_key(payload: Mapping[str, Any]) -> str:
 
 
 def settings_files(config: GridSettings) -> dict[str, Path]:
-    """The files that the settings name, by setting."""
     named_files = {"task_file": config.task_file, "held_out_file": config.held_out_file}
     return {name: Path(file) for name, file in named_files.items() if file is not None}
 

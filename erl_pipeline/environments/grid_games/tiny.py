@@ -5,8 +5,6 @@ notes and outcomes but cannot know any one world. Notes may be wrong, so that it
 it sees more than what it is told.
 """
 
-from __future__ import annotations
-
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +15,7 @@ from typing import Any, Generic
 
 from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.environments.demonstrations import Demonstration, Examination, ExamQuestion, TinyParts
+from erl_pipeline.environments.grid_games import hidden_words
 from erl_pipeline.environments.grid_games.boards import (
     DIRECTIONS,
     BoardT,
@@ -26,19 +25,6 @@ from erl_pipeline.environments.grid_games.boards import (
     StateT,
 )
 from erl_pipeline.environments.grid_games.game import PADDING, GridGame, Step, cell_word
-from erl_pipeline.environments.grid_games.hidden_words import (
-    FIELD_WORDS,
-    SLOTS,
-    UNKNOWN,
-    CompactPrompts,
-    Slots,
-    World,
-    corrected,
-    noisy_slots,
-    random_world,
-    read_slots,
-    slots_text,
-)
 from erl_pipeline.environments.grid_games.tasks import GridTasks
 from erl_pipeline.environments.messages import Message, assistant_message, user_message
 from erl_pipeline.environments.prompt_format import AttemptReport
@@ -64,7 +50,7 @@ class ScriptedPlayer(ABC, Generic[BoardT, StateT]):
         stream: random.Random,
         board: BoardT,
         action_words: Sequence[str],
-        notes: Slots,
+        notes: hidden_words.Slots,
         random_intent: float,
     ) -> None:
         self._stream = stream
@@ -136,12 +122,11 @@ class DemonstratedEpisode:
 
     attempt: Demonstration
     reflections: Sequence[Demonstration]
-    seen: Slots
+    seen: hidden_words.Slots
     retry: Demonstration | None = None
 
     @property
     def conversations(self) -> list[Demonstration]:
-        """All conversations that are trained on."""
         return [self.attempt, *self.reflections, *([] if self.retry is None else [self.retry])]
 
     @property
@@ -171,7 +156,7 @@ class TinyGrid(Generic[ConfigT, BoardT, StateT]):
     """A game in the compact form: its words, and demonstrations of it."""
 
     tasks: GridTasks[ConfigT, BoardT]
-    game: Callable[[ConfigT, BoardT, World[Any], int], GridGame[BoardT, StateT]]
+    game: Callable[[ConfigT, BoardT, hidden_words.World[Any], int], GridGame[BoardT, StateT]]
     """An attempt, from the settings, a board, a world and the moves that it may have."""
     player: type[ScriptedPlayer[BoardT, StateT]]
     words: Callable[[ConfigT], Sequence[str]]
@@ -183,9 +168,9 @@ class TinyGrid(Generic[ConfigT, BoardT, StateT]):
     examinations: Callable[[ConfigT], Sequence[Examination]] = lambda config: ()
     """Skills besides reflecting that the cold start should teach."""
 
-    def random_world(self, stream: random.Random, config: ConfigT) -> World[Any]:
+    def random_world(self, stream: random.Random, config: ConfigT) -> hidden_words.World[Any]:
         """One of the worlds that these settings allow, drawn at random."""
-        return random_world(stream, config, self.tasks.symbols, self.names(config))
+        return hidden_words.random_world(stream, config, self.tasks.symbols, self.names(config))
 
     def parts(self, config: ConfigT) -> TinyParts | None:
         """The parts for these settings; None for formats other than `compact`. Raises as `vocabulary`."""
@@ -227,8 +212,8 @@ class TinyGrid(Generic[ConfigT, BoardT, StateT]):
         cells = [cell_word(cell) for cell in range(_cells(config))]
         fixed = [
             PADDING,
-            UNKNOWN,
-            *FIELD_WORDS,
+            hidden_words.UNKNOWN,
+            *hidden_words.FIELD_WORDS,
             *DIRECTIONS,
             *self.words(config),
             *cells,
@@ -246,8 +231,8 @@ class TinyGrid(Generic[ConfigT, BoardT, StateT]):
     def context_length(self, config: ConfigT) -> int:
         """Tokens of the longest sequence that is trained or sampled, with room for ill-formed turns."""
         observation, step = _cells(config) + self.observed(config), step_width(config)
-        attempt = observation + SLOTS + 4 + (step + _SPECIAL_TOKENS) * config.max_steps
-        reflection = observation + step * config.max_steps + 2 * SLOTS + 8
+        attempt = observation + hidden_words.SLOTS + 4 + (step + _SPECIAL_TOKENS) * config.max_steps
+        reflection = observation + step * config.max_steps + 2 * hidden_words.SLOTS + 8
         return max(attempt, reflection) + _SPARE_WORDS * config.max_steps
 
     def demonstrate(
@@ -256,13 +241,17 @@ class TinyGrid(Generic[ConfigT, BoardT, StateT]):
         """One attempt at a random board in a random world and, where it failed, reflections on it; perhaps
         also a retry, an attempt that is told how this one failed."""
         board, world = stream.choice(boards), self.random_world(stream, config)
-        prompts = CompactPrompts(config.action_words)
+        prompts = hidden_words.CompactPrompts(config.action_words)
         game = self.game(config, board, world, config.max_steps)
-        notes = {} if stream.random() < cold_start.blank_notes else noisy_slots(stream, world, cold_start)
+        notes = (
+            {}
+            if stream.random() < cold_start.blank_notes
+            else hidden_words.noisy_slots(stream, world, cold_start)
+        )
         player = self.player(stream, board, config.action_words, notes, cold_start.random_intent)
 
         observation = game.reset()
-        attempt = prompts.attempt("", observation, [slots_text(notes)])
+        attempt = prompts.attempt("", observation, [hidden_words.slots_text(notes)])
         reward = play_out(game, player, config, attempt)
         seen = seen_moves(game.steps)
         if reward > 0:
@@ -271,9 +260,13 @@ class TinyGrid(Generic[ConfigT, BoardT, StateT]):
         report = AttemptReport(observation, game.trace(), game.feedback(), reward)
         reflections: list[Demonstration] = []
         for _ in range(cold_start.reflections_per_failure):
-            memory = {} if stream.random() < _BLANK_MEMORY else noisy_slots(stream, world, cold_start)
-            asked = prompts.reflection("", report, [slots_text(memory)])
-            reflections.append([*asked, assistant_message(slots_text(corrected(memory, seen)))])
+            memory = (
+                {} if stream.random() < _BLANK_MEMORY else hidden_words.noisy_slots(stream, world, cold_start)
+            )
+            asked = prompts.reflection("", report, [hidden_words.slots_text(memory)])
+            reflections.append(
+                [*asked, assistant_message(hidden_words.slots_text(hidden_words.corrected(memory, seen)))]
+            )
         if not cold_start.retries or stream.random() >= cold_start.retries:
             return DemonstratedEpisode(attempt, reflections, seen)
         note = reflections[0][-1]["content"]
@@ -286,17 +279,17 @@ class TinyGrid(Generic[ConfigT, BoardT, StateT]):
         config: ConfigT,
         random_intent: float,
         game: GridGame[BoardT, StateT],
-        seen: Slots,
+        seen: hidden_words.Slots,
         reflection: str,
     ) -> Demonstration:
         """Another attempt after the failed one that `game` has just played. Its prompt shows the failed
         attempt and, in some demonstrations, `reflection` too. The player knows what the prompt says, and
         trusts the words that the failed attempt showed (`seen`) more than the reflection."""
         notes = [] if stream.random() < _BLANK_NOTES else [reflection]
-        known = {**(read_slots(reflection) if notes else {}), **seen}
+        known = {**(hidden_words.read_slots(reflection) if notes else {}), **seen}
         trace, feedback = game.trace(), game.feedback()
         report = AttemptReport(game.reset(), trace, feedback, 0.0)
-        shown = CompactPrompts(config.action_words).retry("", report, notes)
+        shown = hidden_words.CompactPrompts(config.action_words).retry("", report, notes)
         play_out(
             game, self.player(stream, game.board, config.action_words, known, random_intent), config, shown
         )

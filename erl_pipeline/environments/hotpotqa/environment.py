@@ -1,7 +1,5 @@
 """HotpotQA as an environment: turns of the policy in; pages, reward and true feedback out."""
 
-from __future__ import annotations
-
 import json
 import re
 import string
@@ -9,34 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from erl_pipeline.environments import messages as chat
+from erl_pipeline.environments.hotpotqa import tool
 from erl_pipeline.environments.hotpotqa.index import open_index
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig
 from erl_pipeline.environments.hotpotqa.tasks import Passage
-from erl_pipeline.environments.hotpotqa.tool import (
-    MAX_QUERY_CHARACTERS,
-    SEARCH,
-    SEARCH_TOOL,
-    Action,
-    BadCall,
-    Event,
-    Record,
-    Search,
-    SearchRecord,
-    Verdict,
-    feedback,
-    read_plain_lines,
-    read_tool_calls,
-    trace,
-)
 from erl_pipeline.environments.interface import Embedders, Environment, Observation, Task, Transition
-from erl_pipeline.environments.messages import (
-    MARKERS,
-    AssistantTurn,
-    Message,
-    ToolSchema,
-    tool_message,
-    user_message,
-)
 from erl_pipeline.environments.pictures import Document, FoundDocuments
 from erl_pipeline.environments.threads import in_threads
 from storage.errors import InputError
@@ -71,7 +47,7 @@ class HotpotQA:
         self._config = config
         self._task = task
         self._search = search
-        self._record = Record(frozenset(task.payload["supporting"]))
+        self._record = tool.Record(frozenset(task.payload["supporting"]))
 
     @property
     def instructions(self) -> str:
@@ -80,24 +56,24 @@ class HotpotQA:
         )
 
     @property
-    def tools(self) -> Sequence[ToolSchema]:
+    def tools(self) -> Sequence[chat.ToolSchema]:
         """Empty in the plain protocol, which the instructions explain."""
-        return () if self._config.is_plain else (SEARCH_TOOL,)
+        return () if self._config.is_plain else (tool.SEARCH_TOOL,)
 
     def reset(self) -> Observation:
-        self._record = Record(frozenset(self._task.payload["supporting"]))
+        self._record = tool.Record(frozenset(self._task.payload["supporting"]))
         return f"Question: {self._task.payload['question']}"
 
-    def step(self, turn: AssistantTurn) -> Transition:
+    def step(self, turn: chat.AssistantTurn) -> Transition:
         record = self._record
         found, bad = record.supporting_found, len(record.bad_calls)
-        read = read_plain_lines if self._config.is_plain else read_tool_calls
-        events: list[Event] = []
+        read = tool.read_plain_lines if self._config.is_plain else tool.read_tool_calls
+        events: list[tool.Event] = []
         record.turns.append(events)
         messages = [self._do(action, events) for action in read(turn)]
         self._see_whether_it_is_over()
         metrics = {
-            "searches": float(sum(isinstance(event, SearchRecord) for event in events)),
+            "searches": float(sum(isinstance(event, tool.SearchRecord) for event in events)),
             "bad_calls": float(len(record.bad_calls) - bad),
             "supporting_found": float(record.supporting_found - found),
         }
@@ -116,27 +92,27 @@ class HotpotQA:
         )
 
     def feedback(self) -> str:
-        return feedback(self._record)
+        return tool.feedback(self._record)
 
     def trace(self) -> str:
-        return trace(self._record)
+        return tool.trace(self._record)
 
     def close(self) -> None:
         """The index stays open for other episodes."""
 
-    def _do(self, action: Action, events: list[Event]) -> Message:
-        if isinstance(action, Search):
+    def _do(self, action: tool.Action, events: list[tool.Event]) -> chat.Message:
+        if isinstance(action, tool.Search):
             pages = self._search(action.query)
             titles = list(dict.fromkeys(page.title for page in pages))
-            events.append(SearchRecord(action.query, titles, len(set(titles) - self._record.titles)))
+            events.append(tool.SearchRecord(action.query, titles, len(set(titles) - self._record.titles)))
             self._record.titles.update(titles)
             return _told(action, pages_as_text(pages, self._config.passage_characters))
-        if isinstance(action, BadCall):
+        if isinstance(action, tool.BadCall):
             events.append(action.problem)
             return _told(action, f"This could not be done: {action.problem}.")
         gold = self._task.payload["answer"]
-        events.append(Verdict(action.text, exact_match(action.text, gold), f1_score(action.text, gold)))
-        return user_message("The attempt is over.")
+        events.append(tool.Verdict(action.text, exact_match(action.text, gold), f1_score(action.text, gold)))
+        return chat.user_message("The attempt is over.")
 
     def _see_whether_it_is_over(self) -> None:
         record = self._record
@@ -147,12 +123,12 @@ class HotpotQA:
         elif len(record.turns) >= self._config.max_turns:
             record.ending = "turns_used"
 
-    def _reward(self, verdict: Verdict) -> float:
+    def _reward(self, verdict: tool.Verdict) -> float:
         return verdict.f1 if self._config.reward == "f1" else float(verdict.exact)
 
 
-def _told(action: Search | BadCall, content: str) -> Message:
-    return user_message(content) if action.call is None else tool_message(action.call, content)
+def _told(action: tool.Search | tool.BadCall, content: str) -> chat.Message:
+    return chat.user_message(content) if action.call is None else chat.tool_message(action.call, content)
 
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -243,7 +219,7 @@ _TURNS_LEFT = re.compile(rf"\n(\d+ turns are left\.|{re.escape(LAST_TURN)})\Z")
 
 def gold_answer(config: HotpotQAConfig, task: Task) -> list[str]:
     """One search a turn, for as many of the pages as there are turns for, and a last turn that answers."""
-    titles = [title[:MAX_QUERY_CHARACTERS] for title in task.payload["supporting"]]
+    titles = [title[: tool.MAX_QUERY_CHARACTERS] for title in task.payload["supporting"]]
     answer = " ".join(task.payload["answer"].split())
     return [*(_search(config, title) for title in titles[: config.max_turns - 1]), f"Answer: {answer}"]
 
@@ -251,7 +227,7 @@ def gold_answer(config: HotpotQAConfig, task: Task) -> list[str]:
 def _search(config: HotpotQAConfig, title: str) -> str:
     if config.is_plain:
         return f"Search: {title}"
-    return json.dumps({"name": SEARCH, "arguments": {"query": title}}).join(MARKERS)
+    return json.dumps({"name": tool.SEARCH, "arguments": {"query": title}}).join(chat.MARKERS)
 
 
 def documents_in(config: HotpotQAConfig, task: Task, message: str) -> FoundDocuments | None:

@@ -11,14 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.environments.demonstrations import with_defaults
+from erl_pipeline.environments.hotpotqa import tasks
 from erl_pipeline.environments.hotpotqa.settings import HotpotQAConfig, SearchMode
-from erl_pipeline.environments.hotpotqa.tasks import (
-    Passage,
-    different_passages,
-    question_path,
-    read_passages,
-    read_questions,
-)
 from erl_pipeline.environments.interface import Embedders
 from storage.errors import InputError
 from storage.texts import StorableTexts
@@ -42,14 +36,14 @@ _EMBEDDED_AT_ONCE = 2_048  # pages; their tokens are in memory together
 _TRAINING_PASSES, _TRAINING_ROWS = 25, 128  # of k-means; rows for each partition
 
 
-def passages_of(config: HotpotQAConfig) -> list[Passage]:
+def passages_of(config: HotpotQAConfig) -> list[tasks.Passage]:
     """All pages that the search can find. Raises `InputError` for bad files."""
-    further = [] if config.passage_file is None else read_passages(Path(config.passage_file))
-    return different_passages(read_questions(question_path(config)), further)
+    further = [] if config.passage_file is None else tasks.read_passages(Path(config.passage_file))
+    return tasks.different_passages(tasks.read_questions(tasks.question_path(config)), further)
 
 
 def build_index(
-    passages: Sequence[Passage], folder: Path, embedder: Embedder | None, embedded_characters: int
+    passages: Sequence[tasks.Passage], folder: Path, embedder: Embedder | None, embedded_characters: int
 ) -> Mapping[str, int]:
     """Write the index of these pages into an empty folder; returns how many pages and vectors it has.
 
@@ -117,7 +111,7 @@ class SearchIndex:
         self._embedder = embedder
         self._indexed = any(index.columns == ["vector"] for index in self._table.list_indices())
 
-    def search(self, query: str, count: int, mode: SearchMode) -> list[Passage]:
+    def search(self, query: str, count: int, mode: SearchMode) -> list[tasks.Passage]:
         """At most `count` pages, the best first. Equal queries find the same pages."""
         from storage.memory.search import fuse
 
@@ -171,7 +165,7 @@ class SearchIndex:
         found: npt.NDArray[np.float32] = vectors.flatten().to_numpy().reshape(len(vectors), -1)
         return found
 
-    def _pages(self, numbers: Sequence[int]) -> list[Passage]:
+    def _pages(self, numbers: Sequence[int]) -> list[tasks.Passage]:
         """The pages at these places. Only they are read: candidates with their texts would take most of the
         time of a search."""
         if not numbers:
@@ -180,22 +174,18 @@ class SearchIndex:
         taken = self._table.take_offsets(list(numbers)).select(["number", "title", "page"]).to_list()
         rows = {row["number"]: row for row in taken}
         return [
-            Passage(rows[number]["title"], rows[number]["page"][len(rows[number]["title"]) + 1 :])
+            tasks.Passage(rows[number]["title"], rows[number]["page"][len(rows[number]["title"]) + 1 :])
             for number in numbers
         ]
 
     @staticmethod
     def _ranked(rows: Sequence[Mapping[str, Any]], column: str, sign: float) -> Ranked:
-        """Best first; among equals, the page that comes first in the files."""
+        """Best first; among equals, the page that comes first in the files. A key is the page's number in ten
+        digits, so that keys are in the order of the files."""
         from storage.memory.search import Found
 
         rows = sorted(rows, key=lambda row: (sign * row[column], row["number"]))
-        return [Found(_key(row), row[column]) for row in rows]
-
-
-def _key(row: Mapping[str, Any]) -> str:
-    """A page's number in ten digits, so that keys are in the order of the files."""
-    return f"{row['number']:010d}"
+        return [Found(f"{row['number']:010d}", row[column]) for row in rows]
 
 
 _opened: dict[tuple[Path, str | None], SearchIndex] = {}

@@ -4,8 +4,6 @@ The plain protocol: a turn has a line `Search: what to look for` or a line `Answ
 them counts: what follows a search in the same turn was written before the search returned anything.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -161,7 +159,6 @@ class Record:
 
     @property
     def searches(self) -> list[SearchRecord]:
-        """All searches, in their order."""
         return [event for turn in self.turns for event in turn if isinstance(event, SearchRecord)]
 
     @property

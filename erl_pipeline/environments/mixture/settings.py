@@ -1,7 +1,5 @@
 """Settings of a mixture."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, Literal
 

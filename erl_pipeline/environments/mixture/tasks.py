@@ -1,8 +1,6 @@
 """The tasks of a mixture, which are those of its parts under names that tell them apart, and the cold start
 of a tiny policy for all of them."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +24,6 @@ from storage.errors import InputError
 
 
 def parts_of(settings: MixtureConfig) -> Mapping[str, MixturePart]:
-    """The parts by their names."""
     installed = plugins("environments")
     return {
         name: MixturePart(installed[part.environment.type].value, part.environment, part.weight)

@@ -1,18 +1,9 @@
 """Questions with a checkable answer, from a file of JSON lines, scored by any installed scorer."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.interface import Dependencies, EnvironmentPlugin, GoldAnswers, Splits
 from erl_pipeline.environments.questions import environment, tasks
 from erl_pipeline.environments.questions.settings import QuestionsConfig
-
-
-def _scorer_packages(config: QuestionsConfig) -> Sequence[str]:
-    return plugins("scorers")[config.scorer].packages
-
 
 ENVIRONMENT = EnvironmentPlugin(
     settings=QuestionsConfig,
@@ -29,7 +20,7 @@ ENVIRONMENT = EnvironmentPlugin(
     dependencies=Dependencies(
         files=tasks.files,
         packages=("erl_pipeline.environments.single_turn", "erl_pipeline.environments.tasks"),
-        used_packages=_scorer_packages,
+        used_packages=lambda config: plugins("scorers")[config.scorer].packages,
     ),
     gold_answers=GoldAnswers(environment.gold_answer, environment.wrong_answers),
 )

@@ -16,7 +16,6 @@ _SHOWN = 200  # characters of an answer that feedback repeats
 
 
 def open_question(config: QuestionsConfig, task: Task) -> SingleTurnEnvironment:
-    """The environment of a task made by `tasks`."""
     scorer, marking, question = (
         scorer_named(config.scorer),
         FORMATS[config.answer_format],
@@ -85,7 +84,6 @@ class AnswerMarking:
     marked: str = "{}"
 
     def reply(self, answer: str) -> str:
-        """A reply in this format."""
         return self.marked.replace("{}", answer)
 
 

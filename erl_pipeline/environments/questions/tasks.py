@@ -167,10 +167,8 @@ def read_questions(
     source: Literal["lines", "gsm8k"],
     check: Callable[[Mapping[str, Any]], None] = lambda payload: None,
 ) -> list[QuestionRecord]:
-    """The questions of a file, in its order; blank lines are skipped.
-
-    Args:
-        check: raises `ValueError`, saying what is wrong, for the payload of a task that cannot be scored.
+    """The questions of a file, in its order; blank lines are skipped. `check`: raises `ValueError`, saying
+    what is wrong, for the payload of a task that cannot be scored.
 
     Raises `InputError` naming the file, the line and what is wrong with it; two lines with the same question
     or the same id are wrong too.

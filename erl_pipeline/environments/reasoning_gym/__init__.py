@@ -1,7 +1,5 @@
 """The tasks of reasoning-gym: generated questions, each with a scorer of its own."""
 
-from __future__ import annotations
-
 from erl_pipeline.environments.interface import Dependencies, EnvironmentPlugin, GoldAnswers, Splits
 from erl_pipeline.environments.reasoning_gym import environment, tasks
 from erl_pipeline.environments.reasoning_gym.settings import ReasoningGymConfig

@@ -1,7 +1,5 @@
 """A stored question as an environment: one turn, and its score."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -75,9 +73,7 @@ def feedback_on(
 
 _OPENING = "<answer>"
 
-
 _CLOSING = "</answer>"
-
 
 _BRACE = re.compile(r"\\boxed\{|\{|\}")
 

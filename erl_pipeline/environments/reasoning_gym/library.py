@@ -1,8 +1,6 @@
 """The library itself, imported only when tasks are generated or answers are scored; its scoring is guarded,
 so that every answer gets a score."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re
@@ -86,16 +84,13 @@ def require_qualified(name: str) -> None:
 LONGEST_ANSWER = 10_000
 """Characters; several scorers take a time that grows with the square of the length, or faster."""
 
-
 _ANSWER_IN_METADATA = {
     "graph_color": "possible_answer",
     "propositional_logic": "example_answer",
     "rubiks_cube": "example_correct_answer",
 }
 
-
 _POWER_OR_HUGE = re.compile(r"\*\s*\*|/\s*/|[0-9]{13}")
-
 
 _HUGE_EXPONENT = re.compile(r"\d[eE][+-]?\d{4,}")
 

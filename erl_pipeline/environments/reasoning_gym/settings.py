@@ -1,7 +1,5 @@
 """Settings of the tasks of reasoning-gym."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import Field, field_validator

@@ -5,8 +5,6 @@ depends on the hash seed of the process; others use the global random generator.
 so that equal settings give equal entries everywhere.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

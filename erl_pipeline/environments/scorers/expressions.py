@@ -5,8 +5,6 @@ it reads all of a text as an expression, so that `11 eggs` is a product of varia
 compared boxed, and the rules here, each for one way of writing, say what is in the box.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -3,8 +3,6 @@
 Any package can add one: a function that an entry point of `erl_pipeline.scorers` names.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -44,16 +42,6 @@ class ScorerFunction(Protocol):
             answer: what the policy marked as its answer; None where it marked none.
             payload: the task's `question`, its `answer`, and all further fields of its line.
         """
-        ...
-
-
-def _any_task(payload: Mapping[str, Any]) -> None:
-    """Every task can be scored."""
-
-
-def _its_answer(payload: Mapping[str, Any]) -> str:
-    """The right answer, where answers are compared with it."""
-    return str(payload["answer"])
 
 
 def altered_numbers(payload: Mapping[str, Any]) -> Sequence[str]:
@@ -80,9 +68,9 @@ class Scorer:
     """A function that scores, and facts about it. A plain function counts as a scorer with these defaults."""
 
     score: ScorerFunction
-    check_task: Callable[[Mapping[str, Any]], None] = _any_task
+    check_task: Callable[[Mapping[str, Any]], None] = lambda payload: None
     """Raises `ValueError`, saying what is wrong, for the payload of a task that cannot be scored."""
-    gold_answer: Callable[[Mapping[str, Any]], str | None] = _its_answer
+    gold_answer: Callable[[Mapping[str, Any]], str | None] = lambda payload: str(payload["answer"])
     """An answer that scores 1, from a task's payload; `env qualify` checks that it does. None where none is
     known. It never reaches a policy."""
     wrong_answers: Callable[[Mapping[str, Any]], Sequence[str]] = altered_numbers

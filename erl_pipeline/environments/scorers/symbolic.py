@@ -6,8 +6,6 @@ answer that takes long holds up no other. Each has two seconds of processor time
 memory, and is replaced where it needs more. Expressions that are visibly too large are not given to it.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import re
@@ -122,7 +120,6 @@ def _exchange(connection: socket.socket, line: bytes) -> bytes:
 
 _COMPARERS = _Comparers()
 atexit.register(_COMPARERS.close)
-
 
 MOST_DIGITS = 10_000
 _LARGEST_FACTORIAL = 3_000  # it has 9,131 digits

@@ -1,7 +1,5 @@
 """Scorers that compare texts and numbers as people write them: `exact`, `contains`, `f1` and `numeric`."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections import Counter
@@ -137,7 +135,6 @@ contains = Scorer(up_to(LONGEST_ANSWER, _contains), _has_words, wrong_answers=_o
 """1 where the given answer has the words of the right one, in a row."""
 f1 = Scorer(up_to(LONGEST_ANSWER, _f1), _has_words, wrong_answers=_other_numbers, bounded=True)
 """The harmonic mean of precision and recall of the words."""
-
 
 RELATIVE_TOLERANCE = Fraction(1, 1_000_000)
 _LONGEST_NUMBER = (

@@ -1,17 +1,9 @@
 """Sokoban, with symbols and action words that need not give their meaning away."""
 
-from __future__ import annotations
-
+from erl_pipeline.environments import interface
 from erl_pipeline.environments.demonstrations import TinyPlayer
 from erl_pipeline.environments.grid_games.hidden_words import CompactPrompts
 from erl_pipeline.environments.grid_games.tasks import board_key, settings_files, shape_key
-from erl_pipeline.environments.interface import (
-    AttemptDrawing,
-    Dependencies,
-    EnvironmentPlugin,
-    GoldAnswers,
-    Splits,
-)
 from erl_pipeline.environments.prompt_format import PromptFormat
 from erl_pipeline.environments.sokoban.game import attempt_picture, open_sokoban
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
@@ -28,13 +20,13 @@ def _quick_to_list(settings: SokobanConfig) -> bool:
     return settings.task_file is not None or settings.training_boards <= 500
 
 
-ENVIRONMENT = EnvironmentPlugin(
+ENVIRONMENT = interface.EnvironmentPlugin(
     settings=SokobanConfig,
     training_tasks=TASKS.training_tasks,
     held_out_tasks=TASKS.held_out_tasks,
     open=open_sokoban,
     prompts=_prompts,
-    splits=Splits(
+    splits=interface.Splits(
         test_tasks=TASKS.test_tasks,
         test_needs="test_boards: 256",
         task_key=board_key,
@@ -44,7 +36,7 @@ ENVIRONMENT = EnvironmentPlugin(
         left_out=TASKS.left_out,
         quick_to_list=_quick_to_list,
     ),
-    dependencies=Dependencies[SokobanConfig](
+    dependencies=interface.Dependencies[SokobanConfig](
         files=settings_files,
         packages=("erl_pipeline.environments.grid_games", "erl_pipeline.environments.tasks"),
     ),
@@ -54,6 +46,6 @@ ENVIRONMENT = EnvironmentPlugin(
         # Each demonstration draws its own world and a generated board, so these settings do not change it.
         exclude=frozenset({"world_seed", "task_file", "instructions"}),
     ),
-    drawing=AttemptDrawing(picture=attempt_picture),
-    gold_answers=GoldAnswers(gold_answer),
+    drawing=interface.AttemptDrawing(picture=attempt_picture),
+    gold_answers=interface.GoldAnswers(gold_answer),
 )

@@ -1,7 +1,5 @@
 """Sokoban's boards: the rules of moving, deadlocks, and whether a board can be solved."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence
 from functools import cached_property

@@ -1,22 +1,10 @@
 """Sokoban's attempts: the texts about them, and how they end."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from erl_pipeline.environments.grid_games.game import (
-    CompactRendering,
-    GridEnvironment,
-    GridGame,
-    ProseRendering,
-    Rendering,
-    Step,
-    TurnResult,
-    cell_word,
-    replayed,
-)
+from erl_pipeline.environments.grid_games import game as grid
 from erl_pipeline.environments.grid_games.hidden_words import World, stored_world
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.pictures import Cell, Picture
@@ -50,7 +38,6 @@ class SokobanSymbols:
     wall: str
 
     def of_cell(self, board: SokobanBoard, state: State, cell: int) -> str:
-        """What is shown at a cell of a board."""
         on_goal = cell in board.goals
         if cell == state.player:
             return self.player_on_goal if on_goal else self.player
@@ -64,12 +51,12 @@ class SokobanSymbols:
 SokobanWorld = World[SokobanSymbols]
 
 
-def is_push(step: Step[State]) -> bool:
+def is_push(step: grid.Step[State]) -> bool:
     """Whether a box was moved."""
     return step.before.boxes != step.state.boxes
 
 
-class SokobanProse(ProseRendering[SokobanBoard, SokobanSymbols, State]):
+class SokobanProse(grid.ProseRendering[SokobanBoard, SokobanSymbols, State]):
     """Sokoban in sentences, for language models."""
 
     effects: Mapping[str, str] = {
@@ -79,7 +66,7 @@ class SokobanProse(ProseRendering[SokobanBoard, SokobanSymbols, State]):
         "box_box": "no effect: the box in the way has another box behind it",
     }
 
-    def feedback(self, steps: Sequence[Step[State]], ending: str) -> str:
+    def feedback(self, steps: Sequence[grid.Step[State]], ending: str) -> str:
         boxes = steps[-1].state.boxes
         outcome = {
             "solved": "The attempt succeeded: all boxes are on goals.",
@@ -98,7 +85,7 @@ class SokobanProse(ProseRendering[SokobanBoard, SokobanSymbols, State]):
         ]
         return " ".join(sentences)
 
-    def _effect(self, step: Step[State]) -> str | None:
+    def _effect(self, step: grid.Step[State]) -> str | None:
         if not is_push(step):
             return super()._effect(step)
         goals = self._board.boxes_on_goals(step.state.boxes) - self._board.boxes_on_goals(step.before.boxes)
@@ -107,14 +94,14 @@ class SokobanProse(ProseRendering[SokobanBoard, SokobanSymbols, State]):
         ]
 
 
-def _without_effect(steps: Sequence[Step[State]]) -> str:
+def _without_effect(steps: Sequence[grid.Step[State]]) -> str:
     """How many moves had no effect, and what was in the way: `3 (against a wall: 2; ...)`."""
     counts = {said: sum(step.outcome == name for step in steps) for name, said in _WITHOUT_EFFECT.items()}
     kinds = "; ".join(f"{said}: {count}" for said, count in counts.items() if count)
     return f"{sum(counts.values())} ({kinds})" if kinds else "0"
 
 
-class SokobanCompact(CompactRendering[SokobanBoard, SokobanSymbols, State]):
+class SokobanCompact(grid.CompactRendering[SokobanBoard, SokobanSymbols, State]):
     """Sokoban in words of one token each.
 
     The frame is the cells within the border of the largest board; a smaller board has walls beside it.
@@ -129,7 +116,7 @@ class SokobanCompact(CompactRendering[SokobanBoard, SokobanSymbols, State]):
         ]
         return " ".join([*symbols, START, *self.places(self._board.start)])
 
-    def feedback(self, steps: Sequence[Step[State]], ending: str) -> str:
+    def feedback(self, steps: Sequence[grid.Step[State]], ending: str) -> str:
         """How the attempt ended, in one word; the counts are in the trace."""
         if ending == "solved":
             return SOLVED
@@ -137,7 +124,7 @@ class SokobanCompact(CompactRendering[SokobanBoard, SokobanSymbols, State]):
 
     def places(self, state: State) -> list[str]:
         cells = (divmod(cell, self._board.width) for cell in (state.player, *state.boxes))
-        return [cell_word((row - 1) * self._frame[1] + column - 1) for row, column in cells]
+        return [grid.cell_word((row - 1) * self._frame[1] + column - 1) for row, column in cells]
 
     def _symbol(self, row: int, column: int) -> str:
         if row >= self._board.height or column >= self._board.width:
@@ -146,7 +133,7 @@ class SokobanCompact(CompactRendering[SokobanBoard, SokobanSymbols, State]):
         return self._world.symbols.of_cell(self._board, self._board.start, cell)
 
 
-class Sokoban(GridGame[SokobanBoard, State]):
+class Sokoban(grid.GridGame[SokobanBoard, State]):
     """An attempt, which ends when all boxes are on goals, after the last step, or at a deadlock."""
 
     success = "solved"
@@ -156,14 +143,14 @@ class Sokoban(GridGame[SokobanBoard, State]):
         board: SokobanBoard,
         world: SokobanWorld,
         max_steps: int,
-        rendering: Rendering[SokobanBoard, SokobanSymbols, State],
+        rendering: grid.Rendering[SokobanBoard, SokobanSymbols, State],
         action_mode: Literal["step", "plan"] = "step",
         at_deadlock: Literal["continue", "end"] = "continue",
     ) -> None:
         super().__init__(board, world, max_steps, rendering, action_mode)
         self._at_deadlock = at_deadlock
 
-    def metrics(self, result: TurnResult[State]) -> dict[str, float]:
+    def metrics(self, result: grid.TurnResult[State]) -> dict[str, float]:
         """Numbers whose sums over an attempt are: boxes on goals at its end, whether it ended in a deadlock
         (0 or 1), and counts of pushes, of moves without effect and of turns without a valid action."""
         steps, first = result.steps, len(result.steps) == len(self.steps)
@@ -181,7 +168,7 @@ class Sokoban(GridGame[SokobanBoard, State]):
         """Boxes on goals, and whether there is a deadlock."""
         return self.board.boxes_on_goals(state.boxes), bool(deadlocks(self.board, state.boxes))
 
-    def _ending_of(self, step: Step[State]) -> str | None:
+    def _ending_of(self, step: grid.Step[State]) -> str | None:
         if self.board.is_solved(step.state.boxes):
             return "solved"
         stuck = self._at_deadlock == "end" and is_push(step) and deadlocks(self.board, step.state.boxes)
@@ -190,7 +177,7 @@ class Sokoban(GridGame[SokobanBoard, State]):
 
 def make_game(config: SokobanConfig, board: SokobanBoard, world: SokobanWorld, max_steps: int) -> Sokoban:
     """A game in the format of these settings."""
-    rendering: Rendering[SokobanBoard, Any, State]
+    rendering: grid.Rendering[SokobanBoard, Any, State]
     if config.format == "compact":
         rendering = SokobanCompact(board, world, config.max_steps, config.frame)
     else:
@@ -204,9 +191,9 @@ def game_of(config: SokobanConfig, task: Task) -> Sokoban:
     return make_game(config, board, stored_world(task.payload, SokobanSymbols), task.payload["max_steps"])
 
 
-def open_sokoban(config: SokobanConfig, task: Task) -> GridEnvironment:
+def open_sokoban(config: SokobanConfig, task: Task) -> grid.GridEnvironment:
     """The environment of a task that these settings gave."""
-    return GridEnvironment(game_of(config, task))
+    return grid.GridEnvironment(game_of(config, task))
 
 
 _CELLS: Mapping[str, Cell] = {
@@ -223,7 +210,7 @@ _CELLS: Mapping[str, Cell] = {
 def attempt_picture(config: SokobanConfig, task: Task, turns: Sequence[str]) -> Picture:
     """The board as it began, the player's way, and the boxes at the end, found by replaying what the policy
     said in its turns."""
-    game = replayed(game_of(config, task), turns)
+    game = grid.replayed(game_of(config, task), turns)
     width = game.board.width
     without_effect = sum(step.without_effect for step in game.steps)
     pushes = sum(map(is_push, game.steps))

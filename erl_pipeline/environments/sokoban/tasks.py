@@ -1,7 +1,5 @@
 """Sokoban's boards: how they are drawn, and files of levels in the format of Boxoban."""
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections.abc import Iterator, Sequence
@@ -12,17 +10,7 @@ from erl_pipeline.environments.grid_games.boards import DIRECTIONS, Direction
 from erl_pipeline.environments.grid_games.hidden_words import turns_of
 from erl_pipeline.environments.grid_games.tasks import BoardTask, Entry, GridTasks
 from erl_pipeline.environments.interface import Task
-from erl_pipeline.environments.sokoban.board import (
-    NeedsMoreMoves,
-    SokobanBoard,
-    State,
-    deadlocks,
-    parse_board,
-    push_distances,
-    pushes_needed,
-    require_solvable,
-    solution_length,
-)
+from erl_pipeline.environments.sokoban import board as rules
 from erl_pipeline.environments.sokoban.game import SokobanSymbols
 from erl_pipeline.environments.sokoban.settings import SokobanConfig
 from erl_pipeline.environments.tasks import file_text
@@ -38,22 +26,22 @@ class _Level:
     rows: list[str]
 
 
-class SokobanTasks(GridTasks[SokobanConfig, SokobanBoard]):
+class SokobanTasks(GridTasks[SokobanConfig, rules.SokobanBoard]):
     """The tasks of Sokoban. A file whose name ends in `.txt` holds levels."""
 
     name = "sokoban"
-    board = SokobanBoard
+    board = rules.SokobanBoard
     symbols = SokobanSymbols
     letters = "# @ + $ * . and space"
     tries = 20_000
     looser = "boxes, inner walls or solution lengths"
 
-    def parse(self, rows: Sequence[str], max_steps: int) -> SokobanBoard:
-        board = parse_board(rows)
-        require_solvable(board, max_steps)
+    def parse(self, rows: Sequence[str], max_steps: int) -> rules.SokobanBoard:
+        board = rules.parse_board(rows)
+        rules.require_solvable(board, max_steps)
         return board
 
-    def draw(self, stream: random.Random, config: SokobanConfig) -> SokobanBoard:
+    def draw(self, stream: random.Random, config: SokobanConfig) -> rules.SokobanBoard:
         """A border, and within it walls, boxes, goals and the player, each on a cell of its own."""
         height = stream.randint(*config.rows)
         width = height if config.columns is None else stream.randint(*config.columns)
@@ -66,17 +54,19 @@ class SokobanTasks(GridTasks[SokobanConfig, SokobanBoard]):
         things = "@" + "$" * boxes + "." * boxes + "#" * walls
         for cell, letter in zip(stream.sample(inside, len(things)), things, strict=True):
             letters[cell] = letter
-        return SokobanBoard(tuple("".join(letters[row * width : (row + 1) * width]) for row in range(height)))
+        return rules.SokobanBoard(
+            tuple("".join(letters[row * width : (row + 1) * width]) for row in range(height))
+        )
 
-    def is_wanted(self, board: SokobanBoard, config: SokobanConfig) -> bool:
+    def is_wanted(self, board: rules.SokobanBoard, config: SokobanConfig) -> bool:
         """Whether the length of the shortest solution is one that `solution_length` allows."""
-        if deadlocks(board, board.start.boxes):
+        if rules.deadlocks(board, board.start.boxes):
             return False
         shortest, longest = config.solution_length
-        moves = solution_length(board, longest)
+        moves = rules.solution_length(board, longest)
         return moves is not None and moves >= shortest
 
-    def check_compact(self, board: SokobanBoard, config: SokobanConfig) -> None:
+    def check_compact(self, board: rules.SokobanBoard, config: SokobanConfig) -> None:
         if not board.has_border:
             raise ValueError("format: compact needs a board with walls all around")
         if len(board.start.boxes) != config.boxes[0]:
@@ -85,7 +75,7 @@ class SokobanTasks(GridTasks[SokobanConfig, SokobanBoard]):
                 f"environment.boxes: {list(config.boxes)} shows {config.boxes[0]}"
             )
 
-    def entries(self, path: Path, max_steps: int) -> Iterator[Entry[SokobanBoard]]:
+    def entries(self, path: Path, max_steps: int) -> Iterator[Entry[rules.SokobanBoard]]:
         """JSON lines, or levels: a line `; NAME`, the rows, a blank line. A level has no limit of its own, so
         it is no task where it needs more than `max_steps` moves."""
         if path.suffix != ".txt":
@@ -98,7 +88,7 @@ class SokobanTasks(GridTasks[SokobanConfig, SokobanBoard]):
                     raise ValueError("the level has no name; needed: a line such as '; 0'")
                 task = BoardTask(task_id, self.parse(level.rows, max_steps), max_steps)
                 yield level.line, task_id, task
-            except NeedsMoreMoves:
+            except rules.NeedsMoreMoves:
                 yield level.line, task_id, None
             except ValueError as error:
                 raise InputError(
@@ -132,7 +122,6 @@ def _levels(path: Path) -> Iterator[_Level]:
 MOST_STATES = 50_000
 """The most states that are searched, in some seconds. A board that needs more has no gold answer."""
 
-
 _PUSH_WEIGHT = 8
 """How many moves each push that is still needed counts for. With 1 the search finds a shortest way, but four
 boxes on ten by ten cells then take a hundred times as many states."""
@@ -141,20 +130,20 @@ boxes on ten by ten cells then take a hundred times as many states."""
 def gold_answer(config: SokobanConfig, task: Task) -> list[str] | None:
     """The turns of a way to the solution, one turn in mode `plan`; None where no way was found within the
     moves that the task allows."""
-    way = solution(SokobanBoard(tuple(task.payload["board"])), task.payload["max_steps"])
+    way = solution(rules.SokobanBoard(tuple(task.payload["board"])), task.payload["max_steps"])
     if way is None:
         return None
     return turns_of(way, config, task)
 
 
-def solution(board: SokobanBoard, most: int, most_states: int = MOST_STATES) -> list[Direction] | None:
+def solution(board: rules.SokobanBoard, most: int, most_states: int = MOST_STATES) -> list[Direction] | None:
     """The directions of at most `most` moves that bring all boxes onto goals, not always the fewest; None
     where there are none, or none within `most_states` states. Always the same ones for the same board.
 
     Weighted A*: the next state is the one with the smallest sum of moves made and weighted pushes needed.
     """
-    pushes = push_distances(board)
-    came: dict[State, tuple[State, Direction]] = {}
+    pushes = rules.push_distances(board)
+    came: dict[rules.State, tuple[rules.State, Direction]] = {}
     moves = {board.start: 0}
     waiting = [(0, 0, board.start)]
     while waiting and len(moves) <= most_states:
@@ -166,11 +155,11 @@ def solution(board: SokobanBoard, most: int, most_states: int = MOST_STATES) -> 
             made = moves[state] + 1
             if made >= moves.get(to, most + 1):
                 continue
-            needed = pushes_needed(pushes, to.boxes)
+            needed = rules.pushes_needed(pushes, to.boxes)
             if (
                 needed is None
                 or made + needed > most
-                or (to.boxes != state.boxes and deadlocks(board, to.boxes))
+                or (to.boxes != state.boxes and rules.deadlocks(board, to.boxes))
             ):
                 continue
             moves[to] = made
@@ -179,7 +168,7 @@ def solution(board: SokobanBoard, most: int, most_states: int = MOST_STATES) -> 
     return None
 
 
-def _way(came: dict[State, tuple[State, Direction]], state: State) -> list[Direction]:
+def _way(came: dict[rules.State, tuple[rules.State, Direction]], state: rules.State) -> list[Direction]:
     """The directions from the start to a state."""
     way: list[Direction] = []
     while state in came:

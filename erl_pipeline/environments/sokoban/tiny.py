@@ -1,7 +1,5 @@
 """Sokoban's parts for the cold start of a tiny policy: the scripted player, and questions about planning."""
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The solo games of TextArena, over several turns, with their own hints."""
 
-from __future__ import annotations
-
 from erl_pipeline.environments.interface import Dependencies, EnvironmentPlugin, Splits
 from erl_pipeline.environments.textarena import environment
 from erl_pipeline.environments.textarena.environment import TextArenaConfig

@@ -1,8 +1,6 @@
 """A game as an environment: its tasks, which are seeds with a digest of how the game begins, its messages,
 and a reward at its end."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -210,5 +208,4 @@ def _turns(count: int) -> str:
 
 
 def open_textarena(settings: TextArenaConfig, task: Task) -> TextArenaEnvironment:
-    """The environment of a task made by `tasks`."""
     return TextArenaEnvironment(settings, task)

@@ -5,8 +5,6 @@ of that generator, which is put in place for its calls, under a lock. So other g
 not change what it draws.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

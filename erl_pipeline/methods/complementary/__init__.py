@@ -7,23 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from erl_pipeline.methods.complementary.plan import (
-    columns,
-    plan_beginning,
-    plan_evaluation,
-    plan_learning,
-    plan_rollouts,
-    require_possible,
-)
-from erl_pipeline.methods.complementary.settings import (
-    FIRST_ATTEMPT,
-    REPLAY,
-    ComplementaryConfig,
-    ComplementaryEpisodeSettings,
-    WeightsExperienceConfig,
-    episode_settings,
-    retrieval_settings,
-)
+from erl_pipeline.methods.complementary import plan
+from erl_pipeline.methods.complementary import settings as complementary
 from erl_pipeline.methods.interface import Method
 
 if TYPE_CHECKING:
@@ -33,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _open_episode(
-    settings: ComplementaryEpisodeSettings,
+    settings: complementary.ComplementaryEpisodeSettings,
     prompts: PromptFormat | None,
     *,
     first_only: bool,
@@ -47,36 +32,36 @@ def _open_episode(
 
 
 def _role_limits(
-    settings: ComplementaryEpisodeSettings, sampling: SamplingConfig
+    settings: complementary.ComplementaryEpisodeSettings, sampling: SamplingConfig
 ) -> Mapping[str, RoleLimits]:
     from erl_pipeline.episodes.context import RoleLimits
 
-    return {FIRST_ATTEMPT: RoleLimits(sampling.temperature, sampling.max_new_tokens)}
+    return {complementary.FIRST_ATTEMPT: RoleLimits(sampling.temperature, sampling.max_new_tokens)}
 
 
-def _pretrained_models(settings: ComplementaryConfig) -> Sequence[str]:
+def _pretrained_models(settings: complementary.ComplementaryConfig) -> Sequence[str]:
     crl = settings.crl
     return () if crl is None or crl.extractor.model is None else (crl.extractor.model,)
 
 
-def _roles(settings: ComplementaryConfig) -> tuple[str, ...]:
+def _roles(settings: complementary.ComplementaryConfig) -> tuple[str, ...]:
     """The roles that `objective` applies to; the extractor has its own objective."""
-    weights = isinstance(settings.experience, WeightsExperienceConfig)
-    return (FIRST_ATTEMPT, REPLAY) if weights else (FIRST_ATTEMPT,)
+    weights = isinstance(settings.experience, complementary.WeightsExperienceConfig)
+    return (complementary.FIRST_ATTEMPT, complementary.REPLAY) if weights else (complementary.FIRST_ATTEMPT,)
 
 
 METHOD = Method(
-    settings=ComplementaryConfig,
+    settings=complementary.ComplementaryConfig,
     roles=_roles,
-    plan_rollouts=plan_rollouts,
-    plan_learning=plan_learning,
-    episode_settings=episode_settings,
+    plan_rollouts=plan.plan_rollouts,
+    plan_learning=plan.plan_learning,
+    episode_settings=complementary.episode_settings,
     open_episode=_open_episode,
     role_limits=_role_limits,
-    columns=columns,
-    retrieval=retrieval_settings,
-    plan_beginning=plan_beginning,
-    require_possible=require_possible,
+    columns=plan.columns,
+    retrieval=complementary.retrieval_settings,
+    plan_beginning=plan.plan_beginning,
+    require_possible=plan.require_possible,
     pretrained_models=_pretrained_models,
-    plan_evaluation=plan_evaluation,
+    plan_evaluation=plan.plan_evaluation,
 )

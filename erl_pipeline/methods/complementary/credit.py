@@ -21,15 +21,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from erl_pipeline.config.base import Settings
 from erl_pipeline.methods.complementary.settings import CALLS, CREDIT, CREDITS_FILE, MERGED
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.memory import opened_memory
-from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TRAJECTORIES, chain, trajectory_files
+from erl_pipeline.stages.memory import seen_entries
+from erl_pipeline.stages.names import ROLLOUTS, TRAJECTORIES, chain, trajectory_files
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
 from storage.tables.scored import scored
 
 if TYPE_CHECKING:
     from storage.tables.trajectories import Trajectory
-
 
 BATCHED = "requests_batched"
 """Counter of an artifact in the chain of credits: how many requests its batch has."""
@@ -59,7 +58,6 @@ NOTHING = CreditBatch((), 0, 0)
 
 
 def read_credits(path: Path) -> list[dict[str, Any]]:
-    """The rows of a table of credits."""
     from erl_pipeline.methods.complementary.tables import CREDITS
     from storage.tables.parquet import read_rows
 
@@ -68,12 +66,8 @@ def read_credits(path: Path) -> list[dict[str, Any]]:
 
 def gather(credits: Sequence[Mapping[str, Any]], size: int, per: str) -> CreditBatch:
     """The batch that `credits` give: no samples from fewer than `size` requests, else those of the `size`
-    requests that were credited last.
-
-    Args:
-        per: `entry`: a sample for each entry. `request`: one for each request, with the mean of all its
-            credits.
-    """
+    requests that were credited last. `per`: `entry`: a sample for each entry. `request`: one for each
+    request, with the mean of all its credits."""
     last = {row["request_id"]: place for place, row in enumerate(credits)}
     order = sorted(last, key=lambda request_id: last[request_id])
     if len(order) < size:
@@ -91,11 +85,8 @@ def gather(credits: Sequence[Mapping[str, Any]], size: int, per: str) -> CreditB
 
 
 def earlier_credits(store: ArtifactStore, before: Artifact | None) -> list[dict[str, Any]]:
-    """The credits since the last batch, the oldest first.
-
-    Args:
-        before: the newest artifact in the chain of credits.
-    """
+    """The credits since the last batch, the oldest first. `before`: the newest artifact in the chain of
+    credits."""
     tables: list[list[dict[str, Any]]] = []
     for artifact in chain(store, before, CREDIT):
         if artifact.manifest.counters.get(BATCHED):
@@ -110,10 +101,7 @@ def requests_by_id(
     request_ids: Collection[str],
 ) -> dict[str, Trajectory]:
     """The answers of the extractor with these ids, searched from the newest backwards until all are found.
-
-    Args:
-        inputs: the inputs of the next artifact in the chain of credits.
-    """
+    `inputs`: the inputs of the next artifact in the chain of credits."""
     from storage.tables.trajectories import read_trajectories
 
     found: dict[str, Trajectory] = {}
@@ -130,11 +118,7 @@ def requests_by_id(
 
 def batch_rows(batch: CreditBatch, requests: Mapping[str, Trajectory], artifact_id: str) -> list[Trajectory]:
     """The requests of a batch with their rewards, one row for each sample; the parent of a row is the
-    request.
-
-    Args:
-        artifact_id: id of the artifact that will hold the rows.
-    """
+    request. `artifact_id`: id of the artifact that will hold the rows."""
     from storage.tables.trajectories import trajectory_id
 
     return [
@@ -173,10 +157,7 @@ def credit_rows(
     trajectories: Sequence[Trajectory], requests: Mapping[str, str]
 ) -> Iterator[Mapping[str, Any]]:
     """A row for each entry in the prompt of an attempt that was scored, in the order of the attempts.
-
-    Args:
-        requests: entry id -> the request that wrote it. Entries without one get no credit.
-    """
+    `requests`: entry id -> the request that wrote it. Entries without one get no credit."""
     from storage.tables.trajectories import FREE
 
     attempts = scored(trajectories)
@@ -259,11 +240,7 @@ def _compute(call: StageCall[CreditSettings]) -> StageResult:
 
 def _requests(call: StageCall[CreditSettings], rows: Sequence[Trajectory]) -> dict[str, str]:
     """Entry id -> the request that wrote it, for each entry that the attempts saw."""
-    if MEMORY not in call.inputs:
-        return {}
-    memory = opened_memory(call.resources, call.settings.embedding_model)
-    seen = sorted({entry_id for row in rows for entry_id in row.memory_entry_ids})
-    entries = memory.at(call.inputs[MEMORY].manifest.artifact_id).get(seen)
+    entries = seen_entries(call, call.settings.embedding_model, rows)
     return {
         entry_id: entry.source_trajectory_id
         for entry_id, entry in entries.items()

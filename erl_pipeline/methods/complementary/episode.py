@@ -1,24 +1,16 @@
 """One episode: an attempt, with experience in its notes where it is guided (arXiv 2603.17621)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.environments.prompt_format import AttemptPrompts
 from erl_pipeline.episodes.attempt import play_attempt
 from erl_pipeline.episodes.context import EpisodeContext, TurnKey
 from erl_pipeline.methods.complementary.settings import FIRST_ATTEMPT
-from storage.artifacts.recipe import derive_seed
+from storage.memory.view import MemoryHit
 from storage.tables.trajectories import FREE, Trajectory
-
-if TYPE_CHECKING:
-    from storage.memory.view import MemoryHit
-
-_SEEDS = 2**63
 
 
 class ComplementaryPhase(IntEnum):
@@ -55,7 +47,7 @@ async def run_episode(context: EpisodeContext, rules: Rules) -> list[Trajectory]
         if not rules.retrieval or subgroup == FREE:
             return opening
         found = await context.retrieve(ComplementaryPhase.RETRIEVAL, opening[-1]["content"])
-        hits = chosen(found, rules, _drawn(context))
+        hits = chosen(found, rules, context.identity.chance(context.identity.sample_index, "dropout"))
         # The best comes last, because prompts prefer the latest note.
         notes = [hit.entry.text for hit in reversed(hits)]
         return rules.prompts.attempt(instructions, observation, notes)
@@ -70,15 +62,3 @@ def chosen(found: Sequence[MemoryHit], rules: Rules, drawn: float) -> Sequence[M
     if len(found) > 1 and drawn < rules.dropout:
         found = [*found[1:], found[0]]
     return found[: rules.top_k]
-
-
-def _drawn(context: EpisodeContext) -> float:
-    """A number in [0, 1), derived from (run seed, iteration, task, sample)."""
-    identity = context.identity
-    origin = identity.provenance
-    return (
-        derive_seed(
-            origin.run_seed, origin.iteration, identity.task.task_id, identity.sample_index, "dropout"
-        )
-        / _SEEDS
-    )

@@ -8,34 +8,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from erl_pipeline.environments.prompt_format import (
-    EpisodeRecord,
-    ExperienceFormat,
-    ExperienceOperation,
-)
+from erl_pipeline.environments import prompt_format
 from erl_pipeline.methods.complementary.extractor import (
     AskingSettings,
     Extractor,
     ExtractorPrompt,
     asking_settings,
+    crl_of,
     experience_format,
 )
-from erl_pipeline.methods.complementary.settings import (
-    CALLS_FILE,
-    EXTRACTION,
-    FIRST_ATTEMPT,
-    ComplementaryConfig,
-)
+from erl_pipeline.methods.complementary.settings import CALLS_FILE, EXTRACTION, FIRST_ATTEMPT
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.memory import opened_memory
-from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TRAJECTORIES, trajectory_files
+from erl_pipeline.stages.memory import seen_entries
+from erl_pipeline.stages.names import ROLLOUTS, TRAJECTORIES, trajectory_files
 from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS
 from storage.artifacts.recipe import derive_seed
 from storage.tables.scored import is_scored
 
 if TYPE_CHECKING:
-    from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.plan.sources import Sources
     from storage.tables.trajectories import Trajectory
     from storage.texts import StorableTexts
 
@@ -47,7 +37,7 @@ class ExtractionRequest:
 
     request_id: str
     episode: Trajectory
-    record: EpisodeRecord
+    record: prompt_format.EpisodeRecord
     lessons: tuple[str, ...]
 
 
@@ -68,7 +58,7 @@ def requests_of(
         if row.role != FIRST_ATTEMPT or not opening or not is_scored(row):
             continue
         lessons = tuple(reversed(row.memory_entry_ids))
-        record = EpisodeRecord(
+        record = prompt_format.EpisodeRecord(
             opening=opening,
             turns=json.loads(row.messages)[len(opening) :],
             lessons=[texts[entry_id] for entry_id in lessons],
@@ -82,10 +72,10 @@ def requests_of(
 def read_answer(
     text: str,
     request: ExtractionRequest,
-    prompts: ExperienceFormat,
+    prompts: prompt_format.ExperienceFormat,
     max_operations: int,
     texts: StorableTexts,
-) -> Sequence[ExperienceOperation] | None:
+) -> Sequence[prompt_format.ExperienceOperation] | None:
     """The operations of an answer; None where it is ill-formed, or has too many. `texts` counts the texts in
     which something is replaced."""
     operations = prompts.read_extraction(text, len(request.lessons))
@@ -96,11 +86,10 @@ def read_answer(
 
 def call_row(
     request: ExtractionRequest,
-    operations: Sequence[ExperienceOperation] | None,
+    operations: Sequence[prompt_format.ExperienceOperation] | None,
     extractor_version: str,
-    prompts: ExperienceFormat,
+    prompts: prompt_format.ExperienceFormat,
 ) -> Mapping[str, Any]:
-    """The row of a request in the table of calls."""
     row, done = request.episode, operations or ()
     return {
         "request_id": request.request_id,
@@ -116,20 +105,10 @@ def call_row(
         "texts": [each.text for each in done],
         "replaced_entry_ids": [[request.lessons[place] for place in each.lessons] for each in done],
         "produced_entry_ids": [
-            "" if each.operation == "return" else _entry_id(request.request_id, place)
+            "" if each.operation == "return" else f"m-{request.request_id}{f'-{place}' if place else ''}"
             for place, each in enumerate(done)
         ],
     }
-
-
-def _entry_id(request_id: str, place: int) -> str:
-    return f"m-{request_id}" if place == 0 else f"m-{request_id}-{place}"
-
-
-def _slice(config: RunConfig, _sources: Sources) -> AskingSettings:
-    assert isinstance(config.method, ComplementaryConfig)
-    assert config.method.crl is not None
-    return asking_settings(config, config.method.crl.extractor.max_tokens)
 
 
 def _compute(call: StageCall[AskingSettings]) -> StageResult:
@@ -140,7 +119,9 @@ def _compute(call: StageCall[AskingSettings]) -> StageResult:
 
     settings = call.settings
     attempts = read_trajectories(trajectory_files(call.inputs[ROLLOUTS], call.resources.store))
-    requests = list(requests_of(attempts, _texts(call, attempts), call.artifact_id))
+    seen = seen_entries(call, settings.embedding_model, attempts)
+    texts_seen = {entry_id: entry.text for entry_id, entry in seen.items()}
+    requests = list(requests_of(attempts, texts_seen, call.artifact_id))
     prompts = experience_format(settings)
     extractor = Extractor(call, settings)
     call.progress.begin(len(requests), "requests")
@@ -174,18 +155,8 @@ def _compute(call: StageCall[AskingSettings]) -> StageResult:
     )
 
 
-def _texts(call: StageCall[AskingSettings], attempts: Sequence[Trajectory]) -> dict[str, str]:
-    """Entry id -> text, of the entries that attempts saw."""
-    if MEMORY not in call.inputs:
-        return {}
-    memory = opened_memory(call.resources, call.settings.embedding_model)
-    view = memory.at(call.inputs[MEMORY].manifest.artifact_id)
-    seen = sorted({entry_id for row in attempts for entry_id in row.memory_entry_ids})
-    return {entry_id: entry.text for entry_id, entry in view.get(seen).items()}
-
-
 def _prompt(
-    call: StageCall[AskingSettings], request: ExtractionRequest, prompts: ExperienceFormat
+    call: StageCall[AskingSettings], request: ExtractionRequest, prompts: prompt_format.ExperienceFormat
 ) -> ExtractorPrompt:
     row = request.episode
     return ExtractorPrompt(
@@ -235,7 +206,7 @@ EXTRACT_EXPERIENCE = Stage(
     output="trajectories",
     settings=AskingSettings,
     compute=_compute,
-    slice=_slice,
+    slice=lambda config, _sources: asking_settings(config, crl_of(config).extractor.max_tokens),
     code=("environment", "method", "engine"),
     needs="sampling",
     retry_seconds=RETRY_SECONDS,

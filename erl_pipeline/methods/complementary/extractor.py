@@ -18,8 +18,8 @@ from erl_pipeline.config.plugins import as_in_recipes, plugins
 from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.environments.prompt_format import ExperienceFormat
+from erl_pipeline.methods.complementary import settings as complementary
 from erl_pipeline.methods.complementary.prompts import ExperiencePrompts, ExperienceTemplates
-from erl_pipeline.methods.complementary.settings import CREDIT, EXTRACTOR, ComplementaryConfig
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import WeightsSettings, weights_settings
 from erl_pipeline.stages.names import TRAJECTORIES
@@ -59,21 +59,27 @@ class AskingSettings(Settings):
     """The embedding model of the memory that holds the entries it is shown."""
 
 
+def crl_of(config: RunConfig) -> complementary.CrlExperienceConfig:
+    """The settings of a run whose experience is as in the paper."""
+    assert isinstance(config.method, complementary.ComplementaryConfig)
+    assert config.method.crl is not None
+    return config.method.crl
+
+
 def asking_settings(config: RunConfig, max_tokens: int) -> AskingSettings:
     """The settings of a run, for answers of at most `max_tokens` tokens."""
-    method = config.method
-    assert isinstance(method, ComplementaryConfig)
-    assert method.crl is not None
-    extractor = method.crl.extractor
+    assert isinstance(config.method, complementary.ComplementaryConfig)
+    crl = crl_of(config)
+    extractor = crl.extractor
     return AskingSettings(
         environment=environment_identity(config),
-        prompts=method.prompts,
+        prompts=config.method.prompts,
         max_operations=extractor.max_operations,
         max_tokens=max_tokens,
         temperature=extractor.temperature,
         engine=as_in_recipes("engines", config.engine),
         weights=weights_settings(config),
-        embedding_model=method.crl.embedding_model,
+        embedding_model=crl.embedding_model,
     )
 
 
@@ -120,7 +126,7 @@ class Extractor:
         from erl_pipeline.episodes.dialogue import ChatTokenizer
 
         self._settings = settings
-        policy = sampled_checkpoint(call, settings.weights, EXTRACTOR)
+        policy = sampled_checkpoint(call, settings.weights, complementary.EXTRACTOR)
         self._policy = policy
         self._tokenizer_digest = policy.tokenizer_digest
         self._chat = ChatTokenizer(policy.tokenizer)
@@ -146,7 +152,7 @@ class Extractor:
                     temperature=self._settings.temperature,
                     seed=prompts[place].seed,
                     conversation=prompts[place].request_id,
-                    model=EXTRACTOR,
+                    model=complementary.EXTRACTOR,
                 )
                 for place in asked
             ]
@@ -161,10 +167,7 @@ class Extractor:
         self, prompt: ExtractorPrompt, answer: ExtractorAnswer, texts: Sequence[str] | None
     ) -> Trajectory:
         """An answer as a sequence to train on. Its reward is 0, because its worth is known only later.
-
-        Args:
-            texts: the texts in the answer; None where it is ill-formed.
-        """
+        `texts`: the texts in the answer; None where it is ill-formed."""
         from erl_pipeline.episodes.context import group_id
         from storage.tables.trajectories import Trajectory
 
@@ -212,9 +215,7 @@ def _cold_start_slice(config: RunConfig, sources: Sources) -> ColdStartSettings:
     assert COLD_START.slice is not None
     settings = COLD_START.slice(config, sources)
     assert isinstance(settings.policy, TinyPolicyConfig)
-    assert isinstance(config.method, ComplementaryConfig)
-    assert config.method.crl is not None
-    own = config.method.crl.extractor.cold_start
+    own = crl_of(config).extractor.cold_start
     if own is None:
         return settings
     learning = own.model_copy(update={"seed": 0})  # the recipe holds the seed
@@ -256,9 +257,7 @@ def batch_advantages(rewards: Sequence[float]) -> list[float]:
 
 
 def _slice(config: RunConfig, _sources: Sources) -> ExtractorUpdateSettings:
-    assert isinstance(config.method, ComplementaryConfig)
-    assert config.method.crl is not None
-    extractor = config.method.crl.extractor
+    extractor = crl_of(config).extractor
     return ExtractorUpdateSettings(
         objective=extractor_objective(extractor.clip),
         # One step for each batch, as in the paper and the code.
@@ -272,7 +271,7 @@ def _compute(call: StageCall[ExtractorUpdateSettings]) -> StageResult:
     from storage.tables.trajectories import read_trajectories
 
     settings = call.settings
-    rows = read_trajectories([call.inputs[CREDIT].path(TRAJECTORIES)])
+    rows = read_trajectories([call.inputs[complementary.CREDIT].path(TRAJECTORIES)])
     advantages = batch_advantages([row.reward for row in rows])
     sequences = [trajectory_sequence(row, advantage) for row, advantage in zip(rows, advantages, strict=True)]
     work = Reinforcement(sequences, settings.objective, settings.update, call.seed)

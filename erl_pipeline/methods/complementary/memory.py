@@ -15,18 +15,13 @@ from erl_pipeline.methods.complementary.extractor import (
     Extractor,
     ExtractorPrompt,
     asking_settings,
+    crl_of,
     experience_format,
 )
-from erl_pipeline.methods.complementary.settings import (
-    CALLS,
-    CALLS_FILE,
-    MERGE,
-    ComplementaryConfig,
-    keep_settings,
-)
+from erl_pipeline.methods.complementary.settings import CALLS, CALLS_FILE, MERGE, keep_settings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.memory import INDEX_MEMORY, opened_memory
-from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TRAJECTORIES, trajectory_files
+from erl_pipeline.stages.memory import INDEX_MEMORY, changed_memory, opened_memory
+from erl_pipeline.stages.names import MEMORY, TRAJECTORIES
 from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS
 from storage.artifacts.recipe import derive_seed
 
@@ -36,7 +31,6 @@ if TYPE_CHECKING:
     from storage.memory.entries import MemoryEntry
     from storage.memory.view import MemoryView
     from storage.tables.trajectories import Trajectory
-
 
 KIND = "experience"
 """Kind of the entries."""
@@ -52,7 +46,6 @@ class IndexExperienceSettings(Settings):
 
 
 def read_calls(path: Path) -> list[dict[str, Any]]:
-    """The rows of a table of calls."""
     from erl_pipeline.methods.complementary.tables import EXTRACTOR_CALLS
     from storage.tables.parquet import read_rows
 
@@ -109,28 +102,10 @@ def _index(call: StageCall[IndexExperienceSettings]) -> StageResult:
     """Write how the memory changes. A new text becomes an entry; one that the memory has gives its entry more
     support. Updates replace their parents, entries that were shown get evidence from the attempts that saw
     them, and a full memory evicts."""
-    from storage.memory.changes import MemoryLimits, plan_change, write_change
-    from storage.memory.credit import evidence, memory_searches
-    from storage.memory.versions import EMPTY_MEMORY
-
-    settings, version = call.settings, call.artifact_id
-    keep, iteration = settings.keep, call.index["iteration"]
-    memory = opened_memory(call.resources, keep.embedding_model)
-    parent = call.inputs.get(MEMORY)
+    settings, iteration = call.settings, call.index["iteration"]
     calls = read_calls(call.inputs[CALLS].path(CALLS_FILE))
-    files = trajectory_files(call.inputs[ROLLOUTS], call.resources.store)
-    change = plan_change(
-        memory.at(EMPTY_MEMORY if parent is None else parent.manifest.artifact_id),
-        list(written_entries(calls, settings.key, iteration, version)),
-        evidence(memory_searches(files)),
-        MemoryLimits(keep.merge_similarity, keep.max_entries, keep.evict or "oldest"),
-        memory.embedder,
-        iteration=iteration,
-        version=version,
-        replaced=replaced_entries(calls),
-    )
-    rows = write_change(call.folder, change, memory.embedder)
-    return StageResult(counters=change.counters, rows=rows, memory_version=version)
+    entries = written_entries(calls, settings.key, iteration, call.artifact_id)
+    return changed_memory(call, settings.keep, entries, iteration, replaced_entries(calls))
 
 
 INDEX_EXPERIENCE = Stage(
@@ -141,7 +116,6 @@ INDEX_EXPERIENCE = Stage(
     compute=_index,
     code=("method",),
 )
-
 
 MERGED_AWAY = "in a merge"
 
@@ -245,16 +219,9 @@ class MergeSettings(AskingSettings):
 
 
 def _slice(config: RunConfig, _sources: Sources) -> MergeSettings:
-    assert isinstance(config.method, ComplementaryConfig)
-    crl = config.method.crl
-    assert crl is not None
+    crl = crl_of(config)
     asking = asking_settings(config, crl.extractor.max_merge_tokens)
-    return MergeSettings(
-        **dict(asking),
-        keep=keep_settings(crl),
-        key=crl.key,
-        chunk=crl.merge_chunk,
-    )
+    return MergeSettings(**dict(asking), keep=keep_settings(crl), key=crl.key, chunk=crl.merge_chunk)
 
 
 def _merge(call: StageCall[MergeSettings]) -> StageResult:

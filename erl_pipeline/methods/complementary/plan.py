@@ -39,11 +39,7 @@ from erl_pipeline.plan.column import ChartLine, Column, only_drawn
 from erl_pipeline.plan.plan import POLICY, RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.policies.checkpoints import policy_traits
-from erl_pipeline.stages.columns import (
-    ENTRIES,
-    success_of_first_attempts,
-    training_columns,
-)
+from erl_pipeline.stages import columns as shared
 from erl_pipeline.stages.memory import plan_forgetting
 from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TASKS
 from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
@@ -253,7 +249,7 @@ def _require_extractor(config: RunConfig, crl: CrlExperienceConfig) -> None:
         )
 
 
-_FIRST = success_of_first_attempts(FIRST_ATTEMPT, "success rate of attempts in training")
+_FIRST = shared.success_of_first_attempts(FIRST_ATTEMPT, "success rate of attempts in training")
 _HALVES = ChartLine("Guided and free attempts", "guided", "success", "Halves of the groups with experience")
 _GUIDED = Column(
     CREDIT_EXPERIENCE.name,
@@ -299,7 +295,6 @@ _TRAINED = Column(
     ",d",
 )
 
-
 _ANSWERS, _SHARE = "What the extractor answers", "share of operations"
 _EXTRACTOR_CHARTS = (
     *(
@@ -330,12 +325,11 @@ _EXTRACTOR_CHARTS = (
 
 
 def columns(settings: ComplementaryConfig) -> Sequence[Column]:
-    """The columns, from left to right."""
     crl = settings.crl
     if crl is None:
-        return training_columns((_FIRST,))
-    return training_columns(
-        (_FIRST, _GUIDED, _FREE, _GAP, ENTRIES, *((_TRAINED,) if crl.extractor.train else ())),
+        return shared.training_columns((_FIRST,))
+    return shared.training_columns(
+        (_FIRST, _GUIDED, _FREE, _GAP, shared.ENTRIES, *((_TRAINED,) if crl.extractor.train else ())),
         held_out=(_WITH_EXPERIENCE,) if crl.evaluate else (),
         charts=_EXTRACTOR_CHARTS,
     )

@@ -1,7 +1,5 @@
 """Prose prompts of Complementary RL for language models, for any environment: templates in settings."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

@@ -10,23 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.episodes.roles import trainable
-from erl_pipeline.methods.complementary.settings import (
-    REPLAY,
-    SCORER_FILE,
-    SCORES,
-    SCORES_FILE,
-    ComplementaryConfig,
-    WeightsExperienceConfig,
-)
+from erl_pipeline.methods.complementary import settings as complementary
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.memory import opened_memory
 from erl_pipeline.stages.names import ROLLOUTS, TRAJECTORIES, trajectory_files
-from erl_pipeline.stages.training.training_stage import (
-    TrainingSettings,
-    borrowed_trainer,
-    reinforce,
-    training_settings,
-)
+from erl_pipeline.stages.training import training_stage
 from erl_pipeline.stages.training.update_policy import (
     UPDATE_POLICY,
     UpdateSettings,
@@ -48,23 +36,23 @@ if TYPE_CHECKING:
     from storage.tables.trajectories import Trajectory
 
 
-class ScoreSettings(TrainingSettings):
+class ScoreSettings(training_stage.TrainingSettings):
     """What scores depend on, besides the policy and the trajectories."""
 
-    scoring: WeightsExperienceConfig
+    scoring: complementary.WeightsExperienceConfig
     objective: ObjectiveConfig
     """For the advantages of the trajectories that are trained on again."""
     microbatch_tokens: int
 
 
 def _slice(config: RunConfig, _sources: Sources) -> ScoreSettings:
-    assert isinstance(config.method, ComplementaryConfig)
-    assert isinstance(config.method.experience, WeightsExperienceConfig)
+    assert isinstance(config.method, complementary.ComplementaryConfig)
+    assert isinstance(config.method.experience, complementary.WeightsExperienceConfig)
     return ScoreSettings(
         scoring=config.method.experience,
         objective=config.objective,
         microbatch_tokens=config.update.microbatch_tokens,
-        **training_settings(config),
+        **training_stage.training_settings(config),
     )
 
 
@@ -76,12 +64,12 @@ def _compute(call: StageCall[ScoreSettings]) -> StageResult:
     from storage.tables.trajectories import read_trajectories, write_trajectories
 
     settings, scoring, store = call.settings, call.settings.scoring, call.resources.store
-    before = call.inputs.get(SCORES)
+    before = call.inputs.get(complementary.SCORES)
     stored = read_stored(store, before, scoring.capacity)
     fresh = _sampled(read_trajectories(trajectory_files(call.inputs[ROLLOUTS], store)))
     ids = stored.newest(scoring.rescored)
     old = _in_order(_sampled(read_trajectories(stored.files_of(ids))), ids)
-    with borrowed_trainer(call) as trainer:
+    with training_stage.borrowed_trainer(call) as trainer:
         now = _mean_logprobs(trainer, old, settings.microbatch_tokens)
 
     scorer = _scorer(call)
@@ -97,9 +85,9 @@ def _compute(call: StageCall[ScoreSettings]) -> StageResult:
             known[source] = _row(row, stored.weight(source, scoring.neutral), source)
             table.append(known[source])
         known[source]["advantage"] = advantage
-    write_rows(call.folder / SCORES_FILE, table, EXPERIENCE_SCORES)
+    write_rows(call.folder / complementary.SCORES_FILE, table, EXPERIENCE_SCORES)
     write_trajectories(call.folder / TRAJECTORIES, replayed)
-    scorer.save(call.folder / SCORER_FILE)
+    scorer.save(call.folder / complementary.SCORER_FILE)
     return StageResult(
         counters={
             "stored": len(stored.files),
@@ -107,7 +95,7 @@ def _compute(call: StageCall[ScoreSettings]) -> StageResult:
             "replayed": len(replayed),
         },
         metrics=metrics,
-        rows={SCORES_FILE: len(table), TRAJECTORIES: len(replayed)},
+        rows={complementary.SCORES_FILE: len(table), TRAJECTORIES: len(replayed)},
         determinism=trainer.determinism,
     )
 
@@ -185,8 +173,8 @@ def _scorer(call: StageCall[ScoreSettings]) -> WeightScorer:
     scoring = call.settings.scoring
     dimension = opened_memory(call.resources, scoring.embedding_model).embedder.embed([""]).shape[1]
     scorer = WeightScorer(dimension, scoring.layers, scoring.width, scoring.learning_rate, call.seed)
-    if SCORES in call.inputs:
-        scorer.load(call.inputs[SCORES].path(SCORER_FILE))
+    if complementary.SCORES in call.inputs:
+        scorer.load(call.inputs[complementary.SCORES].path(complementary.SCORER_FILE))
     return scorer
 
 
@@ -214,7 +202,7 @@ def _replayed(
             row,
             trajectory_id=trajectory_id(call.artifact_id, row.trajectory_id),
             parent_trajectory_id=row.trajectory_id,
-            role=REPLAY,
+            role=complementary.REPLAY,
         )
         for row in _in_order(rows, ids)
     ]
@@ -271,10 +259,10 @@ def _update(call: StageCall[UpdateSettings]) -> StageResult:
     from storage.tables.parquet import read_rows
     from storage.tables.trajectories import read_trajectories
 
-    settings, scores = call.settings, call.inputs[SCORES]
+    settings, scores = call.settings, call.inputs[complementary.SCORES]
     rows = read_trajectories(trajectory_files(call.inputs[ROLLOUTS], call.resources.store))
     replayed = read_trajectories([scores.path(TRAJECTORIES)])
-    table = list(read_rows([scores.path(SCORES_FILE)], EXPERIENCE_SCORES))
+    table = list(read_rows([scores.path(complementary.SCORES_FILE)], EXPERIENCE_SCORES))
     sequences = weighted_sequences(
         training_sequences(rows, settings.objective),
         replayed,
@@ -283,7 +271,7 @@ def _update(call: StageCall[UpdateSettings]) -> StageResult:
     )
     work = Reinforcement(sequences, settings.objective, settings.update, call.seed, reference_policy(call))
     counters = {**groups_by_role(rows, settings.objective), **dropped_before_training(rows)}
-    return reinforce(call, work, [*rows, *replayed], counters)
+    return training_stage.reinforce(call, work, [*rows, *replayed], counters)
 
 
 WEIGHTED_UPDATE = Stage(

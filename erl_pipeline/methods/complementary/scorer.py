@@ -1,8 +1,6 @@
 """The scorer of the variant `weights`: a small network that says from a trajectory's embedding how much it is
 worth training on. A simplified variant that is in no paper; see `WeightsExperienceConfig`."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Sources: *paper* is arXiv 2603.17621 v2, *code* its official implementation (git
 ComplementaryRL, `examples/singletask-agentic/single_task_complementaryrl.yaml`).
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -29,7 +27,6 @@ MERGED = "merged"
 """The memory version that a merge wrote after the previous credits, with the extractor's answers."""
 SCORES = "scores"
 """The newest scores of the variant `weights`, and through them the chain of earlier ones."""
-
 
 FIRST_ATTEMPT = "first_attempt"
 EXTRACTION = "extraction"
@@ -223,7 +220,6 @@ def retrieval_settings(settings: ComplementaryConfig) -> RetrievalSettings | Non
 
 
 def keep_settings(settings: CrlExperienceConfig) -> KeepSettings:
-    """What the memory keeps."""
     return KeepSettings(
         embedding_model=settings.embedding_model,
         merge_similarity=None,

@@ -1,8 +1,6 @@
 """The method's own tables: what the extractor was asked and did, what entries and trajectories were worth;
 and the trajectories that the variant `weights` has stored."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -77,7 +75,6 @@ EXPERIENCE_SCORES = TableFormat(
     ),
 )
 """One row for each trajectory that an iteration has scored: its own, and stored ones."""
-
 
 _LEAST = 1e-9
 """Trajectories of a smaller weight are drawn with this one."""

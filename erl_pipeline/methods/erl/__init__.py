@@ -26,7 +26,6 @@ from erl_pipeline.policies.checkpoints import policy_traits
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
-    from erl_pipeline.config.memory import RetrievalSettings
     from erl_pipeline.config.rollouts import SamplingConfig
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.prompt_format import PromptFormat
@@ -94,28 +93,16 @@ def _reflecting(settings: ErlEpisodeSettings) -> ReflectionSpec:
     return ReflectionSpec(ChatPrompts(settings.prompts), FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT)
 
 
-def _retrieval(settings: ErlConfig) -> RetrievalSettings | None:
-    return None if settings.memory is None else settings.memory.retrieval
-
-
-def _roles(settings: ErlConfig) -> tuple[str, ...]:
-    return (
-        (FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT)
-        if settings.reflection
-        else (FIRST_ATTEMPT, SECOND_ATTEMPT)
-    )
-
-
 METHOD = Method(
     settings=ErlConfig,
-    roles=_roles,
+    roles=lambda settings: (FIRST_ATTEMPT, *([REFLECTION] if settings.reflection else []), SECOND_ATTEMPT),
     plan_rollouts=plan_rollouts,
     plan_learning=plan_learning,
     episode_settings=episode_settings,
     first_attempt_settings=first_attempt_settings,
     open_episode=_open_episode,
     role_limits=_role_limits,
-    retrieval=_retrieval,
+    retrieval=lambda settings: None if settings.memory is None else settings.memory.retrieval,
     packages=("erl_pipeline.environments.prompt_format",),
     reflecting=_reflecting,
     columns=columns,

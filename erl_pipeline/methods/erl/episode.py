@@ -1,11 +1,8 @@
 """One episode of ERL: attempt, gate, feedback, retrieval, reflection, second attempt (arXiv 2602.13949)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
 from erl_pipeline.config.prompts import JudgeFeedback, render
 from erl_pipeline.environments.messages import Message, opening
@@ -16,14 +13,11 @@ from erl_pipeline.episodes.dialogue import Dialogue
 from erl_pipeline.episodes.judge import AskJudge, judge
 from erl_pipeline.episodes.roles import JUDGE
 from erl_pipeline.methods.erl.settings import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT
+from storage.memory.view import MemoryHit
 from storage.tables.trajectories import FREE, Trajectory
-
-if TYPE_CHECKING:
-    from storage.memory.view import MemoryHit
 
 
 def judge_prompt(judge: JudgeFeedback, instructions: str, report: AttemptReport) -> list[Message]:
-    """The messages that ask for its judgement."""
     return opening(render(judge.system, {}), render(judge.template, report_values(instructions, report)))
 
 
@@ -105,12 +99,10 @@ class _Reflection:
         """The reflection's trajectory, with the feedback it answers. Its reward is that of the attempt it
         leads to, and 0 until this is known."""
         return trajectory(
-            context.identity,
-            context.limits.by_role[REFLECTION],
+            context,
+            TurnKey(REFLECTION, ErlPhase.REFLECTION, revision),
             self.dialogue,
             Outcome(
-                role=REFLECTION,
-                revision=revision,
                 parent=parent,
                 reward=0.0,
                 success=False,

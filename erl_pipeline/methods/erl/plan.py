@@ -1,7 +1,5 @@
 """The plan of an iteration of ERL, and what tables and reports show of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,17 +8,7 @@ from erl_pipeline.methods.erl.settings import FIRST_ATTEMPT, REFLECTION, SECOND_
 from erl_pipeline.plan.column import ChartLine, Column
 from erl_pipeline.plan.plan import RunState
 from erl_pipeline.plan.planner import Planner
-from erl_pipeline.stages.columns import (
-    ENTRIES,
-    HELD_OUT_WITH_MEMORY,
-    count_of,
-    gain_of,
-    held_out_episodes,
-    success_of,
-    success_of_episodes,
-    success_of_first_attempts,
-    training_columns,
-)
+from erl_pipeline.stages import columns as shared
 from erl_pipeline.stages.memory import INDEX_MEMORY, IndexSettings, plan_forgetting
 from erl_pipeline.stages.names import MEMORY
 from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
@@ -70,9 +58,9 @@ def _settings(planner: Planner) -> ErlConfig:
     return settings
 
 
-_FIRST = success_of_first_attempts(FIRST_ATTEMPT, "success rate of first attempts in training")
-_EPISODE = success_of_episodes(ChartLine("Success in training", "first or second attempt", "success"))
-_SECOND = success_of(
+_FIRST = shared.success_of_first_attempts(FIRST_ATTEMPT, "success rate of first attempts in training")
+_EPISODE = shared.success_of_episodes(ChartLine("Success in training", "first or second attempt", "success"))
+_SECOND = shared.success_of(
     SECOND_ATTEMPT,
     "2nd",
     "success rate of attempts after a failed one",
@@ -81,21 +69,20 @@ _SECOND = success_of(
     ),
     headline="Retries that succeed",
 )
-_GAIN = gain_of(
+_GAIN = shared.gain_of(
     SECOND_ATTEMPT,
     "gain",
     "success of these minus that of the same task's other first attempts",
 )
-_RETRIED = count_of(SECOND_ATTEMPT, "retried", "attempts after a failed one")
+_RETRIED = shared.count_of(SECOND_ATTEMPT, "retried", "attempts after a failed one")
 
 
 def columns(settings: ErlConfig) -> Sequence[Column]:
-    """The columns, from left to right."""
     remembers = settings.memory is not None
-    further = held_out_episodes("with reflection" if settings.reflection else "with a second attempt")
-    return training_columns(
-        (_FIRST, _EPISODE, _SECOND, _GAIN, _RETRIED, *((ENTRIES,) if remembers else ())),
+    further = shared.held_out_episodes("with reflection" if settings.reflection else "with a second attempt")
+    return shared.training_columns(
+        (_FIRST, _EPISODE, _SECOND, _GAIN, _RETRIED, *((shared.ENTRIES,) if remembers else ())),
         distils=settings.distillation is not None,
-        held_out=(further, *((HELD_OUT_WITH_MEMORY,) if remembers else ())),
+        held_out=(further, *((shared.HELD_OUT_WITH_MEMORY,) if remembers else ())),
         roles=(FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT),
     )

@@ -107,6 +107,5 @@ def episode_settings(settings: ErlConfig) -> ErlEpisodeSettings:
 
 
 def first_attempt_settings(settings: ErlEpisodeSettings) -> ErlEpisodeSettings:
-    """The settings of episodes that are only their first attempt."""
     sampling = SamplingByRole(first_attempt=settings.sampling.first_attempt)
     return episode_settings(ErlConfig(sampling=sampling))

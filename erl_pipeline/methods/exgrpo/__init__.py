@@ -2,21 +2,14 @@
 iterations. It prefers tasks that are neither easy nor hard, and of these the successes that the policy is
 surest of."""
 
-from __future__ import annotations
-
 from erl_pipeline.methods.exgrpo.plan import columns, plan_learning, plan_rollouts, require_possible
 from erl_pipeline.methods.exgrpo.settings import FIRST_ATTEMPT, REPLAYED, ExgrpoConfig, ExgrpoEpisodeSettings
 from erl_pipeline.methods.interface import Method
 from erl_pipeline.methods.single_attempt import open_single_attempt, single_attempt_limits
 
-
-def _roles(settings: ExgrpoConfig) -> tuple[str, ...]:
-    return (FIRST_ATTEMPT,) if settings.replay is None else (FIRST_ATTEMPT, REPLAYED)
-
-
 METHOD = Method(
     settings=ExgrpoConfig,
-    roles=_roles,
+    roles=lambda settings: (FIRST_ATTEMPT,) if settings.replay is None else (FIRST_ATTEMPT, REPLAYED),
     plan_rollouts=plan_rollouts,
     plan_learning=plan_learning,
     episode_settings=lambda _settings: ExgrpoEpisodeSettings(),

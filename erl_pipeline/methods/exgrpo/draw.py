@@ -5,8 +5,6 @@ Tasks are drawn by buckets, uniformly, or by tiers. `tiers` is a simplified vari
 paper; see `TierSettings`.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections import Counter
@@ -18,17 +16,8 @@ import polars as pl
 import pyarrow as pa
 
 from erl_pipeline.episodes.context import group_id
+from erl_pipeline.methods.exgrpo import settings as exgrpo
 from erl_pipeline.methods.exgrpo.experience import Candidate, Experience
-from erl_pipeline.methods.exgrpo.settings import (
-    FIRST_ATTEMPT,
-    REPLAYED,
-    TIERS,
-    BucketSettings,
-    DrawSettings,
-    Entropy,
-    TierSettings,
-    most_replayed,
-)
 from erl_pipeline.stages.training.update_policy import REPLAYED_FILE
 from storage.tables.parquet import TableFormat, write_rows
 from storage.tables.trajectories import Trajectory, trajectory_id, write_trajectories
@@ -44,7 +33,7 @@ class ReplayedTask:
 
 
 def bucket_probabilities(
-    buckets: Sequence[int], group_size: int, settings: BucketSettings
+    buckets: Sequence[int], group_size: int, settings: exgrpo.BucketSettings
 ) -> dict[int, float]:
     """Bucket -> probability, over those buckets that hold a task (arXiv 2510.02245, section 4.1).
 
@@ -65,16 +54,14 @@ def draw_by_bucket(
     tasks: Mapping[int, Sequence[str]],
     count: int,
     group_size: int,
-    settings: BucketSettings,
+    settings: exgrpo.BucketSettings,
     chance: random.Random,
 ) -> list[ReplayedTask]:
     """`count` different tasks, or all where there are fewer.
 
     The number from each bucket is drawn by its probability. Where a bucket has too few tasks, the rest is
-    drawn again from the others. Within a bucket all tasks are equally likely.
-
-    Args:
-        tasks: bucket -> its tasks; no bucket is empty.
+    drawn again from the others. Within a bucket all tasks are equally likely. `tasks`: bucket -> its tasks;
+    no bucket is empty.
     """
     probabilities = bucket_probabilities(sorted(tasks), group_size, settings)
     counts: Counter[int] = Counter()
@@ -120,11 +107,8 @@ def draw_from_tiers(
     tiers: Sequence[Sequence[tuple[str, str]]], count: int, shares: Sequence[float], chance: random.Random
 ) -> list[tuple[str, str]]:
     """`count` attempts of different tasks, or fewer where there are no more tasks. What a tier lacks is drawn
-    from the best tiers that have tasks left.
-
-    Args:
-        tiers: for each tier, the task id and trajectory id of each attempt.
-    """
+    from the best tiers that have tasks left. `tiers`: for each tier, the task id and trajectory id of each
+    attempt."""
     shuffled = [chance.sample(list(tier), len(tier)) for tier in tiers]
     taken: dict[str, tuple[str, str]] = {}
 
@@ -143,7 +127,7 @@ def draw_from_tiers(
     return list(taken.values())
 
 
-def on_policy_weight(epoch: int, settings: TierSettings) -> float:
+def on_policy_weight(epoch: int, settings: exgrpo.TierSettings) -> float:
     """Weight of fresh rows in a pass over the training tasks, counted from 0."""
     return max(settings.on_policy_least, settings.on_policy_start - settings.on_policy_decay * epoch)
 
@@ -160,14 +144,14 @@ class Drawn:
 
 
 def draw_replay(
-    experience: Experience, rules: DrawSettings, iteration: int, chance: random.Random
+    experience: Experience, rules: exgrpo.DrawSettings, iteration: int, chance: random.Random
 ) -> list[Drawn]:
     """The different tasks that an iteration replays. Where `pick` is random, each has one member left."""
     if not experience.begun:
         return []
     if rules.sampler == "tiers":
         return _by_tier(experience, rules, iteration, chance)
-    count = most_replayed(rules.share, rules.tasks_per_iteration)
+    count = exgrpo.most_replayed(rules.share, rules.tasks_per_iteration)
     groups = experience.latest_groups()
     if rules.max_age is not None:
         young = usable_members(experience.members, iteration, rules.max_age, None)["task_id"].unique()
@@ -204,15 +188,15 @@ def _bucket(group_size: int) -> pl.Expr:
 
 
 def _by_tier(
-    experience: Experience, rules: DrawSettings, iteration: int, chance: random.Random
+    experience: Experience, rules: exgrpo.DrawSettings, iteration: int, chance: random.Random
 ) -> list[Drawn]:
     newest = experience.members.tail(rules.tiers.capacity)
     usable = usable_members(newest, iteration, rules.max_age, rules.max_per_task)
     tiers = [
         usable.filter(pl.col("tier") == tier).select("task_id", "trajectory_id").rows()
-        for tier in range(TIERS)
+        for tier in range(exgrpo.TIERS)
     ]
-    count = most_replayed(rules.share, rules.tasks_per_iteration)
+    count = exgrpo.most_replayed(rules.share, rules.tasks_per_iteration)
     attempts = draw_from_tiers(tiers, count, rules.tiers.shares, chance)
     ids = pl.Series([row_id for _, row_id in attempts], dtype=pl.String)
     drawn = usable.filter(pl.col("trajectory_id").is_in(ids.implode()))
@@ -243,7 +227,6 @@ def usable_members(
 
 
 SELECTION_FILE = "replay/selection.parquet"
-
 
 SELECTION = TableFormat(
     name="replay_selection",
@@ -277,19 +260,16 @@ class Selected:
 
 def replay_row(source: Trajectory, recipe_id: str, iteration: int, slot: int) -> Trajectory:
     """A stored attempt as it is trained on again: in the group of the fresh attempts of an iteration, with
-    the policy version and the log-probabilities that it was stored with.
-
-    Args:
-        slot: its place in the group, which no fresh attempt has.
-    """
+    the policy version and the log-probabilities that it was stored with. `slot`: its place in the group,
+    which no fresh attempt has."""
     return replace(
         source,
-        trajectory_id=trajectory_id(recipe_id, source.trajectory_id, REPLAYED),
+        trajectory_id=trajectory_id(recipe_id, source.trajectory_id, exgrpo.REPLAYED),
         parent_trajectory_id=source.trajectory_id,
         iteration=iteration,
-        role=REPLAYED,
+        role=exgrpo.REPLAYED,
         sample_index=slot,
-        group_id=group_id(iteration, source.task_id, FIRST_ATTEMPT, 0),
+        group_id=group_id(iteration, source.task_id, exgrpo.FIRST_ATTEMPT, 0),
     )
 
 
@@ -297,14 +277,11 @@ def write_replay(
     folder: Path,
     rows: Sequence[Trajectory],
     selected: Sequence[Selected],
-    entropy: Entropy | None,
+    entropy: exgrpo.Entropy | None,
     policy_version: str,
 ) -> dict[str, int]:
-    """Write both files; returns the number of rows of each.
-
-    Args:
-        entropy: the kind that was computed, under the policy `policy_version`; None where none was.
-    """
+    """Write both files; returns the number of rows of each. `entropy`: the kind that was computed, under the
+    policy `policy_version`; None where none was."""
     (folder / REPLAYED_FILE).parent.mkdir()
     selection = (
         {

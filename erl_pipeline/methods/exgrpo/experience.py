@@ -12,23 +12,20 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
+from erl_pipeline.environments.interface import Task
 from erl_pipeline.methods.exgrpo.settings import ACTIVE, EXPERIENCE, RETIRED, TIERS, TierSettings
+from erl_pipeline.plan.stage import Resources
 from erl_pipeline.stages.names import trajectory_files
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.tables.parquet import TableFormat, scan_files, write_rows
 from storage.tables.trajectories import Trajectory, scan_trajectories
-
-if TYPE_CHECKING:
-    from erl_pipeline.environments.interface import Task
-    from erl_pipeline.plan.stage import Resources
-
 
 GROUPS_FILE, MEMBERS_FILE = "experience/groups.parquet", "experience/members.parquet"
 
@@ -119,11 +116,8 @@ class Experience:
 def read_experience(
     store: ArtifactStore, version: str | None, known: Mapping[str, Experience] | None = None
 ) -> Experience:
-    """A version with all that came before it; an empty one for None.
-
-    Args:
-        known: versions that were read before; their files are not read again.
-    """
+    """A version with all that came before it; an empty one for None. `known`: versions that were read before;
+    their files are not read again."""
     deltas = []
     base = Experience()
     while version is not None:
@@ -257,11 +251,7 @@ def qualities(
     successes: Sequence[bool], responses: Sequence[Sequence[int]], settings: TierSettings
 ) -> list[float]:
     """Quality of each attempt of a group, in [0, 1]: the weighted sum of its success and its difference from
-    the others.
-
-    Args:
-        responses: token ids; the vector of an attempt counts how often each token occurs.
-    """
+    the others. `responses`: token ids; the vector of an attempt counts how often each token occurs."""
     vectors = [Counter(response) for response in responses]
     return [
         quality(success, mean_cosine(vectors, index), settings.success_weight)

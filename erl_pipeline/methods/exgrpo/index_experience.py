@@ -10,15 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.methods.exgrpo.settings import (
-    ACTIVE,
-    EXPERIENCE,
-    FIRST_ATTEMPT,
-    REPLAYED,
-    RETIRED,
-    Sampler,
-    TierSettings,
-)
+from erl_pipeline.methods.exgrpo import settings as exgrpo
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
 from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
@@ -39,9 +31,9 @@ trained."""
 class ExperienceIndexSettings(Settings):
     """What is stored, and when that begins."""
 
-    sampler: Sampler
+    sampler: exgrpo.Sampler
     start_success: float
-    tiers: TierSettings | None
+    tiers: exgrpo.TierSettings | None
 
 
 class ScoredIndexSettings(ExperienceIndexSettings, TrainingSettings):
@@ -51,7 +43,6 @@ class ScoredIndexSettings(ExperienceIndexSettings, TrainingSettings):
 
 
 def _compute(call: StageCall[ExperienceIndexSettings]) -> StageResult:
-    """Store the attempts of an iteration."""
     return _index(call, None)
 
 
@@ -96,13 +87,13 @@ def _index(call: StageCall[Any], score: Score | None) -> StageResult:
     settings, rollouts = call.settings, call.inputs[ROLLOUTS]
     rows = read_trajectories(trajectory_files(rollouts, call.resources.store))
     tried = tried_tasks(rows, read_replayed(call.inputs.get(REPLAY)).rows)
-    before = kept_experience(call.resources, call.inputs.get(EXPERIENCE))
+    before = kept_experience(call.resources, call.inputs.get(exgrpo.EXPERIENCE))
     begun = before.begun or fresh_success(tried) > settings.start_success
     retired = before.retired()
     known = _known_digests(before, [each.task_id for each in tried])
     stored = [each for each in tried if is_stored(each, settings.sampler)] if begun else []
     groups = [group_row(each, settings.sampler, retired) for each in stored]
-    done = retired | {row["task_id"] for row in groups if row["status"] == RETIRED}
+    done = retired | {row["task_id"] for row in groups if row["status"] == exgrpo.RETIRED}
     found = [
         member
         for each in stored
@@ -168,8 +159,8 @@ def _dead_shares(tried: Sequence[TriedTask]) -> dict[str, float]:
     """Share of groups whose rewards are all equal, of fresh attempts alone and of mixed ones."""
     shares = {}
     for name, groups in (
-        (FIRST_ATTEMPT, [each for each in tried if not each.replayed]),
-        (REPLAYED, [each for each in tried if each.replayed]),
+        (exgrpo.FIRST_ATTEMPT, [each for each in tried if not each.replayed]),
+        (exgrpo.REPLAYED, [each for each in tried if each.replayed]),
     ):
         if groups:
             shares[f"zero_variance_{name}"] = sum(each.is_dead for each in groups) / len(groups)
@@ -214,7 +205,7 @@ def tried_tasks(rows: Sequence[Trajectory], replayed: Sequence[Trajectory]) -> l
     fresh: defaultdict[str, list[Trajectory]] = defaultdict(list)
     beside: defaultdict[str, list[Trajectory]] = defaultdict(list)
     for row in scored(rows):
-        if row.role == FIRST_ATTEMPT:
+        if row.role == exgrpo.FIRST_ATTEMPT:
             fresh[row.group_id].append(row)
     for row in replayed:
         beside[row.group_id].append(row)
@@ -227,13 +218,13 @@ def fresh_success(tried: Sequence[TriedTask]) -> float:
     return sum(row.success for row in rows) / len(rows) if rows else 0.0
 
 
-def is_stored(task: TriedTask, sampler: Sampler) -> bool:
+def is_stored(task: TriedTask, sampler: exgrpo.Sampler) -> bool:
     """Whether a group is stored. `tiers` stores all; otherwise a group without a success, fresh or replayed,
     is not stored (arXiv 2510.02245, algorithm 1)."""
     return sampler == "tiers" or task.successes > 0
 
 
-def group_row(task: TriedTask, sampler: Sampler, retired: Collection[str]) -> dict[str, Any]:
+def group_row(task: TriedTask, sampler: exgrpo.Sampler, retired: Collection[str]) -> dict[str, Any]:
     """The row of a group. A task whose attempts all succeed retires for good; with `tiers` none does."""
     done = task.successes == task.size or task.task_id in retired
     return {
@@ -244,22 +235,19 @@ def group_row(task: TriedTask, sampler: Sampler, retired: Collection[str]) -> di
         "fresh": len(task.fresh),
         "replayed": len(task.replayed),
         "successes": task.successes,
-        "status": RETIRED if done and sampler != "tiers" else ACTIVE,
+        "status": exgrpo.RETIRED if done and sampler != "tiers" else exgrpo.ACTIVE,
     }
 
 
 def member_rows(
     task: TriedTask,
-    sampler: Sampler,
-    tiers: TierSettings | None,
+    sampler: exgrpo.Sampler,
+    tiers: exgrpo.TierSettings | None,
     rollouts_id: str,
     known: Collection[int],
 ) -> Iterator[tuple[dict[str, Any], Trajectory]]:
     """The attempts of a group that are stored, each with its row: the successes, or all with `tiers`.
-
-    Args:
-        known: digests of responses to the task that are stored already, which are not stored again.
-    """
+    `known`: digests of responses to the task that are stored already, which are not stored again."""
     ranked: list[float | None] = [None] * len(task.fresh)
     places: list[int | None] = [None] * len(task.fresh)
     if tiers is not None:

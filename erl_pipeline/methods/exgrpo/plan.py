@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from erl_pipeline.config.objective import ReplayLoss
 from erl_pipeline.config.rollouts import UniformSelection
+from erl_pipeline.methods.exgrpo import settings as exgrpo
 from erl_pipeline.methods.exgrpo.index_experience import (
     INDEX_EXPERIENCE,
     INDEX_SCORED_EXPERIENCE,
@@ -15,15 +16,6 @@ from erl_pipeline.methods.exgrpo.index_experience import (
     ScoredIndexSettings,
 )
 from erl_pipeline.methods.exgrpo.select_replay import SELECT_REPLAY, ReplaySelectSettings
-from erl_pipeline.methods.exgrpo.settings import (
-    EXPERIENCE,
-    FIRST_ATTEMPT,
-    REPLAYED,
-    ExgrpoConfig,
-    ReplayConfig,
-    TierSettings,
-    most_replayed,
-)
 from erl_pipeline.plan.column import ChartLine, Column, Headline, only_drawn
 from erl_pipeline.plan.plan import POLICY, RunState
 from erl_pipeline.plan.planner import Planner
@@ -41,11 +33,15 @@ def plan_rollouts(planner: Planner, state: RunState, iteration: int) -> str:
     """Plan what is replayed, then first attempts around it. In the first iteration there is nothing to
     replay."""
     replay = _settings(planner).replay
-    if replay is None or EXPERIENCE not in state.memories:
+    if replay is None or exgrpo.EXPERIENCE not in state.memories:
         return plan_shards(planner, state, iteration, memory=None)
     selection = planner.add(
         SELECT_REPLAY,
-        {**state.model_inputs(POLICY), TASKS: state.tasks, EXPERIENCE: state.memories[EXPERIENCE]},
+        {
+            **state.model_inputs(POLICY),
+            TASKS: state.tasks,
+            exgrpo.EXPERIENCE: state.memories[exgrpo.EXPERIENCE],
+        },
         iteration=iteration,
         settings=planner.shared(_select_settings(planner, replay)),
         seed=planner.config.seed,
@@ -65,7 +61,7 @@ def plan_learning(
     experience = _plan_index(planner, state, iteration, rollouts, selection, replay)
     loss = None if selection is None else (selection, planner.shared(_loss(replay)))
     state = plan_update(planner, state, iteration, rollouts, replay=loss)
-    return replace(state, memories={**state.memories, EXPERIENCE: experience})
+    return replace(state, memories={**state.memories, exgrpo.EXPERIENCE: experience})
 
 
 def _plan_index(
@@ -74,13 +70,13 @@ def _plan_index(
     iteration: int,
     rollouts: str,
     selection: str | None,
-    replay: ReplayConfig,
+    replay: exgrpo.ReplayConfig,
 ) -> str:
     inputs = {ROLLOUTS: rollouts}
     if selection is not None:
         inputs[REPLAY] = selection
-    if EXPERIENCE in state.memories:
-        inputs[EXPERIENCE] = state.memories[EXPERIENCE]
+    if exgrpo.EXPERIENCE in state.memories:
+        inputs[exgrpo.EXPERIENCE] = state.memories[exgrpo.EXPERIENCE]
     settings = ExperienceIndexSettings(
         sampler=replay.sampler,
         start_success=replay.start_success,
@@ -100,9 +96,9 @@ def _plan_index(
     return planner.add(INDEX_SCORED_EXPERIENCE, inputs, iteration=iteration, settings=planner.shared(scored))
 
 
-def _select_settings(planner: Planner, replay: ReplayConfig) -> ReplaySelectSettings:
+def _select_settings(planner: Planner, replay: exgrpo.ReplayConfig) -> ReplaySelectSettings:
     """Settings that a sampler does not use have their defaults, so that they are not in the recipe."""
-    config, default = planner.config, ReplayConfig()
+    config, default = planner.config, exgrpo.ReplayConfig()
     by_bucket = replay.sampler == "exgrpo"
     return ReplaySelectSettings(
         sampler=replay.sampler,
@@ -116,7 +112,7 @@ def _select_settings(planner: Planner, replay: ReplayConfig) -> ReplaySelectSett
         draw_retired=replay.retire != "tasks",
         max_age=replay.max_age,
         max_per_task=replay.max_per_task,
-        tiers=replay.tiers if replay.sampler == "tiers" else TierSettings(),
+        tiers=replay.tiers if replay.sampler == "tiers" else exgrpo.TierSettings(),
         microbatch_tokens=config.update.microbatch_tokens,
         optimizer=config.optimizer,
         trainer=config.trainer,
@@ -124,9 +120,9 @@ def _select_settings(planner: Planner, replay: ReplayConfig) -> ReplaySelectSett
     )
 
 
-def _loss(replay: ReplayConfig) -> ReplayLoss:
+def _loss(replay: exgrpo.ReplayConfig) -> ReplayLoss:
     return ReplayLoss(
-        role=REPLAYED,
+        role=exgrpo.REPLAYED,
         corrected=replay.importance != "off",
         shaping_beta=replay.shaping_beta,
         weight_cap=replay.weight_cap,
@@ -134,9 +130,9 @@ def _loss(replay: ReplayConfig) -> ReplayLoss:
     )
 
 
-def _settings(planner: Planner) -> ExgrpoConfig:
+def _settings(planner: Planner) -> exgrpo.ExgrpoConfig:
     settings = planner.config.method
-    assert isinstance(settings, ExgrpoConfig)
+    assert isinstance(settings, exgrpo.ExgrpoConfig)
     return settings
 
 
@@ -144,7 +140,7 @@ def require_possible(config: RunConfig) -> None:
     """Raise ValueError, which names both settings, where nothing would be replayed, or replay lacks what it
     needs."""
     method, rollouts = config.method, config.rollouts
-    assert isinstance(method, ExgrpoConfig)
+    assert isinstance(method, exgrpo.ExgrpoConfig)
     if method.replay is None:
         return
     if not isinstance(rollouts.selection, UniformSelection):
@@ -157,7 +153,7 @@ def require_possible(config: RunConfig) -> None:
             f"rollouts.group_size: {rollouts.group_size}; with method.replay a group is one stored attempt "
             "and fresh ones, so that at least 2 are needed; or set method.replay: off"
         )
-    if most_replayed(method.replay.share, rollouts.tasks_per_iteration) < 1:
+    if exgrpo.most_replayed(method.replay.share, rollouts.tasks_per_iteration) < 1:
         raise ValueError(
             f"method.replay.share: {method.replay.share:g} of rollouts.tasks_per_iteration: "
             f"{rollouts.tasks_per_iteration} is less than one task; raise one of them, or "
@@ -187,7 +183,7 @@ def _require_young(config: RunConfig, replay_age: int | None) -> None:
         )
 
 
-_FIRST = success_of_first_attempts(FIRST_ATTEMPT, "success rate of fresh attempts in training")
+_FIRST = success_of_first_attempts(exgrpo.FIRST_ATTEMPT, "success rate of fresh attempts in training")
 _REPLAYED = Column(
     SELECT_REPLAY.name,
     "replayed",
@@ -216,7 +212,6 @@ _STORED = Column(
     headline=Headline("Experience", "newest", "attempts stored after the last iteration"),
 )
 
-
 _ENTROPY = "Entropy of stored attempts under the policy at hand"
 _WEIGHT = "Replayed tokens: ratio to the stored policy, and weight in the loss"
 _TASKS = "Tasks in the experience"
@@ -244,8 +239,7 @@ _CHARTS = (
 )
 
 
-def columns(settings: ExgrpoConfig) -> Sequence[Column]:
-    """The columns, from left to right."""
+def columns(settings: exgrpo.ExgrpoConfig) -> Sequence[Column]:
     if settings.replay is None:
         return training_columns((_FIRST,))
     return training_columns((_FIRST, _REPLAYED, _AGE, _STORED), charts=_CHARTS)

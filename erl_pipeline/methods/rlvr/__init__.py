@@ -1,7 +1,5 @@
 """RLVR, the baseline: first attempts, trained by reinforcement from verifiable rewards (GRPO)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -58,7 +56,6 @@ _FIRST = success_of_first_attempts(FIRST_ATTEMPT, "success rate of attempts in t
 
 
 def columns(settings: RlvrConfig) -> Sequence[Column]:
-    """The columns, from left to right."""
     return training_columns((_FIRST,), distils=settings.distillation is not None, roles=(FIRST_ATTEMPT,))
 
 

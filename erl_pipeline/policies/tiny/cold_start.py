@@ -1,7 +1,5 @@
 """The cold start: supervised training of a random network on scripted demonstrations."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,14 +12,7 @@ from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 import erl_pipeline.policies.lean_imports  # noqa: F401
 from erl_pipeline.config.policy import ColdStartConfig, TinyPolicyConfig
 from erl_pipeline.environments.demonstrations import Demonstration, ExamQuestion, TinyParts
-from erl_pipeline.policies.tiny.model import (
-    Batch,
-    build_model,
-    build_tokenizer,
-    to_batch,
-    to_batches,
-    to_words,
-)
+from erl_pipeline.policies.tiny import model as tiny_model
 from storage.errors import TrainingDiverged
 
 # isort: split
@@ -55,10 +46,10 @@ class Examiner:
 
 def examiner(questions: Sequence[ExamQuestion], tokenizer: PreTrainedTokenizerFast) -> Examiner:
     """The questions, ready to be asked often. Raises `ValueError` where they ask for no word."""
-    token_ids = to_batch([question.demonstration for question in questions], tokenizer).token_ids
+    token_ids = tiny_model.to_batch([question.demonstration for question in questions], tokenizer).token_ids
     asked = torch.zeros_like(token_ids, dtype=torch.bool)
     for row, question in enumerate(questions):
-        words, _ = to_words(question.demonstration)
+        words, _ = tiny_model.to_words(question.demonstration)
         answer = len(words) - len(question.demonstration[-1]["content"].split()) - 1  # before <end>
         asked[row, [answer + place for place in question.places]] = True
     if not asked.any():
@@ -142,11 +133,20 @@ def cold_start(
     """
     settings = policy.cold_start
     context_length = parts.context_length + (parts.retry_tokens if settings.retries else 0)
-    tokenizer = build_tokenizer(parts.words, context_length)
-    model = build_model(policy, tokenizer, context_length, seed)
+    tokenizer = tiny_model.build_tokenizer(parts.words, context_length)
+    model = tiny_model.build_model(policy, tokenizer, context_length, seed)
     optimizers = _optimizers(model, settings)
     episodes = parts.demonstrations(random.Random(f"cold_start/{seed}"), settings)
-    examine = _examinations(parts, settings, seed, model, tokenizer)
+    examiners = {
+        each.name: examiner(
+            each.questions(random.Random(f"cold_start/examination/{seed}"), settings), tokenizer
+        )
+        for each in parts.examinations
+    }
+
+    def examine() -> dict[str, float]:
+        return {name: each.share_right(model) for name, each in examiners.items()}
+
     schedule = Schedule(settings, gated=bool(parts.examinations) and settings.gate > 0)
 
     trained_tokens = 0
@@ -158,7 +158,7 @@ def cold_start(
         shown: list[Demonstration] = []
         for _ in range(settings.demonstrations_per_step):
             shown += next(episodes)
-        batches = to_batches(shown, tokenizer)
+        batches = tiny_model.to_batches(shown, tokenizer)
         tokens = sum(int(batch.trained.sum()) for batch in batches)
         loss = torch.stack([_loss(model, batch) for batch in batches]).sum() / tokens
         if not torch.isfinite(loss):
@@ -187,25 +187,7 @@ def cold_start(
     )
 
 
-def _examinations(
-    parts: TinyParts,
-    settings: ColdStartConfig,
-    seed: int,
-    model: GPT2LMHeadModel,
-    tokenizer: PreTrainedTokenizerFast,
-) -> Callable[[], dict[str, float]]:
-    """A function that gives the share of right answers in each examination, of the model as it is at the
-    call."""
-    examiners = {
-        each.name: examiner(
-            each.questions(random.Random(f"cold_start/examination/{seed}"), settings), tokenizer
-        )
-        for each in parts.examinations
-    }
-    return lambda: {name: each.share_right(model) for name, each in examiners.items()}
-
-
-def _loss(model: GPT2LMHeadModel, batch: Batch) -> torch.Tensor:
+def _loss(model: GPT2LMHeadModel, batch: tiny_model.Batch) -> torch.Tensor:
     """Cross-entropy in nats, summed over the trained tokens; the head is computed at no other position."""
     hidden = model.transformer(  # [rows, time - 1, width]
         input_ids=batch.token_ids[:, :-1],

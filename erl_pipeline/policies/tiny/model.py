@@ -6,8 +6,6 @@ times as many steps. The head is untied, since servers may keep a stale tied hea
 swapped.
 """
 
-from __future__ import annotations
-
 import erl_pipeline.policies.lean_imports  # noqa: F401
 
 # isort: split

@@ -17,15 +17,8 @@ from erl_pipeline.policies.checkpoints import CHECKPOINT
 from erl_pipeline.stages.names import HELD_OUT, MEMORY, TASKS
 from erl_pipeline.stages.rollouts.counts import count_rollouts, replaced_texts
 from erl_pipeline.stages.rollouts.playing import PlaySettings, play_settings, play_with_checkpoint
+from erl_pipeline.stages.tasks import prepare_tasks
 from erl_pipeline.stages.tasks.environment_stages import built_inputs
-from erl_pipeline.stages.tasks.prepare_tasks import (
-    PREPARE_TASKS,
-    TaskSettings,
-    located_environment,
-    read_tasks,
-    storable_tasks,
-    task_line,
-)
 from storage.artifacts.recipe import derive_seed
 from storage.errors import InputError
 from storage.texts import StorableTexts
@@ -33,7 +26,6 @@ from storage.texts import StorableTexts
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.plan.sources import Sources
-
 
 EVALUATION = "evaluation.parquet"
 WITH_MEMORY = "with_memory.parquet"
@@ -90,16 +82,11 @@ def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
     A first attempt never sees memory, so an episode with memory differs only where its first attempt failed.
     These episodes are played again, and have a file of their own.
     """
-    from erl_pipeline.stages.evaluation.scores import (
-        SCORED_COLUMNS,
-        greedy_outcomes,
-        greedy_success_by_part,
-        score_evaluation,
-    )
+    from erl_pipeline.stages.evaluation import scores
     from storage.tables.trajectories import scan_trajectories, write_trajectories
 
     settings = call.settings
-    tasks = read_tasks(call.inputs[TASKS], HELD_OUT, call.resources)
+    tasks = prepare_tasks.read_tasks(call.inputs[TASKS], HELD_OUT, call.resources)
     samples = settings.samples_per_task
     call.progress.begin(len(tasks) * (1 + samples), "episodes")
     play = partial(
@@ -115,7 +102,7 @@ def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
     first = scan_trajectories([call.folder / EVALUATION])
     remembering = None
     if MEMORY in call.inputs:
-        solved = greedy_outcomes(first.select(SCORED_COLUMNS).collect())
+        solved = scores.greedy_outcomes(first.select(scores.SCORED_COLUMNS).collect())
         failed = [task for task in tasks if solved.get(task.task_id) is False]
         call.progress.begin(len(failed), "episodes with memory")
         # An index of its own, since ids are derived from it.
@@ -127,10 +114,10 @@ def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
     memory = call.inputs.get(MEMORY)
     by_part = {}
     if plugins("environments")[settings.play.environment.type].value.parts(settings.play.environment):
-        by_part = greedy_success_by_part(first)
+        by_part = scores.greedy_success_by_part(first)
     return StageResult(
         counters={**count_rollouts(rows), **replaced_texts(plays)},
-        metrics={**score_evaluation(first, remembering).metrics(), **by_part},
+        metrics={**scores.score_evaluation(first, remembering).metrics(), **by_part},
         rows=written,
         policy_version=call.inputs[CHECKPOINT].manifest.artifact_id,
         memory_version=None if memory is None else memory.manifest.artifact_id,
@@ -153,15 +140,15 @@ EVALUATE_ON_REQUEST = replace(EVALUATE, name="evaluate_on_request")
 """An evaluation that somebody asked for, outside the training."""
 
 
-def _test_tasks(call: StageCall[TaskSettings]) -> StageResult:
+def _test_tasks(call: StageCall[prepare_tasks.TaskSettings]) -> StageResult:
     """Write the environment's test tasks.
 
     Raises InputError where there are none, or where one equals a training or a held-out task.
     """
     settings = call.settings
-    plugin, environment = located_environment(call)
+    plugin, environment = prepare_tasks.located_environment(call)
     texts = StorableTexts()
-    tasks = storable_tasks(plugin.splits.test_tasks(environment, settings.seed), texts)
+    tasks = prepare_tasks.storable_tasks(plugin.splits.test_tasks(environment, settings.seed), texts)
     if not tasks:
         raise InputError(no_test_split(environment.type, plugin.splits.test_needs))
     for name, others in (
@@ -169,7 +156,7 @@ def _test_tasks(call: StageCall[TaskSettings]) -> StageResult:
         ("held-out", plugin.held_out_tasks(environment, settings.seed, settings.held_out)),
     ):
         _require_apart(tasks, name, others)
-    lines = "".join(task_line(task) + "\n" for task in tasks)
+    lines = "".join(prepare_tasks.task_line(task) + "\n" for task in tasks)
     (call.folder / HELD_OUT).write_text(lines, encoding="utf-8")
     return StageResult(counters={"test_tasks": len(tasks), **texts.counters()})
 
@@ -178,9 +165,9 @@ TEST_TASKS = Stage(
     name="test_tasks",
     version=1,
     output="tasks",
-    settings=TaskSettings,
+    settings=prepare_tasks.TaskSettings,
     compute=_test_tasks,
-    slice=PREPARE_TASKS.slice,
+    slice=prepare_tasks.PREPARE_TASKS.slice,
     code=("environment",),
 )
 
@@ -216,9 +203,9 @@ def no_test_split(environment: str, needed: str) -> str:
 
 def _require_apart(tasks: Sequence[Task], name: str, others: Sequence[Task]) -> None:
     """Raise InputError for a test task that is also one of the others."""
-    known = {task_line(replace(task, task_id="")): task.task_id for task in others}
+    known = {prepare_tasks.task_line(replace(task, task_id="")): task.task_id for task in others}
     for task in tasks:
-        twin = known.get(task_line(replace(task, task_id="")))
+        twin = known.get(prepare_tasks.task_line(replace(task, task_id="")))
         if twin is not None:
             raise InputError(
                 f"test task {task.task_id} equals the {name} task {twin}; nothing can be reported on it"

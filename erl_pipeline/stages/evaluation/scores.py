@@ -4,8 +4,6 @@ A first attempt is a trajectory without a parent, whatever the roles of the meth
 left out of every rate, and counted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -64,12 +62,8 @@ class EvaluationScores:
 
 
 def score_evaluation(trajectories: pl.LazyFrame, with_memory: pl.LazyFrame | None = None) -> EvaluationScores:
-    """Score an evaluation's trajectories; only `SCORED_COLUMNS` are read.
-
-    Args:
-        with_memory: the episodes, played with memory, of the tasks whose greedy first attempt failed; None
-            where the evaluation had no memory.
-    """
+    """Score an evaluation's trajectories; only `SCORED_COLUMNS` are read. `with_memory`: the episodes, played
+    with memory, of the tasks whose greedy first attempt failed; None where the evaluation had no memory."""
     rows = trajectories.select(SCORED_COLUMNS).collect()
     greedy = greedy_outcomes(rows)
     sampled = _sampled_outcomes(rows)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from erl_pipeline.episodes.play import PlayedEpisodes
     from storage.tables.trajectories import Trajectory
 
-
 _COUNT, _SUCCESSES, _NOT_SCORED = "_count", "_successes", "_not_scored"
 _PART, _EPISODES = "part.", ".episodes"
 
@@ -68,7 +67,6 @@ def attempts_not_scored(rows: Iterable[Trajectory]) -> dict[str, int]:
 
 
 def reason_counter(reason: NotScored) -> str:
-    """The counter of the attempts that were not scored for a reason."""
     return f"{reason}s"
 
 
@@ -144,10 +142,7 @@ _COLUMNS = ("role", "parent_trajectory_id", "finish_reason", "reward")
 def graded_rewards(rollouts: pl.LazyFrame) -> dict[str, float]:
     """`reward_ROLE`: the mean reward of the attempts that episodes begin with, by role, without those that
     could not be scored. A role all of whose rewards are 0 or 1 is left out: its success rate says as much.
-
-    Args:
-        rollouts: trajectories of one iteration.
-    """
+    `rollouts`: trajectories of one iteration."""
     import polars as pl
 
     means = (
@@ -199,11 +194,8 @@ Gains = Mapping[str, Sequence[float]]
 def retry_gains(rollouts: pl.LazyFrame) -> dict[str, Gains]:
     """For each role of later attempts, the gain of each attempt: its success, 0 or 1, less the mean success
     of the first attempts at the task in other episodes. Attempts that could not be scored are left out, and
-    so are tasks with a single episode, which have nothing to compare with.
-
-    Args:
-        rollouts: trajectories of one iteration, whose first attempts were made by one policy.
-    """
+    so are tasks with a single episode, which have nothing to compare with. `rollouts`: trajectories of one
+    iteration, whose first attempts were made by one policy."""
     import polars as pl
 
     is_text = pl.col("text").is_not_null() | (pl.col("finish_reason") == "ill_formed")

@@ -1,12 +1,9 @@
 """The stages that generate rollouts: shard by shard, and the list of an iteration's shards."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.rollouts import EpisodeConfig
-from erl_pipeline.plan.plan import POLICY
+from erl_pipeline.plan.plan import POLICY, RunState
+from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
 from erl_pipeline.stages.names import MEMORY, TASKS, TRAINING, TRAJECTORIES
@@ -15,12 +12,6 @@ from erl_pipeline.stages.rollouts.playing import PlaySettings, play_settings, pl
 from erl_pipeline.stages.rollouts.select_tasks import plan_selection
 from erl_pipeline.stages.tasks.draw_tasks import SAMPLES, draw_tasks, planned_samples
 from erl_pipeline.stages.tasks.prepare_tasks import read_tasks, read_weights
-
-if TYPE_CHECKING:
-    from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.plan.plan import RunState
-    from erl_pipeline.plan.planner import Planner
-    from erl_pipeline.plan.sources import Sources
 
 RETRY_SECONDS = (1.0, 5.0)
 
@@ -79,10 +70,6 @@ def plan_shards(
     ]
     listed = {f"shard-{number:04d}": shard for number, shard in enumerate(shards)}
     return planner.add(GENERATE_ROLLOUTS, listed, iteration=iteration, settings=_NOTHING)
-
-
-def _slice(config: RunConfig, _sources: Sources) -> RolloutSettings:
-    return RolloutSettings(play=play_settings(config), rollouts=config.rollouts)
 
 
 def _generate(call: StageCall[RolloutSettings]) -> StageResult:
@@ -166,7 +153,7 @@ ROLLOUT_SHARD = Stage(
     output="trajectories",
     settings=RolloutSettings,
     compute=_generate,
-    slice=_slice,
+    slice=lambda config, _sources: RolloutSettings(play=play_settings(config), rollouts=config.rollouts),
     code=("environment", "method", "engine"),
     needs="sampling",
     retry_seconds=RETRY_SECONDS,

@@ -58,7 +58,6 @@ class PlaySettings(Settings):
 
 
 def play_settings(config: RunConfig) -> PlaySettings:
-    """What the episodes of a run depend on."""
     method = plugins("methods")[config.method.type].value
     return PlaySettings(
         episode=method.episode_settings(config.method),
@@ -179,7 +178,6 @@ def _sampling(opened: OpenedEngine, progress: _EpisodeProgress) -> BatchSampling
 
 
 def _protocol(settings: PlaySettings, *, first_only: bool, retrieval: bool) -> EpisodeProtocol:
-    """The protocol of the method's episodes."""
     from erl_pipeline.episodes.play import protocol_of
 
     method = plugins("methods")[settings.episode.type].value
@@ -200,11 +198,8 @@ def opened_engine(
     model: SampledModel,
     on_tokens: Callable[[int], None] = lambda count: None,
 ) -> OpenedEngine:
-    """The engine of a recipe, serving a checkpoint.
-
-    Args:
-        on_tokens: called with the number of tokens as they are sampled, by an engine that takes batches.
-    """
+    """The engine of a recipe, serving a checkpoint. `on_tokens`: called with the number of tokens as they are
+    sampled, by an engine that takes batches."""
     running = with_operational("engines", engine, call.resources.settings.engine)
     plugin: EnginePlugin[Any] = plugins("engines")[engine.type].value
     return plugin.open(running, model, EngineCall(call.resources, call.progress, on_tokens))
@@ -244,7 +239,6 @@ def _warn_of_silent_judge(call: StageCall[Any], played: PlayedEpisodes) -> None:
 
 
 def _retrieve(call: StageCall[Any], settings: PlaySettings, memory: Artifact | None) -> Retrieve:
-    """Answers retrievals from a memory version."""
     from erl_pipeline.episodes.context import RetrievalRequest, nothing_remembered
     from storage.memory.search import Scoring
     from storage.memory.view import MemoryHit
@@ -284,11 +278,9 @@ class _EpisodeProgress:
         self._tokens = 0
 
     def count_tokens(self, count: int) -> None:
-        """Count tokens that the engine has sampled."""
         self._tokens += count
 
     def count_episode(self, rows: list[Trajectory]) -> None:
-        """Count an episode that is over."""
         self._counters.update(count_rollouts(rows))
         rate = self._tokens / max(time.perf_counter() - self._started, 1e-9)
         self._progress.advance(1, tokens_per_second=rate, **success_rates(self._counters))

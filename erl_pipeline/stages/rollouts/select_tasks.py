@@ -26,27 +26,8 @@ from erl_pipeline.config.rollouts import (
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.names import TASKS, TRAINING, trajectory_files
-from erl_pipeline.stages.rollouts.task_results import (
-    RESULTS_FILE,
-    DrawnTask,
-    Results,
-    TaskResult,
-    draw_by_difficulty,
-    draw_from_window,
-    expected_success,
-    first_attempts,
-    read_results,
-    with_iteration,
-    write_results,
-)
-from erl_pipeline.stages.tasks.draw_tasks import (
-    SAMPLES_FILE,
-    interleaved,
-    part_counts,
-    require_enough,
-    tasks_by_part,
-    write_samples,
-)
+from erl_pipeline.stages.rollouts import task_results
+from erl_pipeline.stages.tasks import draw_tasks
 from erl_pipeline.stages.tasks.prepare_tasks import environment_identity, read_tasks, read_weights
 from storage.artifacts.recipe import derive_seed
 from storage.errors import InputError
@@ -83,10 +64,8 @@ def plan_selection(
 
     What is known of tasks comes from the rollouts of the iterations that trained the acting checkpoint, so
     that with a lag nothing waits for rollouts that it does not need. They are read once: the previous
-    selection passes on what it knew.
-
-    Args:
-        rollouts_of: the rollouts of an earlier iteration, where they are planned.
+    selection passes on what it knew. `rollouts_of`: the rollouts of an earlier iteration, where they are
+    planned.
     """
     config = planner.config
     selection = config.rollouts.selection
@@ -129,28 +108,38 @@ def _compute(call: StageCall[SelectSettings]) -> StageResult:
     known, seen = ({}, 0) if how is None else _known(call, how)
     measures = _Measures(
         results=known,
-        expected={} if how is None else expected_success(tasks, known, how),
+        expected={} if how is None else task_results.expected_success(tasks, known, how),
         difficulty={} if how is not None else _difficulty(settings.environment, tasks),
     )
     count = settings.tasks_per_iteration
-    counts = part_counts(weights, count, call.seed, iteration) if weights else {"": count}
-    drawn: dict[str, list[DrawnTask]] = {}
-    for name, of_part in tasks_by_part(tasks, weights).items():
-        require_enough(of_part, counts[name], name)
+    counts = draw_tasks.part_counts(weights, count, call.seed, iteration) if weights else {"": count}
+    drawn: dict[str, list[task_results.DrawnTask]] = {}
+    for name, of_part in draw_tasks.tasks_by_part(tasks, weights).items():
+        draw_tasks.require_enough(of_part, counts[name], name)
         chance = random.Random(derive_seed(call.seed, SELECT_TASKS.name, iteration, name))
-        drawn[name] = _draw(of_part, counts[name], measures, settings.selection, iteration, chance)
-    row = interleaved({name: [each.task for each in of_part] for name, of_part in drawn.items()})
+        if isinstance(settings.selection, ByDifficultySelection):
+            drawn[name] = task_results.draw_by_difficulty(
+                of_part, counts[name], measures.expected, known, settings.selection, chance
+            )
+        else:
+            assert isinstance(settings.selection, EasyToHardSelection)
+            drawn[name] = task_results.draw_from_window(
+                of_part, counts[name], measures.hardness(), settings.selection, iteration, chance
+            )
+    row = draw_tasks.interleaved({name: [each.task for each in of_part] for name, of_part in drawn.items()})
     by_id = {each.task.task_id: (name, each) for name, of_part in drawn.items() for each in of_part}
     written = {
-        SAMPLES_FILE: write_samples(
-            call.folder / SAMPLES_FILE, [(task, settings.group_size) for task in row]
+        draw_tasks.SAMPLES_FILE: draw_tasks.write_samples(
+            call.folder / draw_tasks.SAMPLES_FILE, [(task, settings.group_size) for task in row]
         ),
         SELECTION_FILE: _write_selection(
             call.folder / SELECTION_FILE, [by_id[task.task_id] for task in row], measures
         ),
     }
     if how is not None:
-        written[RESULTS_FILE] = write_results(call.folder / RESULTS_FILE, known)
+        written[task_results.RESULTS_FILE] = task_results.write_results(
+            call.folder / task_results.RESULTS_FILE, known
+        )
     reasons = Counter(each.reason for _, each in by_id.values())
     return StageResult(
         counters={
@@ -177,7 +166,7 @@ SELECT_TASKS = Stage(
 class _Measures:
     """What is known of tasks, by their ids; empty where the selection does not ask for it."""
 
-    results: Results
+    results: task_results.Results
     expected: Mapping[str, float]
     difficulty: Mapping[str, float]
 
@@ -186,23 +175,25 @@ class _Measures:
         return self.difficulty or {task_id: -expected for task_id, expected in self.expected.items()}
 
 
-def _known(call: StageCall[SelectSettings], how: ResultSettings) -> tuple[dict[str, TaskResult], int]:
+def _known(
+    call: StageCall[SelectSettings], how: ResultSettings
+) -> tuple[dict[str, task_results.TaskResult], int]:
     """What is known of tasks, and the newest iteration whose rollouts are in it."""
     from storage.tables.trajectories import scan_trajectories
 
-    known: dict[str, TaskResult] = {}
+    known: dict[str, task_results.TaskResult] = {}
     seen = 0
     before = call.inputs.get(_BEFORE)
-    if before is not None and any(file.path == RESULTS_FILE for file in before.files):
-        known = read_results(before.path(RESULTS_FILE))
+    if before is not None and any(file.path == task_results.RESULTS_FILE for file in before.files):
+        known = task_results.read_results(before.path(task_results.RESULTS_FILE))
         seen = int(before.manifest.counters[_SEEN])
     for name in sorted(name for name in call.inputs if name.startswith(_ROLLOUTS)):
         iteration = int(name.removeprefix(_ROLLOUTS))
         # On a branch with a longer lag, the previous selection may have seen these rollouts.
         if iteration > seen:
             files = trajectory_files(call.inputs[name], call.resources.store)
-            attempts = first_attempts(scan_trajectories(files))
-            known = with_iteration(known, iteration, attempts, how.discount)
+            attempts = task_results.first_attempts(scan_trajectories(files))
+            known = task_results.with_iteration(known, iteration, attempts, how.discount)
             seen = iteration
     return known, seen
 
@@ -225,24 +216,12 @@ def _difficulty(environment: PluginSettings | None, tasks: Sequence[Task]) -> di
     return found
 
 
-def _draw(
-    tasks: Sequence[Task],
-    count: int,
-    measures: _Measures,
-    selection: SelectionConfig,
-    iteration: int,
-    chance: random.Random,
-) -> list[DrawnTask]:
-    if isinstance(selection, ByDifficultySelection):
-        return draw_by_difficulty(tasks, count, measures.expected, measures.results, selection, chance)
-    assert isinstance(selection, EasyToHardSelection)
-    return draw_from_window(tasks, count, measures.hardness(), selection, iteration, chance)
-
-
-def _write_selection(path: Path, drawn: Sequence[tuple[str, DrawnTask]], measures: _Measures) -> int:
+def _write_selection(
+    path: Path, drawn: Sequence[tuple[str, task_results.DrawnTask]], measures: _Measures
+) -> int:
     from storage.tables.parquet import write_rows
 
-    def row(part: str, each: DrawnTask) -> dict[str, object]:
+    def row(part: str, each: task_results.DrawnTask) -> dict[str, object]:
         task_id = each.task.task_id
         known = measures.results.get(task_id)
         asked = bool(measures.expected)
@@ -264,7 +243,6 @@ def _write_selection(path: Path, drawn: Sequence[tuple[str, DrawnTask]], measure
 
 
 def _means(drawn: Sequence[str], measures: _Measures) -> dict[str, float]:
-    """Means over the drawn tasks."""
     metrics = {}
     if measures.expected:
         metrics["expected_success"] = fmean(measures.expected[task_id] for task_id in drawn)

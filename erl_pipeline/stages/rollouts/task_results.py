@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from storage.tables.parquet import TableFormat
 
-
 RESULTS_FILE = "results.parquet"
 
 
@@ -39,11 +38,8 @@ Results = Mapping[str, TaskResult]
 
 def first_attempts(rollouts: pl.LazyFrame) -> dict[str, tuple[int, int]]:
     """Task -> first attempts at it, and those that succeeded. Attempts that were not scored say nothing about
-    the task, and do not count.
-
-    Args:
-        rollouts: trajectories of one iteration. A first attempt is one without a parent.
-    """
+    the task, and do not count. `rollouts`: trajectories of one iteration. A first attempt is one without a
+    parent."""
     import polars as pl
 
     counted = (
@@ -109,7 +105,6 @@ def write_results(path: Path, results: Results) -> int:
 
 
 def read_results(path: Path) -> dict[str, TaskResult]:
-    """What `write_results` wrote."""
     from storage.tables.parquet import read_rows
 
     return {

@@ -16,7 +16,6 @@ from storage.errors import InputError
 if TYPE_CHECKING:
     from storage.tables.parquet import TableFormat
 
-
 _NO_WEIGHTS: Mapping[str, float] = {}
 
 
@@ -29,13 +28,11 @@ def draw_tasks(
 ) -> list[Task]:
     """The `count` different tasks of an iteration (from 1).
 
-    A seeded order of all tasks is cut into iterations; when less than a whole iteration is left, the
-    next order begins, so that no task comes twice in one iteration. In a mixture each part has an order of
-    its own, and `part_counts` of its tasks are drawn. Raises `InputError` when there are fewer tasks than
-    `count`, or fewer of a part than it needs.
-
-    Args:
-        weights: weights of a mixture's parts; empty where the tasks are of one environment.
+    A seeded order of all tasks is cut into iterations; when less than a whole iteration is left, the next
+    order begins, so that no task comes twice in one iteration. In a mixture each part has an order of its
+    own, and `part_counts` of its tasks are drawn. Raises `InputError` when there are fewer tasks than
+    `count`, or fewer of a part than it needs. `weights`: weights of a mixture's parts; empty where the tasks
+    are of one environment.
     """
     return task_order(tasks, count, run_seed, iteration, weights)[:count]
 

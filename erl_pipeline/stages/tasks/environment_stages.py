@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from erl_pipeline.plan.sources import Sources
     from storage.memory.entries import Embedder
 
-
 BUILT_FILES = "built_files"
 """Name of the input of a task set that holds the files with which its tasks are opened."""
 
@@ -134,7 +133,6 @@ BUILD_ENVIRONMENT_FILES = Stage(
     code=("environment",),
     needs="sampling",
 )
-
 
 QUALIFICATION = "qualification.json"
 

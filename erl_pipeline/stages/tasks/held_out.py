@@ -20,12 +20,10 @@ Part = tuple[str, EnvironmentPlugin[Any], Any]
 class KeptApart:
     """The tasks of the held-out and the test split, which are never trained on.
 
-    They are found by their content: all tasks of both splits, also those beyond `evaluation.tasks`,
-    where the environment has `Splits.kept_split`, and else those that it gives. The name of an
-    environment in a row does not count, nor does a task's id, but for a row without content.
-
-    Args:
-        held_out: the held-out tasks of the run.
+    They are found by their content: all tasks of both splits, also those beyond `evaluation.tasks`, where the
+    environment has `Splits.kept_split`, and else those that it gives. The name of an environment in a row
+    does not count, nor does a task's id, but for a row without content. `held_out`: the held-out tasks of the
+    run.
     """
 
     def __init__(
@@ -87,11 +85,8 @@ def refuse_held_out(training: Iterable[Task], kept: KeptApart) -> None:
 
 
 def refuse_held_out_rows(rows: pl.LazyFrame, kept: KeptApart, source: str) -> None:
-    """Raise InputError, naming the row, where a trajectory is of a task that is kept apart.
-
-    Args:
-        source: where the rows are from, for the message, such as `run x, iteration 3`.
-    """
+    """Raise InputError, naming the row, where a trajectory is of a task that is kept apart. `source`: where
+    the rows are from, for the message, such as `run x, iteration 3`."""
     found = rows.select(_COLUMNS).with_row_index("row", offset=1).collect()
     # The trajectories of a task have one payload.
     for number, trajectory_id, task_id, text, messages in found.unique(

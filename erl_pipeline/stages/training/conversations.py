@@ -1,7 +1,5 @@
 """Conversations, on which a warm start trains: reading and writing them, and how the policy reads them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path

@@ -27,13 +27,10 @@ from storage.tables.scored import is_scored
 
 if TYPE_CHECKING:
     from erl_pipeline.config.optimizer import DistillationConfig
-    from erl_pipeline.config.run import RunConfig
     from erl_pipeline.plan.plan import RunState
     from erl_pipeline.plan.planner import Planner
-    from erl_pipeline.plan.sources import Sources
     from storage.tables.training import SftRow
     from storage.tables.trajectories import Trajectory
-
 
 DATASET = "sft.parquet"
 
@@ -216,17 +213,9 @@ def plan_fine_tune(
     earlier: Mapping[int, str] | None = None,
 ) -> RunState:
     """Plan the training of a model on a dataset, an artifact of kind `sft_dataset` from any stage. Returns
-    the state after it.
-
-    Args:
-        earlier: further datasets, by how many iterations ago they were made.
-    """
+    the state after it. `earlier`: further datasets, by how many iterations ago they were made."""
     older = {f"{NEWEST}-{age:04d}": made for age, made in (earlier or {}).items()}
     return plan_training(planner, state, iteration, FINE_TUNE, {NEWEST: dataset, **older}, model)
-
-
-def _slice(config: RunConfig, _sources: Sources) -> FineTuneSettings:
-    return FineTuneSettings(fine_tune=config.fine_tune, **training_settings(config))
 
 
 def _fine_tune(call: StageCall[FineTuneSettings]) -> StageResult:
@@ -251,7 +240,7 @@ FINE_TUNE = Stage(
     output="checkpoint",
     settings=FineTuneSettings,
     compute=_fine_tune,
-    slice=_slice,
+    slice=lambda config, _: FineTuneSettings(fine_tune=config.fine_tune, **training_settings(config)),
     code=("trainer",),
     needs="training",
 )

@@ -23,12 +23,7 @@ if TYPE_CHECKING:
     from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.sources import Sources
 
-
 SettingsT = TypeVar("SettingsT", bound=PluginSettings)
-
-
-def _possible(_config: RunConfig) -> None:
-    """The check of a kind that goes with every environment and method."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +40,7 @@ class PolicyKind(Generic[SettingsT]):
     """Plans the stages that make the run's first checkpoint; returns its id."""
     first_stage: Callable[[SettingsT], Stage[Any]] = field(metadata=NO_BYTES)
     """The last of these stages."""
-    require_possible: Callable[[RunConfig], None] = field(default=_possible, metadata=NO_BYTES)
+    require_possible: Callable[[RunConfig], None] = field(default=lambda _config: None, metadata=NO_BYTES)
     """Raises ValueError, which names them, for settings of a run that do not go with the kind."""
     packages: tuple[str, ...] = field(default=(), metadata=NO_BYTES)
     """Further packages whose code decides what the first checkpoint is; its own always counts."""
@@ -206,20 +201,6 @@ def _require_tiny(config: RunConfig) -> None:
         )
 
 
-def _pretrained_traits(policy: PretrainedPolicyConfig) -> PolicyTraits:
-    return PolicyTraits(
-        model=policy.model, dtype=policy.dtype, lora=policy.lora, warm_start=policy.warm_start
-    )
-
-
-def _plan_pretrained(planner: Planner) -> str:
-    return plan_warm_start(planner, planner.add(COPY_PRETRAINED, {}, iteration=None))
-
-
-def _pretrained_stage(policy: PretrainedPolicyConfig) -> Stage[Any]:
-    return COPY_PRETRAINED if policy.warm_start is None else warm_start_stage(policy.warm_start)
-
-
 def _require_pretrained(config: RunConfig) -> None:
     assert isinstance(config.policy, PretrainedPolicyConfig)
     if isinstance(config.policy.warm_start, DemonstrationsWarmStart):
@@ -236,8 +217,12 @@ TINY = PolicyKind(
 )
 PRETRAINED = PolicyKind(
     settings=PretrainedPolicyConfig,
-    traits=_pretrained_traits,
-    plan_first=_plan_pretrained,
-    first_stage=_pretrained_stage,
+    traits=lambda policy: PolicyTraits(
+        model=policy.model, dtype=policy.dtype, lora=policy.lora, warm_start=policy.warm_start
+    ),
+    plan_first=lambda planner: plan_warm_start(planner, planner.add(COPY_PRETRAINED, {}, iteration=None)),
+    first_stage=lambda policy: (
+        COPY_PRETRAINED if policy.warm_start is None else warm_start_stage(policy.warm_start)
+    ),
     require_possible=_require_pretrained,
 )

@@ -10,12 +10,7 @@ from erl_pipeline.episodes.roles import trainable
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT, checkpoint_parts
 from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
-from erl_pipeline.stages.training.training_stage import (
-    TrainingSettings,
-    borrowed_trainer,
-    loaded_policies,
-    training_settings,
-)
+from erl_pipeline.stages.training import training_stage
 from erl_pipeline.trainers.sequences import trajectory_sequence
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
@@ -29,7 +24,7 @@ if TYPE_CHECKING:
 STALENESS = "staleness.parquet"
 
 
-class StalenessSettings(TrainingSettings):
+class StalenessSettings(training_stage.TrainingSettings):
     """The part of the configuration that the measurement reads."""
 
     correction: DecoupledCorrection
@@ -42,7 +37,7 @@ def _slice(config: RunConfig, _sources: Sources) -> StalenessSettings:
     return StalenessSettings(
         correction=correction,
         microbatch_tokens=config.update.microbatch_tokens,
-        **training_settings(config),
+        **training_stage.training_settings(config),
     )
 
 
@@ -63,14 +58,14 @@ def _compute(call: StageCall[StalenessSettings]) -> StageResult:
 
     settings, store = call.settings, call.resources.store
     rows = trainable(read_trajectories(trajectory_files(call.inputs[ROLLOUTS], store)))
-    policies, parts = loaded_policies(call), checkpoint_parts(call.inputs)
+    policies, parts = training_stage.loaded_policies(call), checkpoint_parts(call.inputs)
     policy = policies.get(parts, settings.weights)
     require_readable(rows, policy)
     versions = sorted({row.policy_version for row in rows})
     ages = {version: policy_age(store, version, parts.checkpoint_id) for version in versions}
     trained = [row for row in rows if any(row.response_mask)]
     sequences = [trajectory_sequence(row) for row in trained]
-    with borrowed_trainer(call) as trainer:
+    with training_stage.borrowed_trainer(call) as trainer:
         found = trainer.logprobs(sequences, settings.microbatch_tokens)
         determinism = trainer.determinism
     logprobs = [torch.from_numpy(each) for each in found]

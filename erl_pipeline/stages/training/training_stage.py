@@ -17,23 +17,8 @@ from erl_pipeline.config.plugins import as_in_recipes, plugins, with_operational
 from erl_pipeline.engines.interface import release_engine
 from erl_pipeline.episodes.roles import NEVER_TRAINED, is_trainable, trainable
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.policies.checkpoints import (
-    CHECKPOINT,
-    OPTIMIZER_STATE,
-    LoadedPolicies,
-    StoredPolicy,
-    WeightsSettings,
-    checkpoint_parts,
-    lacks_state,
-    weights_settings,
-)
-from erl_pipeline.trainers.interface import (
-    Reinforcement,
-    Trainer,
-    TrainerContext,
-    TrainerPlugin,
-    TrainingStart,
-)
+from erl_pipeline.policies import checkpoints
+from erl_pipeline.trainers import interface
 from erl_pipeline.trainers.metrics import SequenceRecord
 from storage.artifacts.layout import StagingFolder
 from storage.artifacts.recipe import derive_seed
@@ -55,7 +40,7 @@ class TrainingSettings(Settings):
 
     optimizer: OptimizerConfig
     trainer: SerializeAsAny[PluginSettings]
-    weights: WeightsSettings
+    weights: checkpoints.WeightsSettings
 
     @field_validator("trainer")
     @classmethod
@@ -71,7 +56,7 @@ def training_settings(config: RunConfig) -> dict[str, Any]:
     return {
         "optimizer": config.optimizer,
         "trainer": config.trainer,
-        "weights": weights_settings(config),
+        "weights": checkpoints.weights_settings(config),
     }
 
 
@@ -100,7 +85,7 @@ def plan_training(
 
 
 @contextmanager
-def open_trainer(call: StageCall[TrainingT]) -> Iterator[Trainer]:
+def open_trainer(call: StageCall[TrainingT]) -> Iterator[interface.Trainer]:
     """The trainer of the checkpoint among the stage's inputs. An engine releases its device first, and what
     the trainer has started ends with the block.
 
@@ -112,20 +97,20 @@ def open_trainer(call: StageCall[TrainingT]) -> Iterator[Trainer]:
         trainer.close()
 
 
-def _trainer(call: StageCall[TrainingT]) -> Trainer:
+def _trainer(call: StageCall[TrainingT]) -> interface.Trainer:
     trainer, optimizer, weights = call.settings.trainer, call.settings.optimizer, call.settings.weights
     release_engine(call.resources)
     policies = loaded_policies(call)
-    parts = checkpoint_parts(call.inputs)
-    kept: Trainer | None = policies.take_trainer(parts.checkpoint_id, (trainer, optimizer, weights))
+    parts = checkpoints.checkpoint_parts(call.inputs)
+    kept: interface.Trainer | None = policies.take_trainer(parts.checkpoint_id, (trainer, optimizer, weights))
     if kept is not None:
         return kept
-    start = TrainingStart(
+    start = interface.TrainingStart(
         checkpoint=_state_folder(call, policies),
         load=lambda: policies.take(parts, weights),
         optimizer=optimizer,
-        context=TrainerContext(
-            StoredPolicy(parts, weights),
+        context=interface.TrainerContext(
+            checkpoints.StoredPolicy(parts, weights),
             call.resources.scratch,
             call.resources.settings.threads,
             call.resources.deterministic,
@@ -134,7 +119,7 @@ def _trainer(call: StageCall[TrainingT]) -> Trainer:
             call.resources.other_nodes,
         ),
     )
-    plugin: TrainerPlugin[Any] = plugins("trainers")[trainer.type].value
+    plugin: interface.TrainerPlugin[Any] = plugins("trainers")[trainer.type].value
     if plugin.elsewhere:
         from erl_pipeline.policies.hardware import release_cached_memory
 
@@ -143,17 +128,17 @@ def _trainer(call: StageCall[TrainingT]) -> Trainer:
     return plugin.open(with_operational("trainers", trainer, call.resources.settings.trainer), start)
 
 
-def _state_folder(call: StageCall[TrainingT], policies: LoadedPolicies) -> Path:
+def _state_folder(call: StageCall[TrainingT], policies: checkpoints.LoadedPolicies) -> Path:
     """The folder with the state of the checkpoint's optimizer. If the checkpoint lacks it, a trainer that has
     it, and was opened with other settings, writes it into a temporary one."""
-    checkpoint = call.inputs[CHECKPOINT]
+    checkpoint = call.inputs[checkpoints.CHECKPOINT]
     manifest = checkpoint.manifest
-    if not lacks_state(manifest):
+    if not checkpoints.lacks_state(manifest):
         return checkpoint.folder
-    holder: Trainer | None = policies.take_trainer(manifest.artifact_id, None)
+    holder: interface.Trainer | None = policies.take_trainer(manifest.artifact_id, None)
     if holder is None:
         fact = (
-            f"{OPTIMIZER_STATE} of {manifest.stage} of iteration {manifest.iteration} "
+            f"{checkpoints.OPTIMIZER_STATE} of {manifest.stage} of iteration {manifest.iteration} "
             f"({manifest.artifact_id}) was not committed (retention.optimizer_every)"
         )
         raise StateNotKept(f"{fact}.", manifest.artifact_id, fact)
@@ -165,7 +150,7 @@ def _state_folder(call: StageCall[TrainingT], policies: LoadedPolicies) -> Path:
 
 
 @contextmanager
-def borrowed_trainer(call: StageCall[TrainingT]) -> Iterator[Trainer]:
+def borrowed_trainer(call: StageCall[TrainingT]) -> Iterator[interface.Trainer]:
     """The trainer of the checkpoint among the stage's inputs, to read its policy without changing it: the
     next stage that trains continues with it."""
     with open_trainer(call) as trainer:
@@ -173,23 +158,24 @@ def borrowed_trainer(call: StageCall[TrainingT]) -> Iterator[Trainer]:
         policy = trainer.trained_policy()
         if policy is not None:
             loaded_policies(call).put(
-                checkpoint_parts(call.inputs).checkpoint_id,
+                checkpoints.checkpoint_parts(call.inputs).checkpoint_id,
                 policy,
                 _carried(call.settings, trainer),
-                sole=lacks_state(call.inputs[CHECKPOINT].manifest),
+                sole=checkpoints.lacks_state(call.inputs[checkpoints.CHECKPOINT].manifest),
             )
 
 
-def _carried(settings: TrainingSettings, trainer: Trainer) -> tuple[Hashable, Trainer] | None:
+def _carried(
+    settings: TrainingSettings, trainer: interface.Trainer
+) -> tuple[Hashable, interface.Trainer] | None:
     """The settings with which a trainer can continue, as its key, and the trainer; None where moments are not
     carried."""
     key = (settings.trainer, settings.optimizer, settings.weights)
     return (key, trainer) if settings.optimizer.carry_state else None
 
 
-def loaded_policies(call: StageCall[Any]) -> LoadedPolicies:
-    """The policies that this worker keeps."""
-    return call.resources.keep("policies", LoadedPolicies)
+def loaded_policies(call: StageCall[Any]) -> checkpoints.LoadedPolicies:
+    return call.resources.keep("policies", checkpoints.LoadedPolicies)
 
 
 def count_steps(call: StageCall[Any], total: int) -> Callable[[int, float], None]:
@@ -205,7 +191,7 @@ def count_steps(call: StageCall[Any], total: int) -> Callable[[int, float], None
 
 def reinforce(
     call: StageCall[TrainingT],
-    work: Reinforcement,
+    work: interface.Reinforcement,
     rows: Sequence[Trajectory],
     counters: Mapping[str, int],
     old: Collection[str] = (),
@@ -224,7 +210,7 @@ def reinforce(
 
 def training_result(
     call: StageCall[TrainingT],
-    trainer: Trainer,
+    trainer: interface.Trainer,
     metrics: UpdateMetrics | FineTuneMetrics,
     record: Iterable[Mapping[str, Any]],
     counters: Mapping[str, int] | None = None,
@@ -257,7 +243,7 @@ def training_result(
         determinism=trainer.determinism,
         environment={"attention": metrics.attention},
         # Without a step the weights, their decay included, and the moments are those of the input.
-        unchanged="" if metrics.optimizer_steps else CHECKPOINT,
+        unchanged="" if metrics.optimizer_steps else checkpoints.CHECKPOINT,
     )
 
 
@@ -292,23 +278,7 @@ def reinforcement_rows(
             advantage = sequence.advantage
         elif row.role not in NEVER_TRAINED:
             record = _NOT_SCORED[cast(NotScored, row.finish_reason)]
-        yield {
-            **vars(record),
-            "trajectory_id": row.trajectory_id,
-            "sft_row_id": None,
-            "kind": REINFORCEMENT,
-            "episode_id": row.episode_id,
-            "group_id": row.group_id,
-            "subgroup": row.subgroup,
-            "reward": row.reward,
-            "success": row.success,
-            "advantage": advantage,
-            "task_id": row.task_id,
-            "task_type": row.task_type,
-            "role": row.role,
-            "iteration": row.iteration,
-            "policy_version": row.policy_version,
-        }
+        yield {**_record_row(row, record), "kind": REINFORCEMENT, "advantage": advantage, "role": row.role}
 
 
 def supervised_rows(
@@ -319,20 +289,14 @@ def supervised_rows(
     from storage.tables.training import SUPERVISED
 
     for row, sequence, record in zip(rows, sequences, records, strict=True):
-        yield {
-            **vars(record),
-            "trajectory_id": row.trajectory_id,
-            "sft_row_id": row.sft_row_id,
-            "kind": SUPERVISED,
-            "episode_id": row.episode_id,
-            "group_id": None,
-            "subgroup": None,
-            "reward": None,
-            "success": None,
-            "advantage": None,
-            "task_id": row.task_id,
-            "task_type": row.task_type,
-            "role": sequence.role,
-            "iteration": row.iteration,
-            "policy_version": row.policy_version,
-        }
+        yield {**_record_row(row, record), "kind": SUPERVISED, "advantage": None, "role": sequence.role}
+
+
+_OF_EVERY_ROW = ("trajectory_id", "episode_id", "task_id", "task_type", "iteration", "policy_version")
+_OF_ONE_KIND = ("sft_row_id", "group_id", "subgroup", "reward", "success")
+
+
+def _record_row(row: Trajectory | SftRow, record: SequenceRecord) -> dict[str, Any]:
+    """The columns that are those of a trained row, None where rows of its kind have none, and the record."""
+    of_every_row = {name: getattr(row, name) for name in _OF_EVERY_ROW}
+    return {**vars(record), **of_every_row, **{name: getattr(row, name, None) for name in _OF_ONE_KIND}}

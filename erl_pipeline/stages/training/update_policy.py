@@ -15,12 +15,7 @@ from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import BASE, CHECKPOINT, StoredPolicy, checkpoint_parts
 from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
-from erl_pipeline.stages.training.training_stage import (
-    TrainingSettings,
-    plan_training,
-    reinforce,
-    training_settings,
-)
+from erl_pipeline.stages.training import training_stage
 from erl_pipeline.trainers.interface import Reinforcement
 from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
 from storage.artifacts.artifact import Artifact
@@ -34,7 +29,6 @@ if TYPE_CHECKING:
     from storage.artifacts.manifest import Manifest
     from storage.artifacts.store import ArtifactStore
     from storage.tables.trajectories import Trajectory
-
 
 REPLAY = "replay"
 """Name of the input through which an update gets what it replays."""
@@ -116,7 +110,7 @@ GROUPS, ZERO_ADVANTAGE_GROUPS = "groups", "zero_advantage_groups"
 """Counters, each followed by `_` and a role."""
 
 
-class UpdateSettings(TrainingSettings):
+class UpdateSettings(training_stage.TrainingSettings):
     """The part of the configuration that an update reads."""
 
     objective: ObjectiveConfig
@@ -140,11 +134,8 @@ def plan_update(
     replay: tuple[str, ReplayLoss] | None = None,
 ) -> RunState:
     """Plan the training of a model on rollouts; returns the state after it. The reference of the KL term,
-    where it is on, is the checkpoint that the model began with.
-
-    Args:
-        replay: an artifact of kind `replay`, and the loss of its trajectories.
-    """
+    where it is on, is the checkpoint that the model began with. `replay`: an artifact of kind `replay`, and
+    the loss of its trajectories."""
     inputs = {ROLLOUTS: rollouts}
     settings = None
     if replay is not None:
@@ -152,14 +143,14 @@ def plan_update(
         settings = planner.shared(planner.settings(UPDATE_POLICY).model_copy(update={"replay": loss}))
     if planner.config.objective.needs_reference:
         inputs[REFERENCE] = state.initial[model]
-    return plan_training(planner, state, iteration, UPDATE_POLICY, inputs, model, settings)
+    return training_stage.plan_training(planner, state, iteration, UPDATE_POLICY, inputs, model, settings)
 
 
 def _slice(config: RunConfig, _sources: Sources) -> UpdateSettings:
     read: dict[str, Any] = {
         "objective": config.objective,
         "update": config.update,
-        **training_settings(config),
+        **training_stage.training_settings(config),
     }
     pipeline = config.pipeline
     if pipeline.too_old == "drop":
@@ -187,7 +178,7 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
         replay=settings.replay if replayed.begun else None,
     )
     counters = {**groups_by_role(given, settings.objective), **dropped_before_training(rows, old)}
-    return reinforce(call, work, rows, counters, old)
+    return training_stage.reinforce(call, work, rows, counters, old)
 
 
 def _too_old(call: StageCall[UpdateSettings], rows: Sequence[Trajectory]) -> frozenset[str]:

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from erl_pipeline.plan.sources import Sources
     from erl_pipeline.trainers.metrics import FineTuneMetrics
 
-
 CONVERSATIONS, HELD_OUT = "conversations.jsonl", "held_out.jsonl"
 """The conversations that were trained on, and those that were held out, in the format of
 `MessagesWarmStart.file`."""
@@ -272,11 +271,8 @@ _AT_ONCE = 48  # questions that are answered together
 def examine(
     call: StageCall[Any], trainer: Trainer, questions: Sequence[WarmStartQuestion], *, most_tokens: int
 ) -> dict[str, float]:
-    """The mean of each score; the answers are written into the artifact.
-
-    Args:
-        most_tokens: largest number of tokens in an answer; a longer one is cut off.
-    """
+    """The mean of each score; the answers are written into the artifact. `most_tokens`: largest number of
+    tokens in an answer; a longer one is cut off."""
     from erl_pipeline.engines.embedded.engine import TransformersEngine
     from erl_pipeline.engines.interface import GenerationRequest
     from erl_pipeline.episodes.dialogue import ChatTokenizer
@@ -301,7 +297,8 @@ def examine(
             for question, answer in zip(asked, answers, strict=True):
                 text = chat.text(answer.token_ids)
                 found = question.scores(text)
-                file.write(_line(question, text, found))
+                line = {"messages": list(question.prompt), "answer": text, "scores": dict(found)}
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
                 for name, score in found.items():
                     scores[name].append(score)
             call.progress.advance(len(asked), **_means(scores))
@@ -310,12 +307,3 @@ def examine(
 
 def _means(scores: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return {name: sum(values) / len(values) for name, values in scores.items()}
-
-
-def _line(question: WarmStartQuestion, answer: str, scores: Mapping[str, float]) -> str:
-    return (
-        json.dumps(
-            {"messages": list(question.prompt), "answer": answer, "scores": dict(scores)}, ensure_ascii=False
-        )
-        + "\n"
-    )

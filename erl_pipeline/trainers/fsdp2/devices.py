@@ -1,7 +1,5 @@
 """What a machine must have for the processes of a trainer, and what it says about itself before it trains."""
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence

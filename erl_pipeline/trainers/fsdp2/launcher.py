@@ -66,7 +66,6 @@ class Launch:
 
     @property
     def ranks(self) -> range:
-        """Numbers of the ranks."""
         return range(self.node * self.processes, (self.node + 1) * self.processes)
 
 
@@ -114,7 +113,6 @@ class LaunchedRanks:
         return RankFailure(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
     def log_of(self, rank: int) -> Path:
-        """The file with the output of a rank."""
         local = rank - self.launch.ranks.start
         return next(self._folder.glob(f"ranks_*/attempt_0/{local}/stderr.log"), self._log)
 
@@ -130,7 +128,6 @@ class LaunchedRanks:
 
 
 def last_lines(log: Path) -> str:
-    """The last lines of a log."""
     if not log.exists():
         return "(no log)"
     with log.open("rb") as file:

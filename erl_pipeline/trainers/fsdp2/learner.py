@@ -5,8 +5,6 @@ and `local`, can continue from a checkpoint. torch's own format for distributed 
 index is a pickle, which nothing here reads, and its files depend on the number of ranks.
 """
 
-from __future__ import annotations
-
 import erl_pipeline.policies.lean_imports  # noqa: F401
 
 # isort: split

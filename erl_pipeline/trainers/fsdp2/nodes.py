@@ -99,10 +99,8 @@ NODE_END: TypeAdapter[NodeEnd] = TypeAdapter(NodeEnd)
 
 
 def gather(store: TCPStore, config: NodesConfig, launch: Launch) -> list[str]:
-    """Wait for the other nodes, and tell each what to start; returns their names, from node 1 on.
-
-    Args:
-        launch: what this machine starts.
+    """Wait for the other nodes, and tell each what to start; returns their names, from node 1 on. `launch`:
+    what this machine starts.
 
     Raises ConfigError where fewer nodes come than are needed, and where one has other software, too few
     devices or another store.
@@ -315,7 +313,6 @@ class _Training:
             self._lock.release()
 
     def leave(self) -> None:
-        """Beat no more."""
         self._left.set()
 
     def _beat(self) -> None:

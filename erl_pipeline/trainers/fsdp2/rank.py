@@ -19,23 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from erl_pipeline.network import Address
+from erl_pipeline.trainers.fsdp2 import work as orders
 from erl_pipeline.trainers.fsdp2.launcher import connect, end_with_owner
-from erl_pipeline.trainers.fsdp2.work import (
-    SCORES,
-    WORK,
-    Begin,
-    FineTune,
-    Reinforce,
-    Save,
-    Score,
-    Work,
-    answer_file,
-    order_file,
-    read_sequences,
-    sequences_file,
-    write_lists,
-    write_metrics,
-)
 from erl_pipeline.trainers.interface import OnStep
 from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
 from storage.errors import PipelineError
@@ -63,7 +48,6 @@ class _Driver:
         self.say(process=os.getpid())
 
     def wait_for(self, order: int) -> None:
-        """Wait for an order."""
         self._store.wait([f"order/{order}"], _LONGEST_WAIT)
 
     def say(self, **words: Any) -> None:
@@ -108,16 +92,16 @@ def _work(folder: Path, driver: _Driver) -> None:
     while True:
         number += 1
         driver.wait_for(number)
-        work = WORK.validate_json(order_file(folder, number).read_bytes())
+        work = orders.WORK.validate_json(orders.order_file(folder, number).read_bytes())
         _note(work.do)
-        if isinstance(work, Begin):
+        if isinstance(work, orders.Begin):
             learner = None  # frees its memory before the next is loaded
             learner = RankLearner(work, ranks)
         elif learner is None:
             raise ValueError("a rank has nothing to train before it is told to begin")
         else:
-            answer = answer_file(folder, number) if ranks.rank == 0 else None
-            _do(work, learner, sequences_file(folder, number), answer, on_step)
+            answer = orders.answer_file(folder, number) if ranks.rank == 0 else None
+            _do(work, learner, orders.sequences_file(folder, number), answer, on_step)
         driver.say(done=work.do)
 
 
@@ -126,25 +110,25 @@ def _note(what: str) -> None:
     print(what, file=sys.stderr, flush=True)
 
 
-def _do(work: Work, learner: RankLearner, given: Path, answer: Path | None, on_step: OnStep) -> None:
-    if isinstance(work, Save):
+def _do(work: orders.Work, learner: RankLearner, given: Path, answer: Path | None, on_step: OnStep) -> None:
+    if isinstance(work, orders.Save):
         learner.save(work.folder, work.state)
         return
-    sequences = read_sequences(given)
-    if isinstance(work, Score):
+    sequences = orders.read_sequences(given)
+    if isinstance(work, orders.Score):
         found = learner.scores(sequences, work.microbatch_tokens, work.what == "entropies")
         if answer is not None:
             rows = [each.cpu().numpy() for each in found]
-            write_lists(answer, {SCORES: (np.dtype("float32"), rows)})
+            orders.write_lists(answer, {orders.SCORES: (np.dtype("float32"), rows)})
         return
     metrics: UpdateMetrics | FineTuneMetrics
-    if isinstance(work, Reinforce):
+    if isinstance(work, orders.Reinforce):
         metrics = learner.reinforce(work, sequences, on_step)
     else:
-        assert isinstance(work, FineTune)
+        assert isinstance(work, orders.FineTune)
         metrics = learner.fine_tune(work, sequences, on_step)
     if answer is not None:
-        write_metrics(answer, metrics)
+        orders.write_metrics(answer, metrics)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """The processes of a trainer: started together, watched together, ended together."""
 
-from __future__ import annotations
-
 import errno
 import json
 import shutil
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from erl_pipeline.network import Address, interface_of, listen
+from erl_pipeline.trainers.fsdp2 import work as orders
 from erl_pipeline.trainers.fsdp2.launcher import (
     TIMEOUT_SECONDS,
     Launch,
@@ -25,14 +24,6 @@ from erl_pipeline.trainers.fsdp2.launcher import (
     last_lines,
 )
 from erl_pipeline.trainers.fsdp2.nodes import NODE_END, SILENCE_SECONDS, NodeEnd, NodesConfig, gather
-from erl_pipeline.trainers.fsdp2.work import (
-    WORK,
-    Work,
-    answer_file,
-    order_file,
-    sequences_file,
-    write_sequences,
-)
 from erl_pipeline.trainers.interface import OnStep
 from erl_pipeline.trainers.sequences import TrainingSequence
 from storage import errors
@@ -105,7 +96,10 @@ class RankGroup:
             raise
 
     def do(
-        self, work: Work, sequences: Sequence[TrainingSequence] | None = None, on_step: OnStep | None = None
+        self,
+        work: orders.Work,
+        sequences: Sequence[TrainingSequence] | None = None,
+        on_step: OnStep | None = None,
     ) -> Path:
         """Have all ranks do some work and wait for them; returns the file with the answer.
 
@@ -115,10 +109,10 @@ class RankGroup:
         if self._store is None:
             raise RuntimeError("the ranks have ended")
         self._orders += 1
-        given = sequences_file(self.folder, self._orders)
+        given = orders.sequences_file(self.folder, self._orders)
         if sequences is not None:
-            write_sequences(given, sequences)
-        order_file(self.folder, self._orders).write_bytes(WORK.dump_json(work))
+            orders.write_sequences(given, sequences)
+        orders.order_file(self.folder, self._orders).write_bytes(orders.WORK.dump_json(work))
         try:
             try:
                 self._store.set(f"order/{self._orders}", "")
@@ -129,7 +123,7 @@ class RankGroup:
             self.end()
             raise
         given.unlink(missing_ok=True)
-        return answer_file(self.folder, self._orders)
+        return orders.answer_file(self.folder, self._orders)
 
     def end(self) -> None:
         """End all ranks, whatever they do; they have nothing to finish."""
@@ -216,11 +210,8 @@ class RankGroup:
             return  # it is gone with the launcher, which has just ended since a rank has
 
     def _fail(self, told: dict[int, Mapping[str, Any]]) -> NoReturn:
-        """Raise for the rank that failed first: the others fail because they no longer hear from it.
-
-        Args:
-            told: rank -> its message that it has failed.
-        """
+        """Raise for the rank that failed first: the others fail because they no longer hear from it. `told`:
+        rank -> its message that it has failed."""
         assert self._here is not None
         self._failed = True
         until = time.monotonic() + _LAST_WORDS_SECONDS

@@ -1,8 +1,6 @@
 """A model whose weights are spread over the ranks, as seen from one of them, and files of tensors whose rows
 are spread over them."""
 
-from __future__ import annotations
-
 import erl_pipeline.policies.lean_imports  # noqa: F401
 
 # isort: split

@@ -1,7 +1,5 @@
 """A policy and its optimizer in other processes, as seen from the process of the stage."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,29 +9,12 @@ import numpy as np
 
 from erl_pipeline.policies.checkpoints import StoredPolicy
 from erl_pipeline.policies.hardware import adds_in_fixed_order, training_device
+from erl_pipeline.trainers import interface
+from erl_pipeline.trainers.fsdp2 import work as orders
 from erl_pipeline.trainers.fsdp2.devices import require_devices
 from erl_pipeline.trainers.fsdp2.launcher import TIMEOUT_SECONDS
 from erl_pipeline.trainers.fsdp2.nodes import NodesConfig
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
-from erl_pipeline.trainers.fsdp2.work import (
-    SCORES,
-    Begin,
-    FineTune,
-    Reinforce,
-    Save,
-    Score,
-    Work,
-    read_lists,
-    read_metrics,
-)
-from erl_pipeline.trainers.interface import (
-    DEFAULT_PASSES,
-    OnStep,
-    Passes,
-    Reinforcement,
-    SupervisedTraining,
-    TrainingStart,
-)
 from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
 from erl_pipeline.trainers.sequences import TrainingSequence
 
@@ -52,10 +33,10 @@ class Fsdp2Trainer:
     def __init__(
         self,
         processes: int,
-        start: TrainingStart,
+        start: interface.TrainingStart,
         group: RankGroup | None = None,
         nodes: NodesConfig | None = None,
-        passes: Passes = DEFAULT_PASSES,
+        passes: interface.Passes = interface.DEFAULT_PASSES,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         if start.context is None:
@@ -75,31 +56,33 @@ class Fsdp2Trainer:
     def determinism(self) -> Literal["bytes", "approximate"]:
         return "bytes" if adds_in_fixed_order(training_device()) else "approximate"
 
-    def reinforce(self, work: Reinforcement, on_step: OnStep | None = None) -> UpdateMetrics:
+    def reinforce(
+        self, work: interface.Reinforcement, on_step: interface.OnStep | None = None
+    ) -> UpdateMetrics:
         reference = work.reference
         if isinstance(reference, StoredPolicy):
             reference = reference.absolute()
-        told = Reinforce(work.objective, work.update, work.seed, reference, work.replay)
-        return read_metrics(UpdateMetrics, self._do(told, work.sequences, on_step))
+        told = orders.Reinforce(work.objective, work.update, work.seed, reference, work.replay)
+        return orders.read_metrics(UpdateMetrics, self._do(told, work.sequences, on_step))
 
     def fine_tune_supervised(
-        self, work: SupervisedTraining, on_step: OnStep | None = None
+        self, work: interface.SupervisedTraining, on_step: interface.OnStep | None = None
     ) -> FineTuneMetrics:
         rates = None
         if work.rate is not None:
             rows = sum(sequence.trained_tokens > 0 for sequence in work.sequences)
             rates = tuple(work.rate(step + 1) for step in range(work.settings.optimizer_steps(rows)))
-        told = FineTune(work.settings, work.seed, rates)
-        return read_metrics(FineTuneMetrics, self._do(told, work.sequences, on_step))
+        told = orders.FineTune(work.settings, work.seed, rates)
+        return orders.read_metrics(FineTuneMetrics, self._do(told, work.sequences, on_step))
 
     def logprobs(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> list[np.ndarray]:
-        return self._scores(Score("logprobs", microbatch_tokens), sequences)
+        return self._scores(orders.Score("logprobs", microbatch_tokens), sequences)
 
     def entropies(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> list[np.ndarray]:
-        return self._scores(Score("entropies", microbatch_tokens), sequences)
+        return self._scores(orders.Score("entropies", microbatch_tokens), sequences)
 
     def save(self, folder: Path, *, state: bool = True) -> None:
-        self._do(Save(folder.absolute(), state))
+        self._do(orders.Save(folder.absolute(), state))
 
     def trained_policy(self) -> None:
         return None
@@ -108,11 +91,14 @@ class Fsdp2Trainer:
         if self._group is not None and self._owns_group:
             self._group.end()
 
-    def _scores(self, told: Score, sequences: Sequence[TrainingSequence]) -> list[np.ndarray]:
-        return read_lists(self._do(told, sequences))[0][SCORES]
+    def _scores(self, told: orders.Score, sequences: Sequence[TrainingSequence]) -> list[np.ndarray]:
+        return orders.read_lists(self._do(told, sequences))[0][orders.SCORES]
 
     def _do(
-        self, work: Work, sequences: Sequence[TrainingSequence] | None = None, on_step: OnStep | None = None
+        self,
+        work: orders.Work,
+        sequences: Sequence[TrainingSequence] | None = None,
+        on_step: interface.OnStep | None = None,
     ) -> Path:
         context = self._context
         if self._group is None:
@@ -129,7 +115,7 @@ class Fsdp2Trainer:
         if not self._begun:
             self._begun = True
             self._group.do(
-                Begin(
+                orders.Begin(
                     context.stored.absolute(),
                     self._start.checkpoint.absolute(),
                     self._start.optimizer,

@@ -1,7 +1,5 @@
 """What the ranks are told to do, and what they answer, as files: sequences, settings and numbers, no code."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -118,7 +116,6 @@ def write_sequences(path: Path, sequences: Sequence[TrainingSequence]) -> None:
 
 
 def read_sequences(path: Path) -> list[TrainingSequence]:
-    """What `write_sequences` has written."""
     lists, notes = read_lists(path)
     found = []
     for number, (trajectory_id, role) in enumerate(json.loads(notes[_ROWS])):
@@ -167,5 +164,4 @@ def write_metrics(path: Path, metrics: UpdateMetrics | FineTuneMetrics) -> None:
 
 
 def read_metrics(kind: type[MetricsT], path: Path) -> MetricsT:
-    """What `write_metrics` has written."""
     return TypeAdapter(kind).validate_python(json.loads(path.read_text(encoding="utf-8")))

@@ -1,7 +1,5 @@
 """The trainer in this process: packing, forward and backward passes, the optimizer and the two updates."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from erl_pipeline.trainers.interface import PassSettings, Trainer, TrainerPlugin, TrainingStart

@@ -14,8 +14,6 @@ every pair of tokens; here only pairs within a family are computed. There are th
 The function that chooses among them is registered with transformers' attention interface under `SEGMENTS`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -29,13 +27,7 @@ from torch.nn.attention import flex_attention as flex
 from transformers import AttentionInterface, PreTrainedModel
 
 from erl_pipeline.trainers.interface import AttentionSetting
-from erl_pipeline.trainers.local.block_attention import (
-    BlockSegments,
-    Segments,
-    attend_blocks,
-    block_segments,
-    moved,
-)
+from erl_pipeline.trainers.local import block_attention
 from storage.errors import ConfigError
 
 SEGMENTS = "segments"
@@ -76,7 +68,7 @@ class FlexSegments:
     mask: flex.BlockMask
 
 
-PreparedSegments = BlockSegments | FlashSegments | FlexSegments
+PreparedSegments = block_attention.BlockSegments | FlashSegments | FlexSegments
 
 
 def choose_attention(setting: AttentionSetting, model: PreTrainedModel) -> SegmentAttention:
@@ -142,14 +134,14 @@ def _unfit_for_flash(model: PreTrainedModel) -> str:
 
 
 def prepare_segments(
-    segments: Segments, attention: SegmentAttention, device: torch.device
+    segments: block_attention.Segments, attention: SegmentAttention, device: torch.device
 ) -> PreparedSegments:
     """What attention needs of segments, on a device. Waits for nothing that the device computes."""
     if attention == "flash":
         return _flash_segments(segments, device)
     if attention == "flex":
         return _flex_segments(segments, device)
-    return block_segments(segments, device)
+    return block_attention.block_segments(segments, device)
 
 
 def segment_attention(
@@ -172,8 +164,8 @@ def segment_attention(
     Returns `[1, tokens, heads, dim]`. There is no dropout: what is trained is the policy that sampled.
     """
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if isinstance(segments, BlockSegments):
-        return attend_blocks(query[0], key[0], value[0], segments, scale)[None], None
+    if isinstance(segments, block_attention.BlockSegments):
+        return block_attention.attend_blocks(query[0], key[0], value[0], segments, scale)[None], None
     if isinstance(segments, FlexSegments):
         attended = _flex_function(query.is_cuda)(
             query, key, value, block_mask=segments.mask, scale=scale, enable_gqa=True
@@ -194,7 +186,7 @@ def _flex_function(compiled: bool) -> Callable[..., Any]:
     return torch.compile(function, dynamic=True) if compiled else function
 
 
-def _flash_segments(segments: Segments, device: torch.device) -> FlashSegments:
+def _flash_segments(segments: block_attention.Segments, device: torch.device) -> FlashSegments:
     shared = segments.prompt_lengths > 0
     # The responses to one prompt follow each other.
     starts, first = np.unique(segments.prompt_starts[shared], return_index=True)
@@ -203,13 +195,13 @@ def _flash_segments(segments: Segments, device: torch.device) -> FlashSegments:
     responses = np.add.reduceat(answers, first) if len(first) else answers
 
     def bounds(lengths: npt.NDArray[np.int64]) -> torch.Tensor:
-        return moved(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32), device)
+        return block_attention.moved(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32), device)
 
     return FlashSegments(
         bounds=bounds(segments.lengths),
         longest=int(segments.lengths.max()),
-        prompted=moved(_places(segments.starts[shared], answers), device),
-        prompts=moved(_places(starts, prompts), device),
+        prompted=block_attention.moved(_places(segments.starts[shared], answers), device),
+        prompts=block_attention.moved(_places(starts, prompts), device),
         prompted_bounds=bounds(responses),
         prompt_bounds=bounds(prompts),
         longest_prompted=int(responses.max(initial=0)),
@@ -326,14 +318,14 @@ def _with_more(whole: torch.Tensor, places: torch.Tensor, more: torch.Tensor) ->
     return summed
 
 
-def _flex_segments(segments: Segments, device: torch.device) -> FlexSegments:
+def _flex_segments(segments: block_attention.Segments, device: torch.device) -> FlexSegments:
     tokens = segments.tokens
     numbers = np.arange(len(segments.lengths))
     prompts = np.where(
         segments.prompt_lengths > 0, np.searchsorted(segments.starts, segments.prompt_starts), -1
     )
-    own = moved(np.repeat(numbers, segments.lengths), device)
-    prompt = moved(np.repeat(prompts, segments.lengths), device)
+    own = block_attention.moved(np.repeat(numbers, segments.lengths), device)
+    prompt = block_attention.moved(np.repeat(prompts, segments.lengths), device)
 
     def sees(
         _batch: torch.Tensor, _head: torch.Tensor, query: torch.Tensor, key: torch.Tensor
@@ -350,7 +342,7 @@ def _flex_segments(segments: Segments, device: torch.device) -> FlexSegments:
     )
 
 
-def _tiles(segments: Segments) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+def _tiles(segments: block_attention.Segments) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """In which tiles of 128 queries and 128 keys some pair is seen, and in which all are; both
     `[query tiles, key tiles]`."""
     count = -(-segments.tokens // _TILE)
@@ -379,6 +371,6 @@ def _listed(tiles: npt.NDArray[np.bool_], device: torch.device) -> tuple[torch.T
     of the others, `[1, 1, query tiles, key tiles]`; int32."""
     order = np.argsort(~tiles, axis=1, kind="stable")
     return (
-        moved(tiles.sum(axis=1).astype(np.int32)[None, None], device),
-        moved(order.astype(np.int32)[None, None], device),
+        block_attention.moved(tiles.sum(axis=1).astype(np.int32)[None, None], device),
+        block_attention.moved(order.astype(np.int32)[None, None], device),
     )

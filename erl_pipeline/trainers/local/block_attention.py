@@ -41,7 +41,6 @@ class Segments:
 
     @classmethod
     def of(cls, segments: list[Segment]) -> Segments:
-        """From its parts."""
         return cls(*np.array(segments, dtype=np.int64).reshape(-1, len(Segment._fields)).T)
 
     @property
@@ -50,7 +49,6 @@ class Segments:
         return int(self.lengths.sum())
 
     def rows(self) -> Iterator[Segment]:
-        """Its parts."""
         columns = (self.starts, self.lengths, self.prompt_starts, self.prompt_lengths)
         return map(Segment._make, zip(*(column.tolist() for column in columns), strict=True))
 
@@ -86,7 +84,6 @@ def moved(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
 
 
 def block_segments(segments: Segments, device: torch.device) -> BlockSegments:
-    """The blocks of a stream."""
     groups = _similar(segments.rows())
     places = np.empty(segments.tokens, dtype=np.int64)
     first = 0
@@ -134,10 +131,7 @@ def _block(segments: list[Segment], device: torch.device) -> AttentionBlock:
 def attend_blocks(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, segments: BlockSegments, scale: float
 ) -> torch.Tensor:
-    """Attention of a stream.
-
-    Args:
-        query: `[heads, tokens, dim]`; key, value: `[kv_heads, tokens, dim]`.
+    """Attention of a stream. `query`: `[heads, tokens, dim]`; key, value: `[kv_heads, tokens, dim]`.
 
     Returns `[tokens, heads, dim]`.
     """

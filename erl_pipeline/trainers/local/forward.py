@@ -16,17 +16,8 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from erl_pipeline.trainers.interface import DEFAULT_PASSES, AttentionSetting, Passes
+from erl_pipeline.trainers.local import packing
 from erl_pipeline.trainers.local.attention import SEGMENTS, SegmentAttention, choose_attention
-from erl_pipeline.trainers.local.packing import (
-    ALONE,
-    Dealt,
-    Microbatch,
-    PlannedMicrobatch,
-    Ranks,
-    deal,
-    plan_rows,
-    plan_segments,
-)
 from erl_pipeline.trainers.local.tokens import (
     HEAD_CHUNK_TOKENS,
     TokenLoss,
@@ -62,7 +53,7 @@ class PolicyForward:
 
     model: PreTrainedModel
     attention: PackedAttention
-    ranks: Ranks = ALONE
+    ranks: packing.Ranks = packing.ALONE
 
     @property
     def shares_prompts(self) -> bool:
@@ -80,13 +71,15 @@ class PolicyForward:
         assert head is not None
         return head
 
-    def plan(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> list[PlannedMicrobatch]:
+    def plan(
+        self, sequences: Sequence[TrainingSequence], microbatch_tokens: int
+    ) -> list[packing.PlannedMicrobatch]:
         """Microbatches of at most `microbatch_tokens` input tokens, in a fixed order."""
         if self.attention == "rows":
-            return plan_rows(sequences, microbatch_tokens, self.device)
-        return plan_segments(sequences, microbatch_tokens, self.device, self.attention)
+            return packing.plan_rows(sequences, microbatch_tokens, self.device)
+        return packing.plan_segments(sequences, microbatch_tokens, self.device, self.attention)
 
-    def hidden(self, microbatch: Microbatch) -> torch.Tensor:
+    def hidden(self, microbatch: packing.Microbatch) -> torch.Tensor:
         """Hidden states `[trained, hidden]` from which the trained tokens are predicted."""
         self.ranks.gather_weights(self.model)
         # Rows need no mask: their padding comes after every token that counts.
@@ -99,7 +92,7 @@ class PolicyForward:
 
     def backward(
         self,
-        microbatch: Microbatch,
+        microbatch: packing.Microbatch,
         temperatures: torch.Tensor,
         loss: TokenLoss,
         after_backward: Callable[[], None],
@@ -118,7 +111,7 @@ class PolicyForward:
         sequences: Sequence[TrainingSequence],
         temperatures: torch.Tensor,
         microbatch_tokens: int,
-        loss_of: Callable[[Microbatch], TokenLoss],
+        loss_of: Callable[[packing.Microbatch], TokenLoss],
         after_backward: Callable[[], None],
     ) -> PassCounts:
         """`backward` of a whole optimizer batch, microbatch by microbatch. `temperatures`: `[trained]`.
@@ -126,9 +119,11 @@ class PolicyForward:
         Gradients and counts are those of all ranks together.
         """
 
-        def backward(planned: PlannedMicrobatch | None) -> None:
+        def backward(planned: packing.PlannedMicrobatch | None) -> None:
             if planned is None:
-                self.backward(self._empty(), temperatures[:0], _no_loss, after_backward)
+                self.backward(
+                    self._empty(), temperatures[:0], lambda logprobs, *_: logprobs.sum(), after_backward
+                )
             else:
                 microbatch = planned.build()
                 self.backward(
@@ -148,7 +143,7 @@ class PolicyForward:
         `[trained]`."""
         logprobs, entropies = torch.zeros_like(temperatures), torch.zeros_like(temperatures)
 
-        def score(microbatch: Microbatch) -> None:
+        def score(microbatch: packing.Microbatch) -> None:
             hidden = self.hidden(microbatch)
             for states, targets, tokens in zip(
                 hidden.split(HEAD_CHUNK_TOKENS),
@@ -184,10 +179,10 @@ class PolicyForward:
         """Entropies (nats) at each sequence's trained tokens, at its temperature."""
         return self._sequence_scores(sequences, microbatch_tokens)[1]
 
-    def _deal(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> Dealt:
-        return deal(lambda tokens: self.plan(sequences, tokens), microbatch_tokens, self.ranks)
+    def _deal(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> packing.Dealt:
+        return packing.deal(lambda tokens: self.plan(sequences, tokens), microbatch_tokens, self.ranks)
 
-    def _empty(self) -> Microbatch:
+    def _empty(self) -> packing.Microbatch:
         """A microbatch for the shortest pass, in which no token is trained."""
         (planned,) = self.plan([_sequence((0,), (0,))], 1)
         shortest = planned.build()
@@ -211,7 +206,7 @@ class PolicyForward:
 def ready_for_training(
     model: PreTrainedModel,
     gradient_checkpointing: bool,
-    ranks: Ranks = ALONE,
+    ranks: packing.Ranks = packing.ALONE,
     passes: Passes = DEFAULT_PASSES,
 ) -> Iterator[PolicyForward]:
     """Set a model up for training passes and leave it as it was, in evaluation mode.
@@ -288,7 +283,7 @@ def _blocks_of(model: PreTrainedModel) -> list[torch.nn.Module]:
 
 
 @torch.no_grad()
-def _takes_segments(model: PreTrainedModel, attention: SegmentAttention, ranks: Ranks) -> bool:
+def _takes_segments(model: PreTrainedModel, attention: SegmentAttention, ranks: packing.Ranks) -> bool:
     """Whether segments give the same as rows, on two responses that share a prompt and a sequence that shares
     none.
 
@@ -296,7 +291,7 @@ def _takes_segments(model: PreTrainedModel, attention: SegmentAttention, ranks: 
     """
     sequences = _trial_sequences(model.config.get_text_config().vocab_size)
     tolerance = 1e-3 if model.dtype == torch.float32 else 5e-2
-    (planned,) = plan_rows(sequences, 10_000, model.device)
+    (planned,) = packing.plan_rows(sequences, 10_000, model.device)
     rows = planned.build()
     expected = PolicyForward(model, "rows", ranks).hidden(rows)
     _refuse_other_heads(model, rows, expected, tolerance)
@@ -306,14 +301,14 @@ def _takes_segments(model: PreTrainedModel, attention: SegmentAttention, ranks: 
     model.set_attn_implementation(SEGMENTS)
     if model.config._attn_implementation != SEGMENTS:
         return False
-    (planned,) = plan_segments(sequences, 10_000, model.device, attention)
+    (planned,) = packing.plan_segments(sequences, 10_000, model.device, attention)
     stream = planned.build()
     actual = PolicyForward(model, attention, ranks).hidden(stream)
     return _close(actual[stream.tokens.argsort()], expected[rows.tokens.argsort()], tolerance)
 
 
 def _refuse_other_heads(
-    model: PreTrainedModel, rows: Microbatch, hidden: torch.Tensor, tolerance: float
+    model: PreTrainedModel, rows: packing.Microbatch, hidden: torch.Tensor, tolerance: float
 ) -> None:
     head = model.get_output_embeddings()
     logits = (
@@ -351,7 +346,3 @@ def _sequence(prompt: tuple[int, ...], response: tuple[int, ...]) -> TrainingSeq
         behaviour_logprobs=(),
         advantage=0.0,
     )
-
-
-def _no_loss(logprobs: torch.Tensor, entropies: torch.Tensor, place: slice) -> torch.Tensor:
-    return logprobs.sum()

@@ -198,8 +198,18 @@ class SequenceLog:
             sums[numbers] += np.add.reduceat(column.astype(np.float64), starts)
             seen[numbers] += counts
         self._steps[numbers] += 1
-        if self._record_tokens:
-            self._keep_tokens(members, starts, columns)
+        if not self._record_tokens:
+            return
+        for number, start in zip(members, starts.tolist(), strict=True):
+            if number in self._tokens:
+                continue
+            sequence = self._sequences[number]
+            kept = {}
+            for name in ("logprob", "entropy"):
+                values = np.zeros(len(sequence.response_token_ids), dtype=np.float32)
+                values[sequence.trained_offsets] = columns[name][start : start + sequence.trained_tokens]
+                kept[name] = tuple(values.tolist())
+            self._tokens[number] = kept
 
     def record(self, number: int, weight: float) -> SequenceRecord:
         """What is known of a sequence that took part in a step."""
@@ -223,20 +233,3 @@ class SequenceLog:
         if name not in self._seen or not self._seen[name][number]:
             return None
         return float(self._sums[name][number]) / int(self._seen[name][number])
-
-    def _keep_tokens(
-        self,
-        members: Sequence[int],
-        starts: npt.NDArray[np.int64],
-        columns: dict[str, npt.NDArray[np.float32]],
-    ) -> None:
-        for number, start in zip(members, starts.tolist(), strict=True):
-            if number in self._tokens:
-                continue
-            sequence = self._sequences[number]
-            kept = {}
-            for name in ("logprob", "entropy"):
-                values = np.zeros(len(sequence.response_token_ids), dtype=np.float32)
-                values[sequence.trained_offsets] = columns[name][start : start + sequence.trained_tokens]
-                kept[name] = tuple(values.tolist())
-            self._tokens[number] = kept

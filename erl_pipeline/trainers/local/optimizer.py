@@ -1,7 +1,5 @@
 """AdamW whose state can be saved and restored bit for bit."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -81,7 +79,6 @@ class PolicyOptimizer:
         return float(torch.nn.utils.clip_grad_norm_(self._masters.values(), self.config.max_grad_norm))
 
     def step(self) -> None:
-        """Take one step and forget the gradients."""
         self.hand_over_gradients()
         self._adamw.step()
         self._adamw.zero_grad(set_to_none=True)
@@ -204,10 +201,7 @@ def restore_optimizer(
     optimizer: PolicyOptimizer, folder: Path, read: Callable[[Any, str], torch.Tensor]
 ) -> None:
     """Restore the state in a checkpoint folder, where there is one; raises the errors of `load_optimizer`.
-
-    Args:
-        read: gives a tensor by its name, from the file as `safetensors.safe_open` opens it.
-    """
+    `read`: gives a tensor by its name, from the file as `safetensors.safe_open` opens it."""
     if not (folder / OPTIMIZER_PROGRESS).exists():
         return
     try:

@@ -1,7 +1,5 @@
 """Optimizer steps, as both updates take them: gradients of a batch, clipping, a check, the step."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -65,11 +63,9 @@ class BatchLoss(Protocol):
 
     def of(self, microbatch: Microbatch) -> TokenLoss:
         """The loss function of one microbatch."""
-        ...
 
     def parts(self) -> Mapping[str, float]:
         """The parts of the loss over all microbatches so far; the first is the one that is reported."""
-        ...
 
 
 class OptimizerSteps:

@@ -6,8 +6,6 @@ all of it. A rank builds and computes some of the microbatches, each just before
 is observed, are added up over the ranks.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -254,26 +252,21 @@ class Ranks(Protocol):
     @property
     def rank(self) -> int:
         """The number of this rank, from 0."""
-        ...
 
     @property
     def count(self) -> int: ...
 
     def add_up(self, tensor: torch.Tensor) -> None:
         """Replace a tensor, which has one shape on all ranks, by its sum over them."""
-        ...
 
     def exchange(self, text: str) -> list[str]:
         """The texts of all ranks, in their order."""
-        ...
 
     def gather_weights(self, model: PreTrainedModel) -> None:
         """Gather all weights that the model's blocks do not gather themselves in a pass."""
-        ...
 
     def let_go_of_weights(self, model: PreTrainedModel) -> None:
         """Keep only this rank's part of the weights."""
-        ...
 
 
 class _Alone:

@@ -1,19 +1,11 @@
 """The loss of one optimizer batch of the reinforcement-learning update."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch
 
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, ReplayLoss
-from erl_pipeline.objectives.policy_gradient import (
-    ImportanceWeights,
-    importance_weights,
-    kl_estimate,
-    replay_surrogate,
-    surrogate_named,
-)
+from erl_pipeline.objectives import policy_gradient
 from erl_pipeline.trainers.local.observations import BatchLog, Statistics
 from erl_pipeline.trainers.local.packing import Microbatch
 from erl_pipeline.trainers.local.tokens import RoleColumns, TokenColumns, TokenLoss
@@ -45,7 +37,7 @@ class ReplayedPart:
         """
         replayed = self._replayed[tokens]
         stored = self._columns.behaviour_logprobs[tokens] if self._settings.corrected else logprobs.detach()
-        surrogate = replay_surrogate(
+        surrogate = policy_gradient.replay_surrogate(
             logprobs,
             stored,
             self._columns.advantages[tokens],
@@ -121,7 +113,7 @@ class PolicyLoss:
         replayed: ReplayedPart | None = None,
     ) -> None:
         self._objective = objective
-        self._surrogate_of = surrogate_named(objective.surrogate)
+        self._surrogate_of = policy_gradient.surrogate_named(objective.surrogate)
         self._columns = columns
         self._roles = roles
         self._old_logprobs = old_logprobs
@@ -131,7 +123,7 @@ class PolicyLoss:
         self._log = BatchLog(len(columns.sequence), columns.sequence.device) if log is None else log
         self._replayed = replayed
         self._parts: dict[str, torch.Tensor] = {}
-        self._batch_weights: ImportanceWeights | None = None
+        self._batch_weights: policy_gradient.ImportanceWeights | None = None
         if old_logprobs is not None:
             self._batch_weights = self._weigh(old_logprobs, columns.behaviour_logprobs, columns.sequence)
 
@@ -140,8 +132,6 @@ class PolicyLoss:
         return {name: float(part) for name, part in self._parts.items()}
 
     def of(self, microbatch: Microbatch) -> TokenLoss:
-        """The loss function of one microbatch."""
-
         def loss(logprobs: torch.Tensor, entropies: torch.Tensor, place: slice) -> torch.Tensor:
             return self._loss(logprobs, entropies, microbatch.tokens[place])
 
@@ -158,7 +148,9 @@ class PolicyLoss:
         surrogate = self._surrogate(logprobs, tokens) * columns.policy_weights[tokens]
         total = self._add("policy_loss", surrogate, tokens)
         if self._reference_logprobs is not None:
-            divergence = kl_estimate(logprobs, self._reference_logprobs[tokens], self._objective.kl_estimator)
+            divergence = policy_gradient.kl_estimate(
+                logprobs, self._reference_logprobs[tokens], self._objective.kl_estimator
+            )
             self._statistics.observe("kl", divergence)
             penalty = roles.kl_coefficients[tokens] * divergence * regularizer_weights
             total = total + self._add("kl_loss", penalty, tokens)
@@ -202,7 +194,7 @@ class PolicyLoss:
                 olds, self._columns.behaviour_logprobs[tokens], self._columns.sequence[tokens]
             )
         else:
-            weights = ImportanceWeights(
+            weights = policy_gradient.ImportanceWeights(
                 self._batch_weights.weights[tokens], self._batch_weights.capped[tokens]
             )
         self._observe_fresh("importance", weights.weights, tokens)
@@ -211,10 +203,10 @@ class PolicyLoss:
 
     def _weigh(
         self, olds: torch.Tensor, behaviour: torch.Tensor, sequence: torch.Tensor
-    ) -> ImportanceWeights:
+    ) -> policy_gradient.ImportanceWeights:
         correction = self._objective.correction
         assert isinstance(correction, DecoupledCorrection)
-        return importance_weights(
+        return policy_gradient.importance_weights(
             olds, behaviour, sequence, level=correction.level, mode=correction.mode, cap=correction.cap
         )
 
@@ -236,7 +228,7 @@ class PolicyLoss:
         from log-probabilities that were computed before that step."""
         if self._measure_mismatch:
             self._observe_fresh("mismatch", (logprobs - behaviour).abs(), tokens)
-            self._observe_fresh("mismatch_kl", kl_estimate(behaviour, logprobs, "k3"), tokens)
+            self._observe_fresh("mismatch_kl", policy_gradient.kl_estimate(behaviour, logprobs, "k3"), tokens)
         if self._old_logprobs is not None:
             self._log.add("mismatch", (self._old_logprobs[tokens] - behaviour).abs(), tokens)
         elif self._measure_mismatch:

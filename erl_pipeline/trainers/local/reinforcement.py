@@ -1,7 +1,5 @@
 """The reinforcement-learning update."""
 
-from __future__ import annotations
-
 import gc
 import random
 import time

@@ -1,7 +1,5 @@
 """The supervised update."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Iterator, Sequence

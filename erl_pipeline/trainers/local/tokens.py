@@ -2,8 +2,6 @@
 tokens from hidden states, without keeping the vocabulary's logits.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -149,12 +147,9 @@ def token_columns(
     device: torch.device,
     policy_share: float = 1.0,
 ) -> TokenColumns:
-    """Columns of a whole optimizer batch, before it is cut into microbatches.
-
-    Args:
-        policy_share: multiplies `policy_weights`; the share of all rows that have an advantage, where the
-            policy loss is normalised over all rows.
-    """
+    """Columns of a whole optimizer batch, before it is cut into microbatches. `policy_share`: multiplies
+    `policy_weights`; the share of all rows that have an advantage, where the policy loss is normalised over
+    all rows."""
     counts = [sequence.trained_tokens for sequence in sequences]
     with_advantage = [i for i, sequence in enumerate(sequences) if sequence.advantage != 0.0]
     policy_weights = [0.0] * len(sequences)

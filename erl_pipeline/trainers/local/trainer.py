@@ -1,7 +1,5 @@
 """A policy and its optimizer in this process."""
 
-from __future__ import annotations
-
 import erl_pipeline.policies.lean_imports  # noqa: F401
 
 # isort: split
@@ -24,12 +22,7 @@ from erl_pipeline.trainers.interface import (
     SupervisedTraining,
     TrainingStart,
 )
-from erl_pipeline.trainers.local.optimizer import (
-    PolicyOptimizer,
-    load_optimizer,
-    save_optimizer,
-    write_progress,
-)
+from erl_pipeline.trainers.local import optimizer
 from erl_pipeline.trainers.local.optimizer_steps import Learner
 from erl_pipeline.trainers.local.reinforcement import reinforce
 from erl_pipeline.trainers.local.supervised import fine_tune_supervised
@@ -49,8 +42,8 @@ class LocalTrainer:
         return self._start.load()
 
     @cached_property
-    def _optimizer(self) -> PolicyOptimizer:
-        return load_optimizer(self._policy.model, self._start.optimizer, self._start.checkpoint)
+    def _optimizer(self) -> optimizer.PolicyOptimizer:
+        return optimizer.load_optimizer(self._policy.model, self._start.optimizer, self._start.checkpoint)
 
     @property
     def _learner(self) -> Learner:
@@ -86,9 +79,9 @@ class LocalTrainer:
         save_policy(self._policy, folder / MODEL)
         save_probe(self._policy, folder)
         if state:
-            save_optimizer(self._optimizer, folder)
+            optimizer.save_optimizer(self._optimizer, folder)
         else:
-            write_progress(self._optimizer, folder)
+            optimizer.write_progress(self._optimizer, folder)
 
     def trained_policy(self) -> LoadedPolicy:
         return self._policy

@@ -66,17 +66,14 @@ async def _retry(
     """A reflection and, where it is well-formed, the attempt that it leads to; nothing where the context has
     no room for it."""
     phase = len(CONDITIONS) + 2 * number
-    limits = context.limits
     messages = prompts.reflection(failed.instructions, failed.report, memory)
-    dialogue = Dialogue(context.chat, messages, limits.end_token_ids)
+    dialogue = Dialogue(context.chat, messages, context.limits.end_token_ids)
     if context.room(dialogue) < 1:
         return []
     asked = TurnKey(STREAMED_REFLECTION, phase, revision=1)
     generation = await context.sample(dialogue, asked, turn=0)
     note = prompts.read_reflection(dialogue.add_turn(generation).text)
     outcome = Outcome(
-        role=asked.role,
-        revision=asked.revision,
         parent=parent,
         reward=0.0,
         success=False,
@@ -86,10 +83,10 @@ async def _retry(
         text=note,
     )
     if note is None:
-        return [trajectory(context.identity, limits.by_role[asked.role], dialogue, outcome)]
+        return [trajectory(context, asked, dialogue, outcome)]
     place = TurnKey(STREAMED_RETRY, phase + 1, revision=1)
     retry = await play_attempt(context, place, _opening(prompts, [note]))
-    reflection = rewarded(trajectory(context.identity, limits.by_role[asked.role], dialogue, outcome), retry)
+    reflection = rewarded(trajectory(context, asked, dialogue, outcome), retry)
     return [reflection, retry.row(context, place, parent=reflection.trajectory_id)]
 
 

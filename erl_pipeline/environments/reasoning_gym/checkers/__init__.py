@@ -4,8 +4,6 @@ A checker reads the question's data and the policy's own answer, never the right
 is true and gives nothing away.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any

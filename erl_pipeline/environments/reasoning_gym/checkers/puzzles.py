@@ -1,18 +1,11 @@
 """Answers that are grids, moves or graphs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from math import isqrt
 from typing import Any
 
-from erl_pipeline.environments.reasoning_gym.checkers.words_and_numbers import (
-    json_value,
-    listed,
-    missing_and_foreign,
-    strings,
-)
+from erl_pipeline.environments.reasoning_gym.checkers import words_and_numbers
 
 Grid = Sequence[Sequence[int]]
 
@@ -85,11 +78,11 @@ def survo(metadata: Mapping[str, Any], answer: str) -> Iterator[str]:
         return
     yield from _changed(puzzle, grid)
     placed = [grid[row][column] for row in range(size) for column in range(size) if puzzle[row][column] == 0]
-    missing, foreign = missing_and_foreign(metadata["candidate_numbers"], placed)
+    missing, foreign = words_and_numbers.missing_and_foreign(metadata["candidate_numbers"], placed)
     if missing:
-        yield f"Not placed: {listed(missing)}."
+        yield f"Not placed: {words_and_numbers.listed(missing)}."
     if foreign:
-        yield f"Placed too often, or not among the numbers to place: {listed(foreign)}."
+        yield f"Placed too often, or not among the numbers to place: {words_and_numbers.listed(foreign)}."
     for number, row in enumerate(grid[:-1], start=1):
         yield from _sum("Row", number, sum(row[:-1]), row[-1])
     for number, column in enumerate(list(zip(*grid, strict=True))[:-1], start=1):
@@ -145,7 +138,7 @@ def _latin(grid: Grid) -> Iterator[str]:
     """Numbers out of range, and repeats in rows and columns."""
     foreign = sorted({cell for row in grid for cell in row if not 1 <= cell <= len(grid)})
     if foreign:
-        yield f"Numbers are from 1 to {len(grid)}, but the answer has {listed(foreign)}."
+        yield f"Numbers are from 1 to {len(grid)}, but the answer has {words_and_numbers.listed(foreign)}."
     for number, row in enumerate(grid, start=1):
         yield from _repeats(f"Row {number}", row)
     for number, column in enumerate(zip(*grid, strict=True), start=1):
@@ -155,7 +148,7 @@ def _latin(grid: Grid) -> Iterator[str]:
 def _repeats(place: str, cells: Sequence[int]) -> Iterator[str]:
     repeated = sorted({cell for cell in cells if cells.count(cell) > 1})
     if repeated:
-        yield f"{place} has {listed(repeated)} more than once."
+        yield f"{place} has {words_and_numbers.listed(repeated)} more than once."
 
 
 def _changed(puzzle: Grid, grid: Grid) -> Iterator[str]:
@@ -177,17 +170,17 @@ def _sum(kind: str, number: int, found: int, asked: int) -> Iterator[str]:
 def graph_color(metadata: Mapping[str, Any], answer: str) -> Iterator[str]:
     """A colour for each vertex, and different ones at the ends of each edge."""
     puzzle = metadata["puzzle"]
-    colours = json_value(answer)
+    colours = words_and_numbers.json_value(answer)
     if not isinstance(colours, dict):
         yield "The answer should be a JSON map of vertices to colors."
         return
     missing = [vertex for vertex in puzzle["vertices"] if str(vertex) not in colours]
     if missing:
-        yield f"These vertices have no color: {listed(missing)}."
+        yield f"These vertices have no color: {words_and_numbers.listed(missing)}."
         return
     foreign = [vertex for vertex in puzzle["vertices"] if colours[str(vertex)] not in puzzle["color_options"]]
     if foreign:
-        yield f"These vertices have a color that is not possible: {listed(foreign)}."
+        yield f"These vertices have a color that is not possible: {words_and_numbers.listed(foreign)}."
     for one, other in puzzle["edges"]:
         if colours[str(one)] == colours[str(other)]:
             yield f"Vertices {one} and {other} are joined by an edge and have the same color."
@@ -201,7 +194,7 @@ _HANOI_MOVE = re.compile(r"Move disk (\d{1,3}) from Peg (\d{1,3}) to Peg (\d{1,3
 
 def jugs(metadata: Mapping[str, Any], answer: str) -> Iterator[str]:
     """What the jugs hold after all moves."""
-    listed_moves = strings(json_value(answer))
+    listed_moves = words_and_numbers.strings(words_and_numbers.json_value(answer))
     if listed_moves is None or len(listed_moves) > _MOST_MOVES:
         yield 'The answer should be a JSON list of moves such as ["fill A"].'
         return

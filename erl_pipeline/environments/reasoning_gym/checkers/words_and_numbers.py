@@ -1,7 +1,5 @@
 """Answers that are words or numbers, or are made of numbers; and reading: what cannot be read is None."""
 
-from __future__ import annotations
-
 import ast
 import json
 import operator
@@ -29,12 +27,10 @@ def json_value(text: str) -> Any:
 
 
 def strings(value: Any) -> list[str] | None:
-    """A list of strings."""
     return value if isinstance(value, list) and all(isinstance(each, str) for each in value) else None
 
 
 def lists_of_strings(value: Any) -> list[list[str]] | None:
-    """A list of lists of strings."""
     return value if isinstance(value, list) and all(strings(each) is not None for each in value) else None
 
 
@@ -103,7 +99,6 @@ def word_sorting(metadata: Mapping[str, Any], answer: str) -> Iterator[str]:
 
 
 def word_sequence_reversal(metadata: Mapping[str, Any], answer: str) -> Iterator[str]:
-    """The words that were given."""
     yield from _words_used(metadata["words"], _comma_separated(answer))
 
 

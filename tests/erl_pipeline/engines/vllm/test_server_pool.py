@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.engines.probe import make_probe
 from erl_pipeline.engines.vllm.client import ServerFailure, VllmClient
-from erl_pipeline.engines.vllm.listed_servers import ListedServers
+from erl_pipeline.engines.vllm.model_servers import ListedServers
 from erl_pipeline.engines.vllm.replica import Replica
 from erl_pipeline.engines.vllm.server import ManagedServer
 from erl_pipeline.engines.vllm.server_pool import ServerPool

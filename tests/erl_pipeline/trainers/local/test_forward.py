@@ -8,7 +8,7 @@ import torch
 from transformers import CohereConfig, CohereForCausalLM, MistralConfig, MistralForCausalLM, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from erl_pipeline.trainers.local import attention
+from erl_pipeline.trainers.local import block_attention
 from erl_pipeline.trainers.local.block_attention import BlockSegments, Segments, block_segments
 from erl_pipeline.trainers.local.forward import (
     PolicyForward,
@@ -110,7 +110,7 @@ def test_one_microbatch_with_its_masks_is_in_memory_at_a_time(
         return made
 
     with ready_for_training(model, gradient_checkpointing=False) as forward:
-        monkeypatch.setattr(attention, "block_segments", counted)
+        monkeypatch.setattr(block_attention, "block_segments", counted)
         forward.logprobs(sequences, torch.ones(24), 12)
         weights = torch.ones(24)
         forward.backward_batch(
