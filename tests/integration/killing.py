@@ -36,6 +36,11 @@ _MODULES = [
     "erl_pipeline.policies.tiny.cold_start",
     "erl_pipeline.trainers.local.trainer",
     "storage.memory.view",
+    # What LanceDB and the trackers import. LanceDB itself starts a thread, which no fork takes along.
+    "lance_namespace",
+    "pandas",
+    "rich.console",
+    "tensorboardX",
 ]
 """Modules that a stage imports when it begins."""
 
