@@ -4,10 +4,11 @@ import asyncio
 
 from starlette.types import Message, Receive, Scope, Send
 
-from flows.server_process import retry_soon
-
 
 def headers_of_an_answer(status: int) -> list[tuple[bytes, bytes]]:
+    # It imports the whole server, which not every process that collects the tests needs.
+    from flows.server_process import retry_soon
+
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": status, "headers": [(b"a", b"b")]})
         await send({"type": "http.response.body", "body": b""})
