@@ -188,7 +188,7 @@ def test_frozen_lake_is_qualified_once_and_found_again(config: Path, tmp_path: P
     assert (again["reused"], again["qualified"]) == (True, True)
     assert [check["verdict"] for check in again["checks"]] == ["passed"] * 9
     # Without hostile answers nothing is trained, which takes seconds.
-    quick = [*words[:-4], "--tasks", "1", "--answers", "0", "--json"]
+    quick = [*words[:-4], "--tasks", "2", "--answers", "0", "--json"]
     assert invoke(*quick, "--seed", "5").json["artifact_id"] != invoke(*quick).json["artifact_id"]
 
     artifacts = ArtifactStore(str(store))
