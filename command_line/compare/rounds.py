@@ -104,6 +104,9 @@ _IMPORTED = [
     "erl_pipeline.policies.tiny.cold_start",
     "erl_pipeline.trainers.local.trainer",
     "storage.memory.view",
+    # What LanceDB imports. LanceDB itself starts a thread, which no fork takes along.
+    "lance_namespace",
+    "pandas",
 ]
 """Modules that are imported once, in the process that workers are forked from, since importing takes seconds.
 """

@@ -27,10 +27,10 @@ from erl_pipeline.environments.messages import ToolSchema
 from erl_pipeline.episodes.attempt import HandPlayed
 from erl_pipeline.episodes.guarded_environment import EnvironmentFailure
 from erl_pipeline.qualification.check import Secret, secrets_of
-from erl_pipeline.qualification.learning import Learned, learn_from
 from storage.errors import PipelineError
 
 if TYPE_CHECKING:
+    from erl_pipeline.qualification.learning import Learned
     from storage.memory.entries import Embedder
 
 Result = TypeVar("Result")
@@ -201,6 +201,9 @@ class ServedEnvironment:
 
     def learn(self, places: Sequence[Place], answers: Sequence[str]) -> Learned:
         """Play whole episodes with these answers, and store, remember and train on what comes of it."""
+        # Only one of the processes of an examination learns.
+        from erl_pipeline.qualification.learning import learn_from
+
         self.leave()
         plugin = replace(self._plugin, open=self._open)
         tasks = [self._task(place) for place in places]

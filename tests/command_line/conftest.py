@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import erl_pipeline.policies.lean_imports  # noqa: F401 - before a test imports transformers
 from tests.command_line.invoke import REMEMBERING, FinishedRun
 from tests.conftest import trained
 

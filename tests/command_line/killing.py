@@ -15,7 +15,7 @@ from storage.artifacts.manifest import MANIFEST
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
 from storage.upkeep.verification import verify_run
-from tests.integration.killing import driver_context
+from tests.forked import forking
 
 _CHANGES = frozenset({"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate"})
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -29,7 +29,7 @@ def run_killed(words: list[str], folder: Path, at: int = 0) -> int:
 
     Raises AssertionError when a command that was not killed fails.
     """
-    context = driver_context()
+    context = forking()
     begun: Synchronized[int] = context.Value("i", 0)
     process = context.Process(target=_run, args=(words, str(folder), at, begun))
     process.start()

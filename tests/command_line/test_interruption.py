@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import shlex
 import signal
 import subprocess
@@ -11,12 +10,13 @@ import pytest
 
 from command_line.interruption import StopRequest, call_interruptibly
 from storage.runs.run import RunStore
+from tests import forked
 from tests.command_line.invoke import FinishedRun, invoke
 
 ROOT = Path(__file__).parents[2]
 
 
-def start(*words: object, **environment: str) -> subprocess.Popen[str]:
+def start(*words: object) -> subprocess.Popen[str]:
     """`python -m WORDS`, in a process of its own whose standard error is read line by line."""
     return subprocess.Popen(
         [sys.executable, "-m", *map(str, words)],
@@ -24,7 +24,6 @@ def start(*words: object, **environment: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        env={**os.environ, **environment},
     )
 
 
@@ -71,21 +70,21 @@ def test_a_run_that_is_stopped_says_what_is_kept_and_goes_on_to_the_same_artifac
 ) -> None:
     store = tmp_path / "store"
     command = ["train", str(finished.config), "--store", str(store), "--iterations", "50", *words]
-    process = start("command_line.main", *command, PREFECT_HOME=str(tmp_path / "prefect"), PREFECT_API_URL="")
-    assert process.stderr is not None
+    prefect = {"PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_API_URL": ""}
+    process = forked.start(*command, environment=prefect)
     shown = ""
     while "iteration 1/50    generate_rollouts" not in shown:
         line = process.stderr.readline()
         assert line, shown
         shown += line
     process.send_signal(number)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == status, shown + errors
-    last = errors.splitlines()[-1]
+    stopped = process.end()
+    assert stopped.status == status, shown + stopped.errors
+    last = stopped.errors.splitlines()[-1]
     assert last.startswith("Stopped. Run small is kept through iteration ")
     assert " artifacts in all; continue with: " in last
     assert last.endswith(shlex.join(command))
-    assert "Traceback" not in errors
+    assert "Traceback" not in stopped.errors
 
     assert invoke(*command, "--iterations", "2", "--no-prefect").status == 0
     assert artifact_ids(store) >= artifact_ids(finished.store)

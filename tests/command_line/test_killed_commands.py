@@ -51,7 +51,8 @@ def words_of(name: str, stored: FinishedRun) -> list[str]:
         "runs remove": ["runs", "remove", "other"],
         "memory forget": ["memory", "forget", "small", "ENTRY", "--reason", "it is wrong"],
         "import": ["import", "trajectories", rows, "--name", "imported"],
-        "env qualify": ["env", "qualify", config, "--tasks", "2", "--answers", "4"],
+        # Without hostile answers the examination trains nothing, in a process that is not killed.
+        "env qualify": ["env", "qualify", config, "--tasks", "2", "--answers", "0"],
         "report": ["report", "small"],
         "evaluate": ["evaluate", "small", "--tasks", "generated", "--count", "2", "--samples", "0"],
         "train": ["train", config, "--iterations", "4", "--no-prefect", "--set", RULES],

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.installed import NAMES, PACKAGES, ROOT, Answer, Site, config_of, install, small
+from tests.command_line.invoke import Result
+from tests.examples.installed import NAMES, PACKAGES, ROOT, Site, config_of, install, small
 
 # For the unit tests of their code, which need no installation.
 sys.path[:0] = [str(ROOT / "examples"), *(str(ROOT / "examples" / name) for name in (*PACKAGES, "realms"))]
@@ -19,7 +20,7 @@ class Trained:
     """A store with a finished run of each example, with the example's name; and what training printed."""
 
     store: Path
-    training: dict[str, Answer]
+    training: dict[str, Result]
 
 
 @pytest.fixture(scope="session")

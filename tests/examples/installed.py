@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from tests import forked
+from tests.command_line.invoke import Result
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("guess_number", "best_of_n", "own_objective")
@@ -28,36 +28,14 @@ SMALL = (
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a command printed, and its exit status."""
-
-    status: int
-    output: str
-    errors: str
-
-    @property
-    def json(self) -> Any:
-        """Standard output, which must be one JSON document."""
-        return json.loads(self.output)
-
-
-@dataclass(frozen=True)
 class Site:
     """A folder that Python searches for packages, in addition to the environment's own."""
 
     folder: Path
 
-    def erl_pipeline(self, *words: object) -> Answer:
+    def erl_pipeline(self, *words: object) -> Result:
         """Run the command, in a process of its own."""
-        done = subprocess.run(
-            [sys.executable, "-m", "command_line.main", *map(str, words)],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(self.folder), str(ROOT)])},
-        )
-        return Answer(done.returncode, done.stdout, done.stderr)
+        return forked.run(*words, path=(self.folder,))
 
     def copy(self, to: Path) -> Site:
         """A copy of the folder, which a test can change."""

@@ -31,8 +31,8 @@ from erl_pipeline.stages.training.update_policy import training_sequences
 from erl_pipeline.trainers.interface import Reinforcement, TrainingStart
 from erl_pipeline.trainers.local import TRAINER, LocalTrainerConfig
 from storage.tables.trajectories import Trajectory, read_trajectories
+from tests import forked
 from tests.examples.installed import ROOT
-from tests.integration.runs import command
 
 GROUP = 4
 SETTINGS = (
@@ -84,7 +84,9 @@ class Iteration:
 def iteration(tmp_path_factory: pytest.TempPathFactory) -> Iteration:
     store = tmp_path_factory.mktemp("one_file") / "store"
     settings = [word for setting in SETTINGS for word in ("--set", setting)]
-    command("train", ROOT / "configs/frozen_lake.yaml", "--store", store, "--no-prefect", *settings)
+    config = ROOT / "configs/frozen_lake.yaml"
+    trained = forked.run("train", config, "--store", store, "--no-prefect", *settings)
+    assert trained.status == 0, trained.errors
     return Iteration(store / "artifacts")
 
 

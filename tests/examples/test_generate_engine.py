@@ -1,7 +1,6 @@
 """An engine in a package of its own: its log-probabilities, and a run that samples by it."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from erl_pipeline.engines.embedded.engine import TransformersEngine
 from erl_pipeline.engines.interface import EngineCall, GenerationRequest, SampledModel, ServedCheckpoint
 from erl_pipeline.policies.pretrained import LoadedPolicy
 from erl_pipeline.policies.tiny.model import build_model, build_tokenizer
-from tests.examples.installed import ROOT, SMALL
+from tests.examples.installed import ROOT, SMALL, Site
 
 FOLDER = ROOT / "examples/generate_engine"
 sys.path.insert(0, str(FOLDER))
@@ -113,14 +112,11 @@ def test_a_run_samples_by_it_without_an_edit_of_the_project(tmp_path: Path) -> N
         "rollouts.group_size=4",
         "iterations=1",
     ]
-    done = subprocess.run(
-        [sys.executable, "-m", "command_line.main", "train", str(ROOT / "configs/frozen_lake.yaml"),
-         "--store", str(tmp_path / "store"), "--no-prefect", "--json",
-         *(word for setting in settings for word in ("--set", setting))],
-        capture_output=True, text=True, check=False, cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])},
+    done = Site(site).erl_pipeline(
+        "train", ROOT / "configs/frozen_lake.yaml", "--store", tmp_path / "store", "--no-prefect", "--json",
+        *(word for setting in settings for word in ("--set", setting)),
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.status == 0, done.errors
     manifests = [
         json.loads(path.read_text())
         for path in (tmp_path / "store/artifacts/rollout_shard").glob("*/manifest.json")

@@ -7,8 +7,9 @@ import pytest
 
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
+from tests.command_line.invoke import Result
 from tests.examples.conftest import Trained
-from tests.examples.installed import NAMES, ROOT, Answer, Site, config_of, small
+from tests.examples.installed import NAMES, ROOT, Site, config_of, small
 
 
 def test_all_are_listed_with_package_and_version(site: Site) -> None:
@@ -63,7 +64,7 @@ def test_no_file_of_the_project_names_an_example() -> None:
     assert naming == []
 
 
-def plan(site: Site, trained: Trained, name: str = "guess_number") -> Answer:
+def plan(site: Site, trained: Trained, name: str = "guess_number") -> Result:
     """The plan of an example's finished run, by its configuration."""
     where = ("--store", trained.store, "--json", "--set", f"name={name}", *small())
     return site.erl_pipeline("plan", config_of(name), *where)

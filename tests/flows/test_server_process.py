@@ -6,10 +6,11 @@ from starlette.types import Message, Receive, Scope, Send
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from flows.server_process import retry_soon
-
 
 def headers_of_an_answer(status: int) -> list[tuple[bytes, bytes]]:
+    # It imports the whole server, which not every process that collects the tests needs.
+    from flows.server_process import retry_soon
+
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": status, "headers": [(b"a", b"b")]})
         await send({"type": "http.response.body", "body": b""})

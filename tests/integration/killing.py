@@ -1,9 +1,7 @@
-"""Training in processes that are killed, forked from one that has imported everything, so that a kill
-interrupts work and not an import."""
+"""Training in forked processes that are killed, so that a kill interrupts work and not an import."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import signal
@@ -12,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -28,25 +25,8 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import PipelineError
 from storage.filesystem import open_root
 from storage.runs.run import RunStore
+from tests.forked import end_with_parent, forking
 from tests.waiting import wait_for
-
-_MODULES = [
-    "erl_pipeline.runs.train",
-    "erl_pipeline.episodes.play",
-    "erl_pipeline.engines.embedded.engine",
-    "erl_pipeline.policies.embedding",
-    "erl_pipeline.policies.tiny.cold_start",
-    "erl_pipeline.trainers.local.trainer",
-    "storage.memory.view",
-]
-"""Modules that a stage imports when it begins."""
-
-
-def driver_context() -> ForkServerContext:
-    """The context whose processes have imported what a training needs."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_MODULES)
-    return context
 
 
 def start_driver(config: RunConfig, store_uri: str, *, check: bool = False) -> BaseProcess:
@@ -57,9 +37,8 @@ def start_driver(config: RunConfig, store_uri: str, *, check: bool = False) -> B
     Args:
         check: look at every artifact of the run.
     """
-    context = driver_context()
     settings = config.model_dump(mode="json")
-    process = context.Process(target=_drive, args=(settings, store_uri, check))
+    process = forking().Process(target=_drive, args=(settings, store_uri, check))
     process.start()
     return process
 
@@ -67,7 +46,7 @@ def start_driver(config: RunConfig, store_uri: str, *, check: bool = False) -> B
 def _drive(settings: dict[str, Any], store_uri: str, check: bool) -> None:
     """The body of the process: train, then exit without any cleanup of the interpreter."""
     os.setsid()  # Ctrl-C must reach only the process that started this one and ends it.
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     import torch
     from transformers.utils import logging as transformers_logging
 
@@ -85,13 +64,6 @@ def _drive(settings: dict[str, Any], store_uri: str, check: bool) -> None:
         print(f"error: {error}", file=sys.stderr, flush=True)
         os._exit(2)
     os._exit(0)
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 Watch = Callable[[], bool]
@@ -200,7 +172,7 @@ def start_edited(config: RunConfig, store: Path, edit: str) -> BaseProcess:
     """A process that trains as if a line of each plug-in package had been edited: `edit` goes into the
     fingerprints of their code."""
     given = (config.model_dump(mode="json"), str(store), edit)
-    process = driver_context().Process(target=_train_edited, args=given)
+    process = forking().Process(target=_train_edited, args=given)
     process.start()
     return process
 

@@ -1,9 +1,7 @@
-"""Small real runs in processes of their own: their configuration, and the artifacts that they committed."""
+"""Small real runs: their configuration, and the artifacts that they committed."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 from storage.artifacts.store import ArtifactStore
@@ -24,26 +22,6 @@ def write_config(folder: Path, iterations: int = 2, extra: str = "") -> Path:
 def small_config(iterations: int) -> str:
     """The same with another number of iterations."""
     return SMALL.replace("iterations: 2\n", f"iterations: {iterations}\n")
-
-
-def start(*arguments: object) -> subprocess.Popen[str]:
-    """`erl-pipeline` with these arguments, in a process group of its own."""
-    return subprocess.Popen(
-        [str(Path(sys.executable).with_name("erl-pipeline")), *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        start_new_session=True,
-    )
-
-
-def command(*arguments: object, status: int = 0) -> tuple[str, str]:
-    """What the command printed to stdout and stderr; its exit status must be `status`."""
-    process = start(*arguments)
-    output, errors = process.communicate()
-    assert process.returncode == status, f"exit status {process.returncode}\n{output}\n{errors}"
-    return output, errors
 
 
 def artifact_hashes(store: Path | str, run: str = "small") -> dict[tuple[str, str], dict[str, str]]:

@@ -3,6 +3,7 @@ half committed, and then the run is resumed."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -12,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from storage.artifacts.store import ArtifactStore
+from tests import forked
 from tests.command_line.invoke import FinishedRun, invoke
 from tests.integration.runs import ROOT, artifact_hashes, write_config
 from tests.s3_server import s3_server
 
-PROGRAM = str(Path(sys.executable).with_name("erl-pipeline"))
 TMPFS = "mount -t tmpfs -o size={size} tmpfs {folder}"
 # A separate mount namespace: what is mounted in it disappears with the last process in it.
 UNSHARE = ["unshare", "--mount"] if os.getuid() == 0 else ["unshare", "--mount", "--map-root-user"]
@@ -28,56 +29,74 @@ def can_mount(folder: Path) -> bool:
     return tried.returncode == 0
 
 
+ON_A_SMALL_DISK = """
+import json, subprocess, sys
+from pathlib import Path
+from tests.command_line.invoke import invoke
+
+config, disk, kept = map(Path, sys.argv[1:])
+store = disk / "store"
+told = {}
+
+def mount(words):
+    subprocess.run(["mount", *words.split(), disk], check=True)
+
+def tell(name, *words):
+    result = invoke(*words)
+    told[name] = [result.status, result.errors]
+
+mount("-t tmpfs -o size=3m tmpfs")
+tell("full", "train", config, "--store", store, "--no-prefect")
+folders = (store / "artifacts").glob("*/*")
+told["torn"] = [folder.name for folder in folders if not (folder / "manifest.json").exists()]
+told["staging"] = [folder.name for folder in (store / "staging").iterdir()]
+mount("-o remount,size=100m")
+tell("well", "train", config, "--store", store, "--no-prefect")
+subprocess.run(["cp", "-r", store, kept], check=True)
+# The same store, read-only.
+mount(f"--bind {kept}")
+mount("-o remount,bind,ro")
+tell("finished", "train", config, "--store", disk, "--no-prefect")
+tell("further", "train", config, "--store", disk, "--no-prefect", "--iterations", "3")
+tell("verify", "lineage", "verify", "small", "--store", disk)
+tell("gc", "gc", "--store", disk, "--retain-checkpoints", "1", "--delete")
+print(json.dumps(told))
+"""
+
+
 @pytest.mark.slow
 def test_a_full_disk_is_told_and_the_run_goes_on_when_there_is_room(
     finished: FinishedRun, tmp_path: Path
 ) -> None:
     if shutil.which("unshare") is None or not can_mount(tmp_path):
         pytest.skip("this machine lets us mount no file system, as root or in a user namespace")
-    disk, config = tmp_path / "disk", finished.config
+    disk, kept = tmp_path / "disk", tmp_path / "kept"
     disk.mkdir()
-    train = f"{PROGRAM} train {config} --store {disk}/store --no-prefect"
-    script = f"""
-        {TMPFS.format(size="3m", folder=disk)}
-        {train}; echo status $? >&2
-        find {disk}/store/artifacts -mindepth 2 -maxdepth 2 ! -exec test -e {{}}/manifest.json \\; -print >&2
-        ls {disk}/store/staging >&2
-        echo well >&2
-        mount -o remount,size=100m {disk}
-        {train} >/dev/null 2>&1; echo status $? >&2
-        cp -r {disk}/store {tmp_path}/kept
-    """
-    told = subprocess.run(
-        [*UNSHARE, "bash", "-c", script], capture_output=True, text=True, cwd=ROOT, check=False
-    ).stderr
-    full, well = told.split("well\n")
-    assert "Traceback" not in full, full
-    assert (
-        "No space left on device; the disk is full: free some space, then run the same command again." in full
-    )
-    assert full.endswith("status 2\n"), (
-        full
-    )  # and nothing after it: no artifact without a manifest, no staging
-    assert well == "status 0\n"
-    verified = invoke("lineage", "verify", "small", "--store", tmp_path / "kept")
-    assert verified.status == 0, verified.errors
-    assert artifact_hashes(tmp_path / "kept") == artifact_hashes(finished.store)
+    done = subprocess.run(
+        [*UNSHARE, sys.executable, "-c", ON_A_SMALL_DISK, finished.config, disk, kept],
+        capture_output=True, text=True, cwd=ROOT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
 
-    # The same store, read-only.
-    script = f"""
-        mount --bind {tmp_path}/kept {disk} && mount -o remount,bind,ro {disk}
-        {PROGRAM} train {config} --store {disk} --no-prefect >/dev/null; echo status $? >&2
-        {PROGRAM} train {config} --store {disk} --no-prefect --iterations 3; echo status $? >&2
-        {PROGRAM} lineage verify small --store {disk}; echo status $? >&2
-        {PROGRAM} gc --store {disk} --retain-checkpoints 1 --delete; echo status $? >&2
-    """
-    told = subprocess.run(
-        [*UNSHARE, "bash", "-c", script], capture_output=True, text=True, cwd=ROOT, check=False
-    ).stderr
-    assert "Traceback" not in told, told
-    statuses = [line for line in told.splitlines() if line.startswith("status")]
-    assert statuses == ["status 0", "status 2", "status 0", "status 2"], told
-    assert told.count("the file system is read-only: choose another store") == 2
+    status, errors = told["full"]
+    assert status == 2, errors
+    assert "No space left on device; the disk is full: free some space, then run the same command again." in (
+        errors
+    )
+    assert (told["torn"], told["staging"]) == ([], [])
+    assert told["well"][0] == 0, told["well"]
+    verified = invoke("lineage", "verify", "small", "--store", kept)
+    assert verified.status == 0, verified.errors
+    assert artifact_hashes(kept) == artifact_hashes(finished.store)
+
+    read_only = [told[name] for name in ("finished", "further", "verify", "gc")]
+    assert [status for status, _ in read_only] == [0, 2, 0, 2], read_only
+    said = [errors for _, errors in read_only]
+    assert ["the file system is read-only: choose another store" in each for each in said] == [
+        False, True, False, True,
+    ]  # fmt: skip
+    assert not any("Traceback" in each for each in [errors, *said])
 
 
 COMMITTER = """
@@ -130,11 +149,11 @@ def test_a_store_that_fails_every_fifth_operation_keeps_only_whole_artifacts(tmp
         # Without retries: every command reports the failure, with the status of a user's error.
         server.fail_every(5)
         config = write_config(tmp_path, iterations=1)
-        train = [PROGRAM, "train", str(config), "--store", "s3://bucket/train", "--no-prefect"]
-        refused = run(train, once)
-        assert refused.returncode == 2, refused.stderr
-        assert "Traceback" not in refused.stderr
-        assert "error: cannot" in refused.stderr
+        train = ["train", config, "--store", "s3://bucket/train", "--no-prefect"]
+        refused = forked.run(*train, environment=once)
+        assert refused.status == 2, refused.errors
+        assert "Traceback" not in refused.errors
+        assert "error: cannot" in refused.errors
 
         assert run([sys.executable, "-c", COMMITTER, "s3://bucket/chain"], once).returncode != 0
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import s3fs
 
+from tests import forked
 from tests.command_line.invoke import FinishedRun, invoke
 from tests.command_line.ui.clients import client, links_of, main_text
-from tests.integration.runs import artifact_hashes, command
+from tests.integration.runs import artifact_hashes
 from tests.s3_server import s3_server
 
 STORE = "s3://bucket/store"
@@ -28,7 +29,8 @@ def test_a_run_in_a_bucket_goes_on_on_another_machine_to_the_same_bytes(
         for machine, iterations in (("one", "1"), ("two", "2")):
             (tmp_path / machine).mkdir()
             monkeypatch.setenv("TMPDIR", str(tmp_path / machine))
-            command(*train, "--iterations", iterations)
+            trained = forked.run(*train, "--iterations", iterations)
+            assert trained.status == 0, trained.errors
         verified = invoke("lineage", "verify", "small", "--store", STORE)
         assert verified.output.startswith("Run small: all is whole.")
 

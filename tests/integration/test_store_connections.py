@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import subprocess
-import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -21,15 +19,15 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
 from storage.upkeep.verification import verify_run
+from tests import forked
 from tests.command_line.invoke import FinishedRun
-from tests.integration.runs import ROOT, artifact_hashes
+from tests.integration.runs import artifact_hashes
 from tests.proxy import Direction, Proxy
 from tests.s3_server import s3_server
 
 CUTS = int(os.environ.get("ERL_TEST_KILLS", "6"))
 SEED = int(os.environ.get("ERL_TEST_SEED", "0"))
 
-PROGRAM = str(Path(sys.executable).with_name("erl-pipeline"))
 MOST_SECONDS = 1.0
 MOST_BYTES: dict[Direction, int] = {"request": 200_000, "answer": 20_000}
 # aiohttp logs this when a connection is gone before the header of an upload; the upload is repeated.
@@ -50,14 +48,7 @@ def train_with_cuts(
 ) -> int:
     """Train while connections are cut, until there were so many cuts; returns the exit status. `portal` leads
     to the proxy's event loop."""
-    training = subprocess.Popen(
-        [PROGRAM, "train", str(config), "--store", store, "--no-prefect"],
-        env=environment,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    training = forked.start("train", config, "--store", store, "--no-prefect", environment=environment)
     ended = threading.Event()
 
     def cut() -> None:
@@ -70,12 +61,12 @@ def train_with_cuts(
 
     cutting = threading.Thread(target=cut)
     cutting.start()
-    output, _ = training.communicate()
+    result = training.end()
     ended.set()
     cutting.join()
-    assert "Traceback" not in ALREADY_CLOSED.sub("", output), output
-    assert training.returncode in (0, 2), output
-    return training.returncode
+    assert "Traceback" not in ALREADY_CLOSED.sub("", result.errors), result.errors
+    assert result.status in (0, 2), result.errors
+    return result.status
 
 
 @pytest.mark.slow

@@ -2,20 +2,19 @@ from __future__ import annotations
 
 import shutil
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from storage.runs.run import Run, RunStore
+from tests import forked
 from tests.command_line.invoke import FinishedRun, invoke
-from tests.integration.runs import start
 from tests.waiting import wait_for
 
 
-def advanced(worker: subprocess.Popen[str], run: Run, before: int) -> bool:
+def advanced(worker: forked.Command, run: Run, before: int) -> bool:
     """Whether the ledger has more than this many stages. The worker must not have ended."""
-    assert worker.poll() is None, worker.communicate()
+    assert worker.returncode is None, worker.end()
     return len(run.stages()) > before
 
 
@@ -27,7 +26,7 @@ def test_of_two_workers_on_one_run_one_works_and_the_other_is_told(
     run = RunStore(str(store)).open("small")
     before = len(run.stages())
     words = ["train", finished.config, "--store", store, "--no-prefect", "--iterations", "500"]
-    first = start(*words)
+    first = forked.start(*words)
     try:
         wait_for("a stage of the first worker", lambda: advanced(first, run, before))
         second = invoke(*words)
@@ -39,11 +38,11 @@ def test_of_two_workers_on_one_run_one_works_and_the_other_is_told(
             "files can be deleted only while no run of this store is worked on, and process "
             f"{first.pid}" in collection.errors
         )
-        assert first.poll() is None
+        assert first.returncode is None
     finally:
         first.send_signal(signal.SIGTERM)
-        _, errors = first.communicate()
-    assert "continue with:" in errors
+        stopped = first.end()
+    assert "continue with:" in stopped.errors
     assert len(run.stages()) > before
     verified = invoke("lineage", "verify", "small", "--store", store)
     assert verified.status == 0, verified.errors

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from transformers import LlamaConfig
 from command_line.doctor.measured_update import CARDS, card_named
 from erl_pipeline.sizing.simulated_work import GPU
 from storage.errors import InputError
+from tests import forked
 from tests.command_line.invoke import invoke
 
 CONFIG = """\
@@ -32,7 +34,12 @@ def words(tmp_path: Path) -> list[str | Path]:
     return ["doctor", "--config", tmp_path / "config.yaml", "--store", tmp_path, *lengths]
 
 
-def test_the_update_is_shown_part_by_part_and_does_not_fit_on_a_megabyte(words: list[str | Path]) -> None:
+def test_the_update_is_shown_part_by_part_and_does_not_fit_on_a_megabyte(
+    words: list[str | Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The next test starts a new Python for it, as users do, which takes seconds.
+    simulated = partial(forked.call, "erl_pipeline.sizing.simulated_update:simulate_here")
+    monkeypatch.setattr("command_line.doctor.measured_update.simulate", simulated)
     result = invoke(*words)
     assert result.status == 0, result.errors
     assert "4 sequences of 32 tokens, of which 8 are a prompt that 2 share" in result.output

@@ -17,9 +17,9 @@ from command_line.env.new_package import Kind, write_package
 from erl_pipeline.config.pipeline import RetentionConfig
 from erl_pipeline.environments.questions import ENVIRONMENT
 from erl_pipeline.environments.questions.settings import QuestionsConfig
-from tests.command_line.invoke import invoke
+from tests.command_line.invoke import Result, invoke
 from tests.documents.pages import Page
-from tests.examples.installed import ROOT, Answer, Site
+from tests.examples.installed import ROOT, Site
 from tests.random_models import byte_tokenizer, random_llama
 
 KINDS: dict[str, Kind] = {"my_words": "questions", "my_lock": "game"}
@@ -42,7 +42,7 @@ class Written:
     site: Site
     model: Path
 
-    def command(self, name: str, kind: str, *words: object, site: Site | None = None) -> Answer:
+    def command(self, name: str, kind: str, *words: object, site: Site | None = None) -> Result:
         """`erl-pipeline KIND` with the package's configuration, made small."""
         settings = [word for each in (f"policy.model={self.model}", *SMALL) for word in ("--set", each)]
         config = self.folder / name / f"{name}.yaml"

@@ -15,9 +15,10 @@ from storage.artifacts.store import ArtifactStore
 from storage.memory.versions import latest_version
 from storage.memory.view import ReflectionMemory
 from storage.runs.run import RunStore
+from tests import forked
 from tests.command_line.invoke import FinishedRun, invoke
 from tests.command_line.replay.stores import entries, file_hashes, replay
-from tests.integration.runs import artifact_hashes, start
+from tests.integration.runs import artifact_hashes
 
 
 def test_a_branch_shares_what_is_before_its_stage_and_computes_the_rest(store: Path) -> None:
@@ -222,15 +223,14 @@ def test_a_branch_that_was_interrupted_continues_to_the_same_bytes(store: Path, 
         "--name",
         "twice",
     ]
-    process = start("replay", *words, "--store", store)
-    assert process.stderr is not None
+    process = forked.start("replay", *words, "--store", store)
     for line in process.stderr:
         if line.startswith("iteration 1/2"):
             os.killpg(process.pid, signal.SIGINT)
             break
-    errors = process.stderr.read()
-    assert process.wait() == 130
-    assert "Stopped. What was committed is kept; continue with: " in errors
+    stopped = process.end()
+    assert stopped.status == 130
+    assert "Stopped. What was committed is kept; continue with: " in stopped.errors
     assert (2, "evaluate", "") not in entries(store, "twice")
 
     assert replay(store, *words).status == 0

@@ -91,8 +91,9 @@ def test_a_step_that_never_returns_is_ended_and_named() -> None:
 
 @pytest.mark.usefixtures("_sums")
 def test_an_environment_with_a_tool_is_called_well_and_badly() -> None:
+    # There are 131 fixed answers and calls; mixtures of them follow.
     found = examine(
-        EnvironmentSpec("sums", {"type": "sums", "by_tool": True}, 0, 10, 20.0), tasks=12, answers=200
+        EnvironmentSpec("sums", {"type": "sums", "by_tool": True}, 0, 10, 20.0), tasks=12, answers=140
     )
     assert failed(found) == []
     gold = next(check for check in found.qualification.checks if check.name == "gold_answers")

@@ -19,7 +19,8 @@ from erl_pipeline.sizing.recorder import (
     REFERENCE,
     WEIGHTS,
 )
-from erl_pipeline.sizing.simulated_work import GPU, SimulatedWork, simulate, simulated_sequences
+from erl_pipeline.sizing.simulated_work import GPU, RankReport, SimulatedWork, simulated_sequences
+from tests import forked
 
 MODEL = LlamaConfig(
     vocab_size=512,
@@ -58,8 +59,18 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> SimulatedWork:
     )
 
 
-def test_a_local_update_in_bf16_takes_16_bytes_a_weight_beside_gradients(work: SimulatedWork) -> None:
-    report = simulate(work)
+def simulate(work: SimulatedWork) -> RankReport:
+    """As the function of this name, whose process takes seconds to import torch."""
+    report: RankReport = forked.call("erl_pipeline.sizing.simulated_update:simulate_here", work)
+    return report
+
+
+@pytest.fixture(scope="module")
+def report(work: SimulatedWork) -> RankReport:
+    return simulate(work)
+
+
+def test_a_local_update_in_bf16_takes_16_bytes_a_weight_beside_gradients(report: RankReport) -> None:
     parts = report.peaks[GPU].parts
     assert parts[WEIGHTS] == PARAMETERS * 2
     assert parts[MASTERS] == PARAMETERS * 4
@@ -74,9 +85,11 @@ def test_a_local_update_in_bf16_takes_16_bytes_a_weight_beside_gradients(work: S
     assert report.updates["commit"].costs.to_host_bytes == PARAMETERS * 14 + 4 * (2 * 9 + 2)
 
 
-def test_passes_cost_the_same_whether_they_are_computed_or_only_counted(work: SimulatedWork) -> None:
+def test_passes_cost_the_same_whether_they_are_computed_or_only_counted(
+    work: SimulatedWork, report: RankReport
+) -> None:
     few, many = (simulate(replace(work, sequences=number)).updates["update"] for number in (4, 12))
-    middle = simulate(work).updates["update"]
+    middle = report.updates["update"]
     assert (few.microbatches, middle.microbatches, many.microbatches) == (2, 4, 6)
     assert many.costs.flops - middle.costs.flops == middle.costs.flops - few.costs.flops > 0
 
