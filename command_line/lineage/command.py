@@ -182,7 +182,7 @@ def show(
     json: Json = False,
 ) -> None:
     """Show an artifact or a row, with its messages, and what it came from."""
-    from command_line.lineage.explained import show_origins
+    from command_line.lineage.reach import show_origins
 
     show_origins(run, identifier, depth, store, json)
 

@@ -51,13 +51,14 @@ def search(
     json: Json = False,
 ) -> None:
     """Find the reflections whose situation is most similar to TEXT, or that best match its words."""
-    from command_line.memory.entries import EntryFilter, search_entries
+    from command_line.memory.entries import search_entries
     from command_line.memory.run import open_memory
+    from storage.memory.search import MemoryFilter
 
     if not text.strip():
         raise InputError("TEXT is empty: say what to look for; `memory list` shows all entries.")
     memory = open_memory(store, run, iteration)
-    wanted = EntryFilter(task_type, environment, min_credit, since)
+    wanted = MemoryFilter(task_type, environment, min_credit, since)
     search_entries(memory, text, mode, top_k, wanted, exact=exact, duplicates=duplicates, json=json)
 
 
@@ -117,10 +118,11 @@ def list_memory(
     json: Json = False,
 ) -> None:
     """List the entries of the memory: their credit, and how often they were written and retrieved."""
-    from command_line.memory.entries import EntryFilter, list_entries
+    from command_line.memory.entries import list_entries
     from command_line.memory.run import open_memory
+    from storage.memory.search import MemoryFilter
 
-    wanted = EntryFilter(task_type, environment, min_credit, since)
+    wanted = MemoryFilter(task_type, environment, min_credit, since)
     list_entries(open_memory(store, run, iteration), wanted, sort, limit, json)
 
 
@@ -140,12 +142,13 @@ def export(
     json: Json = False,
 ) -> None:
     """Write the entries of the memory to a file."""
-    from command_line.memory.entries import EntryFilter, export_entries
+    from command_line.memory.entries import export_entries
     from command_line.memory.run import open_memory
+    from storage.memory.search import MemoryFilter
 
     if output.suffix not in (".parquet", ".jsonl"):
         raise InputError(f"--output {output}: name a file that ends in .parquet or .jsonl.")
     if output.exists() and not replace:
         raise InputError(f"--output {output} exists already; --replace overwrites it.")
-    wanted = EntryFilter(task_type, environment, min_credit, since)
+    wanted = MemoryFilter(task_type, environment, min_credit, since)
     export_entries(open_memory(store, run, iteration), wanted, output, json)

@@ -28,6 +28,7 @@ from storage.memory.chain import (
 )
 from storage.memory.entries import MemoryEntry, entry_of
 from storage.memory.operations import Operation
+from storage.memory.search import MemoryFilter
 from storage.memory.standalone import STANDALONE
 from storage.memory.versions import latest_version, memory_versions
 from storage.memory.view import MemoryView, ReflectionMemory
@@ -54,9 +55,11 @@ class RunMemory:
         embedder = SentenceEmbedder(self.embedding_model)
         return ReflectionMemory(self.store.uri, self.run.name, self.store, embedder).at(self.version)
 
-    def held(self) -> pl.LazyFrame:
-        """The entries of this version."""
-        return held_entries(self.deltas)
+    def held(self, wanted: MemoryFilter | None = None) -> pl.LazyFrame:
+        """The entries of this version, or those of them that are wanted."""
+        condition = wanted.condition() if wanted else ""
+        entries = held_entries(self.deltas)
+        return entries.filter(pl.sql_expr(condition)) if condition else entries
 
     def find(self, identifier: str, among: Sequence[Delta] | None = None) -> MemoryEntry:
         """An entry that the memory holds or held, in its last state, by its id or the beginning of one.

@@ -57,6 +57,6 @@ def train(
     )
     target = iterations or resolved.iterations
     if dry_run:
-        show_plan(plan_of_config(resolved, store, target), None, json)
+        show_plan(plan_of_config(resolved, store, target), json)
     else:
         train_until(resolved, store, target, check, json)

@@ -105,11 +105,10 @@ def seen_texts(stored: Stored, run: RunView, rows: Sequence[Mapping[str, Any]]) 
 def memory_files(stored: Stored, run: RunView) -> dict[Path, Manifest]:
     """The files of entries of a run's memory versions, and the version of each."""
     return {
-        stored.artifacts.open_found(manifest).path(entry.path): manifest
+        path: manifest
         for manifest in stored.manifests(run)
         if manifest.kind == "memory"
-        for entry in manifest.files
-        if entry.table == MEMORY.name
+        for path in stored.artifacts.open_found(manifest).rows_paths(MEMORY.name)
     }
 
 

@@ -29,18 +29,6 @@ _GROUPS = ("policy", "environment", "trainer")
 _STARTS = ("cold_start", "warm_start")
 
 
-def same_model(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two runs' settings give a policy of the same architecture, precision and adapter. How it is
-    trained before the first iteration does not count."""
-    models = [_model(settings) for settings in (one, other)]
-    return models[0] is not None and models[0] == models[1]
-
-
-def groups_alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[str, ...]:
-    """Which of policy, environment and trainer have the same settings."""
-    return tuple(group for group in _GROUPS if one.get(group) == other.get(group))
-
-
 def _model(settings: Mapping[str, Any]) -> dict[str, Any] | None:
     """The settings that say which model a run trains; None for a run without a policy."""
     policy = settings.get("policy")
@@ -157,13 +145,20 @@ class StoreLookups:
 
         The other runs of the store are read only when one of them is asked for.
         """
-        if self._exists and same_model(self.ledger(self._name).config, self._config):
+        if self._exists and self._same_model(self._name):
             yield self._name
         yield from self._others_alike
 
     def groups_alike(self, run: str) -> tuple[str, ...]:
         """Which of policy, environment and trainer a run has in common with the configuration."""
-        return groups_alike(self.ledger(run).config, self._config)
+        config = self.ledger(run).config
+        return tuple(group for group in _GROUPS if config.get(group) == self._config.get(group))
+
+    def _same_model(self, run: str) -> bool:
+        """Whether a run's policy has the same architecture, precision and adapter. How it is trained before
+        the first iteration does not count."""
+        model = _model(self.ledger(run).config)
+        return model is not None and model == _model(self._config)
 
     def _newest_of(self, stage: str, run: str) -> Sequence[Manifest]:
         newest = self.ledger(run).newest.get(stage, ())
@@ -206,7 +201,7 @@ class StoreLookups:
         others = [
             name
             for name in (self._names if self._others else ())
-            if name != self._name and same_model(self.ledger(name).config, self._config)
+            if name != self._name and self._same_model(name)
         ]
         return sorted(others, key=lambda name: (-len(self.groups_alike(name)), *self._distance(name)))
 

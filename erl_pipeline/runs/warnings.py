@@ -229,7 +229,5 @@ def _rows(store: ArtifactStore, entries: Iterable[LedgerEntry]) -> pl.DataFrame 
         # A damaged artifact is made again, and is looked at then.
         with suppress(DamagedArtifact):
             if entry.kind == "trajectories":
-                shard = store.open(entry.artifact_id)
-                tables = [file.path for file in shard.files if file.table == TRAJECTORIES.name]
-                files += [shard.rows_path(name) for name in tables]
+                files += store.open(entry.artifact_id).rows_paths(TRAJECTORIES.name)
     return scan_trajectories(files).select(ROWS).collect() if files else None

@@ -91,6 +91,19 @@ def scan_entries(deltas: Sequence[Delta]) -> pl.LazyFrame:
     return scan_deltas([path for delta in deltas for path in delta.entry_files])
 
 
+def texts_of(
+    artifacts: ArtifactStore, version: str | None, entry_ids: Sequence[str] | None = None
+) -> dict[str, str]:
+    """Texts of the entries that a memory version or one before it added, or of some of them, by id; none if
+    the version is not in the store."""
+    if not version or artifacts.find(version) is None:
+        return {}
+    entries = scan_entries(read_chain(artifacts, version)[1]).select("entry_id", "text")
+    if entry_ids is not None:
+        entries = entries.filter(pl.col("entry_id").is_in(pl.Series(entry_ids, dtype=pl.String).implode()))
+    return dict(entries.collect().iter_rows())
+
+
 def scan_changes(deltas: Sequence[Delta]) -> pl.LazyFrame:
     """Every operation of the deltas."""
     return scan_operations([path for delta in deltas for path in delta.operation_files])

@@ -88,19 +88,14 @@ class MemoryView:
         self,
         texts: Sequence[str],
         top_k: int,
-        task_type: str | None = None,
-        minimum_credit: float | None = None,
+        chosen: MemoryFilter = MemoryFilter(),  # noqa: B008 (it is frozen)
         *,
-        environment: str | None = None,
-        first_iteration: int | None = None,
-        last_iteration: int | None = None,
         mode: SearchMode = "vector",
         exact: bool = True,
     ) -> list[list[MemoryHit]]:
         """For each text the `top_k` best entries, the best first; ties are ordered by text, then by entry id.
 
         Args:
-            minimum_credit: least credit of the entries.
             mode: by similarity of meaning, by words, or both fused by rank.
             exact: compare every vector. If False, a memory that has a vector index is searched by it: in
                 milliseconds, but an entry may be missed. A search that must be reproducible has to be exact,
@@ -117,7 +112,6 @@ class MemoryView:
         texts = list(map(storable, texts))
         distinct = list(dict.fromkeys(texts))
         by_index = not exact and self.vector_index is not None
-        chosen = MemoryFilter(task_type, environment, minimum_credit, first_iteration, last_iteration)
         if mode != "text":
             self._require_same_model()
         if mode == "vector" and by_index:

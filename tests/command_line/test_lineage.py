@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from command_line.lineage.reach import policies_reached, scores_reached
-from storage.lineage import downstream
+from storage.lineage.reach import downstream
 from tests.command_line.invoke import Result, invoke
 from tests.histories import History, write_history
 

@@ -31,7 +31,7 @@ from openlineage.client.generated.base import DatasetFacet, JobFacet, RunFacet
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.filesystem import open_root
-from storage.lineage import reachable
+from storage.lineage.graph import reachable
 from storage.runs.run import Run as TrainingRun
 
 PREFIX = "erlPipeline"

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.lineage import ArtifactGraph, downstream, runs_by_artifact, upstream
-from storage.lineage.graph import START
+from storage.lineage.graph import START, ArtifactGraph, runs_by_artifact
+from storage.lineage.reach import downstream, upstream
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore
 

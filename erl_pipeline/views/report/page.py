@@ -9,7 +9,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,19 +53,14 @@ from erl_pipeline.views.report.templating import static_text, templates
 from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
 from storage.filesystem import open_root, open_to_write, refuse_linked_path
-from storage.lineage.graph import walk_inputs
-from storage.memory.chain import ENTRIES_FILE
-from storage.memory.entries import scan_deltas
-from storage.memory.versions import PARENT_INPUT
+from storage.memory.chain import texts_of
 from storage.runs.documents import BranchOrigin, OfflineOrigin, read_origin, read_warnings
 from storage.runs.run import Run
-from storage.tables.trajectories import scan_trajectories
+from storage.tables.trajectories import TRAJECTORIES, scan_trajectories
 from storage.texts import storable
 
 _STYLES = ("vendor/uplot/uPlot.min.css", "page.css")
 _SCRIPTS = ("vendor/uplot/uPlot.iife.min.js", "curves.js")
-_ROWS = "trajectories"
-"""The name of the table schema of trajectory files."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +127,7 @@ def render_report(store: ArtifactStore, run: Run, description: RunDescription) -
                 [row for row in history_rows(history, columns) if row.values], columns, titles=True
             ),
             stages=stage_table(history),
-            episode_groups=_episode_groups(store, rollouts, of_kind(history, "memory"), description.config),
+            episode_groups=_episode_groups(store, rollouts, description.config),
             settings=yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True),
             history=history,
             listed={record.manifest.artifact_id for record in history},
@@ -167,8 +162,9 @@ def _shard_files(store: ArtifactStore, rollouts: StageRecord) -> list[Path]:
     Files that retention has pruned hold rewards and ids, but no texts.
     """
     shards = rollouts.manifest.inputs
-    opened = [store.open(shards[name]) for name in sorted(shards)]
-    return [shard.rows_path(entry.path) for shard in opened for entry in shard.files if entry.table == _ROWS]
+    return [
+        path for name in sorted(shards) for path in store.open(shards[name]).rows_paths(TRAJECTORIES.name)
+    ]
 
 
 def _has_texts(store: ArtifactStore, rollouts: StageRecord) -> bool:
@@ -184,41 +180,18 @@ def _change(store: ArtifactStore, evaluations: Sequence[StageRecord]) -> PairedD
 
 
 def _episode_groups(
-    store: ArtifactStore,
-    rollouts: Sequence[StageRecord],
-    memory: Sequence[StageRecord],
-    config: RunConfig | None,
+    store: ArtifactStore, rollouts: Sequence[StageRecord], config: RunConfig | None
 ) -> list[EpisodeGroup]:
     """Examples from the first, the middle and the last of the iterations whose texts are still stored."""
     rollouts = [record for record in rollouts if _has_texts(store, record)]
     if not rollouts:
         return []
-    seen = [record.manifest.memory_version for record in rollouts]
-    texts = _memory_texts(store, {*seen, *(record.manifest.artifact_id for record in memory)})
-    chosen = sorted({0, (len(rollouts) - 1) // 2, len(rollouts) - 1})
-    return [
-        EpisodeGroup(
-            record.iteration, example_episodes(scan_trajectories(_shard_files(store, record)), texts, config)
-        )
-        for record in (rollouts[index] for index in chosen)
-    ]
-
-
-def _memory_texts(store: ArtifactStore, versions: Set[str | None]) -> dict[str, str]:
-    """The reflections in these memory versions and in those before them, by entry id. Vectors are not read.
-
-    Versions are asked for by id, because rollouts taken from another run saw versions that this run did not
-    make.
-    """
-    ancestry = walk_inputs(store.find, [version for version in versions if version], through={PARENT_INPUT})
-    files = [
-        store.open(artifact_id).path(ENTRIES_FILE)
-        for artifact_id, manifest in ancestry.manifests.items()
-        if any(entry.path == ENTRIES_FILE for entry in manifest.files)
-    ]
-    if not files:
-        return {}
-    return dict(scan_deltas(files).select("entry_id", "text").collect().iter_rows())
+    groups = []
+    for index in sorted({0, (len(rollouts) - 1) // 2, len(rollouts) - 1}):
+        rows = scan_trajectories(_shard_files(store, rollouts[index]))
+        texts = texts_of(store, rollouts[index].manifest.memory_version)
+        groups.append(EpisodeGroup(rollouts[index].iteration, example_episodes(rows, texts, config)))
+    return groups
 
 
 def _commands(
