@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 Executable = Annotated[
     str | None,
     typer.Option(
-        "--executable",
-        metavar="PYTHON",
-        help="Interpreter to ask for vLLM, if it is in an environment of its own.",
+        metavar="PYTHON", help="Interpreter to ask for vLLM, if it is in an environment of its own."
     ),
 ]
 
@@ -28,33 +26,22 @@ Executable = Annotated[
 Config = Annotated[
     Path | None,
     typer.Option(
-        "--config",
-        metavar="CONFIG",
-        help="Also find out what this configuration needs: memory, FLOPs, traffic.",
+        metavar="CONFIG", help="Also find out what this configuration needs: memory, FLOPs, traffic."
     ),
 ]
 Tokens = Annotated[
     int | None,
-    typer.Option(
-        "--sequence-tokens",
-        min=1,
-        metavar="N",
-        help="With --config: tokens of a sequence, prompt and answer together.",
-    ),
+    typer.Option(min=1, metavar="N", help="With --config: tokens of a sequence, prompt and answer together."),
 ]
 PromptTokens = Annotated[
     int | None,
     typer.Option(
-        "--prompt-tokens",
-        min=1,
-        metavar="N",
-        help="With --config: tokens of a prompt; default: a quarter of a sequence.",
+        min=1, metavar="N", help="With --config: tokens of a prompt; default: a quarter of a sequence."
     ),
 ]
 Sequences = Annotated[
     int | None,
     typer.Option(
-        "--sequences",
         min=1,
         metavar="N",
         help="With --config: sequences of an update; default: the first attempts of an iteration.",
@@ -63,7 +50,6 @@ Sequences = Annotated[
 CardName = Annotated[
     str | None,
     typer.Option(
-        "--card",
         metavar="CARD",
         help="With --config: the card that each rank trains on, such as h100, its memory in GB, or cpu. "
         "Default: this machine's; without a GPU cpu, or h100 for a model of 1e9 weights or more.",
@@ -71,9 +57,7 @@ CardName = Annotated[
 ]
 RankNumbers = Annotated[
     list[int] | None,
-    typer.Option(
-        "--rank", min=0, metavar="N", help="With --config: ranks to look at; default: 0, which has most."
-    ),
+    typer.Option(min=0, metavar="N", help="With --config: ranks to look at; default: 0, which has most."),
 ]
 Estimate = Annotated[
     bool, typer.Option("--estimate", help="With --config: only estimate by arithmetic, in a second.")

@@ -21,13 +21,11 @@ Given = Annotated[
     str, typer.Argument(metavar="TYPE|CONFIG", help="Type of an environment, or a configuration with one.")
 ]
 Split = Annotated[
-    Literal["training", "held_out", "test"],
-    typer.Option("--split", help="Take a task of this split, by the seed."),
+    Literal["training", "held_out", "test"], typer.Option(help="Take a task of this split, by the seed.")
 ]
-TaskId = Annotated[str | None, typer.Option("--task", metavar="ID", help="The task with this id instead.")]
+TaskId = Annotated[str | None, typer.Option(metavar="ID", help="The task with this id instead.")]
 Seed = Annotated[
-    int | None,
-    typer.Option("--seed", min=0, help="The run's seed, which the tasks depend on; default: the file's."),
+    int | None, typer.Option(min=0, help="The run's seed, which the tasks depend on; default: the file's.")
 ]
 
 
@@ -72,17 +70,15 @@ def new(
     kind: Annotated[
         Kind,
         typer.Option(
-            "--kind",
             help="questions: lines of JSON, one answer each, and a function that scores it. "
-            "game: turns, with rules of your own.",
+            "game: turns, with rules of your own."
         ),
     ] = "questions",
     folder: Annotated[
-        Path | None, typer.Option("--folder", metavar="FOLDER", help="Where to write it.  [default: NAME]")
+        Path | None, typer.Option(metavar="FOLDER", help="Where to write it.  [default: NAME]")
     ] = None,
     model: Annotated[
-        str,
-        typer.Option("--model", metavar="FOLDER", help="The pretrained policy that it trains."),
+        str, typer.Option(metavar="FOLDER", help="The pretrained policy that it trains.")
     ] = DEFAULT_MODEL,
     json: Json = False,
 ) -> None:
@@ -111,10 +107,8 @@ def _as_path(folder: Path) -> str:
     return shlex.quote(str(folder) if folder.is_absolute() else f"./{folder}")
 
 
-Tasks = Annotated[int, typer.Option("--tasks", min=2, metavar="N", help="Tasks that are attempted.")]
-Answers = Annotated[
-    int, typer.Option("--answers", min=0, metavar="M", help="Hostile answers, over all tasks together.")
-]
+Tasks = Annotated[int, typer.Option(min=2, metavar="N", help="Tasks that are attempted.")]
+Answers = Annotated[int, typer.Option(min=0, metavar="M", help="Hostile answers, over all tasks together.")]
 
 
 def qualify(

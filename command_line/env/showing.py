@@ -42,10 +42,7 @@ def show_environment(given: str, settings: Sequence[str], json: bool) -> None:
     if config is not None:
         messages, tools, task_id = _first(plugin, config)
         shown["tools"] = [tool["function"]["name"] for tool in tools]
-        shown["tasks"] = {
-            **_tasks(plugin, config),
-            "first": {"task_id": task_id, "messages": messages},
-        }
+        shown["tasks"] = {**_tasks(plugin, config), "first": {"task_id": task_id, "messages": messages}}
     if json:
         print_json(shown)
         return

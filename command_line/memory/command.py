@@ -10,18 +10,12 @@ import typer
 from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
 from storage.errors import InputError
 
-TopK = Annotated[int, typer.Option("--top-k", min=1, help="Entries to show.")]
-TaskType = Annotated[str | None, typer.Option("--task-type", help="Only entries of this task type.")]
-Environment = Annotated[str | None, typer.Option("--environment", help="Only entries of this environment.")]
-MinimumCredit = Annotated[
-    float | None, typer.Option("--min-credit", help="Only entries with at least this credit.")
-]
-Iteration = Annotated[
-    int | None, typer.Option("--iteration", min=0, help="The memory as it was after this iteration.")
-]
-Since = Annotated[
-    int | None, typer.Option("--since", min=0, help="Only entries of this iteration and later.")
-]
+TopK = Annotated[int, typer.Option(min=1, help="Entries to show.")]
+TaskType = Annotated[str | None, typer.Option(help="Only entries of this task type.")]
+Environment = Annotated[str | None, typer.Option(help="Only entries of this environment.")]
+MinimumCredit = Annotated[float | None, typer.Option(help="Only entries with at least this credit.")]
+Iteration = Annotated[int | None, typer.Option(min=0, help="The memory as it was after this iteration.")]
+Since = Annotated[int | None, typer.Option(min=0, help="Only entries of this iteration and later.")]
 Entry = Annotated[str, typer.Argument(metavar="ENTRY", help="Id of a memory entry, or its beginning.")]
 
 app = typer.Typer(help="Search or list the reflection memory, or make it forget.", no_args_is_help=True)
@@ -33,7 +27,7 @@ def search(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What to look for.")],
     mode: Annotated[
         Literal["vector", "text", "hybrid"],
-        typer.Option("--mode", help="By similarity of meaning, by words (BM25), or both, fused by rank."),
+        typer.Option(help="By similarity of meaning, by words (BM25), or both, fused by rank."),
     ] = "vector",
     top_k: TopK = 5,
     task_type: TaskType = None,
@@ -92,7 +86,7 @@ def show(
 def forget(
     run: RunName,
     entry: Entry,
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is recorded for later readers.")],
+    reason: Annotated[str, typer.Option(help="Why; it is recorded for later readers.")],
     store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
@@ -111,9 +105,9 @@ def list_memory(
     since: Since = None,
     iteration: Iteration = None,
     sort: Annotated[
-        Literal["newest", "retrieved", "credit", "support"], typer.Option("--sort", help="Which come first.")
+        Literal["newest", "retrieved", "credit", "support"], typer.Option(help="Which come first.")
     ] = "newest",
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Entries to show.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Entries to show.")] = 20,
     store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
@@ -129,9 +123,7 @@ def list_memory(
 @app.command()
 def export(
     run: RunName,
-    output: Annotated[
-        Path, typer.Option("--output", metavar="FILE", help="A .parquet file, or .jsonl without vectors.")
-    ],
+    output: Annotated[Path, typer.Option(metavar="FILE", help="A .parquet file, or .jsonl without vectors.")],
     task_type: TaskType = None,
     environment: Environment = None,
     min_credit: MinimumCredit = None,

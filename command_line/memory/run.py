@@ -17,15 +17,7 @@ from erl_pipeline.runs.config import readable_config
 from erl_pipeline.statistics import MeanEstimate
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.memory.chain import (
-    Delta,
-    held_entries,
-    read_chain,
-    removal_of,
-    scan_changes,
-    scan_entries,
-    states,
-)
+from storage.memory import chain
 from storage.memory.entries import MemoryEntry, entry_of
 from storage.memory.operations import Operation
 from storage.memory.search import MemoryFilter
@@ -47,8 +39,8 @@ class RunMemory:
     """The iteration after which this version was made; 0 for the empty memory."""
 
     @cached_property
-    def deltas(self) -> list[Delta]:
-        return read_chain(self.store, self.version)[1]
+    def deltas(self) -> list[chain.Delta]:
+        return chain.read_chain(self.store, self.version)[1]
 
     def table(self) -> MemoryView:
         """The view of this version in the LanceDB table, for searches."""
@@ -58,10 +50,10 @@ class RunMemory:
     def held(self, wanted: MemoryFilter | None = None) -> pl.LazyFrame:
         """The entries of this version, or those of them that are wanted."""
         condition = wanted.condition() if wanted else ""
-        entries = held_entries(self.deltas)
+        entries = chain.held_entries(self.deltas)
         return entries.filter(pl.sql_expr(condition)) if condition else entries
 
-    def find(self, identifier: str, among: Sequence[Delta] | None = None) -> MemoryEntry:
+    def find(self, identifier: str, among: Sequence[chain.Delta] | None = None) -> MemoryEntry:
         """An entry that the memory holds or held, in its last state, by its id or the beginning of one.
 
         `among` are the deltas that added this entry or changed any entry, if the caller knows them.
@@ -69,7 +61,7 @@ class RunMemory:
         Raises InputError for none or several.
         """
         deltas = self.deltas if among is None else among
-        rows = scan_entries(deltas).drop("vector", "embedding_model")
+        rows = chain.scan_entries(deltas).drop("vector", "embedding_model")
         found = rows.filter(pl.col("entry_id").str.starts_with(identifier)).collect()
         missing = (
             f"the memory of run {self.run.name} never held an entry {identifier}; "
@@ -77,15 +69,15 @@ class RunMemory:
         )
         entry_id = the_one(found["entry_id"].to_list(), identifier, "entries", missing)
         brought = entry_of(found.row(by_predicate=pl.col("entry_id") == entry_id, named=True))
-        return states(deltas).get(entry_id, brought)
+        return chain.states(deltas).get(entry_id, brought)
 
     def operations(self, entry_id: str) -> pl.DataFrame:
         """Everything that memory versions did with an entry after it was added."""
-        return scan_changes(self.deltas).filter(pl.col("entry_id") == entry_id).collect()
+        return chain.scan_changes(self.deltas).filter(pl.col("entry_id") == entry_id).collect()
 
     def removal(self, entry_id: str) -> Operation | None:
         """The operation that removed an entry; None for an entry that the memory holds."""
-        return removal_of(self.deltas, entry_id)
+        return chain.removal_of(self.deltas, entry_id)
 
 
 def open_memory(

@@ -22,13 +22,10 @@ FromStage = Annotated[
         help="What `replay` of the run would compute from this stage on; with --iteration.",
     ),
 ]
-Iteration = Annotated[
-    int | None, typer.Option("--iteration", min=0, metavar="N", help="The iteration of --from.")
-]
+Iteration = Annotated[int | None, typer.Option(min=0, metavar="N", help="The iteration of --from.")]
 Cluster = Annotated[
     Path | None,
     typer.Option(
-        "--cluster",
         metavar="FILE",
         help="Simulate a whole run on the nodes of this file instead, such as those in configs/clusters/.",
     ),

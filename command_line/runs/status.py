@@ -23,7 +23,7 @@ def status(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = Fals
 def report(
     run: RunName,
     output: Annotated[
-        Path | None, typer.Option("--output", metavar="FILE", help="Where to write it; else beside the run.")
+        Path | None, typer.Option(metavar="FILE", help="Where to write it; else beside the run.")
     ] = None,
     store: ExistingStore = DEFAULT_STORE,
     json: Json = False,

@@ -9,8 +9,7 @@ import typer
 from command_line.options import DEFAULT_STORE, ConfigFile, Json, LastIteration, Settings, Store
 
 Name = Annotated[
-    str | None,
-    typer.Option("--name", metavar="NAME", help="Name of the run, instead of the configuration's."),
+    str | None, typer.Option(metavar="NAME", help="Name of the run, instead of the configuration's.")
 ]
 Check = Annotated[
     bool,

@@ -16,14 +16,7 @@ from tokenizers import Tokenizer
 from command_line.episodes.rows import REPLAYED, episode_training, find_episode, memory_texts
 from command_line.ui.rows import record_files, row_files, training_records
 from command_line.ui.stored import RunView, Stored
-from erl_pipeline.views.report.episodes import (
-    EpisodeParts,
-    TaskPicture,
-    drawing_of,
-    episode_parts,
-    in_order,
-    task_picture,
-)
+from erl_pipeline.views.report import episodes
 from storage.artifacts.manifest import Manifest
 from storage.errors import InputError, PrunedFileError
 from storage.memory.entries import MEMORY, scan_deltas
@@ -37,8 +30,8 @@ class ShownEpisode:
     episode_id: str
     holder: Manifest
     rows: Sequence[Mapping[str, Any]]
-    shown: EpisodeParts
-    task: TaskPicture
+    shown: episodes.EpisodeParts
+    task: episodes.TaskPicture
     solved: bool | None
 
 
@@ -52,15 +45,15 @@ def read_episode(stored: Stored, run: RunView, iteration: int, identifier: str) 
         **row_files(stored, run, (iteration, iteration), held_out=True),
     }
     found, holder = find_episode(paths, identifier)
-    rows = in_order(found)
+    rows = episodes.in_order(found)
     training = training_of(stored, run, iteration, rows[0]["episode_id"])
     texts = seen_texts(stored, run, rows)
     return ShownEpisode(
         rows[0]["episode_id"],
         holder,
         rows,
-        episode_parts(rows, texts, drawing_of(run.config, rows[0]), training),
-        task_picture(json.loads(rows[0]["task_payload"] or "{}")),
+        episodes.episode_parts(rows, texts, episodes.drawing_of(run.config, rows[0]), training),
+        episodes.task_picture(json.loads(rows[0]["task_payload"] or "{}")),
         _solved([row["success"] for row in rows]),
     )
 

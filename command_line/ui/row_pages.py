@@ -146,10 +146,7 @@ def group_page(iteration: int, id: str, here: ARunVisit) -> HTMLResponse:
     return here.page(
         "group.html.j2",
         f"Group of {found.count}",
-        [
-            _iteration_crumb(here, iteration),
-            here.crumb("group", "iterations", iteration, "group", id=id),
-        ],
+        [_iteration_crumb(here, iteration), here.crumb("group", "iterations", iteration, "group", id=id)],
         commands=[here.command("Episodes of this task", *words)],
         iteration=iteration,
         group_id=id,

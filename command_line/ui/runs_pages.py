@@ -145,12 +145,7 @@ router = APIRouter()
 
 @router.get("/")
 def runs(
-    here: AVisit,
-    q: str = "",
-    method: str = "",
-    status: str = "",
-    sort: SortKey = "age",
-    rising: bool = False,
+    here: AVisit, q: str = "", method: str = "", status: str = "", sort: SortKey = "age", rising: bool = False
 ) -> HTMLResponse:
     """All runs of the store."""
     lines = run_lines(here.stored, q, method, status, sort, rising=rising)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from erl_pipeline.config.plugins import plugins
+from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.plan import Plan, RunState, StageKey
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.plan.stage import StageOutcome
@@ -23,8 +24,6 @@ from storage.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     import torch
-
-    from erl_pipeline.config.run import RunConfig
 
 
 def require_tools_are_known(config: RunConfig) -> None:

@@ -30,6 +30,7 @@ from erl_pipeline.evaluation.history import (
 from erl_pipeline.evaluation.iterations import history_rows
 from erl_pipeline.plan.column import Column
 from erl_pipeline.statistics import PairedDifference
+from erl_pipeline.views.report import tables
 from erl_pipeline.views.report.curves import ChartedRun, curves_as_numbers, role_rewards
 from erl_pipeline.views.report.episodes import (
     EpisodeParts,
@@ -39,15 +40,6 @@ from erl_pipeline.views.report.episodes import (
     in_order,
     outcomes,
     task_picture,
-)
-from erl_pipeline.views.report.tables import (
-    evaluation_table,
-    held_out_result,
-    iteration_table,
-    stage_table,
-    summary_line,
-    tiles,
-    version_rows,
 )
 from erl_pipeline.views.report.templating import static_text, templates
 from storage.artifacts.store import ArtifactStore
@@ -117,21 +109,23 @@ def render_report(store: ArtifactStore, run: Run, description: RunDescription) -
             script=_OwnText("script-src", *map(static_text, _SCRIPTS)),
             curves=curves_as_numbers([charted], "iteration"),
             name=run.name,
-            summary=summary_line(run.config, history, description.done),
+            summary=tables.summary_line(run.config, history, description.done),
             environment=description.environment,
             warnings=[warning.sentence for warning in read_warnings(store.uri, run.name)],
-            result=held_out_result(learning_curve(history), _change(store, held_out_evaluations(history))),
-            tiles=tiles(history, columns),
-            evaluations=evaluation_table(history, columns),
-            iterations=iteration_table(
+            result=tables.held_out_result(
+                learning_curve(history), _change(store, held_out_evaluations(history))
+            ),
+            tiles=tables.tiles(history, columns),
+            evaluations=tables.evaluation_table(history, columns),
+            iterations=tables.iteration_table(
                 [row for row in history_rows(history, columns) if row.values], columns, titles=True
             ),
-            stages=stage_table(history),
+            stages=tables.stage_table(history),
             episode_groups=_episode_groups(store, rollouts, description.config),
             settings=yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True),
             history=history,
             listed={record.manifest.artifact_id for record in history},
-            versions=version_rows(history),
+            versions=tables.version_rows(history),
             commands=_commands(run, history, read_origin(store.uri, run.name)),
         )
     )
