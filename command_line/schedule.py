@@ -164,7 +164,7 @@ def list_schedules(store: OnlyStore = None, port: Port = DEFAULT_PORT, json: Jso
             "schedule": row.schedule or "by hand",
             "next": "paused" if row.paused else _time(row.next),
             "last success": _time(row.succeeded),
-            "last skip": _skip(row),
+            "last skip": (f"{_time(row.skipped)}, {row.why_skipped}" if row.skipped else ""),
             "last due": _time(row.last),
             "how it ended": row.ended,
         }
@@ -232,10 +232,6 @@ def _do(action: str, run: str, flow: FlowName | None, store: str | None, port: i
 def _place(store: str) -> str:
     """A store as deployments name it: a URI or an absolute path."""
     return store if "://" in store else str(Path(store).resolve())
-
-
-def _skip(row: ScheduledFlow) -> str:
-    return f"{_time(row.skipped)}, {row.why_skipped}" if row.skipped else ""
 
 
 def _to_begin(run: str, store: str, config: Path | None) -> Callable[[], object] | None:

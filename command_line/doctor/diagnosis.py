@@ -18,10 +18,6 @@ def diagnose(store: str, executable: str | None = None) -> Iterator[checks.Findi
 
     vLLM is never imported. Checks that need a missing or broken package are left out.
 
-    Args:
-        store: folder or URI of the store.
-        executable: Python interpreter to ask for vLLM, if it is in another environment.
-
     Raises InputError when `executable` cannot be asked.
     """
     yield checks.check_python()
@@ -34,16 +30,10 @@ def diagnose(store: str, executable: str | None = None) -> Iterator[checks.Findi
     yield from _hardware("torch" in own)
     transformers = check_transformers()
     yield transformers
-    yield checks.check_optional(
-        "peft", "peft", "only policies that are trained as adapters (LoRA) need it", "pip install peft"
-    )
     yield from _vllm(own, executable)
     yield from checks.check_store(store)
     if transformers.verdict == "ok":
         yield check_embedding_model()
-    yield checks.check_optional(
-        "Prefect", "prefect", "train --no-prefect works without it", "pip install prefect"
-    )
 
 
 def check_transformers() -> checks.Finding:

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 
 from command_line.doctor.hardware import read_gpus
-from command_line.doctor.memory_needed import MemoryNeeded
+from command_line.doctor.memory_needed import MemoryNeeded, gb
 from command_line.output import print_line, print_table
 from erl_pipeline.sizing.formulas import MemoryPart
 from erl_pipeline.sizing.recorder import GATHERED, GRADIENTS, MASTERS, MOMENTS, PARTS
@@ -123,17 +123,21 @@ class MeasuredUpdate:
             found = [report.peaks[device].parts.get(part, 0) for report in self.reports]
             arithmetic = sum(estimated.get(name, 0) for name in _ESTIMATED.get(part, (part,)))
             if any(found) or arithmetic:
-                shown = dict(zip(names, map(_gb, found), strict=True))
+                shown = dict(zip(names, map(gb, found), strict=True))
                 rows.append(
-                    {"at the peak, GB": part, **shown, "by arithmetic": _gb(arithmetic) if arithmetic else ""}
+                    {
+                        "at the peak, GB": part,
+                        **shown,
+                        "by arithmetic": gb(arithmetic) if arithmetic else "",
+                    }
                 )
         totals = {
-            name: _gb(report.peaks[device].bytes) for name, report in zip(names, self.reports, strict=True)
+            name: gb(report.peaks[device].bytes) for name, report in zip(names, self.reports, strict=True)
         }
-        rows.append({"at the peak, GB": "all", **totals, "by arithmetic": _gb(sum(estimated.values()))})
+        rows.append({"at the peak, GB": "all", **totals, "by arithmetic": gb(sum(estimated.values()))})
         if device == GPU:
             host = [
-                _gb(report.peaks["cpu"].bytes) if "cpu" in report.peaks else "0" for report in self.reports
+                gb(report.peaks["cpu"].bytes) if "cpu" in report.peaks else "0" for report in self.reports
             ]
             rows.append(
                 {"at the peak, GB": "its host", **dict(zip(names, host, strict=True)), "by arithmetic": ""}
@@ -158,11 +162,7 @@ def measure_update(
     sequence_tokens: int | None = None,
     prompt_tokens: int | None = None,
 ) -> MeasuredUpdate:
-    """Measure what ranks need, one after the other.
-
-    Args:
-        needed: the estimate for the same configuration.
-        card: see `card_named`; the others: see `simulated_work`.
+    """Measure what ranks need, one after the other; `needed` is the estimate for the same configuration.
 
     Raises InputError for a rank or a card that is not known, and where an update cannot run without values.
     """
@@ -192,9 +192,9 @@ def _cells(report: RankReport, name: str) -> dict[str, str]:
         "steps": str(update.optimizer_steps),
         "microbatches": str(update.microbatches),
         "PFLOP": f"{costs.flops / 1e15:,.3f}",
-        "sent to ranks, GB": _gb(costs.interconnect_bytes),
-        "to the card, GB": _gb(costs.to_device_bytes),
-        "to the host, GB": _gb(costs.to_host_bytes),
+        "sent to ranks, GB": gb(costs.interconnect_bytes),
+        "to the card, GB": gb(costs.to_device_bytes),
+        "to the host, GB": gb(costs.to_host_bytes),
         "waits": f"{costs.waits.total():,}",
         "waits a microbatch": f"{update.waits_per_microbatch:,.1f}",
     }
@@ -215,11 +215,7 @@ def _verdict(measured: MeasuredUpdate, report: RankReport) -> str:
     )
     word = "fits" if measured.fits(report) else "DOES NOT FIT"
     return (
-        f"Rank {report.rank}{of}: {_gb(measured.needed(report))} GB{together}, most of all in the "
+        f"Rank {report.rank}{of}: {gb(measured.needed(report))} GB{together}, most of all in the "
         f"{report.peaks[measured.work.device].phase}; it {word} on {measured.card.name}, of whose "
         f"{measured.card.memory / 1e9:.0f} GB {KEPT_FREE:.0%} are kept free ({report.seconds:.0f} s)."
     )
-
-
-def _gb(count: int) -> str:
-    return f"{count / 1e9:.2f}"

@@ -15,7 +15,8 @@ from command_line.options import DEFAULT_STORE, ConfigFile, Json, Settings, Stor
 from command_line.output import counted, print_json, print_line, print_table
 
 if TYPE_CHECKING:
-    from erl_pipeline.runs.environment_checks import Qualified
+    from erl_pipeline.plan.stage import StageOutcome
+    from erl_pipeline.qualification.check import Qualification
 
 Given = Annotated[
     str, typer.Argument(metavar="TYPE|CONFIG", help="Type of an environment, or a configuration with one.")
@@ -129,7 +130,7 @@ def qualify(
     from erl_pipeline.runs.environment_checks import qualify_environment
 
     resolved = load_config(config, settings or [], {} if seed is None else {"--seed": ("seed", seed)})
-    qualified = in_foreground(
+    outcome, found = in_foreground(
         f"Examining environment {resolved.environment.type} of {shlex.quote(str(config))}",
         resolved.iterations,
         resolved,
@@ -137,15 +138,14 @@ def qualify(
         lambda: "Stopped; nothing is kept of this examination.",
     )
     if json:
-        print_json(_as_json(qualified))
+        print_json(_as_json(outcome, found))
     else:
-        _print(qualified)
-    if qualified.qualification.failed:
+        _print(outcome, found)
+    if found.failed:
         raise typer.Exit(1)
 
 
-def _print(qualified: Qualified) -> None:
-    found, outcome = qualified.qualification, qualified.outcome
+def _print(outcome: StageOutcome, found: Qualification) -> None:
     print_table(
         [
             {
@@ -167,8 +167,7 @@ def _print(qualified: Qualified) -> None:
     )
 
 
-def _as_json(qualified: Qualified) -> dict[str, Any]:
-    found, outcome = qualified.qualification, qualified.outcome
+def _as_json(outcome: StageOutcome, found: Qualification) -> dict[str, Any]:
     return {
         "environment": found.environment,
         "qualified": not found.failed,

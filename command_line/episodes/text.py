@@ -39,14 +39,7 @@ def print_episode(
     *,
     prompts: bool,
 ) -> None:
-    """Print the trajectories of an episode one after the other, with what updates did with each.
-
-    Args:
-        holder: the artifact that holds them.
-        training: the result of `episode_training`.
-        memory: texts of entries by id.
-        prompts: print the prompts too.
-    """
+    """Print the trajectories of an episode one after the other, with what updates did with each."""
     console = Console(highlight=False, markup=False, soft_wrap=True)
     rows = episodes.in_order(rows)
     first = rows[0]

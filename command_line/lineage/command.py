@@ -206,9 +206,7 @@ def export(
 @app.command()
 def graph(
     run: options.RunName,
-    output: Annotated[
-        Path, typer.Option(metavar="FILE", help="Ends in .mmd (Mermaid), .dot (Graphviz) or .json.")
-    ],
+    output: Annotated[Path, typer.Option(metavar="FILE", help="Ends in .mmd (Mermaid) or .json.")],
     iteration: Annotated[
         str | None, typer.Option(metavar="N|A..B", help="Iterations to show; default: the last 6.")
     ] = None,

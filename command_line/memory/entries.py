@@ -32,12 +32,7 @@ def search_entries(
     duplicates: bool,
     json: bool,
 ) -> None:
-    """Print the best `top_k` entries for a text.
-
-    Args:
-        exact: compare every vector, also where the memory has an index.
-        duplicates: also entries that say almost the same as a better one.
-    """
+    """Print the best `top_k` entries for a text."""
     view = memory.table()
 
     def best(count: int) -> list[MemoryHit]:

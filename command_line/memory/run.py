@@ -87,11 +87,7 @@ def open_memory(
     artifacts: ArtifactStore | None = None,
     run: Run | None = None,
 ) -> RunMemory:
-    """The memory of a run after an iteration, or its newest.
-
-    Args:
-        artifacts: the store's artifacts, if they were opened already.
-        run: the run, if it was opened already.
+    """The memory of a run after an iteration, or its newest; with `artifacts` and `run` if they are open.
 
     Raises InputError for an unknown run or one without memory.
     """

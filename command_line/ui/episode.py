@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -252,25 +252,19 @@ def _why_not(measure: Measure, record: dict[str, Any] | None) -> str:
     return f"The {MEASURES[measure]} of tokens was not stored; `update.record_tokens: true` keeps it."
 
 
-class _Texts:
-    """The texts of token ids, or the ids themselves if there is no tokenizer."""
-
-    def __init__(self, tokenizer: Tokenizer | None) -> None:
-        self._tokenizer = tokenizer
-
-    def __call__(self, token: int) -> str:
-        if self._tokenizer is None:
-            return f"#{token}"
-        text = self._tokenizer.id_to_token(token)
-        # Byte-level vocabularies write a space as Ġ and a line break as Ċ, others a space as ▁.
-        return f"#{token}" if text is None else text.replace("Ġ", " ").replace("▁", " ").replace("Ċ", "⏎\n")
-
-
-def _texts(stored: Stored, row: dict[str, Any]) -> _Texts:
+def _texts(stored: Stored, row: dict[str, Any]) -> Callable[[int], str]:
+    """Gives the texts of token ids, or the ids themselves if there is no tokenizer."""
     manifest = stored.artifacts.find(row["policy_version"]) if row["policy_version"] else None
     if manifest is None or not any(entry.path == _TOKENIZER for entry in manifest.files):
-        return _Texts(None)
-    return _Texts(_tokenizer(str(stored.artifacts.open_file(manifest, _TOKENIZER))))
+        return lambda token: f"#{token}"
+    tokenizer = _tokenizer(str(stored.artifacts.open_file(manifest, _TOKENIZER)))
+
+    def text(token: int) -> str:
+        found = tokenizer.id_to_token(token)
+        # Byte-level vocabularies write a space as Ġ and a line break as Ċ, others a space as ▁.
+        return f"#{token}" if found is None else found.replace("Ġ", " ").replace("▁", " ").replace("Ċ", "⏎\n")
+
+    return text
 
 
 @lru_cache(maxsize=8)

@@ -10,19 +10,10 @@ from fastapi import APIRouter, Query
 from starlette.responses import HTMLResponse
 
 from command_line.options import iteration_span
+from command_line.ui import rows as stored_rows
 from command_line.ui.episode import MEASURES, Measure, read_episode, token_strip
 from command_line.ui.filters import FILTERS, Filter, read_filters
 from command_line.ui.pages import ARunVisit, Crumb
-from command_line.ui.rows import (
-    PAGE_ROWS,
-    SORTABLE,
-    find_rows,
-    groups_of,
-    joined_rows,
-    page_count,
-    read_page,
-    row_files,
-)
 from erl_pipeline.evaluation.iterations import IterationRow
 from erl_pipeline.evaluation.samples import count_samples
 from storage.errors import InputError
@@ -46,11 +37,13 @@ def rows(
 ) -> HTMLResponse:
     """The rows of a run that meet the filters of the address."""
     request, run, name = here.request, here.run, here.name
-    if sort not in SORTABLE:
-        raise InputError(f"Rows cannot be sorted by {sort}; they can by {', '.join(SORTABLE)}.")
+    if sort not in stored_rows.SORTABLE:
+        raise InputError(f"Rows cannot be sorted by {sort}; they can by {', '.join(stored_rows.SORTABLE)}.")
     filters = read_filters(request.query_params.multi_items())
     span = iteration_span(iteration or None)
-    found = find_rows(here.stored, run, span, filters, sort, page, rising=rising, held_out=held_out)
+    found = stored_rows.find_rows(
+        here.stored, run, span, filters, sort, page, rising=rising, held_out=held_out
+    )
     words = ["episodes", "list", name, *(["--held-out"] if held_out else [])]
     asked = {each.column: each.asked for each in filters}
     return here.page(
@@ -64,7 +57,7 @@ def rows(
         sort=sort,
         rising=rising,
         held_out=held_out,
-        sortable=SORTABLE,
+        sortable=stored_rows.SORTABLE,
         usual=list(FILTERS)[:_USUAL_FILTERS],
         further=list(FILTERS)[_USUAL_FILTERS:],
         kinds=FILTERS,
@@ -88,7 +81,9 @@ def iteration_page(
     if sort not in _GROUP_SORTS:
         raise InputError(f"Groups cannot be sorted by {sort}; they can by {', '.join(_GROUP_SORTS)}.")
     span = (iteration, iteration)
-    groups = here.kept(f"groups {iteration}", lambda: groups_of(joined_rows(stored, run, span)))
+    groups = here.kept(
+        f"groups {iteration}", lambda: stored_rows.groups_of(stored_rows.joined_rows(stored, run, span))
+    )
     roles = list(dict.fromkeys(group["role"] for group in groups))
     groups = [group for group in groups if role in ("", group["role"])]
     groups = sorted(
@@ -123,9 +118,9 @@ def iteration_page(
         numbers=numbers,
         samples=samples,
         records=records,
-        groups=groups[(page - 1) * PAGE_ROWS : page * PAGE_ROWS],
+        groups=groups[(page - 1) * stored_rows.PAGE_ROWS : page * stored_rows.PAGE_ROWS],
         group_count=len(groups),
-        group_pages=page_count(len(groups)),
+        group_pages=stored_rows.page_count(len(groups)),
         page_number=page,
         role=role,
         roles=roles,
@@ -138,8 +133,8 @@ def iteration_page(
 def group_page(iteration: int, id: str, here: ARunVisit) -> HTMLResponse:
     """The rows whose rewards are compared with each other."""
     name = here.name
-    joined = joined_rows(here.stored, here.run, (iteration, iteration))
-    found = read_page(joined, [Filter("group_id", id)], "reward", 1, rising=False)
+    joined = stored_rows.joined_rows(here.stored, here.run, (iteration, iteration))
+    found = stored_rows.read_page(joined, [Filter("group_id", id)], "reward", 1, rising=False)
     if not found.rows:
         raise InputError(f"Iteration {iteration} of run {name} has no group {id}.")
     words = ["episodes", "list", name, "--iteration", str(iteration), "--task", found.rows[0]["task_id"]]
@@ -190,7 +185,7 @@ def tokens(iteration: int, trajectory: str, here: ARunVisit, measure: Measure | 
 @router.get("/iterations/{iteration}/trajectories/{trajectory}/text")
 def text(iteration: int, trajectory: str, here: ARunVisit, held_out: bool = False) -> HTMLResponse:
     """The part of a page with the policy's messages in a trajectory."""
-    files = list(row_files(here.stored, here.run, (iteration, iteration), held_out=held_out))
+    files = list(stored_rows.row_files(here.stored, here.run, (iteration, iteration), held_out=held_out))
     found = scan_trajectories(files).filter(pl.col("trajectory_id") == trajectory)
     texts = found.select(said=said(), feedback="feedback").collect().to_dicts()
     if not texts:

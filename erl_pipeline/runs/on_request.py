@@ -37,8 +37,6 @@ def evaluate_on_request(
         iteration: the checkpoint's iteration; 0 for the one with which the run began.
         base_id: the weights below the adapter, if the run trains one.
         samples: sampled attempts of each task besides the greedy one.
-        count: number of held-out tasks; default: as in the run's own evaluations.
-        file: a task file, instead of generated tasks.
 
     Raises InputError for a file that cannot be read, or whose tasks the environment refuses.
     """
@@ -87,11 +85,7 @@ def _with_file(sources: Sources, file: Path | None) -> Sources:
 
 
 def plan_on_test(config: RunConfig, sources: Sources, trained: Plan) -> Plan:
-    """Plan evaluations on the test tasks, after each iteration that has an evaluation on the held-out tasks.
-
-    Args:
-        trained: the plan of the run, whose checkpoints are in the store when this one is executed.
-    """
+    """Plan evaluations on the test tasks after each iteration that has one on the held-out tasks."""
     states = {
         iteration: state
         for iteration, state in enumerate(trained.states)

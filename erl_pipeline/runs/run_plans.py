@@ -70,7 +70,6 @@ def plan_branch(
 
     Args:
         source: the plan of the other run, as it was made.
-        source_config: the configuration of that run.
         iterations: where the branch ends; before its first iteration the plan has nothing of its own.
 
     Raises:

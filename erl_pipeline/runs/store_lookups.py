@@ -15,6 +15,7 @@ from erl_pipeline.config.shown import settings_differences
 from erl_pipeline.plan.forecast import Cost, PreviousArtifact, own_differences
 from erl_pipeline.plan.plan import PlannedStage, StageKey
 from erl_pipeline.policies.checkpoints import lacks_state
+from erl_pipeline.runs.config import type_of
 from erl_pipeline.runs.planning import recorded_ids
 from erl_pipeline.runs.state import place_of
 from storage.artifacts.manifest import Manifest
@@ -55,7 +56,6 @@ class StoreLookups:
         config: the configuration that is planned. It is compared with the run of its name or, if there is
             none, with the run whose settings differ least.
         others: False: compare with the run of that name only, and give no costs.
-        entries: the ledger of that run, if it was read already.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class StoreLookups:
         if run is None or run == self._name:
             return run
         config = self.ledger(run).config
-        return run if all(_type(config, key) == _type(self._config, key) for key in _KINDRED) else None
+        return run if all(type_of(config, key) == type_of(self._config, key) for key in _KINDRED) else None
 
     def _changed(self, run: str) -> Sequence[str]:
         ledger = self.ledger(run)
@@ -258,12 +258,6 @@ class ReadLedger:
         for entry in reversed(self.entries):
             ids.setdefault(entry.stage, []).append(entry.artifact_id)
         return {stage: list(dict.fromkeys(each))[:MEASURED] for stage, each in ids.items()}
-
-
-def _type(config: Mapping[str, Any], group: str) -> object:
-    """The `type` of a group of settings; None if there is no such group."""
-    found = config.get(group)
-    return found.get("type") if isinstance(found, Mapping) else found
 
 
 def _read_ledger(runs: RunStore, name: str) -> ReadLedger:

@@ -159,11 +159,7 @@ def _sum_over_roles(counters: Mapping[str, float], name: str) -> float:
 
 
 class WarningWatch:
-    """Looks at each iteration when it is complete, and gives each kind of warning once.
-
-    Args:
-        notify: functions that are called with each new warning, besides the run's listener.
-    """
+    """Looks at each iteration when it is complete, and gives each kind of warning once."""
 
     def __init__(self, opened: OpenRun, notify: Iterable[Callable[[RunWarning], None]] = ()) -> None:
         self._opened = opened

@@ -136,7 +136,7 @@ def downstream(store: ArtifactStore, run: Run | None, identifier: str, depth: in
     """
     manifests = list(store.list())
     rows, graph = _read(store, manifests), ArtifactGraph(manifests)
-    own = None if run is None else _artifacts_of(run, graph)
+    own = None if run is None else set(graph.ancestors({entry.artifact_id: START for entry in run.stages()}))
     return _downstream_among(rows, graph, identifier, depth, own)
 
 
@@ -172,11 +172,6 @@ def _read(store: ArtifactStore, manifests: Sequence[Manifest]) -> LineageRows:
     for kind, facts in _ROW_FACTS.items():
         rows.read(kind, list(dict.fromkeys([*LINK_COLUMNS[kind], *facts])))
     return rows
-
-
-def _artifacts_of(run: Run, graph: ArtifactGraph) -> set[str]:
-    """The artifacts that a run's ledger names, and all that they were made from."""
-    return set(graph.ancestors({entry.artifact_id: START for entry in run.stages()}))
 
 
 @dataclass

@@ -163,9 +163,5 @@ def write_training_record(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def scan_training_records(paths: Sequence[Path], path_column: str | None = None) -> pl.LazyFrame:
-    """A lazy frame over exactly these files; only the columns and row groups asked for are read.
-
-    Args:
-        path_column: name of an additional column with the path of each row's file.
-    """
+    """A lazy frame over exactly these files; only the columns and row groups asked for are read."""
     return scan_files(paths, TRAINING_RECORD, path_column)

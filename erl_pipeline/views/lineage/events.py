@@ -115,9 +115,6 @@ def run_events(store: ArtifactStore, run: TrainingRun, repository: str | None = 
     artifact; a dataset's is `STAGE/ARTIFACT`. Ids are computed from artifact ids, so that a consumer that
     gets the same event twice stores it once.
 
-    Args:
-        repository: URL of the code's repository; if it is given, jobs say where their code is.
-
     Raises StoreError when an artifact is damaged: Parquet files are opened to read their columns.
     """
     manifests = reachable(store, [entry.artifact_id for entry in run.stages()])

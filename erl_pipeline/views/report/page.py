@@ -19,14 +19,7 @@ import yaml
 from markupsafe import Markup
 
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.evaluation.history import (
-    StageRecord,
-    held_out_evaluations,
-    learning_curve,
-    of_kind,
-    paired_outcomes,
-    read_history,
-)
+from erl_pipeline.evaluation import history as stored
 from erl_pipeline.evaluation.iterations import history_rows
 from erl_pipeline.plan.column import Column
 from erl_pipeline.statistics import PairedDifference
@@ -95,9 +88,9 @@ def write_report(store: ArtifactStore, run: Run, description: RunDescription, ou
 
 def render_report(store: ArtifactStore, run: Run, description: RunDescription) -> str:
     """The report as HTML text."""
-    history = read_history(store, run)
+    history = stored.read_history(store, run)
     columns = description.columns
-    rollouts = of_kind(history, "rollouts")
+    rollouts = stored.of_kind(history, "rollouts")
     shards = [path for record in rollouts for path in _shard_files(store, record)]
     rewards = role_rewards(scan_trajectories(shards), description.roles) if shards else {}
     charted = ChartedRun(run.name, history, columns, rewards)
@@ -113,7 +106,7 @@ def render_report(store: ArtifactStore, run: Run, description: RunDescription) -
             environment=description.environment,
             warnings=[warning.sentence for warning in read_warnings(store.uri, run.name)],
             result=tables.held_out_result(
-                learning_curve(history), _change(store, held_out_evaluations(history))
+                stored.learning_curve(history), _change(store, stored.held_out_evaluations(history))
             ),
             tiles=tables.tiles(history, columns),
             evaluations=tables.evaluation_table(history, columns),
@@ -121,7 +114,9 @@ def render_report(store: ArtifactStore, run: Run, description: RunDescription) -
                 [row for row in history_rows(history, columns) if row.values], columns, titles=True
             ),
             stages=tables.stage_table(history),
-            episode_groups=_episode_groups(store, rollouts, description.config),
+            episode_groups=_episode_groups(
+                store, rollouts, stored.of_kind(history, "memory"), description.config
+            ),
             settings=yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True),
             history=history,
             listed={record.manifest.artifact_id for record in history},
@@ -150,7 +145,7 @@ class _OwnText:
         self.rule = f"{directive} 'sha256-{digest}'"
 
 
-def _shard_files(store: ArtifactStore, rollouts: StageRecord) -> list[Path]:
+def _shard_files(store: ArtifactStore, rollouts: stored.StageRecord) -> list[Path]:
     """The trajectory files of an iteration's rollouts, verified, in the order of the shards.
 
     Files that retention has pruned hold rewards and ids, but no texts.
@@ -161,35 +156,39 @@ def _shard_files(store: ArtifactStore, rollouts: StageRecord) -> list[Path]:
     ]
 
 
-def _has_texts(store: ArtifactStore, rollouts: StageRecord) -> bool:
+def _has_texts(store: ArtifactStore, rollouts: stored.StageRecord) -> bool:
     return not any(store.open(shard).pruned.files for shard in rollouts.manifest.inputs.values())
 
 
-def _change(store: ArtifactStore, evaluations: Sequence[StageRecord]) -> PairedDifference | None:
+def _change(store: ArtifactStore, evaluations: Sequence[stored.StageRecord]) -> PairedDifference | None:
     """Compare the first evaluation with the last, task by task; None where the attempts are missing."""
     if len(evaluations) < 2:
         return None
     before, after = (record.manifest.artifact_id for record in (evaluations[0], evaluations[-1]))
-    return paired_outcomes(store, before, after)
+    return stored.paired_outcomes(store, before, after)
 
 
 def _episode_groups(
-    store: ArtifactStore, rollouts: Sequence[StageRecord], config: RunConfig | None
+    store: ArtifactStore,
+    rollouts: Sequence[stored.StageRecord],
+    memory: Sequence[stored.StageRecord],
+    config: RunConfig | None,
 ) -> list[EpisodeGroup]:
     """Examples from the first, the middle and the last of the iterations whose texts are still stored."""
     rollouts = [record for record in rollouts if _has_texts(store, record)]
     if not rollouts:
         return []
-    groups = []
+    groups, newest = [], texts_of(store, memory[-1].manifest.artifact_id) if memory else {}
     for index in sorted({0, (len(rollouts) - 1) // 2, len(rollouts) - 1}):
         rows = scan_trajectories(_shard_files(store, rollouts[index]))
-        texts = texts_of(store, rollouts[index].manifest.memory_version)
+        # Rollouts of another run saw versions that this run did not make.
+        texts = newest | texts_of(store, rollouts[index].manifest.memory_version)
         groups.append(EpisodeGroup(rollouts[index].iteration, example_episodes(rows, texts, config)))
     return groups
 
 
 def _commands(
-    run: Run, history: Sequence[StageRecord], origin: BranchOrigin | OfflineOrigin | None
+    run: Run, history: Sequence[stored.StageRecord], origin: BranchOrigin | OfflineOrigin | None
 ) -> list[str]:
     """Shell lines that repeat the run. They name the commit if all artifacts come from one clean commit.
 
