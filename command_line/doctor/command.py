@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from command_line.options import DEFAULT_STORE, Json, Settings, Store
 from command_line.output import print_json, print_line, print_table
 from storage.errors import InputError
-
-if TYPE_CHECKING:
-    from command_line.doctor.checks import Finding
 
 Executable = Annotated[
     str | None,
@@ -111,7 +108,10 @@ def doctor(
                 shown[name] = found.as_json()
         print_json(shown)
     else:
-        print_table([_cells(finding) for finding in findings], left=("check", "verdict", "found"))
+        print_table(
+            [{"check": each.subject, "verdict": each.verdict, "found": each.found} for each in findings],
+            left=("check", "verdict", "found"),
+        )
         for finding in findings:
             if finding.advice:
                 print_line(f"{finding.subject}: {finding.advice}")
@@ -121,7 +121,3 @@ def doctor(
         print_line(f"The default configuration {'can' if able else 'cannot'} run here.")
     if not able:
         raise typer.Exit(1)
-
-
-def _cells(finding: Finding) -> dict[str, str]:
-    return {"check": finding.subject, "verdict": finding.verdict, "found": finding.found}

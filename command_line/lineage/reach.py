@@ -206,7 +206,7 @@ def _print_things(things: Sequence[Reached], runs: dict[str, list[str]], limit: 
                 "what": str(thing.facts.get("stage") or thing.facts.get("role") or _WORDS[thing.kind][0]),
                 # Ids of rows may begin alike, so they are shown in full.
                 "id": thing.id[:SHORT] if thing.kind == "artifact" else thing.id,
-                "iteration": _shown(thing.facts.get("iteration")),
+                "iteration": "" if (iteration := thing.facts.get("iteration")) is None else str(iteration),
                 "how": f"{thing.relation} {thing.via[:SHORT]}",
                 "task or runs": str(thing.facts.get("task_id") or ", ".join(runs.get(thing.id, []))),
             }
@@ -216,7 +216,3 @@ def _print_things(things: Sequence[Reached], runs: dict[str, list[str]], limit: 
         left=("what", "id", "how", "task or runs"),
         rest="more, further away",
     )
-
-
-def _shown(value: object) -> str:
-    return "" if value is None else str(value)

@@ -168,7 +168,7 @@ def _mermaid(lineage: RunLineage) -> Iterator[str]:
     yield f"%% Lineage of run {lineage.run}: {lineage.caption}"
     yield "flowchart LR"
     for iteration in lineage.iterations:
-        yield f'  subgraph i{iteration}["{_row(iteration)}"]'
+        yield f'  subgraph i{iteration}["{f"iteration {iteration}" if iteration else "before"}"]'
         for number, box in enumerate(lineage.boxes):
             if box.iteration == iteration:
                 style = ":::chosen" if box.chosen else ":::shared" if box.shared_with else ""
@@ -178,10 +178,6 @@ def _mermaid(lineage: RunLineage) -> Iterator[str]:
         yield f"  n{link.source} -->|{link.name}| n{link.target}"
     yield "  classDef chosen stroke-width:4px"
     yield "  classDef shared stroke-dasharray:5 3"
-
-
-def _row(iteration: int) -> str:
-    return f"iteration {iteration}" if iteration else "before"
 
 
 def _label(box: LineageBox) -> str:
