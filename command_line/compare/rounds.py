@@ -134,8 +134,13 @@ def do_tasks(
         process = context.Process(target=serve, args=(task, theirs), daemon=True)
         process.start()
         theirs.close()  # With no copy open here, the driver sees when the process ends.
+
+        def tell(message: str) -> None:
+            with one_at_a_time:
+                warn(f"{task.run.config.name}: {message}")
+
         with ours:
-            end = _until_its_end(task, ours, process, stop, warn)
+            end = _until_its_end(ours, process, stop, tell)
         process.join()
         with one_at_a_time:
             ended(task, end.failure)
@@ -146,11 +151,7 @@ def do_tasks(
 
 
 def _until_its_end(
-    task: trainings.TrainingTask,
-    line: Connection[Any, Any],
-    process: BaseProcess,
-    stop: threading.Event,
-    warn: Callable[[str], None],
+    line: Connection[Any, Any], process: BaseProcess, stop: threading.Event, tell: Callable[[str], None]
 ) -> TaskEnd:
     """Pass on warnings, and the request to stop, until a process ends; for one that died, a message that says
     so."""
@@ -159,15 +160,14 @@ def _until_its_end(
         try:
             if stop.is_set() and not told_to_stop:
                 told_to_stop = True
-                with suppress(
-                    ConnectionError
-                ):  # it has ended: its last message, or the lack of one, says how
+                # Where it has ended, its last message, or the lack of one, says how.
+                with suppress(ConnectionError):
                     line.send(None)
             if line.poll(_LOOK_SECONDS):
                 message: Warned | TaskEnd = line.recv()
                 if isinstance(message, TaskEnd):
                     return message
-                warn(f"{task.run.config.name}: {message.message}")
+                tell(message.message)
         except (EOFError, ConnectionError):
             process.join()
             if stop.is_set():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -117,31 +117,23 @@ class MeasuredUpdate:
             f"{work.prompt_tokens:,} are a prompt that {work.group} share."
         )
         names = [f"rank {report.rank}" for report in self.reports]
+        peaks = [report.peaks[device] for report in self.reports]
         estimated = {part.name: part.bytes for part in self.estimate}
+
+        def row(what: str, cells: Iterable[str], arithmetic: int = 0) -> dict[str, str]:
+            shown = dict(zip(names, cells, strict=True))
+            return {"at the peak, GB": what, **shown, "by arithmetic": gb(arithmetic) if arithmetic else ""}
+
         rows = []
         for part in PARTS:
-            found = [report.peaks[device].parts.get(part, 0) for report in self.reports]
+            found = [peak.parts.get(part, 0) for peak in peaks]
             arithmetic = sum(estimated.get(name, 0) for name in _ESTIMATED.get(part, (part,)))
             if any(found) or arithmetic:
-                shown = dict(zip(names, map(gb, found), strict=True))
-                rows.append(
-                    {
-                        "at the peak, GB": part,
-                        **shown,
-                        "by arithmetic": gb(arithmetic) if arithmetic else "",
-                    }
-                )
-        totals = {
-            name: gb(report.peaks[device].bytes) for name, report in zip(names, self.reports, strict=True)
-        }
-        rows.append({"at the peak, GB": "all", **totals, "by arithmetic": gb(sum(estimated.values()))})
+                rows.append(row(part, map(gb, found), arithmetic))
+        rows.append(row("all", [gb(peak.bytes) for peak in peaks], sum(estimated.values())))
         if device == GPU:
-            host = [
-                gb(report.peaks["cpu"].bytes) if "cpu" in report.peaks else "0" for report in self.reports
-            ]
-            rows.append(
-                {"at the peak, GB": "its host", **dict(zip(names, host, strict=True)), "by arithmetic": ""}
-            )
+            hosts = [report.peaks.get("cpu") for report in self.reports]
+            rows.append(row("its host", ["0" if host is None else gb(host.bytes) for host in hosts]))
         print_table(rows, left=("at the peak, GB",))
         for report in self.reports:
             print_table([_cells(report, name) for name in report.updates], left=("rank", "work"))
