@@ -126,6 +126,9 @@ def show_downstream(run: str, identifier: str, depth: int | None, limit: int, st
 
 _LONGEST = 300
 """Most characters of a message."""
+_LINE = 100
+_OF_ORIGINS = ("stage", "role", "task_id", "iteration", "reward", "success", "feedback", "text", "said")
+"""Facts of origins that are printed, each on one line of `_LINE` characters; --json gives all."""
 
 
 def show_origins(run: str, identifier: str, depth: int, store: str, json: bool) -> None:
@@ -144,11 +147,23 @@ def show_origins(run: str, identifier: str, depth: int, store: str, json: bool) 
             print_line(f"{name}: {_plain(value)}")
     for message in facts.get("messages", ()):
         print_line(f"[{message['role']}]: {_cut(_content(message))}")
-    print_line()
-    _print_things(reach.things, by_artifact, len(reach.things))
+    for thing in reach.things:
+        _print_origin(thing)
     if "episode_id" in facts:
         words = ["episodes", "show", facts["episode_id"], "--prompts"]
         print_line(f"The whole episode: {command(words, store)}")
+
+
+def _print_origin(thing: Reached) -> None:
+    """Print what it is to the thing that came from it, and its main facts, further right with each step."""
+    indent = "    " * thing.depth
+    print_line(f"{indent}{thing.relation} {thing.via[:SHORT]}: {_WORDS[thing.kind][0]} {thing.id}")
+    messages = thing.facts.get("messages", ())
+    said = [_content(message) for message in messages if message["role"] == "assistant"]
+    facts = {**thing.facts, **({"said": said[-1], "text": None} if said else {})}
+    for name in _OF_ORIGINS:
+        if facts.get(name) not in (None, ""):
+            print_line(f"{indent}  {name}: {_cut(' '.join(_plain(facts[name]).split()), _LINE)}")
 
 
 def _content(message: dict[str, Any]) -> str:
@@ -157,8 +172,8 @@ def _content(message: dict[str, Any]) -> str:
     return message.get("content") or (f"calls {', '.join(calls)}" if calls else "")
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
+def _cut(text: str, most: int = _LONGEST) -> str:
+    return text if len(text) <= most else f"{text[: most - 4]} ..."
 
 
 def _plain(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from storage.artifacts.manifest import Manifest
@@ -101,11 +101,17 @@ def _of_artifact(graph: ArtifactGraph, artifact_id: str, direction: Direction, d
 def explain(
     store: ArtifactStore, run: Run | None, identifier: str, depth: int
 ) -> tuple[Reach, dict[str, Any]]:
-    """Like `upstream`, with what is told of the thing itself (`LineageRows.facts`)."""
+    """Like `upstream`, with what is told of the thing itself, and of each row (`LineageRows.facts`)."""
     manifests = _within(store, run)
     rows = _read(store, manifests)
     reach = _upstream_among(rows, ArtifactGraph(manifests), identifier, depth)
-    return reach, rows.facts(reach.kind, reach.id)
+    things = [
+        thing
+        if thing.kind == "artifact"
+        else replace(thing, facts={**thing.facts, **rows.facts(thing.kind, thing.id)})
+        for thing in reach.things
+    ]
+    return replace(reach, things=tuple(things)), rows.facts(reach.kind, reach.id)
 
 
 def _within(store: ArtifactStore, run: Run | None) -> list[Manifest]:

@@ -20,6 +20,9 @@ def test_rows_are_told_with_what_was_said(tiny_run: Any) -> None:
     assert taught["messages"][-1]["role"] == "assistant"
     _, entry = explain(tiny_run.store, None, "m-001", 1)
     assert (entry["text"], entry["artifact_id"]) == ("reflection 1", tiny_run.memory)
+    reach, _ = explain(tiny_run.store, tiny_run.run, "s-second", 2)
+    told = {thing.id: thing.facts for thing in reach.things}
+    assert told["reflection"]["text"] == "go right", "and so are the rows that it came from"
     reach, artifact = explain(tiny_run.store, tiny_run.run, tiny_run.dataset[:10], 1)
     assert (reach.id, artifact["stage"]) == (tiny_run.dataset, "build_distillation")
 
