@@ -40,8 +40,9 @@ from workloads.long_history import FIRST_TASK, RUN, build
 
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
-from storage.lineage import ArtifactGraph, downstream
+from storage.lineage.graph import ArtifactGraph
 from storage.lineage.questions import policies_trained_on, rows_using_memory
+from storage.lineage.reach import downstream
 from storage.lineage.rows import LineageRows
 from storage.runs.run import Run, RunStore
 from storage.tables.trajectories import scan_trajectories

@@ -51,7 +51,7 @@ from storage.memory.chain import ENTRIES_FILE
 from storage.memory.changes import MemoryLimits, plan_change, write_change
 from storage.memory.credit import Evidence
 from storage.memory.entries import MemoryEntry, write_embedded
-from storage.memory.search import Scoring
+from storage.memory.search import MemoryFilter, Scoring
 from storage.memory.versions import EMPTY_MEMORY, PARENT_INPUT, latest_version, memory_versions
 from storage.memory.view import MemoryHit, MemoryView, ReflectionMemory
 from storage.runs.run import Run, RunStore
@@ -206,7 +206,7 @@ def search(folder: Path, entries: int) -> dict[str, Any]:
     found["searches"] = {}
     for name, narrowed in filters.items():
         for number in range(5):  # the first searches read the index from disk
-            view.search([texts[number]], 10, exact=False, **narrowed(number))
+            view.search([texts[number]], 10, MemoryFilter(**narrowed(number)), exact=False)
         fast, fast_s = timed(view, texts, narrowed, exact=False)
         exact, exact_s = timed(view, texts[:EXACT_QUERIES], narrowed, exact=True)
         recalls = [recall(mine, true) for mine, true in zip(fast, exact, strict=False)]
@@ -222,7 +222,7 @@ def search(folder: Path, entries: int) -> dict[str, Any]:
     for number in range(QUERIES // 2):
         text = " ".join(WORDS[word] for word in stream.integers(0, len(WORDS), 3))
         began = time.perf_counter()
-        view.search([text], 10, mode="text", task_type=types[number])
+        view.search([text], 10, MemoryFilter(types[number]), mode="text")
         words.append(time.perf_counter() - began)
     found["text_median_ms"] = statistics.median(words) * 1e3
     began = time.perf_counter()
@@ -237,7 +237,7 @@ def timed(
     found, seconds = [], []
     for number, text in enumerate(texts):
         began = time.perf_counter()
-        found.append(view.search([text], 10, exact=exact, **narrowed(number))[0])
+        found.append(view.search([text], 10, MemoryFilter(**narrowed(number)), exact=exact)[0])
         seconds.append(time.perf_counter() - began)
     return found, seconds
 

@@ -21,32 +21,21 @@ if TYPE_CHECKING:
 Delete = Annotated[bool, typer.Option("--delete", help="Do it. Without this, only show what would be done.")]
 MinimumAge = Annotated[
     float,
-    typer.Option(
-        "--min-age", min=0, metavar="HOURS", help="Keep what no run reaches for this long after it was made."
-    ),
+    typer.Option(min=0, metavar="HOURS", help="Keep what no run reaches for this long after it was made."),
 ]
 OnlyRun = Annotated[
     str | None,
-    typer.Option(
-        "--run", metavar="RUN", help="Remove only files of this run's iterations.", autocompletion=run_names
-    ),
+    typer.Option(metavar="RUN", help="Remove only files of this run's iterations.", autocompletion=run_names),
 ]
 Checkpoints = Annotated[
     str | None,
     typer.Option(
-        "--retain-checkpoints",
-        metavar="RULE",
-        help="Prune the weights of all iterations but the last N, or every:K, or N,every:K.",
+        metavar="RULE", help="Prune the weights of all iterations but the last N, or every:K, or N,every:K."
     ),
 ]
-Optimizer = Annotated[
-    str | None, typer.Option("--retain-optimizer", metavar="RULE", help="The same for optimizer states.")
-]
+Optimizer = Annotated[str | None, typer.Option(metavar="RULE", help="The same for optimizer states.")]
 Trajectories = Annotated[
-    str | None,
-    typer.Option(
-        "--retain-trajectories", metavar="RULE", help="The same for rollouts; columns for lineage are kept."
-    ),
+    str | None, typer.Option(metavar="RULE", help="The same for rollouts; columns for lineage are kept.")
 ]
 
 YOUNG_HOURS = 1.0

@@ -15,7 +15,7 @@ from storage.errors import InputError
 app = typer.Typer(help="Bring in what was made elsewhere.", no_args_is_help=True)
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Trajectories, in .parquet or .jsonl.")]
-Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the run that will hold them.")]
+Name = Annotated[str, typer.Option(metavar="NAME", help="Name of the run that will hold them.")]
 
 
 @app.callback()

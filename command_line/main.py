@@ -18,13 +18,16 @@ from storage.errors import PipelineError
 COMMANDS = {
     "train": ("train.command:train", "Train a policy. A run that was stopped or killed continues."),
     "plan": ("plan.command:plan", "Show what would be reused and what computed, and the expected cost."),
-    "status": ("runs.status:status", "Show how far a run is, iteration by iteration."),
+    "status": ("runs.command:status", "Show how far a run is, iteration by iteration."),
     "evaluate": ("checkpoints.command:evaluate", "Evaluate a checkpoint on chosen tasks."),
     "compare": ("compare.command:compare", "Train arms from one start over several seeds, and compare them."),
-    "report": ("runs.status:report", "Write the report of a run: curves, whole episodes, settings, lineage."),
+    "report": (
+        "runs.command:report",
+        "Write the report of a run: curves, whole episodes, settings, lineage.",
+    ),
     "export": ("checkpoints.command:export", "Write a checkpoint as a folder that other programs can load."),
     "replay": ("replay.command:replay", "Compute a run again from a stage of an iteration."),
-    "diff": ("runs.diff:diff", "Show which settings of two runs differ, and their results side by side."),
+    "diff": ("runs.command:diff", "Show which settings of two runs differ, and their results side by side."),
     "ui": ("ui.command:ui", "Serve a page that shows a store: runs, episodes, memory, lineage."),
     "serve": ("serve:serve", "Run scheduled flows: a Prefect server with its page, and a worker."),
     "trainer-node": (

@@ -59,10 +59,7 @@ RunName = Annotated[
 OnlyRun = Annotated[
     str | None,
     typer.Option(
-        "--run",
-        metavar="RUN",
-        help="Look at this run only, not at the whole store.",
-        autocompletion=run_names,
+        metavar="RUN", help="Look at this run only, not at the whole store.", autocompletion=run_names
     ),
 ]
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="A configuration file, in YAML.")]
@@ -76,8 +73,7 @@ Iterations = Annotated[
 ]
 
 LastIteration = Annotated[
-    int | None,
-    typer.Option("--iterations", min=1, metavar="N", help="Last iteration; default: the configuration's."),
+    int | None, typer.Option(min=1, metavar="N", help="Last iteration; default: the configuration's.")
 ]
 
 DEFAULT_STORE = "store"

@@ -55,50 +55,28 @@ app = typer.Typer(
 FlowChoice = Literal["iteration", "train", "evaluate", "maintain"]
 Overlap = Literal["skip", "wait"]
 
-Cron = Annotated[
-    str | None, typer.Option("--cron", metavar="'M H D M W'", help="Times, such as '0 3 * * *'.")
-]
-Every = Annotated[
-    str | None, typer.Option("--every", metavar="TIME", help="An interval: 90s, 20m, 6h or 1d.")
-]
+Cron = Annotated[str | None, typer.Option(metavar="'M H D M W'", help="Times, such as '0 3 * * *'.")]
+Every = Annotated[str | None, typer.Option(metavar="TIME", help="An interval: 90s, 20m, 6h or 1d.")]
 Once = Annotated[bool, typer.Option("--once", help="Once, now; an existing schedule stays.")]
-Timezone = Annotated[str, typer.Option("--timezone", help="Time zone of --cron, such as Europe/Zurich.")]
-WhichFlow = Annotated[
-    FlowChoice, typer.Option("--flow", help="What to run: one more iteration, or another flow.")
-]
-OneFlow = Annotated[
-    FlowChoice | None, typer.Option("--flow", help="Only this flow; default: all of the run.")
-]
-Config = Annotated[
-    Path | None, typer.Option("--config", metavar="CONFIG", help="To begin a run that the store lacks.")
-]
-Iterations = Annotated[
-    int | None, typer.Option("--iterations", min=1, metavar="N", help="For --flow train: last iteration.")
-]
+Timezone = Annotated[str, typer.Option(help="Time zone of --cron, such as Europe/Zurich.")]
+WhichFlow = Annotated[FlowChoice, typer.Option(help="What to run: one more iteration, or another flow.")]
+OneFlow = Annotated[FlowChoice | None, typer.Option(help="Only this flow; default: all of the run.")]
+Config = Annotated[Path | None, typer.Option(metavar="CONFIG", help="To begin a run that the store lacks.")]
+Iterations = Annotated[int | None, typer.Option(min=1, metavar="N", help="For --flow train: last iteration.")]
 GarbageDays = Annotated[
     float | None,
-    typer.Option(
-        "--garbage-days",
-        min=0,
-        metavar="N",
-        help="For --flow maintain: remove what no run reaches and is older.",
-    ),
+    typer.Option(min=0, metavar="N", help="For --flow maintain: remove what no run reaches and is older."),
 ]
 WhenOverlapping = Annotated[
-    Overlap, typer.Option("--overlap", help="What to do if the last one, or another process, is at work.")
+    Overlap, typer.Option(help="What to do if the last one, or another process, is at work.")
 ]
 ConcurrencyLimit = Annotated[
-    str,
-    typer.Option(
-        "--concurrency-limit", metavar="NAME|none", help="Limit of Prefect; one slot is held during work."
-    ),
+    str, typer.Option(metavar="NAME|none", help="Limit of Prefect; one slot is held during work.")
 ]
 Replace = Annotated[bool, typer.Option("--replace", help="Replace an existing schedule.")]
-OnlyStore = Annotated[
-    str | None, typer.Option("--store", metavar="URI", help="Only schedules of runs in this store.")
-]
+OnlyStore = Annotated[str | None, typer.Option(metavar="URI", help="Only schedules of runs in this store.")]
 Port = Annotated[
-    int, typer.Option("--port", min=1, max=65535, help="Port of `serve`, where PREFECT_API_URL is not set.")
+    int, typer.Option(min=1, max=65535, help="Port of `serve`, where PREFECT_API_URL is not set.")
 ]
 
 
@@ -186,7 +164,7 @@ def list_schedules(store: OnlyStore = None, port: Port = DEFAULT_PORT, json: Jso
             "schedule": row.schedule or "by hand",
             "next": "paused" if row.paused else _time(row.next),
             "last success": _time(row.succeeded),
-            "last skip": _skip(row),
+            "last skip": (f"{_time(row.skipped)}, {row.why_skipped}" if row.skipped else ""),
             "last due": _time(row.last),
             "how it ended": row.ended,
         }
@@ -254,10 +232,6 @@ def _do(action: str, run: str, flow: FlowName | None, store: str | None, port: i
 def _place(store: str) -> str:
     """A store as deployments name it: a URI or an absolute path."""
     return store if "://" in store else str(Path(store).resolve())
-
-
-def _skip(row: ScheduledFlow) -> str:
-    return f"{_time(row.skipped)}, {row.why_skipped}" if row.skipped else ""
 
 
 def _to_begin(run: str, store: str, config: Path | None) -> Callable[[], object] | None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, InputError
-from storage.lineage import reachable
+from storage.lineage.graph import reachable
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore
 

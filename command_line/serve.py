@@ -24,28 +24,17 @@ DEFAULT_PORT = 4200
 DEVICE_LIMIT = "gpu"
 """The concurrency limit from which scheduled flows take a slot by default."""
 
-Port = Annotated[
-    int, typer.Option("--port", min=0, max=65535, help="Where the server listens; 0: a free port.")
-]
-Host = Annotated[
-    str, typer.Option("--host", help="Address to listen on; whoever reaches it can start flows.")
-]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Where the server listens; 0: a free port.")]
+Host = Annotated[str, typer.Option(help="Address to listen on; whoever reaches it can start flows.")]
 Worker = Annotated[
-    str | None,
-    typer.Option(
-        "--worker", metavar="NAME", help="Its name, different on each machine; default: the host's."
-    ),
+    str | None, typer.Option(metavar="NAME", help="Its name, different on each machine; default: the host's.")
 ]
-Limit = Annotated[
-    int, typer.Option("--limit", min=1, metavar="N", help="Flow runs at once, including waiting ones.")
-]
+Limit = Annotated[int, typer.Option(min=1, metavar="N", help="Flow runs at once, including waiting ones.")]
 Gpus = Annotated[
-    int | None,
-    typer.Option("--gpus", min=1, metavar="N", help="Slots of the limit `gpu`; default: as it was, or 1."),
+    int | None, typer.Option(min=1, metavar="N", help="Slots of the limit `gpu`; default: as it was, or 1.")
 ]
 MetricsPort = Annotated[
-    int | None,
-    typer.Option("--metrics-port", min=0, max=65535, help="Serve Prometheus metrics there, under /metrics."),
+    int | None, typer.Option(min=0, max=65535, help="Serve Prometheus metrics there, under /metrics.")
 ]
 
 

@@ -165,7 +165,7 @@ def listener_for(run: Run, config: RunConfig, logger: Logger, link: WorkerLink) 
 
     class Reporter(Listener):
         iterations = completed_iterations(config, run.recorded())
-        last = policy_makers(config).last
+        _, last = policy_makers(config)
 
         def stage_finished(self, title: str, outcome: StageOutcome) -> None:
             if outcome.stage == self.last:

@@ -12,19 +12,14 @@ from command_line.output import print_json, print_line
 from storage.errors import InputError
 
 Tasks = Annotated[
-    str,
-    typer.Option("--tasks", metavar="FILE|generated", help="A task file, or generated held-out tasks."),
+    str, typer.Option(metavar="FILE|generated", help="A task file, or generated held-out tasks.")
 ]
 Checkpoint = Annotated[
-    str,
-    typer.Option("--checkpoint", metavar=SELECTOR, help="An artifact id, the latest, or an iteration's."),
+    str, typer.Option(metavar=SELECTOR, help="An artifact id, the latest, or an iteration's.")
 ]
-Count = Annotated[
-    int | None, typer.Option("--count", min=1, help="Generated tasks; default: evaluation.tasks.")
-]
+Count = Annotated[int | None, typer.Option(min=1, help="Generated tasks; default: evaluation.tasks.")]
 Samples = Annotated[
-    int,
-    typer.Option("--samples", min=0, max=64, help="Sampled attempts at each task besides the greedy one."),
+    int, typer.Option(min=0, max=64, help="Sampled attempts at each task besides the greedy one.")
 ]
 
 
@@ -46,9 +41,7 @@ def evaluate(
     evaluate_checkpoint(run, checkpoint, file, count, samples, store, json)
 
 
-Output = Annotated[
-    Path, typer.Option("--output", metavar="FOLDER", help="Where to write; a new or an empty folder.")
-]
+Output = Annotated[Path, typer.Option(metavar="FOLDER", help="Where to write; a new or an empty folder.")]
 AdapterOnly = Annotated[
     bool, typer.Option("--adapter-only", help="Write a LoRA adapter alone, not merged into its base.")
 ]

@@ -23,13 +23,7 @@ from storage.runs.run import RunStore
 def evaluate_checkpoint(
     run: str, checkpoint: str, file: Path | None, count: int | None, samples: int, store: str, json: bool
 ) -> None:
-    """Evaluate a checkpoint, and print the rates of success.
-
-    Args:
-        checkpoint: a selector.
-        file: the tasks; None for generated ones, `count` of them.
-        samples: sampled attempts at each task, besides the greedy one.
-    """
+    """Evaluate a checkpoint on the tasks of a file, or on `count` generated ones, and print the rates."""
     opened_run = RunStore(store).open(run)
     config = run_config(opened_run)
     found = find_checkpoint(ArtifactStore(store), opened_run, checkpoint)

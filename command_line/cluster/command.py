@@ -22,8 +22,7 @@ Config = Annotated[
     ),
 ]
 Head = Annotated[
-    str | None,
-    typer.Option("--address", metavar="HOST:PORT", help="The cluster's head, instead of runner.address."),
+    str | None, typer.Option(metavar="HOST:PORT", help="The cluster's head, instead of runner.address.")
 ]
 
 

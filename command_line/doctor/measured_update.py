@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import psutil
 
 from command_line.doctor.hardware import read_gpus
-from command_line.doctor.memory_needed import MemoryNeeded
+from command_line.doctor.memory_needed import MemoryNeeded, gb
 from command_line.output import print_line, print_table
 from erl_pipeline.sizing.formulas import MemoryPart
 from erl_pipeline.sizing.recorder import GATHERED, GRADIENTS, MASTERS, MOMENTS, PARTS
@@ -117,27 +117,23 @@ class MeasuredUpdate:
             f"{work.prompt_tokens:,} are a prompt that {work.group} share."
         )
         names = [f"rank {report.rank}" for report in self.reports]
+        peaks = [report.peaks[device] for report in self.reports]
         estimated = {part.name: part.bytes for part in self.estimate}
+
+        def row(what: str, cells: Iterable[str], arithmetic: int = 0) -> dict[str, str]:
+            shown = dict(zip(names, cells, strict=True))
+            return {"at the peak, GB": what, **shown, "by arithmetic": gb(arithmetic) if arithmetic else ""}
+
         rows = []
         for part in PARTS:
-            found = [report.peaks[device].parts.get(part, 0) for report in self.reports]
+            found = [peak.parts.get(part, 0) for peak in peaks]
             arithmetic = sum(estimated.get(name, 0) for name in _ESTIMATED.get(part, (part,)))
             if any(found) or arithmetic:
-                shown = dict(zip(names, map(_gb, found), strict=True))
-                rows.append(
-                    {"at the peak, GB": part, **shown, "by arithmetic": _gb(arithmetic) if arithmetic else ""}
-                )
-        totals = {
-            name: _gb(report.peaks[device].bytes) for name, report in zip(names, self.reports, strict=True)
-        }
-        rows.append({"at the peak, GB": "all", **totals, "by arithmetic": _gb(sum(estimated.values()))})
+                rows.append(row(part, map(gb, found), arithmetic))
+        rows.append(row("all", [gb(peak.bytes) for peak in peaks], sum(estimated.values())))
         if device == GPU:
-            host = [
-                _gb(report.peaks["cpu"].bytes) if "cpu" in report.peaks else "0" for report in self.reports
-            ]
-            rows.append(
-                {"at the peak, GB": "its host", **dict(zip(names, host, strict=True)), "by arithmetic": ""}
-            )
+            hosts = [report.peaks.get("cpu") for report in self.reports]
+            rows.append(row("its host", ["0" if host is None else gb(host.bytes) for host in hosts]))
         print_table(rows, left=("at the peak, GB",))
         for report in self.reports:
             print_table([_cells(report, name) for name in report.updates], left=("rank", "work"))
@@ -158,11 +154,7 @@ def measure_update(
     sequence_tokens: int | None = None,
     prompt_tokens: int | None = None,
 ) -> MeasuredUpdate:
-    """Measure what ranks need, one after the other.
-
-    Args:
-        needed: the estimate for the same configuration.
-        card: see `card_named`; the others: see `simulated_work`.
+    """Measure what ranks need, one after the other; `needed` is the estimate for the same configuration.
 
     Raises InputError for a rank or a card that is not known, and where an update cannot run without values.
     """
@@ -192,9 +184,9 @@ def _cells(report: RankReport, name: str) -> dict[str, str]:
         "steps": str(update.optimizer_steps),
         "microbatches": str(update.microbatches),
         "PFLOP": f"{costs.flops / 1e15:,.3f}",
-        "sent to ranks, GB": _gb(costs.interconnect_bytes),
-        "to the card, GB": _gb(costs.to_device_bytes),
-        "to the host, GB": _gb(costs.to_host_bytes),
+        "sent to ranks, GB": gb(costs.interconnect_bytes),
+        "to the card, GB": gb(costs.to_device_bytes),
+        "to the host, GB": gb(costs.to_host_bytes),
         "waits": f"{costs.waits.total():,}",
         "waits a microbatch": f"{update.waits_per_microbatch:,.1f}",
     }
@@ -215,11 +207,7 @@ def _verdict(measured: MeasuredUpdate, report: RankReport) -> str:
     )
     word = "fits" if measured.fits(report) else "DOES NOT FIT"
     return (
-        f"Rank {report.rank}{of}: {_gb(measured.needed(report))} GB{together}, most of all in the "
+        f"Rank {report.rank}{of}: {gb(measured.needed(report))} GB{together}, most of all in the "
         f"{report.peaks[measured.work.device].phase}; it {word} on {measured.card.name}, of whose "
         f"{measured.card.memory / 1e9:.0f} GB {KEPT_FREE:.0%} are kept free ({report.seconds:.0f} s)."
     )
-
-
-def _gb(count: int) -> str:
-    return f"{count / 1e9:.2f}"

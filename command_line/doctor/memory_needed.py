@@ -48,9 +48,9 @@ class MemoryNeeded:
             for part in self.parts:
                 if part.place == place:
                     rows.append(
-                        {"where": place, "what": part.name, "GB": _gb(part.bytes), "bytes": part.reason}
+                        {"where": place, "what": part.name, "GB": gb(part.bytes), "bytes": part.reason}
                     )
-            rows.append({"where": place, "what": "all", "GB": _gb(total), "bytes": ""})
+            rows.append({"where": place, "what": "all", "GB": gb(total), "bytes": ""})
         print_table(rows, left=("where", "what", "bytes"))
         if self.processes > 1:
             print_line(
@@ -65,9 +65,6 @@ class MemoryNeeded:
 def memory_needed(config: Path, settings: Sequence[str], sequence_tokens: int | None) -> MemoryNeeded:
     """Estimate what training and sampling with a configuration need; no weights are loaded.
 
-    Args:
-        sequence_tokens: tokens of a sequence that is being sampled, prompt and answer together.
-
     Raises ConfigError for an invalid configuration, InputError for a model that is not on this machine.
     """
     resolved = load_config(config, settings)
@@ -76,5 +73,6 @@ def memory_needed(config: Path, settings: Sequence[str], sequence_tokens: int | 
     return MemoryNeeded(config, resolved, size, parts, training_processes(resolved) or 1)
 
 
-def _gb(count: int) -> str:
+def gb(count: int) -> str:
+    """Bytes as a number of GB."""
     return f"{count / 1e9:.2f}"

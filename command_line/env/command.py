@@ -15,19 +15,18 @@ from command_line.options import DEFAULT_STORE, ConfigFile, Json, Settings, Stor
 from command_line.output import counted, print_json, print_line, print_table
 
 if TYPE_CHECKING:
-    from erl_pipeline.runs.environment_checks import Qualified
+    from erl_pipeline.plan.stage import StageOutcome
+    from erl_pipeline.qualification.check import Qualification
 
 Given = Annotated[
     str, typer.Argument(metavar="TYPE|CONFIG", help="Type of an environment, or a configuration with one.")
 ]
 Split = Annotated[
-    Literal["training", "held_out", "test"],
-    typer.Option("--split", help="Take a task of this split, by the seed."),
+    Literal["training", "held_out", "test"], typer.Option(help="Take a task of this split, by the seed.")
 ]
-TaskId = Annotated[str | None, typer.Option("--task", metavar="ID", help="The task with this id instead.")]
+TaskId = Annotated[str | None, typer.Option(metavar="ID", help="The task with this id instead.")]
 Seed = Annotated[
-    int | None,
-    typer.Option("--seed", min=0, help="The run's seed, which the tasks depend on; default: the file's."),
+    int | None, typer.Option(min=0, help="The run's seed, which the tasks depend on; default: the file's.")
 ]
 
 
@@ -72,17 +71,15 @@ def new(
     kind: Annotated[
         Kind,
         typer.Option(
-            "--kind",
             help="questions: lines of JSON, one answer each, and a function that scores it. "
-            "game: turns, with rules of your own.",
+            "game: turns, with rules of your own."
         ),
     ] = "questions",
     folder: Annotated[
-        Path | None, typer.Option("--folder", metavar="FOLDER", help="Where to write it.  [default: NAME]")
+        Path | None, typer.Option(metavar="FOLDER", help="Where to write it.  [default: NAME]")
     ] = None,
     model: Annotated[
-        str,
-        typer.Option("--model", metavar="FOLDER", help="The pretrained policy that it trains."),
+        str, typer.Option(metavar="FOLDER", help="The pretrained policy that it trains.")
     ] = DEFAULT_MODEL,
     json: Json = False,
 ) -> None:
@@ -111,10 +108,8 @@ def _as_path(folder: Path) -> str:
     return shlex.quote(str(folder) if folder.is_absolute() else f"./{folder}")
 
 
-Tasks = Annotated[int, typer.Option("--tasks", min=2, metavar="N", help="Tasks that are attempted.")]
-Answers = Annotated[
-    int, typer.Option("--answers", min=0, metavar="M", help="Hostile answers, over all tasks together.")
-]
+Tasks = Annotated[int, typer.Option(min=2, metavar="N", help="Tasks that are attempted.")]
+Answers = Annotated[int, typer.Option(min=0, metavar="M", help="Hostile answers, over all tasks together.")]
 
 
 def qualify(
@@ -135,7 +130,7 @@ def qualify(
     from erl_pipeline.runs.environment_checks import qualify_environment
 
     resolved = load_config(config, settings or [], {} if seed is None else {"--seed": ("seed", seed)})
-    qualified = in_foreground(
+    outcome, found = in_foreground(
         f"Examining environment {resolved.environment.type} of {shlex.quote(str(config))}",
         resolved.iterations,
         resolved,
@@ -143,15 +138,14 @@ def qualify(
         lambda: "Stopped; nothing is kept of this examination.",
     )
     if json:
-        print_json(_as_json(qualified))
+        print_json(_as_json(outcome, found))
     else:
-        _print(qualified)
-    if qualified.qualification.failed:
+        _print(outcome, found)
+    if found.failed:
         raise typer.Exit(1)
 
 
-def _print(qualified: Qualified) -> None:
-    found, outcome = qualified.qualification, qualified.outcome
+def _print(outcome: StageOutcome, found: Qualification) -> None:
     print_table(
         [
             {
@@ -173,8 +167,7 @@ def _print(qualified: Qualified) -> None:
     )
 
 
-def _as_json(qualified: Qualified) -> dict[str, Any]:
-    found, outcome = qualified.qualification, qualified.outcome
+def _as_json(outcome: StageOutcome, found: Qualification) -> dict[str, Any]:
     return {
         "environment": found.environment,
         "qualified": not found.failed,

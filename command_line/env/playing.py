@@ -42,7 +42,7 @@ def play_task(
     Raises InputError if there is no such task, typer.Exit when the attempt was abandoned or could not go on.
     """
     resolved = load_config(config_file, settings, {} if seed is None else {"--seed": ("seed", seed)})
-    require_files(resolved)
+    environment_sources(resolved)  # a file that cannot be read is said before anything is shown
     chosen = _chosen(resolved, split, task_id)
     print_line(f"Task {chosen.task_id} ({chosen.task_type})")
     with ready_environment(resolved) as plugin, asyncio.Runner() as runner:
@@ -136,11 +136,6 @@ def _print_tools(tools: Sequence[ToolSchema]) -> None:
         function = tool["function"]
         print_line(f"\n[tool {function['name']}] {function.get('description', '')}")
         print_line(json.dumps(function.get("parameters", {}), ensure_ascii=False))
-
-
-def require_files(config: RunConfig) -> None:
-    """Raise InputError for a file of the environment that cannot be read. It says where it was looked for."""
-    environment_sources(config)
 
 
 @contextmanager

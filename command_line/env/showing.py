@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from command_line.env.playing import ready_environment, require_files
+from command_line.env.playing import ready_environment
 from command_line.output import print_json, print_line, print_table
 from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.config.loading import load_config
@@ -20,6 +20,7 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.config.shown import describe_settings
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task
 from erl_pipeline.episodes.attempt import HandPlayed
+from erl_pipeline.plan.sources import environment_sources
 from erl_pipeline.software import missing_of_extra
 from storage.errors import InputError
 
@@ -36,16 +37,15 @@ def show_environment(given: str, settings: Sequence[str], json: bool) -> None:
         plugin = known[given]
     else:
         config = _configuration(given, settings, list(known.found))
-        require_files(config)
+        environment_sources(config)  # a file that cannot be read is said before anything is shown
         plugin = known[config.environment.type]
-    shown = {**_about(plugin), **_abilities(plugin, config)}
+    settings_of = [asdict(each) for each in describe_settings(plugin.settings) if each.key != "type"]
+    about = {**_described(plugin), "about": " ".join((plugin.settings.__doc__ or "").split())}
+    shown = {**about, "settings": settings_of, **_abilities(plugin, config)}
     if config is not None:
         messages, tools, task_id = _first(plugin, config)
         shown["tools"] = [tool["function"]["name"] for tool in tools]
-        shown["tasks"] = {
-            **_tasks(plugin, config),
-            "first": {"task_id": task_id, "messages": messages},
-        }
+        shown["tasks"] = {**_tasks(plugin, config), "first": {"task_id": task_id, "messages": messages}}
     if json:
         print_json(shown)
         return
@@ -58,17 +58,6 @@ def _configuration(given: str, settings: Sequence[str], types: list[str]) -> Run
             f"{given} is neither a type of environment nor a configuration file; there are {', '.join(types)}"
         )
     return load_config(Path(given), settings)
-
-
-def _about(plugin: Plugin) -> dict[str, Any]:
-    return {
-        "type": plugin.type,
-        "distribution": plugin.distribution,
-        "version": plugin.version,
-        "about": " ".join((plugin.settings.__doc__ or "").split()),
-        "missing": missing_of_extra(plugin.distribution, plugin.value.dependencies.extra),
-        "settings": [asdict(each) for each in describe_settings(plugin.settings) if each.key != "type"],
-    }
 
 
 def _abilities(plugin: Plugin, config: RunConfig | None) -> dict[str, Any]:

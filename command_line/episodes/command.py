@@ -6,15 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from command_line.options import (
-    DEFAULT_STORE,
-    ExistingStore,
-    Iterations,
-    Json,
-    OnlyRun,
-    RunName,
-    iteration_span,
-)
+from command_line import options
 from command_line.output import counted, print_json, print_line, print_table
 
 app = typer.Typer(help="Read episodes: attempts, feedback, memory, reflections.", no_args_is_help=True)
@@ -22,29 +14,28 @@ app = typer.Typer(help="Read episodes: attempts, feedback, memory, reflections."
 
 @app.command("list")
 def list_episodes(
-    run: RunName,
-    iteration: Iterations = None,
-    task: Annotated[str | None, typer.Option("--task", help="Only episodes of this task.")] = None,
-    task_type: Annotated[str | None, typer.Option("--task-type", help="Only this task type.")] = None,
+    run: options.RunName,
+    iteration: options.Iterations = None,
+    task: Annotated[str | None, typer.Option(help="Only episodes of this task.")] = None,
+    task_type: Annotated[str | None, typer.Option(help="Only this task type.")] = None,
     outcome: Annotated[
         Literal["solved", "helped", "failed", "not_scored"] | None,
-        typer.Option("--outcome", help="Solved at the first attempt, at a later one, never, or not scored."),
+        typer.Option(help="Solved at the first attempt, at a later one, never, or not scored."),
     ] = None,
     min_reward: Annotated[
-        float | None, typer.Option("--min-reward", help="Only episodes whose best reward is at least this.")
+        float | None, typer.Option(help="Only episodes whose best reward is at least this.")
     ] = None,
     text: Annotated[
-        str | None,
-        typer.Option("--text", metavar="CONTAINS", help="Only episodes in which the policy said this."),
+        str | None, typer.Option(metavar="CONTAINS", help="Only episodes in which the policy said this.")
     ] = None,
     held_out: Annotated[
         bool, typer.Option("--held-out", help="Episodes of evaluations, not those of training.")
     ] = False,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, help="Episodes to list, also with --json; the newest come first.")
+        int, typer.Option(min=1, help="Episodes to list, also with --json; the newest come first.")
     ] = 20,
-    store: ExistingStore = DEFAULT_STORE,
-    json: Json = False,
+    store: options.ExistingStore = options.DEFAULT_STORE,
+    json: options.Json = False,
 ) -> None:
     """List episodes of a run: their tasks, outcomes, and the rewards of their trajectories in order."""
     from command_line.episodes import rows as episode_rows
@@ -52,7 +43,7 @@ def list_episodes(
     from storage.artifacts.store import ArtifactStore
     from storage.runs.run import RunStore
 
-    span = iteration_span(iteration)
+    span = options.iteration_span(iteration)
     artifacts, opened = ArtifactStore(store), RunStore(store).open(run)
     holders = episode_rows.run_episodes(artifacts, opened, span, held_out=held_out)
     files = episode_rows.trajectory_paths(artifacts, holders)
@@ -89,10 +80,10 @@ def list_episodes(
 @app.command()
 def show(
     episode: Annotated[str, typer.Argument(metavar="EPISODE", help="Id of an episode, or its beginning.")],
-    run: OnlyRun = None,
+    run: options.OnlyRun = None,
     prompts: Annotated[bool, typer.Option("--prompts", help="Also show the prompts.")] = False,
-    store: ExistingStore = DEFAULT_STORE,
-    json: Json = False,
+    store: options.ExistingStore = options.DEFAULT_STORE,
+    json: options.Json = False,
 ) -> None:
     """Show an episode from its first attempt to its last, with rewards and what updates did with it."""
     from command_line.episodes.rows import episode_training, find_episode, memory_texts, trajectory_paths

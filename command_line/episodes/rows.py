@@ -16,7 +16,7 @@ from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.lineage.trained_on import record_file, training_data
-from storage.memory.chain import read_chain, scan_entries
+from storage.memory.chain import texts_of
 from storage.runs.run import Run
 from storage.tables.parquet import scan_files
 from storage.tables.training import scan_training_records
@@ -96,11 +96,10 @@ def trajectory_paths(
     Replays are left out by default: they repeat trajectories of other artifacts.
     """
     return {
-        store.open_found(manifest).rows_path(entry.path): manifest
+        path: manifest
         for manifest in manifests
-        if manifest.kind in kinds
-        for entry in manifest.files
-        if entry.table == TRAJECTORIES.name
+        if manifest.kind in kinds and manifest.tables(TRAJECTORIES.name)
+        for path in store.open_found(manifest).rows_paths(TRAJECTORIES.name)
     }
 
 
@@ -194,11 +193,6 @@ def memory_texts(store: ArtifactStore, rows: Iterable[Mapping[str, Any]]) -> dic
     """Texts of the memory entries in the prompts of trajectories, as far as the store has them; by id."""
     texts: dict[str, str] = {}
     for row in rows:
-        entries, version = row["memory_entry_ids"], row["memory_version"]
-        if entries and store.find(version) is not None:
-            deltas = read_chain(store, version)[1]
-            wanted = pl.col("entry_id").is_in(pl.Series(entries, dtype=pl.String).implode())
-            texts |= dict(
-                scan_entries(deltas).filter(wanted).select("entry_id", "text").collect().iter_rows()
-            )
+        if row["memory_entry_ids"]:
+            texts |= texts_of(store, row["memory_version"], row["memory_entry_ids"])
     return texts

@@ -11,14 +11,7 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from erl_pipeline.views.report.episodes import (
-    Drawing,
-    EpisodePart,
-    episode_parts,
-    in_order,
-    task_picture,
-    whole,
-)
+from erl_pipeline.views.report import episodes
 from erl_pipeline.views.report.texts import printable
 from storage.artifacts.manifest import Manifest
 from storage.tables.training import SUPERVISED
@@ -46,28 +39,21 @@ def print_episode(
     *,
     prompts: bool,
 ) -> None:
-    """Print the trajectories of an episode one after the other, with what updates did with each.
-
-    Args:
-        holder: the artifact that holds them.
-        training: the result of `episode_training`.
-        memory: texts of entries by id.
-        prompts: print the prompts too.
-    """
+    """Print the trajectories of an episode one after the other, with what updates did with each."""
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    rows = in_order(rows)
+    rows = episodes.in_order(rows)
     first = rows[0]
     console.print(
         f"Episode {first['episode_id']}\n"
         f"Iteration {first['iteration']}, task {first['task_id']} ({first['task_type']}), "
         f"sample {first['sample_index']}; {holder.stage} {holder.artifact_id[:12]} of run {holder.run}"
     )
-    picture = task_picture(json.loads(first["task_payload"]))
+    picture = episodes.task_picture(json.loads(first["task_payload"]))
     for line in picture.board:
         console.print(f"  {line}")
     for name, value in picture.facts:
         console.print(_labelled(name, value))
-    shown = episode_parts(rows, memory, Drawing(), training).parts
+    shown = episodes.episode_parts(rows, memory, episodes.Drawing(), training).parts
     # An attempt has its feedback, and a text what memory gave for it, with it.
     parts = [part for part in shown if part.kind in ("attempt", "text")]
     if any(_CELL.fullmatch(turn.answer.text) for part in parts for turn in part.turns):
@@ -79,7 +65,7 @@ def print_episode(
             console.print(_training_line(record, part.row["role"]))
 
 
-def _heading(part: EpisodePart) -> Text:
+def _heading(part: episodes.EpisodePart) -> Text:
     row = part.row
     heading = Text(part.title, style="bold")
     style = {"solved": "green", "failed": "red"}.get(part.outcome, "")
@@ -91,7 +77,7 @@ def _heading(part: EpisodePart) -> Text:
     return heading
 
 
-def _print_part(console: Console, part: EpisodePart, prompts: bool) -> None:
+def _print_part(console: Console, part: episodes.EpisodePart, prompts: bool) -> None:
     row = part.row
     console.print(Text(row["trajectory_id"], style="dim"))
     if row["messages"] is None:
@@ -104,9 +90,9 @@ def _print_part(console: Console, part: EpisodePart, prompts: bool) -> None:
         console.print(_labelled("text", part.text))
     for turn in part.turns:
         if turn.policy or not turn.tools:
-            console.print(_labelled("policy", whole(turn.policy)))
+            console.print(_labelled("policy", episodes.whole(turn.policy)))
         for tool in turn.tools:
-            asked = ", ".join(f"{name}: {whole(value)}" for name, value in tool.arguments)
+            asked = ", ".join(f"{name}: {episodes.whole(value)}" for name, value in tool.arguments)
             console.print(_labelled(f"calls {tool.name}", asked))
             console.print(_labelled("answer", tool.answer.text))
         if turn.answer.text:

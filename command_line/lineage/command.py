@@ -8,34 +8,26 @@ from typing import Annotated
 
 import typer
 
-from command_line.options import (
-    DEFAULT_STORE,
-    SELECTOR,
-    ExistingStore,
-    Iterations,
-    Json,
-    OnlyRun,
-    RunName,
-    iteration_span,
-)
+from command_line import options
 from command_line.output import counted, print_json, print_line
 from storage.errors import InputError
 
 Identifier = Annotated[
     str,
     typer.Argument(
-        metavar=SELECTOR,
+        metavar=options.SELECTOR,
         help="Id of an artifact, trajectory, SFT row or memory entry, or its beginning; or the latest "
         "checkpoint, or an iteration's.",
     ),
 ]
-Limit = Annotated[int, typer.Option("--limit", min=1, help="Lines to print; --json has all.")]
-Depth = Annotated[
-    int, typer.Option("--depth", min=0, help="Steps to follow; with 0 only the thing itself is shown.")
-]
-MostSteps = Annotated[int | None, typer.Option("--depth", min=1, help="Most steps to follow; default: all.")]
+Limit = Annotated[int, typer.Option(min=1, help="Lines to print; --json has all.")]
+Depth = Annotated[int, typer.Option(min=0, help="Steps to follow; with 0 only the thing itself is shown.")]
+MostSteps = Annotated[int | None, typer.Option(min=1, help="Most steps to follow; default: all.")]
 Checkpoint = Annotated[
-    str, typer.Argument(metavar=SELECTOR, help="A checkpoint's id, or the latest or an iteration's of --run.")
+    str,
+    typer.Argument(
+        metavar=options.SELECTOR, help="A checkpoint's id, or the latest or an iteration's of --run."
+    ),
 ]
 Success = Annotated[
     bool | None, typer.Option("--success/--failure", help="Only rows that succeeded, or that did not.")
@@ -50,12 +42,12 @@ app = typer.Typer(
 
 @app.command()
 def upstream(
-    run: RunName,
+    run: options.RunName,
     identifier: Identifier,
     depth: MostSteps = None,
     limit: Limit = _LINES,
-    store: ExistingStore = DEFAULT_STORE,
-    json: Json = False,
+    store: options.ExistingStore = options.DEFAULT_STORE,
+    json: options.Json = False,
 ) -> None:
     """List everything that an artifact or a row came from, the nearest first."""
     from command_line.lineage.reach import show_upstream
@@ -65,12 +57,12 @@ def upstream(
 
 @app.command()
 def downstream(
-    run: RunName,
+    run: options.RunName,
     identifier: Identifier,
     depth: MostSteps = None,
     limit: Limit = _LINES,
-    store: ExistingStore = DEFAULT_STORE,
-    json: Json = False,
+    store: options.ExistingStore = options.DEFAULT_STORE,
+    json: options.Json = False,
 ) -> None:
     """List all that an artifact or a row reached: rows, policies, evaluations, in all runs of the store."""
     from command_line.lineage.reach import show_downstream
@@ -81,10 +73,10 @@ def downstream(
 @app.command()
 def rows_using_memory(
     entry: Annotated[str, typer.Argument(metavar="ENTRY", help="A memory entry's id, or its beginning.")],
-    run: OnlyRun = None,
+    run: options.OnlyRun = None,
     limit: Limit = _LINES,
-    store: ExistingStore = DEFAULT_STORE,
-    json: Json = False,
+    store: options.ExistingStore = options.DEFAULT_STORE,
+    json: options.Json = False,
 ) -> None:
     """List every row that used a memory entry: reflections that saw it, and what came of them."""
     from command_line.lineage.questions import show_rows_using_memory
@@ -95,10 +87,10 @@ def rows_using_memory(
 @app.command()
 def policies_trained_on(
     task: Annotated[str, typer.Argument(metavar="TASK", help="A task's id.")],
-    run: OnlyRun = None,
+    run: options.OnlyRun = None,
     limit: Limit = _LINES,
-    store: ExistingStore = DEFAULT_STORE,
-    json: Json = False,
+    store: options.ExistingStore = options.DEFAULT_STORE,
+    json: options.Json = False,
 ) -> None:
     """List every policy that trained on a task: directly, or as a descendant of one that did."""
     from command_line.lineage.questions import show_policies_trained_on
@@ -109,26 +101,22 @@ def policies_trained_on(
 @app.command()
 def trained_on(
     checkpoint: Checkpoint,
-    run: OnlyRun = None,
-    role: Annotated[str | None, typer.Option("--role", help="Only rows of this role.")] = None,
-    task_type: Annotated[str | None, typer.Option("--task-type", help="Only rows of this task type.")] = None,
+    run: options.OnlyRun = None,
+    role: Annotated[str | None, typer.Option(help="Only rows of this role.")] = None,
+    task_type: Annotated[str | None, typer.Option(help="Only rows of this task type.")] = None,
     success: Success = None,
-    min_reward: Annotated[
-        float | None, typer.Option("--min-reward", help="Only rows with at least this reward.")
-    ] = None,
+    min_reward: Annotated[float | None, typer.Option(help="Only rows with at least this reward.")] = None,
     iteration: Annotated[
-        str | None,
-        typer.Option("--iteration", metavar="N|A..B", help="Only rows that these iterations sampled."),
+        str | None, typer.Option(metavar="N|A..B", help="Only rows that these iterations sampled.")
     ] = None,
     text: Annotated[
-        str | None,
-        typer.Option("--text", metavar="CONTAINS", help="Only rows in which the policy said this."),
+        str | None, typer.Option(metavar="CONTAINS", help="Only rows in which the policy said this.")
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, help="Rows to list, also with --json; the newest come first.")
+        int, typer.Option(min=1, help="Rows to list, also with --json; the newest come first.")
     ] = 20,
-    store: ExistingStore = DEFAULT_STORE,
-    json: Json = False,
+    store: options.ExistingStore = options.DEFAULT_STORE,
+    json: options.Json = False,
 ) -> None:
     """List what a policy learned from, by its own training or that of the policies before it.
 
@@ -138,17 +126,17 @@ def trained_on(
     from command_line.lineage.trained_on import show_trained_on
     from storage.lineage.trained_on import RowFilter
 
-    wanted = RowFilter(role, task_type, success, min_reward, iteration_span(iteration), text)
+    wanted = RowFilter(role, task_type, success, min_reward, options.iteration_span(iteration), text)
     show_trained_on(checkpoint, run, wanted, limit, store, json)
 
 
 @app.command()
 def samples(
-    run: RunName,
-    iteration: Iterations = None,
+    run: options.RunName,
+    iteration: options.Iterations = None,
     limit: Limit = _LINES,
-    store: ExistingStore = DEFAULT_STORE,
-    json: Json = False,
+    store: options.ExistingStore = options.DEFAULT_STORE,
+    json: options.Json = False,
 ) -> None:
     """Count the samples that were issued, generated, trained, and dropped (by reason). Exit status 1 when the
     counts do not add up."""
@@ -162,10 +150,10 @@ def made_by(
     code_version: Annotated[
         str, typer.Argument(metavar="VERSION", help="A commit or version of the code, or its beginning.")
     ],
-    run: OnlyRun = None,
+    run: options.OnlyRun = None,
     limit: Limit = _LINES,
-    store: ExistingStore = DEFAULT_STORE,
-    json: Json = False,
+    store: options.ExistingStore = options.DEFAULT_STORE,
+    json: options.Json = False,
 ) -> None:
     """List everything that a version of the code made, the oldest first."""
     from command_line.lineage.questions import show_made_by
@@ -175,35 +163,33 @@ def made_by(
 
 @app.command()
 def show(
-    run: RunName,
+    run: options.RunName,
     identifier: Identifier,
     depth: Depth = 2,
-    store: ExistingStore = DEFAULT_STORE,
-    json: Json = False,
+    store: options.ExistingStore = options.DEFAULT_STORE,
+    json: options.Json = False,
 ) -> None:
     """Show an artifact or a row, with its messages, and what it came from."""
-    from command_line.lineage.explained import show_origins
+    from command_line.lineage.reach import show_origins
 
     show_origins(run, identifier, depth, store, json)
 
 
 @app.command()
 def export(
-    run: RunName,
+    run: options.RunName,
     openlineage: Annotated[
         str,
         typer.Option(
-            "--openlineage",
             metavar="URL|FILE",
             help="Where the events go: http(s)://host:port of a consumer, or a file of JSON lines.",
         ),
     ],
     repository: Annotated[
-        str | None,
-        typer.Option("--repository", metavar="URL", help="Where the code is, to be named in the events."),
+        str | None, typer.Option(metavar="URL", help="Where the code is, to be named in the events.")
     ] = None,
-    store: ExistingStore = DEFAULT_STORE,
-    json: Json = False,
+    store: options.ExistingStore = options.DEFAULT_STORE,
+    json: options.Json = False,
 ) -> None:
     """Send a run's stages as OpenLineage events, a START and a COMPLETE for each artifact."""
     from erl_pipeline.views.lineage.openlineage import export_run
@@ -219,21 +205,17 @@ def export(
 
 @app.command()
 def graph(
-    run: RunName,
-    output: Annotated[
-        Path,
-        typer.Option("--output", metavar="FILE", help="Ends in .mmd (Mermaid), .dot (Graphviz) or .json."),
-    ],
+    run: options.RunName,
+    output: Annotated[Path, typer.Option(metavar="FILE", help="Ends in .mmd (Mermaid) or .json.")],
     iteration: Annotated[
-        str | None,
-        typer.Option("--iteration", metavar="N|A..B", help="Iterations to show; default: the last 6."),
+        str | None, typer.Option(metavar="N|A..B", help="Iterations to show; default: the last 6.")
     ] = None,
     of: Annotated[
         str | None,
-        typer.Option("--of", metavar="ID", help="Only this artifact, what it came from and what it reached."),
+        typer.Option(metavar="ID", help="Only this artifact, what it came from and what it reached."),
     ] = None,
-    store: ExistingStore = DEFAULT_STORE,
-    json: Json = False,
+    store: options.ExistingStore = options.DEFAULT_STORE,
+    json: options.Json = False,
 ) -> None:
     """Write a run's artifacts and the links between them as a graph, for programs that draw."""
     from erl_pipeline.views.lineage.graph import FORMATS, graph_text, run_lineage
@@ -243,7 +225,7 @@ def graph(
 
     if output.suffix not in FORMATS:
         raise InputError(f"--output {output}: name a file that ends in {', '.join(FORMATS)}.")
-    found = run_lineage(ArtifactStore(store), RunStore(store), run, iteration_span(iteration), of)
+    found = run_lineage(ArtifactStore(store), RunStore(store), run, options.iteration_span(iteration), of)
     with store_errors("write", output):
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(graph_text(found, output.suffix), encoding="utf-8")
@@ -255,7 +237,9 @@ def graph(
 
 
 @app.command()
-def verify(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
+def verify(
+    run: options.RunName, store: options.ExistingStore = options.DEFAULT_STORE, json: options.Json = False
+) -> None:
     """Hash every file of a run again, count rows and follow all links. Exit status 1 when one is wrong."""
     from storage.artifacts.store import ArtifactStore
     from storage.runs.run import RunStore

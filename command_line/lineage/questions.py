@@ -16,8 +16,8 @@ from command_line.selectors import beyond_end, manifests_of
 from erl_pipeline.evaluation.samples import SampleCount, count_samples
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.lineage import ArtifactGraph
 from storage.lineage import questions as asked
+from storage.lineage.graph import ArtifactGraph
 from storage.lineage.rows import LineageRows
 from storage.runs.run import RunStore
 

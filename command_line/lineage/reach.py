@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from command_line.output import counted, print_json, print_line, print_table
+from command_line.output import command, counted, print_json, print_line, print_table
 from command_line.selectors import artifact_or_row
-from storage import lineage
 from storage.artifacts.store import ArtifactStore
-from storage.lineage import Reach, Reached, runs_by_artifact
+from storage.lineage import reach as lineage
+from storage.lineage.graph import runs_by_artifact
 from storage.lineage.questions import DESCENDANT, DIRECTLY
+from storage.lineage.reach import Reach, Reached
 from storage.lineage.rows import Kind
 from storage.runs.run import Run, RunStore
 
@@ -123,6 +124,64 @@ def show_downstream(run: str, identifier: str, depth: int | None, limit: int, st
     _print_things(reach.things, runs, limit)
 
 
+_LONGEST = 300
+"""Most characters of a message."""
+_LINE = 100
+_OF_ORIGINS = ("stage", "role", "task_id", "iteration", "reward", "success", "feedback", "text", "said")
+"""Facts of origins that are printed, each on one line of `_LINE` characters; --json gives all."""
+
+
+def show_origins(run: str, identifier: str, depth: int, store: str, json: bool) -> None:
+    """Print an artifact or a row of a run, and what it came from in at most `depth` steps."""
+    runs = RunStore(store)
+    opened = runs.open(run)
+    reach, facts = lineage.explain(ArtifactStore(store), opened, artifact_or_row(opened, identifier), depth)
+    by_artifact = runs_by_artifact(runs)
+    if json:
+        things = _described(reach, by_artifact)
+        print_json({"kind": reach.kind, "id": reach.id, "facts": facts, "things": things})
+        return
+    print_line(_title(reach))
+    for name, value in facts.items():
+        if name != "messages" and not (name == "text" and "messages" in facts):
+            print_line(f"{name}: {_plain(value)}")
+    for message in facts.get("messages", ()):
+        print_line(f"[{message['role']}]: {_cut(_content(message))}")
+    for thing in reach.things:
+        _print_origin(thing)
+    if "episode_id" in facts:
+        words = ["episodes", "show", facts["episode_id"], "--prompts"]
+        print_line(f"The whole episode: {command(words, store)}")
+
+
+def _print_origin(thing: Reached) -> None:
+    """Print what it is to the thing that came from it, and its main facts, further right with each step."""
+    indent = "    " * thing.depth
+    print_line(f"{indent}{thing.relation} {thing.via[:SHORT]}: {_WORDS[thing.kind][0]} {thing.id}")
+    messages = thing.facts.get("messages", ())
+    said = [_content(message) for message in messages if message["role"] == "assistant"]
+    facts = {**thing.facts, **({"said": said[-1], "text": None} if said else {})}
+    for name in _OF_ORIGINS:
+        if facts.get(name) not in (None, ""):
+            print_line(f"{indent}  {name}: {_cut(' '.join(_plain(facts[name]).split()), _LINE)}")
+
+
+def _content(message: dict[str, Any]) -> str:
+    """The text of a message, or the tools that it calls."""
+    calls = [call["function"]["name"] for call in message.get("tool_calls") or ()]
+    return message.get("content") or (f"calls {', '.join(calls)}" if calls else "")
+
+
+def _cut(text: str, most: int = _LONGEST) -> str:
+    return text if len(text) <= most else f"{text[: most - 4]} ..."
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_plain(number)}" for name, number in value.items())
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
 def _walk(
     walk: Callable[[ArtifactStore, Run, str, int | None], Reach],
     store_uri: str,
@@ -162,7 +221,7 @@ def _print_things(things: Sequence[Reached], runs: dict[str, list[str]], limit: 
                 "what": str(thing.facts.get("stage") or thing.facts.get("role") or _WORDS[thing.kind][0]),
                 # Ids of rows may begin alike, so they are shown in full.
                 "id": thing.id[:SHORT] if thing.kind == "artifact" else thing.id,
-                "iteration": _shown(thing.facts.get("iteration")),
+                "iteration": "" if (iteration := thing.facts.get("iteration")) is None else str(iteration),
                 "how": f"{thing.relation} {thing.via[:SHORT]}",
                 "task or runs": str(thing.facts.get("task_id") or ", ".join(runs.get(thing.id, []))),
             }
@@ -172,7 +231,3 @@ def _print_things(things: Sequence[Reached], runs: dict[str, list[str]], limit: 
         left=("what", "id", "how", "task or runs"),
         rest="more, further away",
     )
-
-
-def _shown(value: object) -> str:
-    return "" if value is None else str(value)

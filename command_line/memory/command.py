@@ -10,18 +10,12 @@ import typer
 from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
 from storage.errors import InputError
 
-TopK = Annotated[int, typer.Option("--top-k", min=1, help="Entries to show.")]
-TaskType = Annotated[str | None, typer.Option("--task-type", help="Only entries of this task type.")]
-Environment = Annotated[str | None, typer.Option("--environment", help="Only entries of this environment.")]
-MinimumCredit = Annotated[
-    float | None, typer.Option("--min-credit", help="Only entries with at least this credit.")
-]
-Iteration = Annotated[
-    int | None, typer.Option("--iteration", min=0, help="The memory as it was after this iteration.")
-]
-Since = Annotated[
-    int | None, typer.Option("--since", min=0, help="Only entries of this iteration and later.")
-]
+TopK = Annotated[int, typer.Option(min=1, help="Entries to show.")]
+TaskType = Annotated[str | None, typer.Option(help="Only entries of this task type.")]
+Environment = Annotated[str | None, typer.Option(help="Only entries of this environment.")]
+MinimumCredit = Annotated[float | None, typer.Option(help="Only entries with at least this credit.")]
+Iteration = Annotated[int | None, typer.Option(min=0, help="The memory as it was after this iteration.")]
+Since = Annotated[int | None, typer.Option(min=0, help="Only entries of this iteration and later.")]
 Entry = Annotated[str, typer.Argument(metavar="ENTRY", help="Id of a memory entry, or its beginning.")]
 
 app = typer.Typer(help="Search or list the reflection memory, or make it forget.", no_args_is_help=True)
@@ -33,7 +27,7 @@ def search(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What to look for.")],
     mode: Annotated[
         Literal["vector", "text", "hybrid"],
-        typer.Option("--mode", help="By similarity of meaning, by words (BM25), or both, fused by rank."),
+        typer.Option(help="By similarity of meaning, by words (BM25), or both, fused by rank."),
     ] = "vector",
     top_k: TopK = 5,
     task_type: TaskType = None,
@@ -51,13 +45,14 @@ def search(
     json: Json = False,
 ) -> None:
     """Find the reflections whose situation is most similar to TEXT, or that best match its words."""
-    from command_line.memory.entries import EntryFilter, search_entries
+    from command_line.memory.entries import search_entries
     from command_line.memory.run import open_memory
+    from storage.memory.search import MemoryFilter
 
     if not text.strip():
         raise InputError("TEXT is empty: say what to look for; `memory list` shows all entries.")
     memory = open_memory(store, run, iteration)
-    wanted = EntryFilter(task_type, environment, min_credit, since)
+    wanted = MemoryFilter(task_type, environment, min_credit, since)
     search_entries(memory, text, mode, top_k, wanted, exact=exact, duplicates=duplicates, json=json)
 
 
@@ -91,7 +86,7 @@ def show(
 def forget(
     run: RunName,
     entry: Entry,
-    reason: Annotated[str, typer.Option("--reason", help="Why; it is recorded for later readers.")],
+    reason: Annotated[str, typer.Option(help="Why; it is recorded for later readers.")],
     store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
@@ -110,26 +105,25 @@ def list_memory(
     since: Since = None,
     iteration: Iteration = None,
     sort: Annotated[
-        Literal["newest", "retrieved", "credit", "support"], typer.Option("--sort", help="Which come first.")
+        Literal["newest", "retrieved", "credit", "support"], typer.Option(help="Which come first.")
     ] = "newest",
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Entries to show.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="Entries to show.")] = 20,
     store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
     """List the entries of the memory: their credit, and how often they were written and retrieved."""
-    from command_line.memory.entries import EntryFilter, list_entries
+    from command_line.memory.entries import list_entries
     from command_line.memory.run import open_memory
+    from storage.memory.search import MemoryFilter
 
-    wanted = EntryFilter(task_type, environment, min_credit, since)
+    wanted = MemoryFilter(task_type, environment, min_credit, since)
     list_entries(open_memory(store, run, iteration), wanted, sort, limit, json)
 
 
 @app.command()
 def export(
     run: RunName,
-    output: Annotated[
-        Path, typer.Option("--output", metavar="FILE", help="A .parquet file, or .jsonl without vectors.")
-    ],
+    output: Annotated[Path, typer.Option(metavar="FILE", help="A .parquet file, or .jsonl without vectors.")],
     task_type: TaskType = None,
     environment: Environment = None,
     min_credit: MinimumCredit = None,
@@ -140,12 +134,13 @@ def export(
     json: Json = False,
 ) -> None:
     """Write the entries of the memory to a file."""
-    from command_line.memory.entries import EntryFilter, export_entries
+    from command_line.memory.entries import export_entries
     from command_line.memory.run import open_memory
+    from storage.memory.search import MemoryFilter
 
     if output.suffix not in (".parquet", ".jsonl"):
         raise InputError(f"--output {output}: name a file that ends in .parquet or .jsonl.")
     if output.exists() and not replace:
         raise InputError(f"--output {output} exists already; --replace overwrites it.")
-    wanted = EntryFilter(task_type, environment, min_credit, since)
+    wanted = MemoryFilter(task_type, environment, min_credit, since)
     export_entries(open_memory(store, run, iteration), wanted, output, json)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import polars as pl
@@ -11,7 +11,7 @@ from command_line.memory.entry import headline, print_texts
 from command_line.memory.run import RunMemory
 from command_line.output import counted, one_line, print_json, print_line, print_table
 from storage.errors import store_errors
-from storage.memory.search import SearchMode
+from storage.memory.search import MemoryFilter, SearchMode
 from storage.memory.view import FoldedHit, MemoryHit, folded_search
 
 _SCORES: dict[SearchMode, str] = {
@@ -21,58 +21,22 @@ _SCORES: dict[SearchMode, str] = {
 }
 
 
-@dataclass(frozen=True)
-class EntryFilter:
-    """Which entries are wanted; None leaves a condition out. `since` is an iteration."""
-
-    task_type: str | None = None
-    environment: str | None = None
-    min_credit: float | None = None
-    since: int | None = None
-
-    def narrowed(self, entries: pl.LazyFrame) -> pl.LazyFrame:
-        """The entries that meet the conditions."""
-        if self.task_type is not None:
-            entries = entries.filter(pl.col("task_type") == self.task_type)
-        if self.environment is not None:
-            entries = entries.filter(pl.col("environment") == self.environment)
-        if self.min_credit is not None:
-            entries = entries.filter(pl.col("credit") >= self.min_credit)
-        if self.since is not None:
-            entries = entries.filter(pl.col("iteration") >= self.since)
-        return entries
-
-
 def search_entries(
     memory: RunMemory,
     text: str,
     mode: SearchMode,
     top_k: int,
-    wanted: EntryFilter,
+    wanted: MemoryFilter,
     *,
     exact: bool,
     duplicates: bool,
     json: bool,
 ) -> None:
-    """Print the best `top_k` entries for a text.
-
-    Args:
-        exact: compare every vector, also where the memory has an index.
-        duplicates: also entries that say almost the same as a better one.
-    """
+    """Print the best `top_k` entries for a text."""
     view = memory.table()
 
     def best(count: int) -> list[MemoryHit]:
-        return view.search(
-            [text],
-            count,
-            task_type=wanted.task_type,
-            minimum_credit=wanted.min_credit,
-            environment=wanted.environment,
-            first_iteration=wanted.since,
-            mode=mode,
-            exact=exact,
-        )[0]
+        return view.search([text], count, wanted, mode=mode, exact=exact)[0]
 
     hits = [FoldedHit(hit) for hit in best(top_k)] if duplicates else folded_search(best, top_k)
     index = None if exact or mode == "text" else view.vector_index
@@ -124,9 +88,9 @@ _LISTED = [
 ]
 
 
-def list_entries(memory: RunMemory, wanted: EntryFilter, sort: str, limit: int, json: bool) -> None:
+def list_entries(memory: RunMemory, wanted: MemoryFilter, sort: str, limit: int, json: bool) -> None:
     """Print the first `limit` entries, sorted by `newest`, `retrieved`, `credit` or `support`."""
-    entries = wanted.narrowed(memory.held())
+    entries = memory.held(wanted)
     first = {
         "newest": ["last_iteration", "entry_id"],
         "retrieved": ["retrievals", "last_iteration", "entry_id"],
@@ -160,9 +124,9 @@ def list_entries(memory: RunMemory, wanted: EntryFilter, sort: str, limit: int, 
     )
 
 
-def export_entries(memory: RunMemory, wanted: EntryFilter, output: Path, json: bool) -> None:
+def export_entries(memory: RunMemory, wanted: MemoryFilter, output: Path, json: bool) -> None:
     """Write the entries to a file, as Parquet or lines of JSON, as its name ends."""
-    entries = wanted.narrowed(memory.held())
+    entries = memory.held(wanted)
     count = entries.select(pl.len()).collect().item()
     with store_errors("write", output):
         if output.suffix == ".parquet":

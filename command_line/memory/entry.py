@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -10,7 +11,7 @@ import polars as pl
 from command_line.memory.run import RunMemory, credit_line, effect_lines, interval, open_memory
 from command_line.output import command, counted, print_json, print_line, print_table
 from erl_pipeline.evaluation.memory_effect import entry_credits, memory_effect
-from storage.lineage.questions import ReachedPolicies, ReachedPolicy, policies_reached
+from storage.lineage.questions import ReachedPolicies, policies_reached
 from storage.memory.credit import copied, growth, memory_searches, retrieval_counts, rollout_files
 from storage.memory.entries import MemoryEntry
 from storage.memory.forgetting import forget
@@ -150,9 +151,10 @@ def _print_reach(reached: ReachedPolicies) -> None:
         print_line("Entries written with it in the prompt, which stay: " + ", ".join(reached.derived_entries))
 
 
-def _policy(policy: ReachedPolicy) -> str:
-    when = "before the first iteration" if policy.iteration is None else f"iteration {policy.iteration}"
-    return f"{policy.artifact_id}  {policy.run}, {when}, {policy.stage}"
+def _policy(policy: Mapping[str, Any]) -> str:
+    at = policy["iteration"]
+    when = "before the first iteration" if at is None else f"iteration {at}"
+    return f"{policy['artifact_id']}  {policy['run']}, {when}, {policy['stage']}"
 
 
 _CHANGES = ("added", "copies", "returned", "updated", "evicted", "forgotten", "replaced")

@@ -17,17 +17,10 @@ from erl_pipeline.runs.config import readable_config
 from erl_pipeline.statistics import MeanEstimate
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.memory.chain import (
-    Delta,
-    held_entries,
-    read_chain,
-    removal_of,
-    scan_changes,
-    scan_entries,
-    states,
-)
+from storage.memory import chain
 from storage.memory.entries import MemoryEntry, entry_of
 from storage.memory.operations import Operation
+from storage.memory.search import MemoryFilter
 from storage.memory.standalone import STANDALONE
 from storage.memory.versions import latest_version, memory_versions
 from storage.memory.view import MemoryView, ReflectionMemory
@@ -46,19 +39,21 @@ class RunMemory:
     """The iteration after which this version was made; 0 for the empty memory."""
 
     @cached_property
-    def deltas(self) -> list[Delta]:
-        return read_chain(self.store, self.version)[1]
+    def deltas(self) -> list[chain.Delta]:
+        return chain.read_chain(self.store, self.version)[1]
 
     def table(self) -> MemoryView:
         """The view of this version in the LanceDB table, for searches."""
         embedder = SentenceEmbedder(self.embedding_model)
         return ReflectionMemory(self.store.uri, self.run.name, self.store, embedder).at(self.version)
 
-    def held(self) -> pl.LazyFrame:
-        """The entries of this version."""
-        return held_entries(self.deltas)
+    def held(self, wanted: MemoryFilter | None = None) -> pl.LazyFrame:
+        """The entries of this version, or those of them that are wanted."""
+        condition = wanted.condition() if wanted else ""
+        entries = chain.held_entries(self.deltas)
+        return entries.filter(pl.sql_expr(condition)) if condition else entries
 
-    def find(self, identifier: str, among: Sequence[Delta] | None = None) -> MemoryEntry:
+    def find(self, identifier: str, among: Sequence[chain.Delta] | None = None) -> MemoryEntry:
         """An entry that the memory holds or held, in its last state, by its id or the beginning of one.
 
         `among` are the deltas that added this entry or changed any entry, if the caller knows them.
@@ -66,7 +61,7 @@ class RunMemory:
         Raises InputError for none or several.
         """
         deltas = self.deltas if among is None else among
-        rows = scan_entries(deltas).drop("vector", "embedding_model")
+        rows = chain.scan_entries(deltas).drop("vector", "embedding_model")
         found = rows.filter(pl.col("entry_id").str.starts_with(identifier)).collect()
         missing = (
             f"the memory of run {self.run.name} never held an entry {identifier}; "
@@ -74,15 +69,15 @@ class RunMemory:
         )
         entry_id = the_one(found["entry_id"].to_list(), identifier, "entries", missing)
         brought = entry_of(found.row(by_predicate=pl.col("entry_id") == entry_id, named=True))
-        return states(deltas).get(entry_id, brought)
+        return chain.states(deltas).get(entry_id, brought)
 
     def operations(self, entry_id: str) -> pl.DataFrame:
         """Everything that memory versions did with an entry after it was added."""
-        return scan_changes(self.deltas).filter(pl.col("entry_id") == entry_id).collect()
+        return chain.scan_changes(self.deltas).filter(pl.col("entry_id") == entry_id).collect()
 
     def removal(self, entry_id: str) -> Operation | None:
         """The operation that removed an entry; None for an entry that the memory holds."""
-        return removal_of(self.deltas, entry_id)
+        return chain.removal_of(self.deltas, entry_id)
 
 
 def open_memory(
@@ -92,11 +87,7 @@ def open_memory(
     artifacts: ArtifactStore | None = None,
     run: Run | None = None,
 ) -> RunMemory:
-    """The memory of a run after an iteration, or its newest.
-
-    Args:
-        artifacts: the store's artifacts, if they were opened already.
-        run: the run, if it was opened already.
+    """The memory of a run after an iteration, or its newest; with `artifacts` and `run` if they are open.
 
     Raises InputError for an unknown run or one without memory.
     """

@@ -1,5 +1,5 @@
-"""`erl-pipeline plan`: what would be reused, what computed and why, and the expected cost, as text, JSON or a
-page; nothing is run."""
+"""`erl-pipeline plan`: what would be reused, what computed and why, and the expected cost; nothing is
+run."""
 
 from __future__ import annotations
 
@@ -22,17 +22,10 @@ FromStage = Annotated[
         help="What `replay` of the run would compute from this stage on; with --iteration.",
     ),
 ]
-Iteration = Annotated[
-    int | None, typer.Option("--iteration", min=0, metavar="N", help="The iteration of --from.")
-]
-Output = Annotated[
-    Path | None, typer.Option("--output", metavar="FILE", help="Also write the plan as a page, .html.")
-]
-
+Iteration = Annotated[int | None, typer.Option(min=0, metavar="N", help="The iteration of --from.")]
 Cluster = Annotated[
     Path | None,
     typer.Option(
-        "--cluster",
         metavar="FILE",
         help="Simulate a whole run on the nodes of this file instead, such as those in configs/clusters/.",
     ),
@@ -45,7 +38,6 @@ def plan(
     settings: Settings = None,
     stage: FromStage = None,
     iteration: Iteration = None,
-    output: Output = None,
     cluster: Cluster = None,
     store: Store = DEFAULT_STORE,
     json: Json = False,
@@ -58,8 +50,8 @@ def plan(
     if (stage is None) != (iteration is None):
         raise InputError("--from STAGE and --iteration N say together where to begin; give both")
     if cluster is not None:
-        if stage is not None or output is not None:
-            raise InputError("--from, --iteration and --output have no meaning with --cluster")
+        if stage is not None:
+            raise InputError("--from and --iteration have no meaning with --cluster")
         from command_line.plan.cluster import plan_on_cluster
 
         plan_on_cluster(planned, cluster, store, iterations, settings or [], json)
@@ -77,4 +69,4 @@ def plan(
         shown = making.plan_from_stage(planned, store, iterations, settings or [], iteration, stage)
     else:
         shown = making.plan_of_run(planned, store, iterations, settings or [])
-    show_plan(shown, output, json)
+    show_plan(shown, json)

@@ -108,11 +108,7 @@ def read_config(path: str, settings: Sequence[str]) -> RunConfig:
 
 
 def _shown(
-    config: RunConfig,
-    store: str,
-    plan: Plan,
-    what: str,
-    again: frozenset[StageKey] = frozenset(),
+    config: RunConfig, store: str, plan: Plan, what: str, again: frozenset[StageKey] = frozenset()
 ) -> ShownPlan:
     lookups = StoreLookups(store, config.model_dump(mode="json"))
     found = forecast(plan, lookups, again)

@@ -1,40 +1,24 @@
-"""A plan that is shown: as text, JSON or a page."""
+"""A plan that is shown, as text or JSON."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from command_line.output import bytes_text, counted, print_json, print_line, print_table, seconds_text
 from command_line.plan.making import ShownPlan
 from erl_pipeline.plan.forecast import Cost, Forecast, iterations_text
 from erl_pipeline.runs.store_lookups import MEASURED
-from storage.errors import InputError, store_errors
 
 
-def show_plan(shown: ShownPlan, output: Path | None, json: bool) -> None:
-    """Print a plan, and write its page if `output` names one.
-
-    Raises InputError for a name that does not end in .html, StoreError if the page cannot be written.
-    """
-    if output is not None:
-        if output.suffix != ".html":
-            raise InputError(f"--output {output}: name a file that ends in .html")
-
-        with store_errors("write", output):
-            output.parent.mkdir(parents=True, exist_ok=True)
-            output.write_text(plan_page(shown), encoding="utf-8")
+def show_plan(shown: ShownPlan, json: bool) -> None:
+    """Print a plan."""
     if json:
         print_json(plan_json(shown))
-        return
-    print_plan(shown)
-    if output is not None:
-        print_line(f"Page: {output}")
+    else:
+        print_plan(shown)
 
 
 _REASONS = 3
@@ -44,15 +28,12 @@ def print_plan(shown: ShownPlan) -> None:
     """Print the plan as a table, with its totals."""
     print_line(f"{shown.what}; {counted(shown.iterations, 'iteration')}")
     if shown.refusal:
-        print_line(name_needed(shown))
+        print_line(
+            f"To train this, give it a new --name: `train` refuses other settings for run {shown.run}."
+        )
     print_table(plan_cells(shown.forecast), left=("iterations", "stage", "what", "why"))
     for line in [*summary(shown), *disk_lines(shown), *notes(shown)]:
         print_line(line)
-
-
-def name_needed(shown: ShownPlan) -> str:
-    """That a run with this name cannot be trained with these settings."""
-    return f"To train this, give it a new --name: `train` refuses other settings for run {shown.run}."
 
 
 def notes(shown: ShownPlan) -> list[str]:
@@ -198,32 +179,3 @@ def _cost_cells(cost: Cost | None) -> dict[str, str]:
 def _why(reasons: Sequence[str]) -> str:
     more = len(reasons) - _REASONS
     return "; ".join(reasons[:_REASONS]) + (f"; {more} more (--json has all)" if more > 0 else "")
-
-
-def plan_page(shown: ShownPlan) -> str:
-    """The page of a plan."""
-    templates = Environment(
-        loader=PackageLoader("command_line.plan", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    forecast = shown.forecast
-    tiles = [
-        ("reused", counted(len(forecast.reused), "artifact")),
-        ("computed", counted(len(forecast.computed), "artifact")),
-        ("expected time", seconds_text(forecast.total.seconds) or "unknown"),
-        ("expected size", bytes_text(forecast.total.bytes) or "unknown"),
-    ]
-    return templates.get_template("page.html").render(
-        shown=shown,
-        tiles=tiles if forecast.computed else tiles[:2],
-        rows=plan_cells(forecast),
-        lines=[
-            *([name_needed(shown)] if shown.refusal else []),
-            *summary(shown),
-            *disk_lines(shown),
-            *notes(shown),
-        ],
-    )

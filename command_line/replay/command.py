@@ -8,66 +8,51 @@ from typing import Annotated
 
 import typer
 
-from command_line.options import (
-    DEFAULT_STORE,
-    SELECTOR,
-    ExistingStore,
-    Json,
-    LastIteration,
-    RunName,
-    Settings,
-    iteration_span,
-)
+from command_line import options
 from storage.errors import InputError
 
 Iteration = Annotated[
     str | None,
     typer.Option(
-        "--iteration",
-        metavar="N|A..B",
-        help="The iteration to begin in. Offline: the stored iterations to train on.",
+        metavar="N|A..B", help="The iteration to begin in. Offline: the stored iterations to train on."
     ),
 ]
 FromStage = Annotated[
     str | None, typer.Option("--from", metavar="STAGE", help="The first stage that is computed again.")
 ]
-NewName = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the new run.")]
+NewName = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the new run.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Train on stored rollouts, without generation.")]
 Checkpoint = Annotated[
     str | None,
     typer.Option(
-        "--checkpoint",
-        metavar=SELECTOR,
-        help="Where offline training begins; default: the run's first checkpoint.",
+        metavar=options.SELECTOR, help="Where offline training begins; default: the run's first checkpoint."
     ),
 ]
 NoEvaluation = Annotated[
     bool, typer.Option("--no-evaluation", help="Offline: leave out evaluation, which generates attempts.")
 ]
 ConfigOption = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="CONFIG", help="Offline, for imported trajectories: the configuration."),
+    Path | None, typer.Option(metavar="CONFIG", help="Offline, for imported trajectories: the configuration.")
 ]
 Scratch = Annotated[
-    Path | None,
-    typer.Option("--scratch", metavar="FOLDER", help="Where an audit computes; default: the system's."),
+    Path | None, typer.Option(metavar="FOLDER", help="Where an audit computes; default: the system's.")
 ]
 
 
 def replay(
-    run: RunName,
+    run: options.RunName,
     iteration: Iteration = None,
     stage: FromStage = None,
-    settings: Settings = None,
+    settings: options.Settings = None,
     name: NewName = None,
-    iterations: LastIteration = None,
+    iterations: options.LastIteration = None,
     offline: Offline = False,
     checkpoint: Checkpoint = None,
     no_evaluation: NoEvaluation = False,
     config: ConfigOption = None,
     scratch: Scratch = None,
-    store: ExistingStore = DEFAULT_STORE,
-    json: Json = False,
+    store: options.ExistingStore = options.DEFAULT_STORE,
+    json: options.Json = False,
 ) -> None:
     """Compute a run again from a stage of an iteration.
 
@@ -79,7 +64,7 @@ def replay(
     if offline:
         if iterations is not None or stage is not None or scratch is not None:
             raise InputError("--iterations, --from and --scratch have no meaning with --offline")
-        span = iteration_span(iteration)
+        span = options.iteration_span(iteration)
         if name is None or span is None:
             raise InputError("--offline needs --iteration A..B and a name for the new run, --name NAME")
         from command_line.replay.branches import replay_offline

@@ -1,8 +1,10 @@
-"""`erl-pipeline runs`: lists the runs of a store, shows one, removes one."""
+"""`erl-pipeline runs|status|report|diff`: the runs of a store, one of them, and two side by side."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -136,6 +138,61 @@ def show(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False)
 
 def _plain(entry: LedgerEntry) -> dict[str, object]:
     return {"iteration": entry.iteration or 0, "stage": entry.stage, "checkpoint": entry.artifact_id}
+
+
+def status(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
+    """Show how far a run is, iteration by iteration."""
+    from command_line.runs.iterations import show_status
+
+    show_status(run, store, json)
+
+
+def report(
+    run: RunName,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to write it; else beside the run.")
+    ] = None,
+    store: ExistingStore = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """Write the report of a run: curves, whole episodes, settings and lineage on one page."""
+    from command_line.stored_run import run_folder
+    from erl_pipeline.runs.state import write_run_report
+    from storage.artifacts.store import ArtifactStore
+    from storage.runs.run import RunStore
+    from storage.upkeep.runs import find_unrecorded
+
+    opened, artifacts = RunStore(store).open(run), ArtifactStore(store)
+    page = write_run_report(artifacts, opened, output or run_folder(store, run) / "report.html")
+    if unrecorded := find_unrecorded(artifacts, opened, opened.recorded()):
+        print(f"Warning: {unrecorded.sentence}", file=sys.stderr)
+    if json:
+        print_json({"run": run, "report": str(page)})
+    else:
+        print_line(f"Report: {page}")
+
+
+RunA = Annotated[str, typer.Argument(metavar="RUN_A", help="Name of a run in the store.")]
+RunB = Annotated[str, typer.Argument(metavar="RUN_B", help="Name of another run in the store.")]
+
+
+def diff(
+    run_a: RunA,
+    run_b: RunB,
+    first: Annotated[
+        bool,
+        typer.Option(
+            "--first-divergence", help="Only the first difference: artifact, row and token or tensor."
+        ),
+    ] = False,
+    store: ExistingStore = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """Show which settings of two runs differ, which artifacts they share, and their results side by side."""
+    from command_line.runs.differences import show_differences, show_first_divergence
+
+    show = show_first_divergence if first else show_differences
+    show(run_a, run_b, store, json=json)
 
 
 app = typer.Typer(help="The runs of a store: list them, look at one, remove one.", no_args_is_help=True)

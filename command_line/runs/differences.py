@@ -18,6 +18,7 @@ from erl_pipeline.evaluation.iterations import (
     stage_differences,
 )
 from erl_pipeline.plan.column import Column
+from erl_pipeline.plan.forecast import iterations_text
 from erl_pipeline.runs.config import run_columns
 from erl_pipeline.views.report.tables import legend
 from storage.artifacts.store import ArtifactStore
@@ -131,8 +132,8 @@ def show_differences(run_a: str, run_b: str, store: str, *, json: bool) -> None:
     )
     print_line()
     different = [each for each in results if not _equal(each)]
-    if same := _stretches_text([each.iteration for each in results if _equal(each)]):
-        print_line(f"Results after iterations {same}: {_SAME}")
+    if same := [each.iteration for each in results if _equal(each)]:
+        print_line(f"Results after iterations {iterations_text(same)}: {_SAME}")
     if not different:
         return
     groups = [_headings(column) for column in columns]
@@ -157,7 +158,8 @@ def _stage_table(stages: Sequence[StageDifference]) -> list[dict[str, str]]:
         else:
             stretches.append((iteration, iteration, found))
     return [
-        {"iterations": _span(first, last), "stages": _sharing_text(found)} for first, last, found in stretches
+        {"iterations": iterations_text(range(first, last + 1)), "stages": _sharing_text(found)}
+        for first, last, found in stretches
     ]
 
 
@@ -169,21 +171,6 @@ def _sharing_text(found: Mapping[str, str]) -> str:
         (words, [stage for stage, sharing in found.items() if sharing == words]) for words in _WORDS.values()
     ]
     return "; ".join(f"{words}: {', '.join(stages)}" for words, stages in parts if stages)
-
-
-def _span(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}..{last}"
-
-
-def _stretches_text(iterations: Sequence[int]) -> str:
-    """`0..28, 30`: iterations in rising order, as ranges."""
-    stretches: list[tuple[int, int]] = []
-    for iteration in iterations:
-        if stretches and stretches[-1][1] == iteration - 1:
-            stretches[-1] = (stretches[-1][0], iteration)
-        else:
-            stretches.append((iteration, iteration))
-    return ", ".join(_span(*each) for each in stretches)
 
 
 def _equal(result: ResultDifference) -> bool:

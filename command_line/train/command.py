@@ -9,8 +9,7 @@ import typer
 from command_line.options import DEFAULT_STORE, ConfigFile, Json, LastIteration, Settings, Store
 
 Name = Annotated[
-    str | None,
-    typer.Option("--name", metavar="NAME", help="Name of the run, instead of the configuration's."),
+    str | None, typer.Option(metavar="NAME", help="Name of the run, instead of the configuration's.")
 ]
 Check = Annotated[
     bool,
@@ -57,6 +56,6 @@ def train(
     )
     target = iterations or resolved.iterations
     if dry_run:
-        show_plan(plan_of_config(resolved, store, target), None, json)
+        show_plan(plan_of_config(resolved, store, target), json)
     else:
         train_until(resolved, store, target, check, json)

@@ -31,11 +31,8 @@ from storage.upkeep.verification import mend_run
 
 
 def train_until(config: RunConfig, store: str, target: int, check: bool, json: bool) -> None:
-    """Train a run until iteration `target`, unless it is finished, and print its results.
-
-    Args:
-        check: check all artifacts of the run first, and make damaged ones again.
-    """
+    """Train a run until iteration `target`, unless it is finished, and print its results. With `check` all
+    its artifacts are checked first, and damaged ones made again."""
     for damage in (
         mend_run(ArtifactStore(store), config.name, config.model_dump(mode="json")) if check else ()
     ):

@@ -15,23 +15,16 @@ from command_line.ui import lineage, memory_pages, row_pages, run_pages, runs_pa
 from command_line.ui.access import Access, Guard
 from command_line.ui.pages import Pages
 from command_line.ui.stored import Stored
-from storage.errors import (
-    ConfigError,
-    DamagedArtifact,
-    InputError,
-    PipelineError,
-    PrunedFileError,
-    StoreError,
-)
+from storage import errors
 
 _STATIC = Path(__file__).parent / "static"
-_HEADINGS: tuple[tuple[type[PipelineError], int, str], ...] = (
-    (PrunedFileError, 410, "This was removed by retention"),
-    (DamagedArtifact, 500, "An artifact is damaged"),
-    (StoreError, 500, "The store cannot be read here"),
-    (ConfigError, 409, "This run is of another version"),
-    (InputError, 404, "There is no such thing in this store"),
-    (PipelineError, 500, "This cannot be shown"),
+_HEADINGS: tuple[tuple[type[errors.PipelineError], int, str], ...] = (
+    (errors.PrunedFileError, 410, "This was removed by retention"),
+    (errors.DamagedArtifact, 500, "An artifact is damaged"),
+    (errors.StoreError, 500, "The store cannot be read here"),
+    (errors.ConfigError, 409, "This run is of another version"),
+    (errors.InputError, 404, "There is no such thing in this store"),
+    (errors.PipelineError, 500, "This cannot be shown"),
 )
 """Kind of error, HTTP status and heading; the first entry that fits is used."""
 
@@ -48,7 +41,7 @@ def create_app(store_uri: str, access: Access) -> ASGIApp:
         StaticFiles(directory=_STATIC, packages=[("erl_pipeline.views.report", "static")]),
         name="static",
     )
-    for kind in (PipelineError, FileNotFoundError, HTTPException, RequestValidationError, Exception):
+    for kind in (errors.PipelineError, FileNotFoundError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _error_page)
     # Around everything, so that the responses to faults of the program have the security headers too.
     return Guard(app, access)
@@ -56,7 +49,7 @@ def create_app(store_uri: str, access: Access) -> ASGIApp:
 
 def _error_page(request: Request, error: Exception) -> HTMLResponse:
     match error:
-        case PipelineError():
+        case errors.PipelineError():
             status, heading = next(
                 (status, text) for kind, status, text in _HEADINGS if isinstance(error, kind)
             )

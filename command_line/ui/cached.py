@@ -26,7 +26,7 @@ from storage.artifacts.watched import WatchedStore
 from storage.lineage.graph import ArtifactGraph
 from storage.lineage.row_graph import RowPlaces
 from storage.memory.index import copy_index, index_folder
-from storage.memory.search import SearchMode
+from storage.memory.search import MemoryFilter, SearchMode
 from storage.memory.view import MemoryHit, MemoryView, ReflectionMemory
 from storage.tables.parquet import TableFormat, scan_files
 from storage.tables.scored import with_measured
@@ -229,7 +229,7 @@ class MemorySearches:
             if name not in self._views or self._views[name][0] != memory.version:
                 self._views[name] = memory.version, self._tables[name].at(memory.version)
             _, view = self._views[name]
-            return view.search([text], top_k, task_type=task_type, mode=mode, exact=False)[0]
+            return view.search([text], top_k, MemoryFilter(task_type), mode=mode, exact=False)[0]
 
     def _copy(self, memory: RunMemory) -> ReflectionMemory:
         name, model, uri = memory.run.name, memory.embedding_model, self._folder.name

@@ -9,14 +9,10 @@ import typer
 
 from command_line.options import DEFAULT_STORE, ExistingStore
 
-Port = Annotated[
-    int, typer.Option("--port", min=0, max=65535, help="Where the page listens; 0: a free port.")
-]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Where the page listens; 0: a free port.")]
 Host = Annotated[
     str,
-    typer.Option(
-        "--host", help="Address to listen on. Beyond this machine, the page asks for the token it prints."
-    ),
+    typer.Option(help="Address to listen on. Beyond this machine, the page asks for the token it prints."),
 ]
 
 

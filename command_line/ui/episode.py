@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,14 +16,7 @@ from tokenizers import Tokenizer
 from command_line.episodes.rows import REPLAYED, episode_training, find_episode, memory_texts
 from command_line.ui.rows import record_files, row_files, training_records
 from command_line.ui.stored import RunView, Stored
-from erl_pipeline.views.report.episodes import (
-    EpisodeParts,
-    TaskPicture,
-    drawing_of,
-    episode_parts,
-    in_order,
-    task_picture,
-)
+from erl_pipeline.views.report import episodes
 from storage.artifacts.manifest import Manifest
 from storage.errors import InputError, PrunedFileError
 from storage.memory.entries import MEMORY, scan_deltas
@@ -37,8 +30,8 @@ class ShownEpisode:
     episode_id: str
     holder: Manifest
     rows: Sequence[Mapping[str, Any]]
-    shown: EpisodeParts
-    task: TaskPicture
+    shown: episodes.EpisodeParts
+    task: episodes.TaskPicture
     solved: bool | None
 
 
@@ -52,15 +45,15 @@ def read_episode(stored: Stored, run: RunView, iteration: int, identifier: str) 
         **row_files(stored, run, (iteration, iteration), held_out=True),
     }
     found, holder = find_episode(paths, identifier)
-    rows = in_order(found)
+    rows = episodes.in_order(found)
     training = training_of(stored, run, iteration, rows[0]["episode_id"])
     texts = seen_texts(stored, run, rows)
     return ShownEpisode(
         rows[0]["episode_id"],
         holder,
         rows,
-        episode_parts(rows, texts, drawing_of(run.config, rows[0]), training),
-        task_picture(json.loads(rows[0]["task_payload"] or "{}")),
+        episodes.episode_parts(rows, texts, episodes.drawing_of(run.config, rows[0]), training),
+        episodes.task_picture(json.loads(rows[0]["task_payload"] or "{}")),
         _solved([row["success"] for row in rows]),
     )
 
@@ -105,11 +98,10 @@ def seen_texts(stored: Stored, run: RunView, rows: Sequence[Mapping[str, Any]]) 
 def memory_files(stored: Stored, run: RunView) -> dict[Path, Manifest]:
     """The files of entries of a run's memory versions, and the version of each."""
     return {
-        stored.artifacts.open_found(manifest).path(entry.path): manifest
+        path: manifest
         for manifest in stored.manifests(run)
         if manifest.kind == "memory"
-        for entry in manifest.files
-        if entry.table == MEMORY.name
+        for path in stored.artifacts.open_found(manifest).rows_paths(MEMORY.name)
     }
 
 
@@ -260,25 +252,19 @@ def _why_not(measure: Measure, record: dict[str, Any] | None) -> str:
     return f"The {MEASURES[measure]} of tokens was not stored; `update.record_tokens: true` keeps it."
 
 
-class _Texts:
-    """The texts of token ids, or the ids themselves if there is no tokenizer."""
-
-    def __init__(self, tokenizer: Tokenizer | None) -> None:
-        self._tokenizer = tokenizer
-
-    def __call__(self, token: int) -> str:
-        if self._tokenizer is None:
-            return f"#{token}"
-        text = self._tokenizer.id_to_token(token)
-        # Byte-level vocabularies write a space as Ġ and a line break as Ċ, others a space as ▁.
-        return f"#{token}" if text is None else text.replace("Ġ", " ").replace("▁", " ").replace("Ċ", "⏎\n")
-
-
-def _texts(stored: Stored, row: dict[str, Any]) -> _Texts:
+def _texts(stored: Stored, row: dict[str, Any]) -> Callable[[int], str]:
+    """Gives the texts of token ids, or the ids themselves if there is no tokenizer."""
     manifest = stored.artifacts.find(row["policy_version"]) if row["policy_version"] else None
     if manifest is None or not any(entry.path == _TOKENIZER for entry in manifest.files):
-        return _Texts(None)
-    return _Texts(_tokenizer(str(stored.artifacts.open_file(manifest, _TOKENIZER))))
+        return lambda token: f"#{token}"
+    tokenizer = _tokenizer(str(stored.artifacts.open_file(manifest, _TOKENIZER)))
+
+    def text(token: int) -> str:
+        found = tokenizer.id_to_token(token)
+        # Byte-level vocabularies write a space as Ġ and a line break as Ċ, others a space as ▁.
+        return f"#{token}" if found is None else found.replace("Ġ", " ").replace("▁", " ").replace("Ċ", "⏎\n")
+
+    return text
 
 
 @lru_cache(maxsize=8)

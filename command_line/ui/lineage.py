@@ -4,34 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from starlette.responses import HTMLResponse
 
-from command_line.ui.pages import Crumb, ThePages, TheStore, address, iteration_crumb, run_crumbs
+from command_line.ui.pages import AVisit, Crumb, address
 from command_line.ui.stored import Stored
 from storage.artifacts.manifest import Manifest
-from storage.errors import InputError
-from storage.lineage.graph import START, Visit
-from storage.lineage.reach import Reach, downstream_near, upstream_near
+from storage.lineage.reach import Direction, Reach, Reached, near
 
 MOST_STEPS = 6
 _MOST_SHOWN = 40
 
-Direction = Literal["upstream", "downstream"]
+DIRECTIONS: tuple[Direction, ...] = ("upstream", "downstream")
 
 
 @dataclass(frozen=True)
-class Neighbour:
-    """A thing in a column; `relation` is its relation to the thing `via`."""
+class Neighbour(Reached):
+    """A thing in a column."""
 
-    kind: str
-    id: str
-    title: str
-    detail: str
-    relation: str
-    via: str
+    title: str = ""
+    detail: str = ""
 
 
 @dataclass(frozen=True)
@@ -78,81 +72,33 @@ def neighbourhood(stored: Stored, identifier: str, depth: int) -> Neighbourhood:
     Raises InputError when nothing, or more than one thing, has this id.
     """
     graph = stored.lineage.graph()
-    manifests = graph.manifests
-    matching = [artifact_id for artifact_id in manifests if artifact_id.startswith(identifier)]
-    if len(matching) == 1:
-        start = matching[0]
-        return Neighbourhood(
-            "artifact",
-            start,
-            manifests[start].run,
-            manifests[start],
-            _steps(
-                [_artifact(manifests, *each) for each in graph.ancestors({start: START}, depth).items()],
-                start,
-            ),
-            _steps(
-                [_artifact(manifests, *each) for each in graph.descendants({start: START}, depth).items()],
-                start,
-            ),
-            manifests,
-        )
-    if len(matching) > 1:
-        raise InputError(f"{len(matching)} artifacts begin with {identifier!r}. Give more of the id.")
-    places = stored.lineage.places(graph)
     came, led = (
-        search(stored.artifacts, graph, places, identifier, depth)
-        for search in (upstream_near, downstream_near)
+        near(stored.artifacts, graph, lambda: stored.lineage.places(graph), identifier, direction, depth)
+        for direction in DIRECTIONS
     )
-    runs = [thing.facts["run"] for thing in came.things if thing.kind == "artifact" and thing.via == came.id]
-    return Neighbourhood(came.kind, came.id, runs[0], None, _of_reach(came), _of_reach(led), manifests)
-
-
-def _artifact(manifests: Mapping[str, Manifest], artifact_id: str, visit: Visit) -> tuple[int, Neighbour]:
-    manifest = manifests.get(artifact_id)
-    if manifest is None:
-        gone = Neighbour("artifact", artifact_id, "not in the store", "", visit.relation, visit.via)
-        return visit.depth, gone
-    return visit.depth, Neighbour(
-        "artifact",
-        artifact_id,
-        manifest.stage,
-        _place(manifest.run, manifest.iteration),
-        visit.relation,
-        visit.via,
-    )
-
-
-def _of_reach(reach: Reach) -> list[LineageStep]:
-    found = [
-        (
-            thing.depth,
-            Neighbour(thing.kind, thing.id, *_described(thing.kind, thing.facts), thing.relation, thing.via),
-        )
-        for thing in reach.things
+    manifest = graph.manifests.get(came.id) if came.kind == "artifact" else None
+    holders = [
+        thing.facts["run"] for thing in came.things if thing.via == came.id and thing.kind == "artifact"
     ]
-    return _steps(found, reach.id)
+    run = holders[0] if manifest is None else manifest.run
+    return Neighbourhood(came.kind, came.id, run, manifest, _steps(came), _steps(led), graph.manifests)
 
 
 def _described(kind: str, facts: Mapping[str, Any]) -> tuple[str, str]:
     if kind == "artifact":
-        return str(facts.get("stage", "not in the store")), _place(
-            str(facts.get("run", "")), facts.get("iteration")
-        )
+        at = facts.get("iteration")
+        place = "start" if at is None else f"iteration {at}"
+        return str(facts.get("stage", "not in the store")), f"{facts['run']}, {place}" if facts else ""
     title = str(facts["role"]).replace("_", " ") if "role" in facts else kind.replace("_", " ")
     task = facts.get("task_id") or facts.get("task_type") or ""
     return title, f"{task}, iteration {facts.get('iteration')}"
 
 
-def _place(run: str, iteration: int | None) -> str:
-    return f"{run}, start" if iteration is None else f"{run}, iteration {iteration}"
-
-
-def _steps(found: Sequence[tuple[int, Neighbour]], start: str) -> list[LineageStep]:
+def _steps(reach: Reach) -> list[LineageStep]:
     by_depth: dict[int, list[Neighbour]] = {}
-    for depth, neighbour in found:
-        if neighbour.id != start:
-            by_depth.setdefault(depth, []).append(neighbour)
+    for thing in reach.things:
+        title, detail = _described(thing.kind, thing.facts)
+        by_depth.setdefault(thing.depth, []).append(Neighbour(**vars(thing), title=title, detail=detail))
     return [
         LineageStep(depth, things[:_MOST_SHOWN], max(0, len(things) - _MOST_SHOWN))
         for depth, things in sorted(by_depth.items())
@@ -165,32 +111,33 @@ Depth = Annotated[int, Query(ge=1, le=MOST_STEPS)]
 
 
 @router.get("/artifacts/{artifact_id}")
-def artifact(request: Request, artifact_id: str, stored: TheStore, pages: ThePages) -> HTMLResponse:
+def artifact(artifact_id: str, here: AVisit) -> HTMLResponse:
     """The manifest of an artifact."""
+    stored = here.stored
     found = stored.artifacts.resolve(artifact_id)
     manifest = stored.artifacts.find(found)
     assert manifest is not None
     near = neighbourhood(stored, found, 1)
-    commands = [pages.command("Its lineage in the terminal", "lineage", "upstream", manifest.run, found)]
+    commands = [here.command("Its lineage in the terminal", "lineage", "upstream", manifest.run, found)]
     if manifest.kind == "checkpoint" and manifest.iteration is not None:
         commands += [
-            pages.command("What it was trained on", "lineage", "trained-on", found),
-            pages.command(
+            here.command("What it was trained on", "lineage", "trained-on", found),
+            here.command(
                 "Evaluate it", "evaluate", manifest.run, "--checkpoint", found, "--tasks", "generated"
             ),
-            pages.command(
+            here.command(
                 "Write it to a folder", *("export", manifest.run, "--checkpoint", found, "--output", "FOLDER")
             ),
         ]
-    return pages.page(
-        request,
+    path, at = ("runs", manifest.run), manifest.iteration
+    return here.page(
         "artifact.html.j2",
-        title=f"{manifest.stage} {found[:12]}",
-        crumbs=run_crumbs(
-            manifest.run,
-            *([] if manifest.iteration is None else [iteration_crumb(manifest.run, manifest.iteration)]),
+        f"{manifest.stage} {found[:12]}",
+        [
+            Crumb(manifest.run, address(*path)),
+            *([] if at is None else [Crumb(f"iteration {at}", address(*path, "iterations", at))]),
             Crumb(manifest.stage, address("artifacts", found)),
-        ),
+        ],
         commands=commands,
         manifest=manifest,
         pruned={file.path: file for file in stored.artifacts.pruned(manifest).files},
@@ -199,23 +146,20 @@ def artifact(request: Request, artifact_id: str, stored: TheStore, pages: ThePag
 
 
 @router.get("/lineage/{identifier}")
-def lineage(
-    request: Request, identifier: str, stored: TheStore, pages: ThePages, depth: Depth = 2
-) -> HTMLResponse:
+def lineage(identifier: str, here: AVisit, depth: Depth = 2) -> HTMLResponse:
     """The page of what one thing came from and led to."""
-    found = neighbourhood(stored, identifier, depth)
+    found = neighbourhood(here.stored, identifier, depth)
     commands = [
-        pages.command(
+        here.command(
             f"{direction.capitalize()} in the terminal",
             *("lineage", direction, found.run, found.id, "--depth", str(depth)),
         )
-        for direction in ("upstream", "downstream")
+        for direction in DIRECTIONS
     ]
-    return pages.page(
-        request,
+    return here.page(
         "lineage.html.j2",
-        title=f"Lineage of {found.id[:14]}",
-        crumbs=[Crumb("lineage", address("lineage", found.id))],
+        f"Lineage of {found.id[:14]}",
+        [Crumb("lineage", address("lineage", found.id))],
         commands=commands,
         found=found,
         depth=depth,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import polars as pl
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from starlette.responses import HTMLResponse
 
 from command_line.memory.run import RunMemory, interval, open_memory
@@ -23,7 +23,7 @@ from command_line.ui.memory import (
     places_within,
     read_span,
 )
-from command_line.ui.pages import Crumb, ThePages, TheStore, address, run_crumbs
+from command_line.ui.pages import ARunVisit
 from command_line.ui.rows import PAGE_ROWS, RowPage
 from command_line.ui.stored import RunView, Stored
 from erl_pipeline.evaluation.memory_effect import entry_credits, memory_effect
@@ -49,10 +49,7 @@ class Hit:
 
 @router.get("")
 def memory_page(
-    request: Request,
-    name: str,
-    stored: TheStore,
-    pages: ThePages,
+    here: ARunVisit,
     text: str = "",
     mode: SearchMode = "text",
     iteration: str = "",
@@ -65,8 +62,8 @@ def memory_page(
     colour: Colour = "credit",
 ) -> HTMLResponse:
     """The entries of a memory version, those in a rectangle of its map, or those that a search finds."""
-    run = stored.run(name)
-    memory = _memory(run, stored, iteration)
+    run, name, stored = here.run, here.name, here.stored
+    memory = _memory(here, iteration)
     listed = EntryList(stored.sealed, memory)
     spans = read_span("across", across), read_span("up", up)
     brushed = any(span is not None for span in spans)
@@ -80,21 +77,19 @@ def memory_page(
         hits = [Hit(row, None) for row in shown.rows]
     of_version = ["--iteration", str(memory.iteration)]
     command = (
-        pages.command(
+        here.command(
             "This search in the terminal", "memory", "search", name, text, "--mode", mode, *of_version
         )
         if text
-        else pages.command("The same list", "memory", "list", name, *of_version)
+        else here.command("The same list", "memory", "list", name, *of_version)
     )
-    return pages.page(
-        request,
+    return here.page(
         "memory.html.j2",
-        title="Memory",
-        crumbs=run_crumbs(name, Crumb("memory", address("runs", name, "memory"))),
-        commands=[command, pages.command("Does memory help?", "memory", "stats", name)],
-        run=run,
+        "Memory",
+        [here.crumb("memory", "memory")],
+        commands=[command, here.command("Does memory help?", "memory", "stats", name)],
         memory=memory,
-        span=stored.kept(name, "memory iterations", lambda: _span(run)),
+        span=here.kept("memory iterations", lambda: _span(run)),
         hits=hits,
         count=shown.count,
         page_number=shown.page,
@@ -125,13 +120,13 @@ def _span(run: RunView) -> tuple[int, int]:
 
 @router.get("/map")
 def map_points(
-    name: str, stored: TheStore, iteration: str = "", task_type: str = "", colour: Colour = "credit"
+    here: ARunVisit, iteration: str = "", task_type: str = "", colour: Colour = "credit"
 ) -> dict[str, Any]:
     """The map of a memory version as numbers: the points of its entries, or of those of a task type, and for
     each point the number that gives its colour."""
-    memory = _memory(stored.run(name), stored, iteration)
-    listed = EntryList(stored.sealed, memory)
-    drawn = memory_map(stored.sealed, memory.version, listed)
+    memory = _memory(here, iteration)
+    listed = EntryList(here.stored.sealed, memory)
+    drawn = memory_map(here.stored.sealed, memory.version, listed)
     shown = listed.places(task_type, None)[drawn.places]
     points, values = drawn.points[shown], listed.held.rows[drawn.places[shown]][colour]
     return {
@@ -143,46 +138,39 @@ def map_points(
 
 
 @router.get("/effect")
-def effect(name: str, stored: TheStore, pages: ThePages) -> HTMLResponse:
+def effect(here: ARunVisit) -> HTMLResponse:
     """The part of a page that says whether memory helps."""
-    run = stored.run(name)
-    found = stored.kept(
-        name, "effect", lambda: memory_effect(memory_searches(rollout_files(stored.artifacts, run.run)))
-    )
-    return pages.part("memory_effect.html.j2", effect=found)
+    found = here.kept("effect", lambda: memory_effect(_searches(here)))
+    return here.pages.part("memory_effect.html.j2", effect=found)
+
+
+def _searches(here: ARunVisit) -> pl.DataFrame:
+    """The rows of `memory_searches` of a run."""
+    run = here.run.run
+    return here.kept("searches", lambda: memory_searches(rollout_files(here.stored.artifacts, run)))
 
 
 @router.get("/{entry}")
-def entry_page(
-    request: Request, name: str, entry: str, stored: TheStore, pages: ThePages, policies: bool = False
-) -> HTMLResponse:
+def entry_page(entry: str, here: ARunVisit, policies: bool = False) -> HTMLResponse:
     """One entry: its credit, where it is from, which trajectories saw it; with `policies` also those that it
     reached."""
-    run = stored.run(name)
-    memory = _memory(run, stored, "")
-    found = memory.find(entry, _near(stored, run, memory, entry))
-    searches = stored.kept(
-        name, "searches", lambda: memory_searches(rollout_files(stored.artifacts, run.run))
-    )
-    credit = stored.kept(name, "credits", lambda: entry_credits(searches)).get(found.entry_id)
+    name, stored = here.name, here.stored
+    memory = _memory(here, "")
+    found = memory.find(entry, _near(stored, here.run, memory, entry))
+    searches = _searches(here)
+    credit = here.kept("credits", lambda: entry_credits(searches)).get(found.entry_id)
     seen = searches.filter(pl.col("memory_entry_ids").list.contains(found.entry_id))
     source = _source(searches, found.source_trajectory_id)
-    return pages.page(
-        request,
+    return here.page(
         "entry.html.j2",
-        title=f"Memory entry {found.entry_id[:14]}",
-        crumbs=run_crumbs(
-            name,
-            Crumb("memory", address("runs", name, "memory")),
-            Crumb(found.entry_id[:14], address("runs", name, "memory", found.entry_id)),
-        ),
+        f"Memory entry {found.entry_id[:14]}",
+        [here.crumb("memory", "memory"), here.crumb(found.entry_id[:14], "memory", found.entry_id)],
         commands=[
-            pages.command("Read it in the terminal", "memory", "show", name, found.entry_id, "--policies"),
-            pages.command(
+            here.command("Read it in the terminal", "memory", "show", name, found.entry_id, "--policies"),
+            here.command(
                 "Make the run forget it", "memory", "forget", name, found.entry_id, "--reason", "WHY"
             ),
         ],
-        run=run,
         entry=found,
         credit=credit,
         interval=interval(credit),
@@ -196,13 +184,12 @@ def entry_page(
     )
 
 
-def _memory(run: RunView, stored: Stored, iteration: str) -> RunMemory:
+def _memory(here: ARunVisit, iteration: str) -> RunMemory:
     """The memory of a run after an iteration; its newest if `iteration` is no number of up to 9 digits."""
     number = int(iteration) if iteration.isdecimal() and len(iteration) <= 9 else None
-    kept = stored.kept(
-        run.name,
-        f"memory after {number}",
-        lambda: open_memory(stored.uri, run.name, number, stored.artifacts, run.run),
+    stored, run = here.stored, here.run.run
+    kept = here.kept(
+        f"memory after {number}", lambda: open_memory(stored.uri, run.name, number, stored.artifacts, run)
     )
     # A new object, which verifies its files again.
     return replace(kept)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from functools import cached_property
+from typing import Annotated, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from fastapi import Depends, Request
@@ -12,9 +13,11 @@ from jinja2 import PackageLoader
 from starlette.responses import HTMLResponse
 
 from command_line.output import command
-from command_line.ui.stored import Stored
+from command_line.ui.stored import RunView, Stored
 from erl_pipeline.views.report.templating import templates
 from storage.texts import storable
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -81,25 +84,45 @@ def link(request: Request, **changes: Any) -> str:
     return f"{request.url.path}?{urlencode([*kept, *new], doseq=True)}"
 
 
-def _stored(request: Request) -> Stored:
-    stored: Stored = request.app.state.stored
-    return stored
+class Visit:
+    """A request for a page, with the store and the templates that answer it."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.stored: Stored = request.app.state.stored
+        self.pages: Pages = request.app.state.pages
+        self.command = self.pages.command
+
+    def page(self, template: str, title: str, crumbs: Sequence[Crumb] = (), **values: Any) -> HTMLResponse:
+        """A whole page."""
+        return self.pages.page(self.request, template, title=title, crumbs=crumbs, **values)
 
 
-def _pages(request: Request) -> Pages:
-    pages: Pages = request.app.state.pages
-    return pages
+class RunVisit(Visit):
+    """A request for a page of a run."""
+
+    def __init__(self, request: Request, name: str) -> None:
+        super().__init__(request)
+        self.name = name
+
+    @cached_property
+    def run(self) -> RunView:
+        """Raises InputError for an unknown name, StoreError for a run that cannot be read."""
+        return self.stored.run(self.name)
+
+    def kept(self, what: str, make: Callable[[], T]) -> T:
+        """See `Stored.kept`."""
+        return self.stored.kept(self.name, what, make)
+
+    def crumb(self, title: str, *path: str | int, **query: Any) -> Crumb:
+        """A page of the run as a step of the breadcrumb path."""
+        return Crumb(title, address("runs", self.name, *path, **query))
+
+    def page(self, template: str, title: str, crumbs: Sequence[Crumb] = (), **values: Any) -> HTMLResponse:
+        """A whole page; the path to it begins with the run."""
+        path = [self.crumb(self.name), *crumbs]
+        return super().page(template, title, path, run=self.run, **values)
 
 
-TheStore = Annotated[Stored, Depends(_stored)]
-ThePages = Annotated[Pages, Depends(_pages)]
-
-
-def run_crumbs(run: str, *further: Crumb) -> list[Crumb]:
-    """The breadcrumb path to a page of a run."""
-    return [Crumb(run, address("runs", run)), *further]
-
-
-def iteration_crumb(run: str, iteration: int) -> Crumb:
-    """An iteration of a run as a step of the path."""
-    return Crumb(f"iteration {iteration}", address("runs", run, "iterations", iteration))
+AVisit = Annotated[Visit, Depends(Visit)]
+ARunVisit = Annotated[RunVisit, Depends(RunVisit)]

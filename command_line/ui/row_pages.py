@@ -6,23 +6,14 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import polars as pl
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from starlette.responses import HTMLResponse
 
 from command_line.options import iteration_span
+from command_line.ui import rows as stored_rows
 from command_line.ui.episode import MEASURES, Measure, read_episode, token_strip
 from command_line.ui.filters import FILTERS, Filter, read_filters
-from command_line.ui.pages import Crumb, ThePages, TheStore, address, iteration_crumb, run_crumbs
-from command_line.ui.rows import (
-    PAGE_ROWS,
-    SORTABLE,
-    find_rows,
-    groups_of,
-    joined_rows,
-    page_count,
-    read_page,
-    row_files,
-)
+from command_line.ui.pages import ARunVisit, Crumb
 from erl_pipeline.evaluation.iterations import IterationRow
 from erl_pipeline.evaluation.samples import count_samples
 from storage.errors import InputError
@@ -37,10 +28,7 @@ _GROUP_SORTS = ("spread", "mean", "rows", "trained", "mismatch")
 
 @router.get("/rows")
 def rows(
-    request: Request,
-    name: str,
-    stored: TheStore,
-    pages: ThePages,
+    here: ARunVisit,
     iteration: str = "",
     sort: str = "iteration",
     rising: bool = False,
@@ -48,28 +36,28 @@ def rows(
     page: Page = 1,
 ) -> HTMLResponse:
     """The rows of a run that meet the filters of the address."""
-    run = stored.run(name)
-    if sort not in SORTABLE:
-        raise InputError(f"Rows cannot be sorted by {sort}; they can by {', '.join(SORTABLE)}.")
+    request, run, name = here.request, here.run, here.name
+    if sort not in stored_rows.SORTABLE:
+        raise InputError(f"Rows cannot be sorted by {sort}; they can by {', '.join(stored_rows.SORTABLE)}.")
     filters = read_filters(request.query_params.multi_items())
     span = iteration_span(iteration or None)
-    found = find_rows(stored, run, span, filters, sort, page, rising=rising, held_out=held_out)
+    found = stored_rows.find_rows(
+        here.stored, run, span, filters, sort, page, rising=rising, held_out=held_out
+    )
     words = ["episodes", "list", name, *(["--held-out"] if held_out else [])]
     asked = {each.column: each.asked for each in filters}
-    return pages.page(
-        request,
+    return here.page(
         "rows.html.j2",
-        title="Evaluations" if held_out else "Episodes",
-        crumbs=run_crumbs(name, Crumb("rows", str(request.url.path))),
-        commands=[pages.command("Episodes in the terminal", *words)],
-        run=run,
+        "Evaluations" if held_out else "Episodes",
+        [Crumb("rows", str(request.url.path))],
+        commands=[here.command("Episodes in the terminal", *words)],
         found=found,
         asked=asked,
         iteration=iteration,
         sort=sort,
         rising=rising,
         held_out=held_out,
-        sortable=SORTABLE,
+        sortable=stored_rows.SORTABLE,
         usual=list(FILTERS)[:_USUAL_FILTERS],
         further=list(FILTERS)[_USUAL_FILTERS:],
         kinds=FILTERS,
@@ -78,33 +66,30 @@ def rows(
 
 @router.get("/iterations/{iteration}")
 def iteration_page(
-    request: Request,
-    name: str,
     iteration: int,
-    stored: TheStore,
-    pages: ThePages,
+    here: ARunVisit,
     role: str = "",
     sort: str = "spread",
     rising: bool = False,
     page: Page = 1,
 ) -> HTMLResponse:
     """The groups of an iteration, the counts of its samples, and its artifacts."""
-    run = stored.run(name)
+    run, name, stored = here.run, here.name, here.stored
     records = run.of_iteration(iteration)
     if not records:
         raise InputError(f"Run {name} has no iteration {iteration}; it has {run.done} of {run.total}.")
     if sort not in _GROUP_SORTS:
         raise InputError(f"Groups cannot be sorted by {sort}; they can by {', '.join(_GROUP_SORTS)}.")
     span = (iteration, iteration)
-    groups = stored.kept(name, f"groups {iteration}", lambda: groups_of(joined_rows(stored, run, span)))
+    groups = here.kept(
+        f"groups {iteration}", lambda: stored_rows.groups_of(stored_rows.joined_rows(stored, run, span))
+    )
     roles = list(dict.fromkeys(group["role"] for group in groups))
     groups = [group for group in groups if role in ("", group["role"])]
     groups = sorted(
         groups, key=lambda group: group[sort] if group[sort] is not None else -1.0, reverse=not rising
     )
-    samples = stored.kept(
-        name, f"samples {iteration}", lambda: count_samples(stored.artifacts, run.run, span)
-    )
+    samples = here.kept(f"samples {iteration}", lambda: count_samples(stored.artifacts, run.run, span))
     row = next((each for each in run.rows if each.iteration == iteration), None)
     numbers = [
         (column, row.values[column.name])
@@ -112,32 +97,30 @@ def iteration_page(
         if row is not None and column.name in row.values
     ]
     commands = [
-        pages.command("Episodes of this iteration", "episodes", "list", name, "--iteration", str(iteration))
+        here.command("Episodes of this iteration", "episodes", "list", name, "--iteration", str(iteration))
     ]
     learning = next((each for each in records if each.kind == "checkpoint"), None)
     if iteration and learning is not None:
         again = ["replay", name, "--from", learning.stage, "--iteration", str(iteration)]
         commands += [
-            pages.command(
+            here.command(
                 "Train again from here, with other settings", *again, "--set", "KEY=VALUE", "--name", "NAME"
             ),
-            pages.command("Compute it again, compare bytes", *again),
+            here.command("Compute it again, compare bytes", *again),
         ]
-    return pages.page(
-        request,
+    return here.page(
         "iteration.html.j2",
-        title=f"Iteration {iteration}",
-        crumbs=run_crumbs(name, iteration_crumb(name, iteration)),
+        f"Iteration {iteration}",
+        [_iteration_crumb(here, iteration)],
         commands=commands,
-        run=run,
         iteration=iteration,
         neighbours=_neighbours(run.rows, iteration),
         numbers=numbers,
         samples=samples,
         records=records,
-        groups=groups[(page - 1) * PAGE_ROWS : page * PAGE_ROWS],
+        groups=groups[(page - 1) * stored_rows.PAGE_ROWS : page * stored_rows.PAGE_ROWS],
         group_count=len(groups),
-        group_pages=page_count(len(groups)),
+        group_pages=stored_rows.page_count(len(groups)),
         page_number=page,
         role=role,
         roles=roles,
@@ -147,36 +130,19 @@ def iteration_page(
 
 
 @router.get("/iterations/{iteration}/group")
-def group_page(
-    request: Request, name: str, iteration: int, id: str, stored: TheStore, pages: ThePages
-) -> HTMLResponse:
+def group_page(iteration: int, id: str, here: ARunVisit) -> HTMLResponse:
     """The rows whose rewards are compared with each other."""
-    run = stored.run(name)
-    joined = joined_rows(stored, run, (iteration, iteration))
-    found = read_page(joined, [Filter("group_id", id)], "reward", 1, rising=False)
+    name = here.name
+    joined = stored_rows.joined_rows(here.stored, here.run, (iteration, iteration))
+    found = stored_rows.read_page(joined, [Filter("group_id", id)], "reward", 1, rising=False)
     if not found.rows:
         raise InputError(f"Iteration {iteration} of run {name} has no group {id}.")
-    here = address("runs", name, "iterations", iteration, "group", id=id)
-    return pages.page(
-        request,
+    words = ["episodes", "list", name, "--iteration", str(iteration), "--task", found.rows[0]["task_id"]]
+    return here.page(
         "group.html.j2",
-        title=f"Group of {found.count}",
-        crumbs=run_crumbs(name, iteration_crumb(name, iteration), Crumb("group", here)),
-        commands=[
-            pages.command(
-                "Episodes of this task",
-                *(
-                    "episodes",
-                    "list",
-                    name,
-                    "--iteration",
-                    str(iteration),
-                    "--task",
-                    found.rows[0]["task_id"],
-                ),
-            )
-        ],
-        run=run,
+        f"Group of {found.count}",
+        [_iteration_crumb(here, iteration), here.crumb("group", "iterations", iteration, "group", id=id)],
+        commands=[here.command("Episodes of this task", *words)],
         iteration=iteration,
         group_id=id,
         found=found,
@@ -184,59 +150,51 @@ def group_page(
 
 
 @router.get("/iterations/{iteration}/episodes/{episode}")
-def episode_page(
-    request: Request, name: str, iteration: int, episode: str, stored: TheStore, pages: ThePages
-) -> HTMLResponse:
+def episode_page(iteration: int, episode: str, here: ARunVisit) -> HTMLResponse:
     """An episode, with its trajectories side by side."""
-    run = stored.run(name)
-    shown = read_episode(stored, run, iteration, episode)
-    here = address("runs", name, "iterations", iteration, "episodes", shown.episode_id)
-    return pages.page(
-        request,
+    name = here.name
+    shown = read_episode(here.stored, here.run, iteration, episode)
+    return here.page(
         "episode.html.j2",
-        title=f"Episode {shown.episode_id[:12]}",
-        crumbs=run_crumbs(name, iteration_crumb(name, iteration), Crumb("episode", here)),
+        f"Episode {shown.episode_id[:12]}",
+        [
+            _iteration_crumb(here, iteration),
+            here.crumb("episode", "iterations", iteration, "episodes", shown.episode_id),
+        ],
         commands=[
-            pages.command("Read it in the terminal", "episodes", "show", shown.episode_id, "--run", name),
-            pages.command(
+            here.command("Read it in the terminal", "episodes", "show", shown.episode_id, "--run", name),
+            here.command(
                 "Where its first attempt went", "lineage", "downstream", name, shown.rows[0]["trajectory_id"]
             ),
         ],
-        run=run,
         iteration=iteration,
         episode=shown,
     )
 
 
 @router.get("/iterations/{iteration}/trajectories/{trajectory}/tokens")
-def tokens(
-    name: str,
-    iteration: int,
-    trajectory: str,
-    stored: TheStore,
-    pages: ThePages,
-    measure: Measure | None = None,
-) -> HTMLResponse:
+def tokens(iteration: int, trajectory: str, here: ARunVisit, measure: Measure | None = None) -> HTMLResponse:
     """The part of a page that shows the tokens of a trajectory."""
-    run = stored.run(name)
-    strip = token_strip(stored, run, iteration, trajectory, measure)
-    return pages.part(
+    run = here.run
+    strip = token_strip(here.stored, run, iteration, trajectory, measure)
+    return here.pages.part(
         "tokens.html.j2", strip=strip, measures=MEASURES, run=run, iteration=iteration, trajectory=trajectory
     )
 
 
 @router.get("/iterations/{iteration}/trajectories/{trajectory}/text")
-def text(
-    name: str, iteration: int, trajectory: str, stored: TheStore, pages: ThePages, held_out: bool = False
-) -> HTMLResponse:
+def text(iteration: int, trajectory: str, here: ARunVisit, held_out: bool = False) -> HTMLResponse:
     """The part of a page with the policy's messages in a trajectory."""
-    run = stored.run(name)
-    files = list(row_files(stored, run, (iteration, iteration), held_out=held_out))
+    files = list(stored_rows.row_files(here.stored, here.run, (iteration, iteration), held_out=held_out))
     found = scan_trajectories(files).filter(pl.col("trajectory_id") == trajectory)
     texts = found.select(said=said(), feedback="feedback").collect().to_dicts()
     if not texts:
-        raise InputError(f"iteration {iteration} of run {name} has no trajectory {trajectory}.")
-    return pages.part("text.html.j2", row=texts[0])
+        raise InputError(f"iteration {iteration} of run {here.name} has no trajectory {trajectory}.")
+    return here.pages.part("text.html.j2", row=texts[0])
+
+
+def _iteration_crumb(here: ARunVisit, iteration: int) -> Crumb:
+    return here.crumb(f"iteration {iteration}", "iterations", iteration)
 
 
 def _neighbours(rows: Sequence[IterationRow], iteration: int) -> tuple[int | None, int | None]:

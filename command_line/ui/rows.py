@@ -134,12 +134,7 @@ def find_rows(
         for manifest in reversed(_holders(stored, run, span, held_out=held_out))
         if manifest.kind in EPISODES
     ]
-    files = {
-        artifact.rows_path(entry.path): artifact
-        for artifact in artifacts
-        for entry in artifact.manifest.files
-        if entry.table == TRAJECTORIES.name
-    }
+    files = {path: each for each in artifacts for path in each.rows_paths(TRAJECTORIES.name)}
     ends = np.cumsum([0, *stored.trajectories.counts(files, filters)])
     count = int(ends[-1])
     number = min(max(1, page), page_count(count))

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 import yaml
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, StreamingResponse
 
-from command_line.ui.pages import Crumb, ThePages, TheStore, address, run_crumbs
+from command_line.ui.pages import ARunVisit
 from command_line.ui.stored import RunStatus, RunView, Stored
 from erl_pipeline.config.base import NotInstalledSettings
 from erl_pipeline.evaluation.history import StageRecord
@@ -93,32 +93,24 @@ _SIGN_OF_LIFE_SECONDS = 15.0
 
 @router.get("")
 def overview(
-    request: Request,
-    name: str,
-    stored: TheStore,
-    pages: ThePages,
-    x: Axis = "iteration",
-    smooth: Annotated[float, Query(ge=0, lt=1)] = 0.0,
+    here: ARunVisit, x: Axis = "iteration", smooth: Annotated[float, Query(ge=0, lt=1)] = 0.0
 ) -> HTMLResponse:
     """The overview of a run: curves, figures and its state."""
-    run = stored.run(name)
+    run, name, stored = here.run, here.name, here.stored
     config = stored.config(run)
     origin = read_origin(stored.uri, name)
     state = live_state(stored, run)
-    commands = [pages.command("The same numbers", "status", name)]
+    commands = [here.command("The same numbers", "status", name)]
     if state.status == "stopped":
-        commands.insert(0, pages.command("What going on would compute", "plan", name))
+        commands.insert(0, here.command("What going on would compute", "plan", name))
     if state.status == "finished":
         commands.insert(
-            0, pages.command("Try it on its held-out tasks", "evaluate", name, "--tasks", "generated")
+            0, here.command("Try it on its held-out tasks", "evaluate", name, "--tasks", "generated")
         )
-    return pages.page(
-        request,
+    return here.page(
         "run.html.j2",
-        title=name,
-        crumbs=run_crumbs(name),
+        name,
         commands=commands,
-        run=run,
         config=config,
         origin=None if origin is None else origin.describe(),
         state=state,
@@ -131,19 +123,18 @@ def overview(
 
 
 @router.get("/live")
-def live(name: str, stored: TheStore, pages: ThePages) -> HTMLResponse:
+def live(here: ARunVisit) -> HTMLResponse:
     """The parts of a page that show what the run does now, and its results so far."""
-    run = stored.run(name)
-    return pages.part(
-        "progress.html.j2", run=run, state=live_state(stored, run), tiles=run.tiles, table=run.table
-    )
+    run = here.run
+    state = live_state(here.stored, run)
+    return here.pages.part("progress.html.j2", run=run, state=state, tiles=run.tiles, table=run.table)
 
 
 @router.get("/events")
-async def events(name: str, stored: TheStore) -> StreamingResponse:
+async def events(here: ARunVisit) -> StreamingResponse:
     """Server-sent events: `state` after each commit of the run, `ended` when no process works on it."""
-    await run_in_threadpool(stored.run, name)
-    return StreamingResponse(_events(stored, name), media_type="text/event-stream")
+    await run_in_threadpool(here.stored.run, here.name)
+    return StreamingResponse(_events(here.stored, here.name), media_type="text/event-stream")
 
 
 async def _events(stored: Stored, name: str) -> AsyncIterator[str]:
@@ -195,20 +186,18 @@ class PlannedRun:
 
 
 @router.get("/plan")
-def plan(request: Request, name: str, stored: TheStore, pages: ThePages, first: int = 0) -> HTMLResponse:
+def plan(here: ARunVisit, first: int = 0) -> HTMLResponse:
     """Every stage of a run: done, running, to come."""
-    run = stored.run(name)
+    run, name, stored = here.run, here.name, here.stored
     run_config(run.run)  # A plan needs every plug-in of the run.
     at_work = stored.holder(name) is not None
-    found = stored.kept(name, f"plan, {at_work}", lambda: _planned(stored, run, at_work=at_work))
+    found = here.kept(f"plan, {at_work}", lambda: _planned(stored, run, at_work=at_work))
     shown = sorted(found.cells)[first : first + _ITERATIONS]
-    return pages.page(
-        request,
+    return here.page(
         "plan.html.j2",
-        title="Plan",
-        crumbs=run_crumbs(name, Crumb("plan", address("runs", name, "plan"))),
-        commands=[pages.command("What going on would compute, and why", "plan", name)],
-        run=run,
+        "Plan",
+        [here.crumb("plan", "plan")],
+        commands=[here.command("What going on would compute, and why", "plan", name)],
         stages=found.stages,
         cells={iteration: found.cells[iteration] for iteration in shown},
         count=found.count,
@@ -245,16 +234,13 @@ def _iteration_order(stages: dict[str, None], cells: dict[int, dict[str, Planned
 
 
 @router.get("/settings")
-def settings(request: Request, name: str, stored: TheStore, pages: ThePages) -> HTMLResponse:
+def settings(here: ARunVisit) -> HTMLResponse:
     """The settings that a run was begun with, and the versions that made its artifacts."""
-    run = stored.run(name)
-    return pages.page(
-        request,
+    return here.page(
         "settings.html.j2",
-        title="Settings",
-        crumbs=run_crumbs(name, Crumb("settings", address("runs", name, "settings"))),
-        commands=[pages.command("Compare with another run", "diff", name, "RUN_B")],
-        run=run,
-        settings=yaml.safe_dump(run.run.config, sort_keys=False, allow_unicode=True),
-        versions=stored.kept(name, "versions", lambda: version_rows(run.history)),
+        "Settings",
+        [here.crumb("settings", "settings")],
+        commands=[here.command("Compare with another run", "diff", here.name, "RUN_B")],
+        settings=yaml.safe_dump(here.run.run.config, sort_keys=False, allow_unicode=True),
+        versions=here.kept("versions", lambda: version_rows(here.run.history)),
     )

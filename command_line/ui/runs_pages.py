@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from starlette.responses import HTMLResponse
 
-from command_line.ui.pages import Crumb, ThePages, TheStore, address
+from command_line.ui.pages import AVisit, Crumb, address
 from command_line.ui.stored import RunStatus, RunView, Stored
 from erl_pipeline.evaluation.first_difference import first_divergence
 from erl_pipeline.evaluation.history import CurvePoint
@@ -145,22 +145,14 @@ router = APIRouter()
 
 @router.get("/")
 def runs(
-    request: Request,
-    stored: TheStore,
-    pages: ThePages,
-    q: str = "",
-    method: str = "",
-    status: str = "",
-    sort: SortKey = "age",
-    rising: bool = False,
+    here: AVisit, q: str = "", method: str = "", status: str = "", sort: SortKey = "age", rising: bool = False
 ) -> HTMLResponse:
     """All runs of the store."""
-    lines = run_lines(stored, q, method, status, sort, rising=rising)
-    return pages.page(
-        request,
+    lines = run_lines(here.stored, q, method, status, sort, rising=rising)
+    return here.page(
         "runs.html.j2",
-        title="Runs",
-        commands=[pages.command("Train another run", "train", "CONFIG")],
+        "Runs",
+        commands=[here.command("Train another run", "train", "CONFIG")],
         lines=lines,
         q=q,
         method=method,
@@ -197,9 +189,7 @@ Chosen = Annotated[list[str], Query()]
 
 @router.get("/compare")
 def compare(
-    request: Request,
-    stored: TheStore,
-    pages: ThePages,
+    here: AVisit,
     run: Chosen = [],  # noqa: B006 (FastAPI copies it)
     x: Axis = "iteration",
     smooth: Annotated[float, Query(ge=0, lt=1)] = 0.0,
@@ -208,19 +198,18 @@ def compare(
     names = list(dict.fromkeys(run))
     if not 1 <= len(names) <= MOST_RUNS:
         raise InputError(f"Choose 1 to {MOST_RUNS} runs in the table of runs; {len(names)} are chosen.")
-    runs = [stored.run(name) for name in names]
+    runs = [here.stored.run(name) for name in names]
     settings = varied_settings({each.name: each.run.config for each in runs})
     commands = []
     if len(runs) == 2:
         commands = [
-            pages.command("The same in the terminal", "diff", *names),
-            pages.command("Where they diverge", "diff", *names, "--first-divergence"),
+            here.command("The same in the terminal", "diff", *names),
+            here.command("Where they diverge", "diff", *names, "--first-divergence"),
         ]
-    return pages.page(
-        request,
+    return here.page(
         "compare.html.j2",
-        title=" and ".join(names) if len(names) < 3 else f"{len(names)} runs",
-        crumbs=[Crumb("compare", str(request.url.path) + f"?{request.url.query}")],
+        " and ".join(names) if len(names) < 3 else f"{len(names)} runs",
+        [Crumb("compare", f"{here.request.url.path}?{here.request.url.query}")],
         commands=commands,
         runs=runs,
         settings=settings,
@@ -232,11 +221,11 @@ def compare(
 
 
 @router.get("/curves")
-def curves(stored: TheStore, run: Chosen = [], x: Axis = "iteration") -> dict[str, Any]:  # noqa: B006
+def curves(here: AVisit, run: Chosen = [], x: Axis = "iteration") -> dict[str, Any]:  # noqa: B006
     """The curves of runs, as numbers."""
-    runs = [stored.run(name) for name in dict.fromkeys(run)][:MOST_RUNS]
+    runs = [here.stored.run(name) for name in dict.fromkeys(run)][:MOST_RUNS]
     if len(runs) == 1:
-        return stored.kept(runs[0].name, f"curves by {x}", lambda: _numbers(runs, x))
+        return here.stored.kept(runs[0].name, f"curves by {x}", lambda: _numbers(runs, x))
     return _numbers(runs, x)
 
 
@@ -245,8 +234,9 @@ def _numbers(runs: Sequence[RunView], x: Axis) -> dict[str, Any]:
 
 
 @router.get("/divergence")
-def divergence(request: Request, a: str, b: str, stored: TheStore, pages: ThePages) -> HTMLResponse:
+def divergence(a: str, b: str, here: AVisit) -> HTMLResponse:
     """The first artifact, row and token, or tensor, in which two runs differ."""
+    stored = here.stored
     runs = [stored.run(name) for name in (a, b)]
     mark = stored.mark(b)
     found = stored.kept(
@@ -254,20 +244,19 @@ def divergence(request: Request, a: str, b: str, stored: TheStore, pages: ThePag
         f"divergence from {b} {mark}",
         lambda: first_divergence(stored.artifacts, *(run.history for run in runs)),
     )
-    commands = [pages.command("The same in the terminal", "diff", a, b, "--first-divergence")]
+    commands = [here.command("The same in the terminal", "diff", a, b, "--first-divergence")]
     if found.parting is not None and found.parting.place.iteration:
         place = found.parting.place
         commands.append(
-            pages.command(
+            here.command(
                 "Compute the first again, compare bytes",
                 *("replay", a, "--from", place.stage, "--iteration", str(place.iteration)),
             )
         )
-    return pages.page(
-        request,
+    return here.page(
         "divergence.html.j2",
-        title=f"Where {a} and {b} diverge",
-        crumbs=[
+        f"Where {a} and {b} diverge",
+        [
             Crumb("compare", address("compare", run=[a, b])),
             Crumb("first divergence", address("divergence", a=a, b=b)),
         ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Literal, TypeVar
@@ -136,37 +136,16 @@ class ReadRun(Run):
         return list(self._latest)
 
 
-@dataclass
-class Kept:
-    """A value that was computed from a run's ledger, and the mark of the ledger at that time."""
-
-    mark: Any
-    value: Any
-
-
-@dataclass
 class Stored:
     """The store that the pages show."""
 
-    uri: str
-    artifacts: WatchedStore = field(init=False)
-    runs: RunStore = field(init=False)
-    searches: MemorySearches = field(default_factory=MemorySearches, init=False)
-    records: KnownFiles = field(default_factory=lambda: KnownFiles(TRAINING_RECORD), init=False)
-    trajectories: KnownFiles = field(default_factory=lambda: KnownFiles(TRAJECTORIES), init=False)
-    entries: KnownFiles = field(default_factory=lambda: KnownFiles(MEMORY), init=False)
-    lineage: KnownLineage = field(init=False)
-    sealed: Sealed = field(default_factory=Sealed, init=False)
-    _root: StoreRoot = field(init=False)
-    _kept: dict[tuple[str, str], Kept] = field(default_factory=dict, init=False)
-
-    def __post_init__(self) -> None:
-        self.artifacts, self.runs, self._root = (
-            WatchedStore(self.uri),
-            RunStore(self.uri),
-            open_root(self.uri),
-        )
-        self.lineage = KnownLineage(self.artifacts)
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.artifacts, self.runs, self._root = WatchedStore(uri), RunStore(uri), open_root(uri)
+        self.records, self.trajectories = KnownFiles(TRAINING_RECORD), KnownFiles(TRAJECTORIES)
+        self.entries, self.lineage = KnownFiles(MEMORY), KnownLineage(self.artifacts)
+        self.searches, self.sealed = MemorySearches(), Sealed()
+        self._kept: dict[tuple[str, str], tuple[Any, Any]] = {}
 
     def names(self) -> Sequence[str]:
         """Names of the runs."""
@@ -205,10 +184,9 @@ class Stored:
         """The value `what` of a run, computed by `make`, and again only after the ledger has changed."""
         mark = self.mark(name)
         found = self._kept.get((name, what))
-        if found is None or mark is None or found.mark != mark:
-            found = Kept(mark, make())
-            self._kept[name, what] = found
-        value: T = found.value
+        if found is None or mark is None or found[0] != mark:
+            found = self._kept[name, what] = mark, make()
+        value: T = found[1]
         return value
 
     def manifests(self, run: RunView) -> list[Manifest]:

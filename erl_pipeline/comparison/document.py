@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from erl_pipeline.comparison.measures import MEASURES, Axis, across_seeds, seed_band
+from erl_pipeline.comparison.measures import MEASURES, Axis, across_seeds, ends, seed_band
 from erl_pipeline.comparison.result import REWARD, ArmResult, Result, TrainingNumber
 from erl_pipeline.comparison.tables import markdown, preface, seed_table, tables, warnings
 from erl_pipeline.views.report.charts import Chart, Series, chart_svg
@@ -61,8 +61,8 @@ def _sets(result: Result) -> list[list[str]]:
 def _success(result: Result, arms: Sequence[str], axis: Axis, label: str) -> Chart:
     series = []
     for place, arm in enumerate(arms, start=1):
-        band = seed_band(list(result.arms[arm].curves.values()), axis, getattr(result.budgets, axis))
-        series.append(Series(arm, band.positions, band.mean, band.low, band.high, place))
+        curves = list(result.arms[arm].curves.values())
+        series.append(Series(arm, *seed_band(curves, axis, getattr(result.budgets, axis)), place))
     title = f"Success on {result.test_tasks} test tasks"
     return Chart(title, label, _OVER_SEEDS, series, (0.0, 1.0))
 
@@ -92,14 +92,7 @@ def _line(label: str, number: TrainingNumber, style: int | None = None) -> Serie
         across_seeds([values[iteration] for values in number.by_seed.values() if iteration in values])
         for iteration in iterations
     ]
-    return Series(
-        label,
-        iterations,
-        [each.mean for each in summaries],
-        [each.mean if each.low is None else each.low for each in summaries],
-        [each.mean if each.high is None else each.high for each in summaries],
-        style,
-    )
+    return Series(label, iterations, *ends(summaries), style)
 
 
 DOCUMENT, PAGE = "comparison.json", "comparison.md"

@@ -203,16 +203,6 @@ class RunMeasures:
     generated_tokens_at_steps: float
 
 
-@dataclass(frozen=True)
-class SeedBand:
-    """Success of several seeds along an axis: its mean, and the 95 % interval of the mean."""
-
-    positions: Sequence[float]
-    mean: Sequence[float]
-    low: Sequence[float]
-    high: Sequence[float]
-
-
 def measure(curve: Curve, budgets: Budgets) -> RunMeasures:
     """The figures of one run. Raises ValueError when it ends before a budget."""
     tokens, steps = budgets.generated_tokens, budgets.policy_steps
@@ -235,15 +225,24 @@ def measure(curve: Curve, budgets: Budgets) -> RunMeasures:
     )
 
 
-def seed_band(curves: Sequence[Curve], axis: Axis, end: int, positions: int = 41) -> SeedBand:
-    """The curves of several seeds as one band, read at equally spaced positions from 0 to `end`."""
+def seed_band(
+    curves: Sequence[Curve], axis: Axis, end: int, positions: int = 41
+) -> tuple[list[float], list[float], list[float], list[float]]:
+    """Success of several seeds at equally spaced positions from 0 to `end`: the positions, the means, and the
+    ends of their 95 % intervals."""
     places = [end * index / (positions - 1) for index in range(positions)]
-    summaries = [across_seeds([_read(curve, axis, "success", place) for curve in curves]) for place in places]
-    return SeedBand(
-        places,
+    mean, low, high = ends(
+        [across_seeds([_read(each, axis, "success", at) for each in curves]) for at in places]
+    )
+    return places, mean, [max(0.0, each) for each in low], [min(1.0, each) for each in high]
+
+
+def ends(summaries: Sequence[SeedSummary]) -> tuple[list[float], list[float], list[float]]:
+    """Means and the ends of their intervals; an interval that is not known is the mean."""
+    return (
         [each.mean for each in summaries],
-        [each.mean if each.low is None else max(0.0, each.low) for each in summaries],
-        [each.mean if each.high is None else min(1.0, each.high) for each in summaries],
+        [each.mean if each.low is None else each.low for each in summaries],
+        [each.mean if each.high is None else each.high for each in summaries],
     )
 
 

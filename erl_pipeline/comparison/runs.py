@@ -6,14 +6,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import polars as pl
-
 from erl_pipeline.comparison.design import ComparedRun
 from erl_pipeline.comparison.measures import SeedSummary, across_seeds
 from erl_pipeline.evaluation.history import (
     CurvePoint,
     StageRecord,
     learning_curve,
+    mean_rewards,
     of_kind,
     read_history,
     test_evaluations,
@@ -29,8 +28,7 @@ from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.runs.train import train
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
-from storage.tables.scored import was_scored
-from storage.tables.trajectories import scan_trajectories
+from storage.tables.trajectories import TRAJECTORIES, scan_trajectories
 
 
 @dataclass(frozen=True)
@@ -100,9 +98,6 @@ def _plan(task: TrainingTask, name: str) -> Plan:
 
 ByIteration = Mapping[int, float]
 
-_ROWS = "trajectories"
-"""The table of an artifact that has a row for each trajectory."""
-
 
 @dataclass(frozen=True)
 class TrainingFigures:
@@ -142,7 +137,9 @@ def training_figures(
         }
         for column in shown_columns(columns, history)
     }
-    return TrainingFigures(_rewards(store, rollouts), numbers)
+    shards = [store.open(shard) for record in rollouts for shard in record.manifest.inputs.values()]
+    paths = [path for shard in shards for path in shard.rows_paths(TRAJECTORIES.name)]
+    return TrainingFigures(mean_rewards(scan_trajectories(paths)), numbers)
 
 
 def thirds(seeds: Sequence[ByIteration], iterations: int) -> Thirds:
@@ -161,17 +158,3 @@ def _mean_over(seeds: Sequence[ByIteration], iterations: range) -> SeedSummary |
         if inside:
             means.append(sum(inside) / len(inside))
     return across_seeds(means) if means else None
-
-
-def _rewards(store: ArtifactStore, rollouts: Sequence[StageRecord]) -> dict[str, ByIteration]:
-    shards = [store.open(shard) for record in rollouts for shard in record.manifest.inputs.values()]
-    paths = [shard.rows_path(file.path) for shard in shards for file in shard.files if file.table == _ROWS]
-    if not paths:
-        return {}
-    reward = pl.col("reward").cast(pl.Float64).mean()
-    rows = scan_trajectories(paths).filter(was_scored())
-    means = rows.group_by("role", "iteration").agg(reward).sort("iteration").collect()
-    return {
-        role: dict(means.filter(pl.col("role") == role).select("iteration", "reward").iter_rows())
-        for role in sorted(means["role"].unique())
-    }

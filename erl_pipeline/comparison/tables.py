@@ -138,7 +138,7 @@ def _differences(result: Result) -> list[ShownTable]:
             for each in found
         ]
         note = (
-            f"{_counted(len(rows), 'comparison')} in this table, {result.comparisons} in all tables of "
+            f"{counted(len(rows), 'comparison')} in this table, {result.comparisons} in all tables of "
             "differences. Seed by seed, two-sided t test; intervals are not corrected."
         )
         shown.append(ShownTable(f"Differences: {label}", rows, note))
@@ -222,7 +222,3 @@ def _ends(summary: SeedSummary) -> str:
 
 def _p(value: float | None) -> str:
     return "" if value is None else "< 0.0001" if value < 1e-4 else f"{value:.4f}"
-
-
-def _counted(number: int, one: str) -> str:
-    return f"{number} {one}{'' if number == 1 else 's'}"

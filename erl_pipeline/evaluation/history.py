@@ -21,6 +21,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact, StoreError
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run
+from storage.tables.scored import was_scored
 from storage.tables.trajectories import scan_trajectories
 
 _ON_REQUEST = frozenset(stage.name for stage in (REQUESTED_TASKS, EVALUATE_ON_TEST, TEST_TASKS))
@@ -172,6 +173,16 @@ def training_cost(history: Sequence[StageRecord], name: str, up_to: int) -> floa
         for record in history
         if not record.is_part and record.kind != "evaluation" and 1 <= record.iteration <= up_to
     )
+
+
+def mean_rewards(trajectories: pl.LazyFrame) -> dict[str, dict[int, float]]:
+    """Role -> iteration -> mean reward of its trajectories that were scored, in order."""
+    scored = trajectories.filter(was_scored()).group_by("role", "iteration")
+    means = scored.agg(pl.col("reward").cast(pl.Float64).mean()).sort("role", "iteration").collect()
+    found: dict[str, dict[int, float]] = {}
+    for role, iteration, reward in means.rows():
+        found.setdefault(role, {})[iteration] = reward
+    return found
 
 
 def test_evaluations(history: Sequence[StageRecord]) -> list[StageRecord]:

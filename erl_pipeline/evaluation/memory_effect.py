@@ -37,11 +37,7 @@ class MemoryEffect:
 
 
 def memory_effect(searches: pl.DataFrame) -> MemoryEffect:
-    """The effect of memory as a whole; tasks are the independent units of its intervals.
-
-    Args:
-        searches: the rows of `storage.memory.credit.memory_searches`.
-    """
+    """The effect of memory as a whole; tasks are the independent units of its intervals."""
     first = first_rounds(searches)
     searched = (pl.col("subgroup") == GUIDED) | (
         pl.col("subgroup").is_null() & (pl.col("memory_version") != "")

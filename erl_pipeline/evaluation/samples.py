@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import polars as pl
@@ -70,9 +70,6 @@ def count_samples(store: ArtifactStore, run: Run, span: tuple[int, int] | None =
 
     Rows of a supervised dataset are counted as samples of the role `distilled`. Iterations are those of the
     run that trains: an offline run counts stored rollouts in the iteration that trains on them.
-
-    Args:
-        span: the first and the last iteration to count; default: all.
     """
     sources = _sources(store, run, span)
     records = _rows(
@@ -82,8 +79,10 @@ def count_samples(store: ArtifactStore, run: Run, span: tuple[int, int] | None =
         records.filter(pl.col("sft_row_id").is_null()),
         records.filter(pl.col("sft_row_id").is_not_null()),
     )
-    samples = _rows(_scan_trajectories, sources.samples, ("trajectory_id", "role"))
-    dataset = _rows(_scan_sft, sources.datasets, ("sft_row_id",)).with_columns(role=pl.lit(DISTILLED))
+    samples = _rows(partial(scan_files, table=TRAJECTORIES), sources.samples, ("trajectory_id", "role"))
+    dataset = _rows(partial(scan_files, table=SFT), sources.datasets, ("sft_row_id",)).with_columns(
+        role=pl.lit(DISTILLED)
+    )
     counted, strange = zip(
         _outcomes(samples, reinforced, "trajectory_id"),
         _outcomes(dataset, supervised, "sft_row_id"),
@@ -93,7 +92,11 @@ def count_samples(store: ArtifactStore, run: Run, span: tuple[int, int] | None =
     counts = _counts(outcomes, sources.issued)
     problems = [
         *_disagreements(counts),
-        *_strangers(pl.concat(strange).collect()),
+        *[
+            f"iteration {iteration}, {role}: of the rows in the training record {rows:,} "
+            f"{'belongs' if rows == 1 else 'belong'} to no sample of the iteration"
+            for iteration, role, rows in pl.concat(strange).collect().sort(*_PLACE).iter_rows()
+        ],
         *(problem for each in sources.updates for problem in _update_problems(*each)),
     ]
     return SampleReport(counts, problems)
@@ -119,10 +122,11 @@ def _sources(store: ArtifactStore, run: Run, span: tuple[int, int] | None) -> _S
         sources.updates.append((entry.iteration, path, manifest))
         data = training_data(find, [entry.artifact_id])
         # An update on a dataset trains its rows. The trajectories behind them are counted elsewhere.
-        datasets = [each for each in data if _holds(find(each), SFT.name)]
-        for each in datasets:
-            if each in manifest.inputs.values():
-                _add_dataset(store, sources, entry.iteration, find(each))
+        datasets = [held for each in data if (held := find(each)) is not None and held.tables(SFT.name)]
+        for held in datasets:
+            for file in held.tables(SFT.name) if held.artifact_id in manifest.inputs.values() else ():
+                sources.datasets.setdefault(store.open_file(held, file.path), []).append(entry.iteration)
+                sources.issued[entry.iteration, DISTILLED] += file.rows or 0
         if not datasets:
             given.setdefault(entry.iteration, {}).update(dict.fromkeys(data))
     for iteration, artifact_ids in given.items():
@@ -137,27 +141,8 @@ def _sources(store: ArtifactStore, run: Run, span: tuple[int, int] | None) -> _S
     return sources
 
 
-def _holds(manifest: Manifest | None, table: str) -> bool:
-    return manifest is not None and any(entry.table == table for entry in manifest.files)
-
-
-def _add_dataset(store: ArtifactStore, sources: _Sources, iteration: int, manifest: Manifest | None) -> None:
-    for entry in () if manifest is None else manifest.files:
-        if manifest is not None and entry.table == SFT.name:
-            sources.datasets.setdefault(store.open_file(manifest, entry.path), []).append(iteration)
-            sources.issued[iteration, DISTILLED] += entry.rows or 0
-
-
-def _scan_trajectories(paths: Sequence[Path], path_column: str) -> pl.LazyFrame:
-    return scan_files(paths, TRAJECTORIES, path_column)
-
-
-def _scan_sft(paths: Sequence[Path], path_column: str) -> pl.LazyFrame:
-    return scan_files(paths, SFT, path_column)
-
-
 def _rows(
-    scan: Callable[[Sequence[Path], str], pl.LazyFrame],
+    scan: Callable[..., pl.LazyFrame],
     files: dict[Path, list[int]],
     columns: Sequence[str],
 ) -> pl.LazyFrame:
@@ -168,7 +153,7 @@ def _rows(
         schema={_FILE: pl.String, "iteration": pl.Int64},
         orient="row",
     )
-    return scan(list(files), _FILE).select(*columns, _FILE).join(uses, on=_FILE).drop(_FILE)
+    return scan(list(files), path_column=_FILE).select(*columns, _FILE).join(uses, on=_FILE).drop(_FILE)
 
 
 def _outcomes(samples: pl.LazyFrame, records: pl.LazyFrame, key: str) -> tuple[pl.LazyFrame, pl.LazyFrame]:
@@ -218,14 +203,6 @@ def _disagreements(counts: Sequence[SampleCount]) -> list[str]:
         f"iteration {each.iteration}, {each.role}: {each.issued:,} issued and {each.generated:,} generated"
         for each in counts
         if each.issued != each.generated
-    ]
-
-
-def _strangers(strange: pl.DataFrame) -> list[str]:
-    return [
-        f"iteration {iteration}, {role}: of the rows in the training record {rows:,} "
-        f"{'belongs' if rows == 1 else 'belong'} to no sample of the iteration"
-        for iteration, role, rows in strange.sort(*_PLACE).iter_rows()
     ]
 
 

@@ -212,11 +212,7 @@ class Played:
 
 
 class Attempts:
-    """Plays attempts in an examinee.
-
-    Args:
-        names: gives the id of a task, for messages.
-    """
+    """Plays attempts in an examinee."""
 
     def __init__(self, examinee: EnvironmentProcess, names: Callable[[Place], str], seen: Seen) -> None:
         self._examinee = examinee

@@ -66,8 +66,6 @@ def examine(
     """Examine an environment in separate processes.
 
     Args:
-        tasks: how many tasks are attempted, taken from all splits.
-        answers: number of hostile answers, over all tasks.
         advance: is called with the number of tasks attempted or answers given since the last call.
         stopped: raises when the user wants to stop; it is called all the time.
 

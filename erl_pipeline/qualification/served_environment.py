@@ -18,11 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from erl_pipeline.config.plugins import plugins
-from erl_pipeline.environments.interface import (
-    Environment,
-    EnvironmentPlugin,
-    Task,
-)
+from erl_pipeline.environments.interface import Environment, EnvironmentPlugin, Task
 from erl_pipeline.environments.messages import ToolSchema
 from erl_pipeline.episodes.attempt import HandPlayed
 from erl_pipeline.episodes.guarded_environment import EnvironmentFailure

@@ -12,19 +12,20 @@ from typing import Literal
 
 from erl_pipeline.config.plugins import operational_part
 from erl_pipeline.plan.forecast import recipe_differences
-from erl_pipeline.plan.plan import Plan, PlannedStage, stage_names
+from erl_pipeline.plan.plan import Plan, PlannedStage
 from erl_pipeline.plan.repetition import made_since_state
 from erl_pipeline.plan.runner import StageJob, compute, outcome_of
 from erl_pipeline.plan.stage import Listener, Resources, StageProgress, WorkerSettings
 from erl_pipeline.policies.checkpoints import lacks_state
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.planning import plan_as_made
+from erl_pipeline.runs.run_plans import shared_stages
 from erl_pipeline.trainers.interface import operational_part_here
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.layout import StagingFolder, remove_abandoned
 from storage.artifacts.manifest import Manifest, package_versions
 from storage.artifacts.store import ArtifactStore
-from storage.errors import DamagedArtifact, InputError, NotRepeated, PrunedFileError, StateNotKept
+from storage.errors import DamagedArtifact, NotRepeated, PrunedFileError, StateNotKept
 from storage.runs.run import RunStore
 
 AuditVerdict = Literal["equal", "not promised", "different", "other recipe", "damaged", "input pruned"]
@@ -75,16 +76,8 @@ def audit(
     run = RunStore(store_uri).open(run_name)
     config = run_config(run)
     plan = plan_as_made(store_uri, run, last)
-    names = stage_names(plan.of_iteration(iteration))
-    if stage not in names:
-        raise InputError(f"--from {stage}: the stages of iteration {iteration} are {', '.join(names)}")
-    earlier = set(names[: names.index(stage)])
-    again = [
-        node
-        for node in plan.nodes
-        if (node.iteration or 0) > iteration
-        or ((node.iteration or 0) == iteration and node.stage.shown_as not in earlier)
-    ]
+    before = {node.place for node in shared_stages(plan, iteration, stage)}
+    again = [node for node in plan.nodes if node.place not in before]
     stored = ArtifactStore(store_uri, config.resources.threads, config.store.cache())
     remove_abandoned(scratch)
     folder = StagingFolder(scratch)

@@ -41,7 +41,7 @@ def readable_config(run: Run) -> RunConfig:
     """Like `run_config`, for commands that only read what a run has made. Its environment need not be
     installed, or may be broken; the result is then a `ReadOnlyConfig`."""
     _require_trained(run)
-    environment = _type_of(run, "environment")
+    environment = type_of(run.config, "environment")
     if environment is None or environment in plugins("environments").found:
         return run_config(run)
     _require_installed(run, {key: group for key, group in PLUGGED.items() if key != "environment"})
@@ -100,7 +100,7 @@ def run_policy(run: Run) -> PluginSettings:
 def _require_installed(run: Run, groups: Mapping[str, Group]) -> None:
     """Raise ConfigError if a run was begun with a plug-in of these groups that is not installed now."""
     for key, group in groups.items():
-        type_, known = _type_of(run, key), plugins(group)
+        type_, known = type_of(run.config, key), plugins(group)
         if type_ is not None and type_ not in {*known.found, *(each.type for each in known.broken)}:
             raise ConfigError(
                 f"run {run.name} was begun with {key} {type_}, which no installed package provides. Install "
@@ -108,11 +108,11 @@ def _require_installed(run: Run, groups: Mapping[str, Group]) -> None:
             )
 
 
-def _type_of(run: Run, key: str) -> str | None:
-    """The type of the plug-in that a setting of a run names."""
-    settings = run.config.get(key)
-    type_ = settings.get("type") if isinstance(settings, dict) else settings
-    return type_ if isinstance(type_, str) else None
+def type_of(settings: Mapping[str, Any], key: str) -> str | None:
+    """The type of the plug-in that a setting names; None if it names none."""
+    group = settings.get(key)
+    named = group.get("type") if isinstance(group, Mapping) else group
+    return named if isinstance(named, str) else None
 
 
 def is_blank(store_uri: str, run: Run) -> bool:

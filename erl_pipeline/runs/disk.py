@@ -149,10 +149,6 @@ def estimate_checkpoints(config: RunConfig, nodes: Iterable[PlannedStage]) -> di
 def trained_size(weights: int, width: int, optimizer: OptimizerConfig) -> ArtifactSize:
     """The size of a checkpoint: its trained weights, their fp32 copies if their precision is lower, and the
     optimizer's moments.
-
-    Args:
-        weights: number of trained weights.
-        width: bytes per weight.
     """
     sets = 2 if optimizer.moments == "by_use" else 1
     state = (_MASTER if width < _MASTER else 0) + (sets * _MOMENTS if optimizer.carry_state else 0)
@@ -174,11 +170,7 @@ def expected_sizes(
 
 
 class DiskWatch:
-    """Compares the disk space that a run needs with what is free. It does nothing for an object store.
-
-    Args:
-        plan: the plan to be executed.
-    """
+    """Compares the disk space that a run needs with what is free. It does nothing for an object store."""
 
     def __init__(self, opened: OpenRun, plan: Plan) -> None:
         self._opened = opened
@@ -209,7 +201,9 @@ class DiskWatch:
         need = forecast_disk(self._pending, self._sizes, rules, lag, lacking=self._lacking)
         if need.peak > free:
             self._opened.listener.warn(
-                f"the run to iteration {self._plan.iterations} {lack_of_room(need, free)}"
+                f"the run to iteration {self._plan.iterations} needs about {_gigabytes(need.peak)} on the "
+                f"disk, and {_gigabytes(free)} are free. Free some space, or set retention.checkpoints and "
+                "retention.optimizer, such as 2, to remove files of old iterations"
             )
 
     def take(self, outcome: StageOutcome) -> None:
@@ -242,14 +236,6 @@ class DiskWatch:
         if self._opened.config.resources.full_disk == "refuse":
             raise StoreError(f"{said}; to go on anyway, set resources.full_disk=warn.")
         self._opened.listener.warn(f"{said}.")
-
-
-def lack_of_room(need: DiskForecast, free: int) -> str:
-    """The message about a run that does not fit, without its subject."""
-    return (
-        f"needs about {_gigabytes(need.peak)} on the disk, and {_gigabytes(free)} are free. Free some space, "
-        "or set retention.checkpoints and retention.optimizer, such as 2, to remove files of old iterations"
-    )
 
 
 def _gigabytes(size: float) -> str:

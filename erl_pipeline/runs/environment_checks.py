@@ -6,7 +6,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from erl_pipeline.config.plugins import plugins
@@ -101,14 +100,6 @@ def sentences_left_out(config: RunConfig) -> Sequence[str]:
     return sentences
 
 
-@dataclass(frozen=True)
-class Qualified:
-    """An examination and its artifact."""
-
-    outcome: StageOutcome
-    qualification: Qualification
-
-
 def qualify_environment(
     config: RunConfig,
     store_uri: str,
@@ -116,13 +107,9 @@ def qualify_environment(
     answers: int,
     listener: Listener,
     stop: threading.Event,
-) -> Qualified:
+) -> tuple[StageOutcome, Qualification]:
     """Examine the environment of a configuration, with its seed. A stored examination with the same settings
     is reused.
-
-    Args:
-        tasks: how many tasks are attempted.
-        answers: number of hostile answers, over all tasks.
 
     Raises InputError for files that cannot be read, and `Interrupted` once `stop` is set.
     """
@@ -144,15 +131,12 @@ def qualify_environment(
     run_in_process(InProcessConfig(), RunnerCall(worker, config.resources, listener, stop), body)
     outcome = next(each for each in found if each.stage == QUALIFY_ENVIRONMENT.name)
     document = store.open(outcome.artifact_id).path(QUALIFICATION).read_text(encoding="utf-8")
-    return Qualified(outcome, parse_qualification(document))
+    return outcome, parse_qualification(document)
 
 
 def find_qualification(store: ArtifactStore, tasks: Recipe) -> tuple[Manifest, Qualification] | None:
     """The newest examination of a run's environment: one with the same settings, files and code, whatever its
     seed and number of tasks.
-
-    Args:
-        tasks: the recipe of the run's tasks.
     """
     of_it: list[Manifest] = []
     for artifact_id in store.ids(QUALIFY_ENVIRONMENT.name):

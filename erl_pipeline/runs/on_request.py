@@ -13,12 +13,7 @@ from erl_pipeline.plan.sources import Sources, read_sources
 from erl_pipeline.plan.stage import StageOutcome
 from erl_pipeline.runs.driver import OpenRun, execute_run
 from erl_pipeline.runs.planning import stages_as_made
-from erl_pipeline.stages.evaluation.evaluate import (
-    EVALUATE,
-    EVALUATE_ON_REQUEST,
-    plan_test_evaluation,
-    plan_test_tasks,
-)
+from erl_pipeline.stages.evaluation import evaluate
 from erl_pipeline.stages.names import TASKS
 from erl_pipeline.stages.tasks.environment_stages import built_inputs
 from erl_pipeline.stages.tasks.prepare_tasks import plan_requested_tasks
@@ -42,8 +37,6 @@ def evaluate_on_request(
         iteration: the checkpoint's iteration; 0 for the one with which the run began.
         base_id: the weights below the adapter, if the run trains one.
         samples: sampled attempts of each task besides the greedy one.
-        count: number of held-out tasks; default: as in the run's own evaluations.
-        file: a task file, instead of generated tasks.
 
     Raises InputError for a file that cannot be read, or whose tasks the environment refuses.
     """
@@ -60,9 +53,9 @@ def evaluate_on_request(
     bases = {} if base_id is None else {POLICY: base_id}
     state = RunState(tasks=tasks, models={POLICY: checkpoint_id}, initial={}, bases=bases)
     inputs = {**state.model_inputs(POLICY), TASKS: tasks}
-    seed = derive_seed(config.seed, EVALUATE_ON_REQUEST.name)
+    seed = derive_seed(config.seed, evaluate.EVALUATE_ON_REQUEST.name)
     wanted = planner.add(
-        EVALUATE_ON_REQUEST,
+        evaluate.EVALUATE_ON_REQUEST,
         inputs,
         iteration=iteration,
         seed=seed,
@@ -92,23 +85,19 @@ def _with_file(sources: Sources, file: Path | None) -> Sources:
 
 
 def plan_on_test(config: RunConfig, sources: Sources, trained: Plan) -> Plan:
-    """Plan evaluations on the test tasks, after each iteration that has an evaluation on the held-out tasks.
-
-    Args:
-        trained: the plan of the run, whose checkpoints are in the store when this one is executed.
-    """
+    """Plan evaluations on the test tasks after each iteration that has one on the held-out tasks."""
     states = {
         iteration: state
         for iteration, state in enumerate(trained.states)
-        if StageKey(iteration, EVALUATE.name, "") in trained.by_place
+        if StageKey(iteration, evaluate.EVALUATE.name, "") in trained.by_place
     }
     checkpoints = {state.models[POLICY] for state in states.values()}
     bases = {each for state in states.values() for each in state.bases.values()}
     memories = {each for state in states.values() for each in state.memories.values()}
     planner = Planner(config, sources, external=frozenset(checkpoints | bases | memories))
-    tasks = plan_test_tasks(planner)
+    tasks = evaluate.plan_test_tasks(planner)
     for iteration, state in states.items():
-        plan_test_evaluation(planner, state, iteration, tasks)
+        evaluate.plan_test_evaluation(planner, state, iteration, tasks)
     return Plan(tuple(planner.nodes), trained.states)
 
 

@@ -61,11 +61,6 @@ def requests_in_branch(
 ) -> list[LedgerEntry]:
     """The requests to forget of a run, as a branch of it takes them over: none takes effect later than with
     the first memory that the branch makes itself.
-
-    Args:
-        entries: the run's ledger.
-        shared: what the branch shares with the run.
-        iteration: where the branch begins.
     """
     remembers = any(node.stage.output == "memory" and node.iteration == iteration for node in shared)
     own_memory = iteration + 1 if remembers else iteration

@@ -39,7 +39,6 @@ def plan_for(
 
     Args:
         config: the run's configuration; its operational settings may differ from those it began with.
-        entries: the run's ledger, if it was read already.
 
     Raises ConfigError and InputError as `plan_branch` and `plan_offline` do, and InputError when an offline
     run would need more iterations than its data has.
@@ -144,9 +143,6 @@ def lost_stages(store: ArtifactStore, plan: Plan, recorded: Mapping[StageKey, st
     Folders are listed, so that a start takes no longer for a long run. Of a run that is short enough to get
     its report automatically, for which all manifests are read at its end, they are read now too, if the store
     is local.
-
-    Args:
-        recorded: the ledger's artifact at each place.
     """
     reads = plan.iterations <= REPORTED_ITERATIONS and open_root(store.uri).local
     listed: dict[str, frozenset[str]] = {}

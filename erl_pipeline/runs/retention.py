@@ -43,7 +43,6 @@ def still_needed(plan: Plan, complete: Mapping[StageKey, str], is_whole: Callabl
 
     Args:
         complete: the artifacts that nothing has to be done for.
-        is_whole: whether an artifact is in the store with all its files.
     """
     needed: set[str] = set()
     to_follow = [
@@ -98,13 +97,7 @@ def retain_run(store: ArtifactStore, run: Run) -> list[PlannedPruning]:
 
 
 class DriverRetention:
-    """Prunes old files after each iteration of a training; does nothing if the configuration has no rule.
-
-    Args:
-        plan: what is executed.
-        trusted: places of the plan for which nothing has to be done.
-        sources: those of the plan.
-    """
+    """Prunes old files after each iteration of a training; does nothing if the configuration has no rule."""
 
     def __init__(self, opened: OpenRun, plan: Plan, trusted: frozenset[StageKey], sources: Sources) -> None:
         self._opened = opened

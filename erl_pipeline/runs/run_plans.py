@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from erl_pipeline.config.plugins import plugins
+from erl_pipeline.config.run import RunConfig
 from erl_pipeline.config.shown import changed_settings
 from erl_pipeline.plan.forecast import recipe_differences
-from erl_pipeline.plan.plan import (
-    POLICY,
-    Plan,
-    PlannedStage,
-    RunState,
-    StageKey,
-    stage_names,
-)
+from erl_pipeline.plan.plan import POLICY, Plan, PlannedStage, RunState, StageKey, stage_names
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.sources import NO_CODE, Sources
 from erl_pipeline.plan.stage import Stage
@@ -29,9 +23,6 @@ from erl_pipeline.stages.training.measure_staleness import MEASURE_STALENESS
 from storage.artifacts.recipe import Recipe
 from storage.errors import ConfigError, InputError
 from storage.runs.documents import BranchOrigin, OfflineOrigin
-
-if TYPE_CHECKING:
-    from erl_pipeline.config.run import RunConfig
 
 _EXAMPLES = 3
 _TASKS, _FIRST, _ROLLOUTS = "tasks", "first policy", "rollouts"
@@ -79,7 +70,6 @@ def plan_branch(
 
     Args:
         source: the plan of the other run, as it was made.
-        source_config: the configuration of that run.
         iterations: where the branch ends; before its first iteration the plan has nothing of its own.
 
     Raises:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.plan import StageKey
-from erl_pipeline.runs.config import method_columns, readable_config
+from erl_pipeline.runs.config import method_columns, readable_config, type_of
 from erl_pipeline.runs.run_plans import policy_stages
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE
 from storage.artifacts.store import ArtifactStore
@@ -29,24 +29,16 @@ def place_of(entry: LedgerEntry) -> StageKey:
     return StageKey(entry.iteration or 0, entry.stage, entry.key)
 
 
-@dataclass(frozen=True)
-class PolicyMakers:
-    """The stages that make the policy: the first policy of the run, and the last one of each iteration."""
-
-    first: str
-    last: str
-
-
-def policy_makers(config: RunConfig) -> PolicyMakers:
-    """The stages that make the policy of a run with this configuration. They do not depend on the
-    environment, which need not be installed."""
+def policy_makers(config: RunConfig) -> tuple[str, str]:
+    """The stages that make the policy of a run: its first one, and the last one of each iteration. They do
+    not depend on the environment, which need not be installed."""
     first, last = policy_stages(config)
-    return PolicyMakers(first.name, last.name)
+    return first.name, last.name
 
 
 def completed_iterations(config: RunConfig, entries: Iterable[LedgerEntry]) -> int:
     """The number of the last iteration whose policy is committed."""
-    last = policy_makers(config).last
+    _, last = policy_makers(config)
     return max((entry.iteration or 0 for entry in entries if entry.stage == last), default=0)
 
 
@@ -61,18 +53,12 @@ def begun_iterations(entries: Iterable[LedgerEntry]) -> int:
 def latest_checkpoint(
     config: RunConfig, entries: Iterable[LedgerEntry], iteration: int | None = None
 ) -> LedgerEntry | None:
-    """The policy at the end of a run, or of one of its iterations; iteration 0 has the first policy.
-
-    Args:
-        entries: the latest entry of each place (`Run.stages`).
-        iteration: None: the last one.
-    """
-    makers = policy_makers(config)
+    """The policy at the end of a run, or of one of its iterations; iteration 0 has the first policy."""
+    first, last = policy_makers(config)
     found = [
         entry
         for entry in entries
-        if entry.stage == (makers.last if entry.iteration else makers.first)
-        and iteration in (None, entry.iteration or 0)
+        if entry.stage == (last if entry.iteration else first) and iteration in (None, entry.iteration or 0)
     ]
     return max(found, key=lambda entry: entry.iteration or 0, default=None)
 
@@ -116,7 +102,7 @@ def summarize_run(store: ArtifactStore, run: Run) -> RunSummary:
 
     if run.config.get(STANDALONE):
         return RunSummary(run.name, None, "memory", None, None, None, None)
-    method, score = _method(run.config), last_score(store, run)
+    method, score = type_of(run.config, "method"), last_score(store, run)
     try:
         config = readable_config(run)
     except ConfigError:
@@ -142,12 +128,6 @@ def last_score(store: ArtifactStore, run: Run) -> HeldOutScore | None:
         return None
     rate, low, high = (manifest.metrics[f"greedy_success{end}"] for end in ("", "_low", "_high"))
     return HeldOutScore(newest.iteration or 0, rate, low, high)
-
-
-def _method(config: Mapping[str, Any]) -> str | None:
-    method = config.get("method")
-    named = method.get("type") if isinstance(method, dict) else method
-    return named if isinstance(named, str) else None
 
 
 def write_run_report(store: ArtifactStore, run: Run, output: Path) -> Path:

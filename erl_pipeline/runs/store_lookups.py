@@ -15,6 +15,7 @@ from erl_pipeline.config.shown import settings_differences
 from erl_pipeline.plan.forecast import Cost, PreviousArtifact, own_differences
 from erl_pipeline.plan.plan import PlannedStage, StageKey
 from erl_pipeline.policies.checkpoints import lacks_state
+from erl_pipeline.runs.config import type_of
 from erl_pipeline.runs.planning import recorded_ids
 from erl_pipeline.runs.state import place_of
 from storage.artifacts.manifest import Manifest
@@ -27,18 +28,6 @@ from storage.upkeep.rules import Kept
 
 _GROUPS = ("policy", "environment", "trainer")
 _STARTS = ("cold_start", "warm_start")
-
-
-def same_model(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two runs' settings give a policy of the same architecture, precision and adapter. How it is
-    trained before the first iteration does not count."""
-    models = [_model(settings) for settings in (one, other)]
-    return models[0] is not None and models[0] == models[1]
-
-
-def groups_alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[str, ...]:
-    """Which of policy, environment and trainer have the same settings."""
-    return tuple(group for group in _GROUPS if one.get(group) == other.get(group))
 
 
 def _model(settings: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -67,7 +56,6 @@ class StoreLookups:
         config: the configuration that is planned. It is compared with the run of its name or, if there is
             none, with the run whose settings differ least.
         others: False: compare with the run of that name only, and give no costs.
-        entries: the ledger of that run, if it was read already.
     """
 
     def __init__(
@@ -157,13 +145,20 @@ class StoreLookups:
 
         The other runs of the store are read only when one of them is asked for.
         """
-        if self._exists and same_model(self.ledger(self._name).config, self._config):
+        if self._exists and self._same_model(self._name):
             yield self._name
         yield from self._others_alike
 
     def groups_alike(self, run: str) -> tuple[str, ...]:
         """Which of policy, environment and trainer a run has in common with the configuration."""
-        return groups_alike(self.ledger(run).config, self._config)
+        config = self.ledger(run).config
+        return tuple(group for group in _GROUPS if config.get(group) == self._config.get(group))
+
+    def _same_model(self, run: str) -> bool:
+        """Whether a run's policy has the same architecture, precision and adapter. How it is trained before
+        the first iteration does not count."""
+        model = _model(self.ledger(run).config)
+        return model is not None and model == _model(self._config)
 
     def _newest_of(self, stage: str, run: str) -> Sequence[Manifest]:
         newest = self.ledger(run).newest.get(stage, ())
@@ -206,7 +201,7 @@ class StoreLookups:
         others = [
             name
             for name in (self._names if self._others else ())
-            if name != self._name and same_model(self.ledger(name).config, self._config)
+            if name != self._name and self._same_model(name)
         ]
         return sorted(others, key=lambda name: (-len(self.groups_alike(name)), *self._distance(name)))
 
@@ -229,7 +224,7 @@ class StoreLookups:
         if run is None or run == self._name:
             return run
         config = self.ledger(run).config
-        return run if all(_type(config, key) == _type(self._config, key) for key in _KINDRED) else None
+        return run if all(type_of(config, key) == type_of(self._config, key) for key in _KINDRED) else None
 
     def _changed(self, run: str) -> Sequence[str]:
         ledger = self.ledger(run)
@@ -263,12 +258,6 @@ class ReadLedger:
         for entry in reversed(self.entries):
             ids.setdefault(entry.stage, []).append(entry.artifact_id)
         return {stage: list(dict.fromkeys(each))[:MEASURED] for stage, each in ids.items()}
-
-
-def _type(config: Mapping[str, Any], group: str) -> object:
-    """The `type` of a group of settings; None if there is no such group."""
-    found = config.get(group)
-    return found.get("type") if isinstance(found, Mapping) else found
 
 
 def _read_ledger(runs: RunStore, name: str) -> ReadLedger:

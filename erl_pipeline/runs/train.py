@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from erl_pipeline.config.plugins import plugins
+from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.plan import Plan, RunState, StageKey
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.plan.stage import StageOutcome
@@ -23,8 +23,6 @@ from storage.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     import torch
-
-    from erl_pipeline.config.run import RunConfig
 
 
 def require_tools_are_known(config: RunConfig) -> None:
@@ -68,9 +66,6 @@ def require_ready_here(config: RunConfig) -> None:
 def require_gpus(config: RunConfig, gpus: Sequence[str]) -> None:
     """Raise `ConfigError` if `resources.groups` names a GPU that is not there, or if `resources.determinism:
     bytes` cannot be kept by what is there.
-
-    Args:
-        gpus: the names of the GPUs that this process may use.
     """
     resources, groups = config.resources, config.resources.groups
     if groups is not None:
@@ -138,22 +133,13 @@ class IterationEnds:
                 call(place.iteration)
 
 
-@dataclass(frozen=True)
-class TrainingSummary:
-    """How far a run has come; its numbers are in the ledger and the manifests."""
-
-    run: str
-    iterations: int
-    state: RunState
-
-
 def train(
     opened: OpenRun,
     iterations: int | None = None,
     check: bool = False,
     notify: Callable[[Plan], None] | None = None,
-) -> TrainingSummary:
-    """Execute the plan of a run up to `iterations` (default: the configuration's).
+) -> RunState:
+    """Execute the plan of a run up to `iterations` (default: the configuration's); return its state then.
 
     What is committed is reused. A start costs about the same however long the run is: of the artifacts in
     the ledger, only the files of the newest whole iteration are looked at, and of what something new is made
@@ -208,7 +194,7 @@ def train(
             ends.take(outcome)
 
         execute_run(opened, plan, trusted, on_outcome, lambda: stages_before(opened.store.uri, opened.run))
-    return TrainingSummary(opened.run.name, target, plan.states[-1])
+    return plan.states[-1]
 
 
 def trusted_places(plan: Plan, recorded: Mapping[StageKey, str]) -> frozenset[StageKey]:

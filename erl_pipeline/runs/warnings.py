@@ -159,11 +159,7 @@ def _sum_over_roles(counters: Mapping[str, float], name: str) -> float:
 
 
 class WarningWatch:
-    """Looks at each iteration when it is complete, and gives each kind of warning once.
-
-    Args:
-        notify: functions that are called with each new warning, besides the run's listener.
-    """
+    """Looks at each iteration when it is complete, and gives each kind of warning once."""
 
     def __init__(self, opened: OpenRun, notify: Iterable[Callable[[RunWarning], None]] = ()) -> None:
         self._opened = opened
@@ -229,7 +225,5 @@ def _rows(store: ArtifactStore, entries: Iterable[LedgerEntry]) -> pl.DataFrame 
         # A damaged artifact is made again, and is looked at then.
         with suppress(DamagedArtifact):
             if entry.kind == "trajectories":
-                shard = store.open(entry.artifact_id)
-                tables = [file.path for file in shard.files if file.table == TRAJECTORIES.name]
-                files += [shard.rows_path(name) for name in tables]
+                files += store.open(entry.artifact_id).rows_paths(TRAJECTORIES.name)
     return scan_trajectories(files).select(ROWS).collect() if files else None

@@ -87,7 +87,6 @@ class Recorder(TorchDispatchMode):
 
     Args:
         vocabulary: a tensor whose last dimension has this size holds logits, unless it is a weight.
-        ranks: the number of processes.
     """
 
     def __init__(self, vocabulary: int, ranks: int) -> None:

@@ -30,15 +30,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from erl_pipeline.config.optimizer import TrainingUse
 from erl_pipeline.policies.adapters import add_fresh_adapter, has_adapter
 from erl_pipeline.policies.model_size import config_file
-from erl_pipeline.sizing.recorder import (
-    GRADIENTS,
-    MASTERS,
-    MOMENTS,
-    REFERENCE,
-    WEIGHTS,
-    Costs,
-    Recorder,
-)
+from erl_pipeline.sizing.recorder import GRADIENTS, MASTERS, MOMENTS, REFERENCE, WEIGHTS, Costs, Recorder
 from erl_pipeline.sizing.simulated_work import (
     GPU,
     REPORT,
@@ -50,10 +42,7 @@ from erl_pipeline.sizing.simulated_work import (
 )
 from erl_pipeline.trainers.fsdp2.learner import ShardedOptimizer
 from erl_pipeline.trainers.fsdp2.sharding import ProcessRanks, own_rows, shard, whole_tensor
-from erl_pipeline.trainers.interface import (
-    Reinforcement,
-    SupervisedTraining,
-)
+from erl_pipeline.trainers.interface import Reinforcement, SupervisedTraining
 from erl_pipeline.trainers.local.forward import PolicyForward
 from erl_pipeline.trainers.local.optimizer import PolicyOptimizer
 from erl_pipeline.trainers.local.optimizer_steps import Learner

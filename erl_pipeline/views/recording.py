@@ -30,9 +30,6 @@ def recorded_metrics(
     before and a tracker lacks is logged first, from the ledger. Records are views of the store, so a run
     that was killed at any moment has each step once.
 
-    Args:
-        entries: the latest ledger entry of each place.
-
     Raises ConfigError when a package that the setting needs is not installed.
     """
     folder = open_root(store.uri).scratch / "runs" / run.name
@@ -71,7 +68,6 @@ class RunRecord:
     request, which are not part of the training.
 
     Args:
-        entries: the latest ledger entry of each place.
         lag: how many iterations before the newest may still be at work.
     """
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel
 from tensorboardX.event_file_writer import EventsWriter
@@ -43,17 +43,19 @@ _MLFLOW_ENVIRONMENT = {
 _IDENTITY_TAG, _MARK_TAG = "erl_pipeline.identity", "erl_pipeline.mark"
 
 
-class Tracker(Protocol):
+class Tracker:
     """A place where one run's numbers go."""
 
-    lasting: ClassVar[bool]
+    lasting: ClassVar[bool] = True
     """Whether it keeps what earlier processes logged; else it begins empty each time it is opened."""
 
     def log(self, step: int, numbers: Mapping[str, float], at: datetime) -> None:
         """Take numbers by name; `at` is when they were measured."""
+        raise NotImplementedError
 
     def warn(self, warning: RunWarning) -> None:
         """Take a warning. The same one may come again, and counts once."""
+        raise NotImplementedError
 
     def forget(self, step: int) -> None:
         """Let what was logged at this step and later not count, where the tracker can do that; called before
@@ -64,20 +66,20 @@ class Tracker(Protocol):
 
     def mark(self) -> str:
         """The mark that was last remembered; empty if there is none."""
+        return ""
 
     def close(self) -> None:
         """Write what is left, and end."""
+        raise NotImplementedError
 
 
-class TensorBoard:
+class TensorBoard(Tracker):
     """Event files in `tensorboard` under a run's folder, one for each start, in the order of their names.
 
     A `START` event tells TensorBoard from which step on older events no longer count. tensorboardX's own
     `SummaryWriter` is not used: it writes in a thread, and waits for that thread for ever if the disk is
     full.
     """
-
-    lasting: ClassVar[bool] = True
 
     def __init__(self, run_folder: Path) -> None:
         self._folder = run_folder / "tensorboard"
@@ -135,7 +137,7 @@ class TensorBoard:
             self._events.write_event(Event(wall_time=at, **event))
 
 
-class Wandb:
+class Wandb(Tracker):
     """An offline run in `wandb` under a run's folder; an older one is replaced, since nothing can be removed
     from it. Sending it with `wandb sync` is the user's. Raises ConfigError when wandb is not installed."""
 
@@ -166,20 +168,11 @@ class Wandb:
     def warn(self, warning: RunWarning) -> None:
         self._run.summary[f"warnings/{warning.kind}"] = warning.sentence
 
-    def forget(self, step: int) -> None:
-        """Nothing was logged yet."""
-
-    def flush(self, mark: str = "") -> None:
-        """wandb writes in a process of its own."""
-
-    def mark(self) -> str:
-        return ""
-
     def close(self) -> None:
         self._run.finish()
 
 
-class Mlflow:
+class Mlflow(Tracker):
     """One MLflow run for one run, found again by a tag; on the server or file that `MLFLOW_TRACKING_URI`
     names, else in `mlflow.db` under the run's folder.
 
@@ -188,8 +181,6 @@ class Mlflow:
     parameters cannot change either: settings with which a later start continues become one tag. Raises
     ConfigError when MLflow is not installed.
     """
-
-    lasting: ClassVar[bool] = True
 
     def __init__(self, run_folder: Path, run: Run, store_uri: str, settings: BaseModel) -> None:
         for name, value in _MLFLOW_ENVIRONMENT.items():
@@ -231,9 +222,6 @@ class Mlflow:
     def warn(self, warning: RunWarning) -> None:
         with self._errors():
             self._client.set_tag(self._started(), f"erl_pipeline.warning.{warning.kind}", warning.sentence)
-
-    def forget(self, step: int) -> None:
-        """MLflow keeps every point."""
 
     def flush(self, mark: str = "") -> None:
         with self._errors():

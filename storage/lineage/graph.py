@@ -79,12 +79,7 @@ def walk_inputs(
     starts: Iterable[str] | Mapping[str, Visit],
     through: Collection[str] | None = None,
 ) -> Ancestry:
-    """Follow artifacts to all that they were made from; each manifest is asked for once.
-
-    Args:
-        find: gives the manifest of an artifact; the walk ends where it gives None.
-        through: names of the inputs to follow; None for all.
-    """
+    """Follow artifacts to all that they were made from; each manifest is asked for once."""
     manifests: dict[str, Manifest] = {}
 
     def links(artifact_id: str) -> Iterable[Link]:

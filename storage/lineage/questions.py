@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
 from storage.artifacts.manifest import Manifest
-from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.lineage.graph import START, ArtifactGraph
@@ -171,29 +171,16 @@ def _some_tasks(rows: LineageRows) -> str:
     return f"tasks are named like {examples[0]!r}." if len(examples) else "there are no rows."
 
 
-_NO_WAY: tuple[ArtifactKind, ...] = ("memory", "request", "selection")
-"""Kinds of artifacts between rollouts and a policy through which it was not trained on the rollouts."""
-
-
-@dataclass(frozen=True)
-class ReachedPolicy:
-    """A checkpoint that an entry has reached."""
-
-    artifact_id: str
-    stage: str
-    run: str
-    iteration: int | None
-
-
 @dataclass(frozen=True)
 class ReachedPolicies:
-    """The policies that an entry has reached. Each policy is in the first list that it belongs to."""
+    """The policies that a memory entry has reached: `artifact_id`, `stage`, `run` and `iteration` of each, in
+    the first list that it belongs to."""
 
-    trained_with_it: Sequence[ReachedPolicy]
+    trained_with_it: Sequence[Mapping[str, Any]]
     """Trained on rollouts in which a prompt held the entry."""
-    trained_on_its_source: Sequence[ReachedPolicy]
+    trained_on_its_source: Sequence[Mapping[str, Any]]
     """Trained on the rollouts that the entry was taken from."""
-    descendants: Sequence[ReachedPolicy]
+    descendants: Sequence[Mapping[str, Any]]
     """Trained from one of those policies later, or on what it generated."""
     derived_entries: Sequence[str]
     """Entries whose text was written while this entry was in the prompt."""
@@ -203,49 +190,25 @@ def policies_reached(store: ArtifactStore, entry: MemoryEntry) -> ReachedPolicie
     """Every policy of the store that an entry reached; each file is verified before it is read."""
     graph = ArtifactGraph(store.list())
     rows = LineageRows(store, list(graph.manifests.values()))
-    rollouts = [key for key in graph.manifests if _kind(graph, key) == "trajectories"]
-    saw = rows.scan("trajectory", ["memory_entry_ids"], rollouts)
-    shown = saw.filter(pl.col("memory_entry_ids").list.contains(entry.entry_id))
-    taken_from = rows.scan("trajectory", ["trajectory_id"], _rollouts_of(graph, entry.memory_version))
-    source = taken_from.filter(pl.col("trajectory_id") == entry.source_trajectory_id)
-    entries = rows.scan("memory_entry", ["entry_id", "parent_entry_ids"])
-    derived = entries.filter(pl.col("parent_entry_ids").list.contains(entry.entry_id))
-    with_it = _trained_on(graph, shown)
-    on_source = [each for each in _trained_on(graph, source) if each not in with_it]
-    known = dict.fromkeys([*with_it, *on_source], START)
-    later = [each for each in graph.descendants(known) if each not in known and graph.is_checkpoint(each)]
-    return ReachedPolicies(
-        _described(graph, with_it),
-        _described(graph, on_source),
-        _described(graph, later),
-        derived.select(pl.col("entry_id").unique().sort()).collect()["entry_id"].to_list(),
+    trajectories = rows.scan("trajectory", ["trajectory_id", "memory_entry_ids"])
+    saw = pl.col("memory_entry_ids").list.contains(entry.entry_id)
+    is_source = pl.col("trajectory_id") == pl.lit(entry.source_trajectory_id)
+    groups: list[list[dict[str, Any]]] = []
+    known: dict[str, None] = {}
+    for condition in (saw, is_source, None):
+        if condition is None:
+            found = [
+                each for each in graph.descendants(dict.fromkeys(known, START)) if graph.is_checkpoint(each)
+            ]
+        else:
+            holders = trajectories.filter(condition).select(pl.col("artifact_id").unique()).collect()
+            found = [each for holder in holders.to_series() for each in graph.policies_trained_on(holder)]
+        new = [graph.manifests[each] for each in dict.fromkeys(found) if each not in known]
+        known |= dict.fromkeys(found)
+        new.sort(key=lambda each: (each.run, each.iteration or 0, each.stage, each.artifact_id))
+        groups.append([each.model_dump(include={"artifact_id", "stage", "run", "iteration"}) for each in new])
+    derived = rows.scan("memory_entry", ["entry_id", "parent_entry_ids"]).filter(
+        pl.col("parent_entry_ids").list.contains(entry.entry_id)
     )
-
-
-def _rollouts_of(graph: ArtifactGraph, memory_version: str) -> list[str]:
-    """The trajectories that a memory version was made from directly, not by way of its parent."""
-    nearest = graph.ancestors({memory_version: START}, depth=2)
-    ways = [memory_version, *(each for each in nearest if _kind(graph, each) == "rollouts")]
-    return [
-        each for each, visit in nearest.items() if _kind(graph, each) == "trajectories" and visit.via in ways
-    ]
-
-
-def _kind(graph: ArtifactGraph, artifact_id: str) -> ArtifactKind | None:
-    manifest = graph.manifests.get(artifact_id)
-    return None if manifest is None else manifest.kind
-
-
-def _trained_on(graph: ArtifactGraph, rows: pl.LazyFrame) -> list[str]:
-    """The nearest checkpoints made from the artifacts that hold rows; paths through a memory or a selection
-    do not count."""
-    holders = rows.select(pl.col("artifact_id").unique(maintain_order=True)).collect()["artifact_id"]
-    return graph.nearest_checkpoints(holders, through=lambda manifest: manifest.kind not in _NO_WAY)
-
-
-def _described(graph: ArtifactGraph, artifact_ids: Iterable[str]) -> list[ReachedPolicy]:
-    found = [
-        ReachedPolicy(each.artifact_id, each.stage, each.run, each.iteration)
-        for each in (graph.manifests[artifact_id] for artifact_id in artifact_ids)
-    ]
-    return sorted(found, key=lambda each: (each.run, each.iteration or 0, each.stage, each.artifact_id))
+    ids = derived.select(pl.col("entry_id").unique().sort()).collect()["entry_id"].to_list()
+    return ReachedPolicies(groups[0], groups[1], groups[2], ids)

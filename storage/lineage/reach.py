@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
+from storage.errors import InputError
 from storage.lineage.graph import START, ArtifactGraph, Visit, reachable
 from storage.lineage.row_graph import LINK_COLUMNS, RowLinks, RowPlaces, RowStep
 from storage.lineage.rows import Kind, LineageRows, RowKind, identify
@@ -61,32 +62,68 @@ def upstream(store: ArtifactStore, run: Run | None, identifier: str, depth: int 
 
     Raises InputError when nothing, or more than one thing, has this id.
     """
-    manifests = reachable(store, [entry.artifact_id for entry in run.stages()]) if run else list(store.list())
+    manifests = _within(store, run)
     return _upstream_among(_read(store, manifests), ArtifactGraph(manifests), identifier, depth)
 
 
-def upstream_near(
-    store: ArtifactStore, graph: ArtifactGraph, places: RowPlaces, identifier: str, depth: int
+def near(
+    store: ArtifactStore,
+    graph: ArtifactGraph,
+    places: Callable[[], RowPlaces],
+    identifier: str,
+    direction: Direction,
+    depth: int,
 ) -> Reach:
-    """Like `upstream`, in the store that `graph` and `places` cover; reads only artifacts near the row."""
-    near = _read_near(store, graph, places, identifier, "upstream", depth)
-    return _upstream_among(near, graph, identifier, depth)
+    """Like `upstream` or `downstream`, in the store that `graph` and `places` cover; reads only artifacts
+    near the row. `places` are asked for only if it is no artifact."""
+    matching = [artifact_id for artifact_id in graph.manifests if artifact_id.startswith(identifier)]
+    if len(matching) > 1:
+        raise InputError(f"{len(matching)} artifacts begin with {identifier!r}. Give more of the id.")
+    if matching:
+        return _of_artifact(graph, matching[0], direction, depth)
+    around = set(places().around(identifier, direction, depth))
+    # In the order of the whole store, so that the answer has that order too.
+    rows = _read(store, [each for key, each in graph.manifests.items() if key in around])
+    if not any(rows.of_ids(kind, [identifier], []).height for kind in _ROW_FACTS):
+        rows = _read(store, list(graph.manifests.values()))  # it may be the beginning of an id
+    among = _upstream_among if direction == "upstream" else _downstream_among
+    return among(rows, graph, identifier, depth)
 
 
-def downstream_near(
-    store: ArtifactStore, graph: ArtifactGraph, places: RowPlaces, identifier: str, depth: int
-) -> Reach:
-    """Like `downstream`, in the store that `graph` and `places` cover; reads only artifacts near the row."""
-    near = _read_near(store, graph, places, identifier, "downstream", depth)
-    return _downstream_among(near, graph, identifier, depth)
+def _of_artifact(graph: ArtifactGraph, artifact_id: str, direction: Direction, depth: int | None) -> Reach:
+    walk = graph.ancestors if direction == "upstream" else graph.descendants
+    steps = walk({artifact_id: START}, depth)
+    trained = () if direction == "upstream" else graph.policies_trained_on(artifact_id)
+    things = [each for each in _artifacts(graph, steps) if each.id != artifact_id]
+    return Reach("artifact", artifact_id, direction, tuple(things), tuple(t for t in trained if t in steps))
+
+
+def explain(
+    store: ArtifactStore, run: Run | None, identifier: str, depth: int
+) -> tuple[Reach, dict[str, Any]]:
+    """Like `upstream`, with what is told of the thing itself, and of each row (`LineageRows.facts`)."""
+    manifests = _within(store, run)
+    rows = _read(store, manifests)
+    reach = _upstream_among(rows, ArtifactGraph(manifests), identifier, depth)
+    things = [
+        thing
+        if thing.kind == "artifact"
+        else replace(thing, facts={**thing.facts, **rows.facts(thing.kind, thing.id)})
+        for thing in reach.things
+    ]
+    return replace(reach, things=tuple(things)), rows.facts(reach.kind, reach.id)
+
+
+def _within(store: ArtifactStore, run: Run | None) -> list[Manifest]:
+    """The artifacts of a run and all that they were made from; those of the store for None."""
+    return reachable(store, [entry.artifact_id for entry in run.stages()]) if run else list(store.list())
 
 
 def _upstream_among(rows: LineageRows, graph: ArtifactGraph, identifier: str, depth: int | None) -> Reach:
     """What something came from, as far as these rows say; arguments and errors are those of `upstream`."""
     kind, found = identify(rows, identifier)
     if kind == "artifact":
-        steps = graph.ancestors({found: START}, depth)
-        return Reach(kind, found, "upstream", tuple(_artifacts(graph, steps, found)))
+        return _of_artifact(graph, found, "upstream", depth)
     links = [RowStep(kind, found, 0, "", ""), *RowLinks(rows).origins(kind, found, depth)]
     described = _described(rows, links)
     starts: dict[str, Visit] = {}
@@ -105,7 +142,7 @@ def downstream(store: ArtifactStore, run: Run | None, identifier: str, depth: in
     """
     manifests = list(store.list())
     rows, graph = _read(store, manifests), ArtifactGraph(manifests)
-    own = None if run is None else _artifacts_of(run, graph)
+    own = None if run is None else set(graph.ancestors({entry.artifact_id: START for entry in run.stages()}))
     return _downstream_among(rows, graph, identifier, depth, own)
 
 
@@ -120,9 +157,7 @@ def _downstream_among(
     all if None. Arguments and errors are those of `downstream`."""
     kind, found = identify(rows, identifier, within=own)
     if kind == "artifact":
-        steps = graph.descendants({found: START}, depth)
-        trained = [policy for policy in graph.policies_trained_on(found) if policy in steps]
-        return Reach(kind, found, "downstream", tuple(_artifacts(graph, steps, found)), tuple(trained))
+        return _of_artifact(graph, found, "downstream", depth)
     links = [RowStep(kind, found, 0, "", ""), *RowLinks(rows).derived(kind, found, depth)]
     described = _described(rows, links)
     holders = dict.fromkeys(holder for row in described.values() for holder in row.holders)
@@ -143,27 +178,6 @@ def _read(store: ArtifactStore, manifests: Sequence[Manifest]) -> LineageRows:
     for kind, facts in _ROW_FACTS.items():
         rows.read(kind, list(dict.fromkeys([*LINK_COLUMNS[kind], *facts])))
     return rows
-
-
-def _read_near(
-    store: ArtifactStore,
-    graph: ArtifactGraph,
-    places: RowPlaces,
-    identifier: str,
-    direction: Direction,
-    depth: int,
-) -> LineageRows:
-    """The rows around one; all rows if none has exactly this id, which may then be the beginning of one."""
-    near = set(places.around(identifier, direction, depth))
-    # In the order of the whole store, so that the answer has that order too.
-    rows = _read(store, [each for key, each in graph.manifests.items() if key in near])
-    known = any(rows.of_ids(kind, [identifier], []).height for kind in _ROW_FACTS)
-    return rows if known else _read(store, list(graph.manifests.values()))
-
-
-def _artifacts_of(run: Run, graph: ArtifactGraph) -> set[str]:
-    """The artifacts that a run's ledger names, and all that they were made from."""
-    return set(graph.ancestors({entry.artifact_id: START for entry in run.stages()}))
 
 
 @dataclass
@@ -191,11 +205,9 @@ def _rows(described: Mapping[tuple[RowKind, str], _Row], steps: Sequence[RowStep
     ]
 
 
-def _artifacts(graph: ArtifactGraph, steps: Mapping[str, Visit], start: str = "") -> list[Reached]:
+def _artifacts(graph: ArtifactGraph, steps: Mapping[str, Visit]) -> list[Reached]:
     found = []
     for artifact_id, step in steps.items():
-        if artifact_id == start:
-            continue
         manifest = graph.manifests.get(artifact_id)
         facts = {} if manifest is None else {name: getattr(manifest, name) for name in _ARTIFACT_FACTS}
         found.append(Reached("artifact", artifact_id, step.depth, step.relation, step.via, facts))

@@ -1,10 +1,9 @@
-"""Finding rows by id in the Parquet files of many artifacts, and the tree of what one came from."""
+"""Finding rows by id in the Parquet files of many artifacts."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -14,9 +13,7 @@ import polars as pl
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.lineage.graph import reachable
 from storage.memory.entries import MEMORY
-from storage.runs.run import Run
 from storage.tables.parquet import TableFormat, scan_files
 from storage.tables.scored import with_measured
 from storage.tables.training import SFT
@@ -129,28 +126,20 @@ class LineageRows:
             for row_id in found[column].unique().sort():
                 yield kind, row_id
 
-    def row(self, kind: Kind, identifier: str, near: str | None = None) -> dict[str, Any] | None:
-        """A row's columns without tokens and vectors, and the `artifact_id` that holds it; None if not found.
-
-        For an artifact, the fields of its manifest. The artifact `near` is searched first.
-        """
+    def facts(self, kind: Kind, identifier: str) -> dict[str, Any]:
+        """What is told of an artifact or a row: fields of its manifest, or columns, and its `messages` if it
+        has any that were not pruned."""
         if kind == "artifact":
-            manifest = self._manifests.get(identifier) or self._store.find(identifier)
-            return None if manifest is None else manifest.model_dump()
-        table, column = _TABLES[kind]
-        columns = [name for name in table.schema.names if name not in _TOKENS]
-        for artifact_id in self._holders(kind, identifier, near):
-            frame = self.scan(kind, columns, [artifact_id]).filter(pl.col(column) == identifier).head(1)
-            for row in frame.collect().iter_rows(named=True):
-                return row
-        return None
-
-    def _holders(self, kind: RowKind, row_id: str, near: str | None) -> Iterator[str]:
-        """Artifacts that may hold a row: `near`, without a check, then the first that does hold it."""
-        if near is not None and near in self._manifests:
-            yield near
-        _, column = _TABLES[kind]
-        yield from self.read(kind, [column]).filter(pl.col(column) == row_id)["artifact_id"].head(1)
+            row = self._manifests[identifier].model_dump()
+        else:
+            table, column = _TABLES[kind]
+            held = self.read(kind, [column]).filter(pl.col(column) == identifier)["artifact_id"].head(1)
+            columns = [name for name in table.schema.names if name not in _TOKENS]
+            of_id = self.scan(kind, columns, held.to_list()).filter(pl.col(column) == identifier)
+            row = of_id.head(1).collect().row(0, named=True)
+        facts = {name: row[name] for name in _FACTS[kind] if row[name] is not None}
+        messages = _messages(kind, row)
+        return facts if messages is None else {**facts, "messages": messages}
 
 
 def identify(
@@ -183,70 +172,6 @@ _NAMES: dict[Kind, str] = {
     "sft_row": "SFT row",
     "memory_entry": "memory entry",
 }
-
-
-@dataclass(frozen=True)
-class LineageNode:
-    """An artifact or a row, and what it came from.
-
-    `relation` is its relation to the node above it. The facts of a row include its `messages`, if it has any.
-    If a node was shown before, or its origins lie deeper than asked for, `origins` is empty and `more` says
-    why.
-    """
-
-    kind: Literal["artifact", "sft_row", "trajectory", "memory_entry"]
-    id: str
-    relation: str
-    facts: Mapping[str, Any]
-    origins: tuple[LineageNode, ...] = ()
-    more: Literal["", "shown above", "deeper"] = ""
-
-
-def explain(store: ArtifactStore, run: Run | None, identifier: str, depth: int = 2) -> LineageNode:
-    """The tree of what an artifact, trajectory, SFT row or memory entry came from.
-
-    Args:
-        run: look among this run's artifacts only; None for the whole store.
-        identifier: an id, or the beginning of one when there is only one such.
-        depth: how many steps to go; with 0 there is only the thing itself.
-
-    Raises InputError when nothing, or more than one thing, has this id.
-    """
-    manifests = reachable(store, [entry.artifact_id for entry in run.stages()]) if run else list(store.list())
-    rows = LineageRows(store, manifests)
-    kind, found = identify(rows, identifier)
-    return _Explanation(rows).node(kind, found, "", depth, None)
-
-
-class _Explanation:
-    """Builds one tree, in which each node's origins are shown only once."""
-
-    def __init__(self, rows: LineageRows) -> None:
-        self._rows = rows
-        self._shown: set[tuple[str, str]] = set()
-
-    def node(self, kind: Kind, identifier: str, relation: str, depth: int, near: str | None) -> LineageNode:
-        """One node with its origins; `near` is the artifact that most likely holds the row."""
-        row = self._rows.row(kind, identifier, near)
-        if row is None:
-            raise InputError(
-                f"{kind} {identifier} is named in the lineage, but is in no artifact that was looked at."
-            )
-        facts = {name: row[name] for name in _FACTS[kind] if row[name] is not None}
-        messages = _messages(kind, row)
-        if messages is not None:
-            facts["messages"] = messages
-        if (kind, identifier) in self._shown:
-            return LineageNode(kind, identifier, relation, facts, more="shown above")
-        found = list(_origins(kind, row))
-        if found and depth == 0:
-            return LineageNode(kind, identifier, relation, facts, more="deeper")
-        self._shown.add((kind, identifier))
-        origins = tuple(
-            self.node(origin, origin_id, name, depth - 1, row.get("artifact_id"))
-            for origin, origin_id, name in found
-        )
-        return LineageNode(kind, identifier, relation, facts, origins)
 
 
 _FACTS: dict[Kind, tuple[str, ...]] = {
@@ -284,21 +209,3 @@ def _messages(kind: Kind, row: Mapping[str, Any]) -> list[dict[str, Any]] | None
         found: list[dict[str, Any]] = json.loads(row["messages"])
         return found
     return None
-
-
-def _origins(kind: Kind, row: Mapping[str, Any]) -> Iterator[tuple[Kind, str, str]]:
-    """(kind, id, relation) of what a row directly came from."""
-    if kind == "artifact":
-        for name, input_id in row["inputs"].items():
-            yield "artifact", input_id, f"input {name}"
-    elif kind == "sft_row":
-        yield "trajectory", row["trajectory_id"], "trajectory that it teaches"
-    elif kind == "memory_entry":
-        yield "trajectory", row["source_trajectory_id"], "trajectory it was taken from"
-    else:
-        if row["parent_trajectory_id"] is not None:
-            yield "trajectory", row["parent_trajectory_id"], "trajectory it followed"
-        for entry_id in row["memory_entry_ids"]:
-            yield "memory_entry", entry_id, "memory entry it saw"
-        if row["policy_version"]:
-            yield "artifact", row["policy_version"], "policy that sampled it"

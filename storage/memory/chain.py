@@ -18,18 +18,8 @@ import pyarrow as pa
 
 from storage.artifacts.store import Artifact, ArtifactStore
 from storage.errors import InputError
+from storage.memory import operations as ops
 from storage.memory.entries import MEMORY, MemoryEntry, entry_of, iterate_delta, scan_deltas
-from storage.memory.operations import (
-    MEMORY_OPERATIONS,
-    STATE_COLUMNS,
-    Operation,
-    apply,
-    by_entry,
-    changed,
-    operation_of,
-    read_operations,
-    scan_operations,
-)
 from storage.memory.versions import EMPTY_MEMORY, PARENT_INPUT
 
 ENTRIES_FILE = "entries.parquet"
@@ -51,9 +41,9 @@ class Delta:
         for path in self.entry_files:
             yield from iterate_delta(path)
 
-    def operations(self) -> list[Operation]:
+    def operations(self) -> list[ops.Operation]:
         """Its operations on entries, its own and earlier ones."""
-        return read_operations(self.operation_files)
+        return ops.read_operations(self.operation_files)
 
 
 def read_delta_of(artifacts: ArtifactStore, version: str) -> Delta:
@@ -62,7 +52,7 @@ def read_delta_of(artifacts: ArtifactStore, version: str) -> Delta:
     Raises InputError for an artifact that is not a memory version, DamagedArtifact for a damaged one.
     """
     artifact = artifacts.open(version)
-    entries, operations = _files(artifact, MEMORY.name), _files(artifact, MEMORY_OPERATIONS.name)
+    entries, operations = _files(artifact, MEMORY.name), _files(artifact, ops.MEMORY_OPERATIONS.name)
     manifest = artifact.manifest
     if not entries and not operations:
         raise InputError(f"artifact {version} ({manifest.stage}) is not a memory version.")
@@ -91,24 +81,37 @@ def scan_entries(deltas: Sequence[Delta]) -> pl.LazyFrame:
     return scan_deltas([path for delta in deltas for path in delta.entry_files])
 
 
+def texts_of(
+    artifacts: ArtifactStore, version: str | None, entry_ids: Sequence[str] | None = None
+) -> dict[str, str]:
+    """Texts of the entries that a memory version or one before it added, or of some of them, by id; none if
+    the version is not in the store."""
+    if not version or artifacts.find(version) is None:
+        return {}
+    entries = scan_entries(read_chain(artifacts, version)[1]).select("entry_id", "text")
+    if entry_ids is not None:
+        entries = entries.filter(pl.col("entry_id").is_in(pl.Series(entry_ids, dtype=pl.String).implode()))
+    return dict(entries.collect().iter_rows())
+
+
 def scan_changes(deltas: Sequence[Delta]) -> pl.LazyFrame:
     """Every operation of the deltas."""
-    return scan_operations([path for delta in deltas for path in delta.operation_files])
+    return ops.scan_operations([path for delta in deltas for path in delta.operation_files])
 
 
-def removal_of(deltas: Sequence[Delta], entry_id: str) -> Operation | None:
+def removal_of(deltas: Sequence[Delta], entry_id: str) -> ops.Operation | None:
     """The operation that removed an entry; None if it was not removed."""
     named = (pl.col("entry_id") == entry_id) & (pl.col("operation") == "remove")
     found = scan_changes(deltas).filter(named).collect().to_dicts()
-    return operation_of(found[0]) if found else None
+    return ops.operation_of(found[0]) if found else None
 
 
 def remaining(deltas: Sequence[Delta]) -> Iterator[pa.RecordBatch]:
     """Rows of the entries in a memory after a chain, with all changes, in the order of their addition."""
-    operations = by_entry(operation for delta in deltas for operation in delta.operations())
+    operations = ops.by_entry(operation for delta in deltas for operation in delta.operations())
     for delta in deltas:
         for batch in delta.batches():
-            yield apply(batch, operations)
+            yield ops.apply(batch, operations)
 
 
 def held_entries(deltas: Sequence[Delta]) -> pl.LazyFrame:
@@ -119,13 +122,13 @@ def held_entries(deltas: Sequence[Delta]) -> pl.LazyFrame:
         return entries
     now = pl.LazyFrame(
         [
-            {"entry_id": each.entry_id, **{name: getattr(each, name) for name in STATE_COLUMNS}}
+            {"entry_id": each.entry_id, **{name: getattr(each, name) for name in ops.STATE_COLUMNS}}
             for each in touched.values()
         ],
-        schema={"entry_id": pl.String} | {name: pl.Schema(MEMORY.schema)[name] for name in STATE_COLUMNS},
+        schema={"entry_id": pl.String} | {name: pl.Schema(MEMORY.schema)[name] for name in ops.STATE_COLUMNS},
     )
     return entries.join(now, on="entry_id", how="left", suffix="_now", maintain_order="left").select(
-        pl.coalesce(f"{name}_now", name).alias(name) if name in STATE_COLUMNS else pl.col(name)
+        pl.coalesce(f"{name}_now", name).alias(name) if name in ops.STATE_COLUMNS else pl.col(name)
         for name in MEMORY.schema.names
     )
 
@@ -145,7 +148,7 @@ def _removed(deltas: Sequence[Delta]) -> pl.LazyFrame:
 
 def states(deltas: Sequence[Delta]) -> dict[str, MemoryEntry]:
     """By id, the entries that operations of a chain changed, as they are after it; also removed ones."""
-    operations = by_entry(
+    operations = ops.by_entry(
         operation for delta in deltas for operation in delta.operations() if operation.operation != "remove"
     )
     rows = scan_entries(deltas).drop("vector", "embedding_model")
@@ -154,7 +157,7 @@ def states(deltas: Sequence[Delta]) -> dict[str, MemoryEntry]:
     for row in found.iter_rows(named=True):
         entry = entry_of(row)
         for operation in operations[entry.entry_id]:
-            entry = changed(entry, operation)
+            entry = ops.changed(entry, operation)
         entries[entry.entry_id] = entry
     return entries
 

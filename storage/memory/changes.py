@@ -18,6 +18,7 @@ from storage.memory.chain import ENTRIES_FILE, OPERATIONS_FILE
 from storage.memory.credit import Evidence
 from storage.memory.entries import Embedder, MemoryEntry, write_delta
 from storage.memory.operations import Operation, by_entry, changed, write_operations
+from storage.memory.search import MemoryFilter
 from storage.memory.view import MemoryView
 
 Eviction = Literal["oldest", "lowest_credit"]
@@ -57,7 +58,8 @@ def near_duplicates(
     earlier: list[list[MemoryEntry]] = [[] for _ in entries]
     for task_type in sorted({entry.task_type for entry in entries}):
         places = [place for place, entry in enumerate(entries) if entry.task_type == task_type]
-        found = view.search([entries[place].key_text for place in places], _CANDIDATES, task_type=task_type)
+        texts = [entries[place].key_text for place in places]
+        found = view.search(texts, _CANDIDATES, MemoryFilter(task_type))
         for place, hits in zip(places, found, strict=True):
             earlier[place] = [hit.entry for hit in hits]
     texts = list(dict.fromkeys(each.text for each in [*entries, *(one for some in earlier for one in some)]))

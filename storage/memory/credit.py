@@ -60,11 +60,7 @@ def first_rounds(searches: pl.DataFrame) -> pl.DataFrame:
 
 
 def observations(searches: pl.DataFrame) -> list[Observation]:
-    """All comparisons that trajectories allow, in their order.
-
-    Args:
-        searches: trajectories of the roles that get memory, as `memory_searches` gives them.
-    """
+    """All comparisons that trajectories allow, in their order."""
     free: defaultdict[str, list[float]] = defaultdict(list)
     rows = first_rounds(searches)
     for group, reward in rows.filter(subgroup=FREE).select("group_id", "reward").iter_rows():

@@ -17,15 +17,9 @@ from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
+from storage.memory import versions
 from storage.memory.chain import OPERATIONS_FILE, read_chain, removal_of, scan_entries
 from storage.memory.operations import Operation, write_operations
-from storage.memory.versions import (
-    PARENT_INPUT,
-    forget_recipe,
-    latest_version,
-    memory_versions,
-    request_recipe,
-)
 
 if TYPE_CHECKING:
     from storage.runs.ledger import LedgerEntry
@@ -58,15 +52,15 @@ def forget(store: ArtifactStore, run: Run, entry_id: str, reason: str) -> Forgot
     if not reason.strip():
         raise InputError("give the reason, in a few words: it is recorded for later readers.")
     with run.lock():
-        version = latest_version(run)
+        version = versions.latest_version(run)
         require_held(store, version, entry_id)
         request = _request_for(store, run, entry_id)
         asked_before = request is not None
         if request is None:
-            request = _ask(store, run, request_recipe(version, entry_id, reason))
+            request = _ask(store, run, versions.request_recipe(version, entry_id, reason))
         given = store.open(request.artifact_id).manifest.settings
         removed_by = None
-        if any(each.iteration == request.iteration for each in memory_versions(run)):
+        if any(each.iteration == request.iteration for each in versions.memory_versions(run)):
             removed_by = _fulfil(store, run, request)
         elif asked_before:
             raise InputError(
@@ -91,14 +85,14 @@ def _ask(store: ArtifactStore, run: Run, recipe: Recipe) -> LedgerEntry:
     stages = run.stages()
     begun = max((entry.iteration or 0 for entry in stages), default=0)
     with store.create(recipe, run=run.name, iteration=begun) as staging:
-        staging.commit(memory_version=recipe.inputs[PARENT_INPUT])
+        staging.commit(memory_version=recipe.inputs[versions.PARENT_INPUT])
     return _record(run, begun, recipe, f"{sum(entry.kind == 'request' for entry in stages):04d}")
 
 
 def _fulfil(store: ArtifactStore, run: Run, request: LedgerEntry) -> str:
     """Commit and record the memory version that no longer holds the entry; returns its id."""
-    version = latest_version(run)
-    removal = forget_recipe(version, request.artifact_id)
+    version = versions.latest_version(run)
+    removal = versions.forget_recipe(version, request.artifact_id)
     with store.create(removal, run=run.name, iteration=request.iteration) as staging:
         asked = store.open(request.artifact_id).manifest
         removed = write_forgotten(store, staging.path, version, asked, removal.artifact_id)

@@ -26,13 +26,7 @@ from storage.memory.chain import Delta, read_chain, read_delta_of, remaining
 from storage.memory.checksums import VERSION_HINT, CheckedVersion, IndexChecksums, checksums_path
 from storage.memory.entries import MEMORY_SCHEMA, entries_digest
 from storage.memory.operations import apply, by_entry, removes
-from storage.memory.search_indexes import (
-    INDEX_COLUMNS,
-    INDEXED_ROWS,
-    keep_indexes,
-    quote,
-    with_index_columns,
-)
+from storage.memory.search_indexes import INDEX_COLUMNS, INDEXED_ROWS, keep_indexes, quote, with_index_columns
 from storage.memory.versions import EMPTY_MEMORY
 
 if TYPE_CHECKING:

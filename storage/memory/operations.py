@@ -14,33 +14,10 @@ import polars as pl
 import pyarrow as pa
 
 from storage.memory.entries import MEMORY_SCHEMA, MemoryEntry, entry_of
-from storage.tables.parquet import TableFormat, read_rows, scan_files, write_rows
+from storage.tables.parquet import TableFormat, read_rows, scan_files, schema_of, write_rows
 
 OperationName = Literal["update", "return", "remove"]
 Reason = Literal["", "evicted", "forgotten", "replaced"]
-
-MEMORY_OPERATIONS = TableFormat(
-    name="memory_operations",
-    version=1,
-    schema=pa.schema(
-        [
-            pa.field("operation", pa.string(), nullable=False),  # `update`, `return` or `remove`
-            pa.field("entry_id", pa.string(), nullable=False),  # the entry that is changed
-            pa.field("iteration", pa.int32(), nullable=False),  # the one whose rollouts led to it
-            pa.field("memory_version", pa.string(), nullable=False),
-            pa.field("support", pa.int32(), nullable=False),  # added to the entry's support
-            pa.field("credit_sum", pa.float64(), nullable=False),
-            pa.field("credit_count", pa.int32(), nullable=False),  # observations in `credit_sum`
-            pa.field("retrievals", pa.int32(), nullable=False),  # added to the entry's retrievals
-            pa.field("trajectory_ids", pa.list_(pa.string()), nullable=False),
-            pa.field("parent_entry_ids", pa.list_(pa.string()), nullable=False),
-            pa.field("similarity", pa.float64()),
-            pa.field("reason", pa.string(), nullable=False),
-            pa.field("detail", pa.string(), nullable=False),
-        ]
-    ),
-    dictionary=("operation", "memory_version", "reason", "detail"),
-)
 
 
 @dataclass(frozen=True)
@@ -54,6 +31,7 @@ class Operation:
     operation: OperationName
     entry_id: str
     iteration: int
+    """The one whose rollouts led to it."""
     memory_version: str
     """The memory version that this is a part of."""
     support: int = 0
@@ -73,6 +51,13 @@ class Operation:
     detail: str = ""
     """The eviction rule, the reason that was given for forgetting, or what replaced it."""
 
+
+MEMORY_OPERATIONS = TableFormat(
+    name="memory_operations",
+    version=1,
+    schema=schema_of(Operation, credit_sum=pa.float64(), similarity=pa.float64()),
+    dictionary=("operation", "memory_version", "reason", "detail"),
+)
 
 PRIOR = 8
 """Number of observations of 0 that every entry begins with; see `storage.memory.credit`."""

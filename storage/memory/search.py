@@ -64,19 +64,16 @@ class MemoryFilter:
     last_iteration: int | None = None
 
     def condition(self) -> str:
-        """The filter in LanceDB's SQL; empty if nothing restricts."""
-        parts: list[str] = []
-        if self.task_type is not None:
-            parts.append(f"task_type = {quote(self.task_type)}")
-        if self.environment is not None:
-            parts.append(f"environment = {quote(self.environment)}")
-        if self.minimum_credit is not None:
-            parts.append(f"credit >= {self.minimum_credit!r}")
-        if self.first_iteration is not None:
-            parts.append(f"iteration >= {self.first_iteration}")
-        if self.last_iteration is not None:
-            parts.append(f"iteration <= {self.last_iteration}")
-        return " AND ".join(parts)
+        """The filter in SQL, as LanceDB and polars read it; empty if nothing restricts."""
+        parts = (
+            ("task_type =", self.task_type),
+            ("environment =", self.environment),
+            ("credit >=", self.minimum_credit),
+            ("iteration >=", self.first_iteration),
+            ("iteration <=", self.last_iteration),
+        )
+        given = [(what, value) for what, value in parts if value is not None]
+        return " AND ".join(f"{what} {quote(v) if isinstance(v, str) else repr(v)}" for what, v in given)
 
 
 def rank(hit: Found) -> tuple[float, str, str]:

@@ -14,7 +14,7 @@ from storage.memory.chain import read_chain, scan_entries
 from storage.memory.changes import MemoryLimits, plan_change, write_change
 from storage.memory.entries import Embedder, MemoryEntry
 from storage.memory.forgetting import forget
-from storage.memory.search import SearchMode
+from storage.memory.search import MemoryFilter, SearchMode
 from storage.memory.versions import EMPTY_MEMORY, PARENT_INPUT, MemoryVersion, latest_version, memory_versions
 from storage.memory.view import MemoryHit, MemoryView, ReflectionMemory
 from storage.runs.run import Run, RunStore
@@ -59,11 +59,7 @@ class StandaloneMemory(ReflectionMemory):
     """
 
     def __init__(
-        self,
-        store_uri: str,
-        name: str,
-        embedder: Embedder,
-        limits: MemoryLimits | None = None,
+        self, store_uri: str, name: str, embedder: Embedder, limits: MemoryLimits | None = None
     ) -> None:
         runs = RunStore(store_uri)
         settings = {STANDALONE: True, "memory": {"embedding_model": embedder.model}}
@@ -113,15 +109,10 @@ class StandaloneMemory(ReflectionMemory):
             return recipe.artifact_id
 
     def search(
-        self,
-        text: str,
-        top_k: int = 5,
-        *,
-        task_type: str | None = None,
-        mode: SearchMode = "vector",
+        self, text: str, top_k: int = 5, *, task_type: str | None = None, mode: SearchMode = "vector"
     ) -> list[MemoryHit]:
         """The `top_k` best entries of the newest version; see `MemoryView.search`."""
-        return self.at(latest_version(self._run)).search([text], top_k, task_type, mode=mode)[0]
+        return self.at(latest_version(self._run)).search([text], top_k, MemoryFilter(task_type), mode=mode)[0]
 
     def forget(self, entry_id: str, reason: str) -> str:
         """Remove an entry from all future versions and record the reason; returns the new version.

@@ -13,20 +13,9 @@ import pyarrow as pa
 
 from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
+from storage.memory import search as searching
 from storage.memory.entries import MEMORY_SCHEMA, Embedder, MemoryEntry, entries_digest
 from storage.memory.index import CACHE_BYTES, MemoryIndex, index_folder
-from storage.memory.search import (
-    MemoryFilter,
-    Ranked,
-    Scoring,
-    SearchMode,
-    exact_search,
-    hybrid_search,
-    indexed_entries,
-    most_recent,
-    scored_search,
-    text_search,
-)
 from storage.memory.search_indexes import ENTRY, TEXT_KEY, quote, read_entry, vector_index
 from storage.texts import storable
 
@@ -88,19 +77,14 @@ class MemoryView:
         self,
         texts: Sequence[str],
         top_k: int,
-        task_type: str | None = None,
-        minimum_credit: float | None = None,
+        chosen: searching.MemoryFilter = searching.MemoryFilter(),  # noqa: B008 (it is frozen)
         *,
-        environment: str | None = None,
-        first_iteration: int | None = None,
-        last_iteration: int | None = None,
-        mode: SearchMode = "vector",
+        mode: searching.SearchMode = "vector",
         exact: bool = True,
     ) -> list[list[MemoryHit]]:
         """For each text the `top_k` best entries, the best first; ties are ordered by text, then by entry id.
 
         Args:
-            minimum_credit: least credit of the entries.
             mode: by similarity of meaning, by words, or both fused by rank.
             exact: compare every vector. If False, a memory that has a vector index is searched by it: in
                 milliseconds, but an entry may be missed. A search that must be reproducible has to be exact,
@@ -117,25 +101,26 @@ class MemoryView:
         texts = list(map(storable, texts))
         distinct = list(dict.fromkeys(texts))
         by_index = not exact and self.vector_index is not None
-        chosen = MemoryFilter(task_type, environment, minimum_credit, first_iteration, last_iteration)
         if mode != "text":
             self._require_same_model()
         if mode == "vector" and by_index:
             return [
-                [MemoryHit(*found) for found in indexed_entries(self._table, query, top_k, chosen)]
+                [MemoryHit(*found) for found in searching.indexed_entries(self._table, query, top_k, chosen)]
                 for query in self._embedder.embed(texts)
             ]
         if mode == "text":
-            found = text_search(self._table, distinct, top_k, chosen.condition())
+            found = searching.text_search(self._table, distinct, top_k, chosen.condition())
         elif mode == "hybrid":
             queries = self._embedder.embed(distinct)
-            found = hybrid_search(self._table, distinct, queries, top_k, chosen, by_index)
+            found = searching.hybrid_search(self._table, distinct, queries, top_k, chosen, by_index)
         else:
-            found = exact_search(self._table, self._embedder.embed(distinct), top_k, chosen.condition())
+            found = searching.exact_search(
+                self._table, self._embedder.embed(distinct), top_k, chosen.condition()
+            )
         return _hits(self._table, texts, distinct, found)
 
     def retrieve(
-        self, texts: Sequence[str], top_k: int, scoring: Scoring, task_type: str | None = None
+        self, texts: Sequence[str], top_k: int, scoring: searching.Scoring, task_type: str | None = None
     ) -> list[list[MemoryHit]]:
         """For each text the `top_k` entries of the highest score, the best first; ties are ordered by text,
         then by entry id.
@@ -145,11 +130,13 @@ class MemoryView:
         if self._table is None or not texts:
             return [[] for _ in texts]
         self._require_same_model()
-        condition = MemoryFilter(task_type).condition()
+        condition = searching.MemoryFilter(task_type).condition()
         distinct = list(dict.fromkeys(texts))
-        found = scored_search(self._table, self._embedder.embed(distinct), top_k, condition, scoring)
+        found = searching.scored_search(
+            self._table, self._embedder.embed(distinct), top_k, condition, scoring
+        )
         if scoring.fallback == "recent" and not all(found):
-            recent = most_recent(self._table, top_k, condition)
+            recent = searching.most_recent(self._table, top_k, condition)
             found = [ranked or recent for ranked in found]
         return _hits(self._table, texts, distinct, found)
 
@@ -213,7 +200,7 @@ def _frame(rows: pa.Table) -> pl.DataFrame:
 
 
 def _hits(
-    table: Table, texts: Sequence[str], distinct: Sequence[str], found: Sequence[Ranked]
+    table: Table, texts: Sequence[str], distinct: Sequence[str], found: Sequence[searching.Ranked]
 ) -> list[list[MemoryHit]]:
     """For each text what was found for it; `found` has what was found for each of the `distinct` texts."""
     entries = _fetch(table, {hit.entry_id for ranked in found for hit in ranked})

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 import polars as pl
 import pyarrow as pa
@@ -42,6 +43,22 @@ class TableFormat:
         return self.schema.with_metadata(
             {TABLE_KEY: self.name.encode(), _VERSION: str(self.version).encode()}
         )
+
+
+_KINDS = {bool: pa.bool_(), int: pa.int32(), float: pa.float32()}
+
+
+def schema_of(row: type, **others: pa.DataType) -> pa.Schema:
+    """The columns of a dataclass, in its order: numbers in 32 bits, tuples as lists, all else as text. Only
+    what may be None may be null. `others` are the columns of other types."""
+
+    def kind(name: str, hint: Any) -> pa.DataType:
+        inner = [each for each in get_args(hint) if each not in (NoneType, ...)]
+        plain = _KINDS.get(inner[0] if len(inner) == 1 else hint, pa.string())
+        return others.get(name, pa.list_(plain) if ... in get_args(hint) else plain)
+
+    hints = get_type_hints(row).items()
+    return pa.schema([pa.field(name, kind(name, hint), NoneType in get_args(hint)) for name, hint in hints])
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], table: TableFormat) -> int:

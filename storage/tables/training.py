@@ -14,36 +14,10 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from storage.tables.parquet import TableFormat, read_rows, scan_files, write_rows
+from storage.tables.parquet import TableFormat, read_rows, scan_files, schema_of, write_rows
 
 SFT_VERSION = 2
 _MESSAGES = pa.list_(pa.struct([pa.field("role", pa.string()), pa.field("content", pa.string())]))
-SFT_SCHEMA = pa.schema(
-    [
-        pa.field("sft_row_id", pa.string(), nullable=False),  # `s-` and 32 hex digits
-        pa.field("prompt", _MESSAGES, nullable=False),  # messages up to the first turn of the assistant
-        pa.field("completion", _MESSAGES, nullable=False),  # the messages after them
-        pa.field("input_token_ids", pa.list_(pa.int32()), nullable=False),  # prompt and completion as tokens
-        pa.field("loss_mask", pa.list_(pa.int8()), nullable=False),  # 1 on the tokens that are trained
-        pa.field("trajectory_id", pa.string(), nullable=False),
-        pa.field("role", pa.string()),
-        pa.field("reflection_trajectory_id", pa.string()),
-        pa.field("first_trajectory_id", pa.string(), nullable=False),
-        pa.field("memory_entry_ids", pa.list_(pa.string()), nullable=False),
-        pa.field("task_id", pa.string(), nullable=False),
-        pa.field("task_type", pa.string(), nullable=False),
-        pa.field("episode_id", pa.string(), nullable=False),
-        pa.field("iteration", pa.int32(), nullable=False),  # the one that sampled it
-        pa.field("policy_version", pa.string(), nullable=False),
-        pa.field("weight", pa.float32(), nullable=False),  # its weight in the loss
-    ]
-)
-SFT = TableFormat(
-    name="sft",
-    version=SFT_VERSION,
-    schema=SFT_SCHEMA,
-    dictionary=("role", "task_id", "task_type", "policy_version", "memory_entry_ids.list.element"),
-)
 
 
 @dataclass(frozen=True)
@@ -74,9 +48,11 @@ class SftRow:
     task_type: str
     episode_id: str
     iteration: int
+    """The one that sampled it."""
     policy_version: str
     """Artifact id of the checkpoint that sampled the attempt."""
     weight: float
+    """In the loss."""
 
     def validate(self) -> None:
         """Raise ValueError, which names the row, when its columns contradict each other."""
@@ -93,6 +69,15 @@ class SftRow:
             )
         if any(message["role"] == "assistant" for message in self.prompt):
             raise ValueError(f"SFT row {self.sft_row_id} has an assistant message in its prompt")
+
+
+SFT_SCHEMA = schema_of(SftRow, prompt=_MESSAGES, completion=_MESSAGES, loss_mask=pa.list_(pa.int8()))
+SFT = TableFormat(
+    name="sft",
+    version=SFT_VERSION,
+    schema=SFT_SCHEMA,
+    dictionary=("role", "task_id", "task_type", "policy_version", "memory_entry_ids.list.element"),
+)
 
 
 def write_sft_rows(path: Path, rows: Iterable[SftRow]) -> int:
@@ -178,9 +163,5 @@ def write_training_record(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def scan_training_records(paths: Sequence[Path], path_column: str | None = None) -> pl.LazyFrame:
-    """A lazy frame over exactly these files; only the columns and row groups asked for are read.
-
-    Args:
-        path_column: name of an additional column with the path of each row's file.
-    """
+    """A lazy frame over exactly these files; only the columns and row groups asked for are read."""
     return scan_files(paths, TRAINING_RECORD, path_column)

@@ -13,70 +13,10 @@ import polars as pl
 import pyarrow as pa
 
 from storage.artifacts.recipe import digest
-from storage.tables.parquet import TableFormat, read_rows, scan_files, write_rows
+from storage.tables.parquet import TableFormat, read_rows, scan_files, schema_of, write_rows
 from storage.tables.scored import with_measured
 
 SCHEMA_VERSION = 2
-TRAJECTORY_SCHEMA = pa.schema(
-    [
-        pa.field("trajectory_id", pa.string(), nullable=False),  # digest of its artifact and its place in it
-        pa.field("episode_id", pa.string(), nullable=False),
-        pa.field("parent_trajectory_id", pa.string()),
-        pa.field("iteration", pa.int32(), nullable=False),  # the one that sampled it
-        pa.field("task_id", pa.string(), nullable=False),  # the task, as its environment names it
-        pa.field("task_type", pa.string(), nullable=False),  # kind of task; memory is filtered by it
-        pa.field("environment", pa.string(), nullable=False),  # type of the environment
-        pa.field("role", pa.string(), nullable=False),
-        pa.field("revision_index", pa.int32(), nullable=False),
-        pa.field("sample_index", pa.int32(), nullable=False),
-        pa.field("group_id", pa.string(), nullable=False),
-        pa.field("subgroup", pa.string()),
-        pa.field("prompt_token_ids", pa.list_(pa.int32()), nullable=False),  # before the first sampled token
-        pa.field("response_token_ids", pa.list_(pa.int32()), nullable=False),
-        pa.field("response_mask", pa.list_(pa.int8()), nullable=False),
-        pa.field("behaviour_logprobs", pa.list_(pa.float32()), nullable=False),
-        pa.field("temperature", pa.float32(), nullable=False),  # sampling temperature
-        pa.field("policy_version", pa.string(), nullable=False),
-        pa.field("tokenizer_digest", pa.string(), nullable=False),  # of the tokenizer
-        pa.field("reward", pa.float32(), nullable=False),  # for a reflection, that of the attempt after it
-        pa.field("success", pa.bool_(), nullable=False),  # whether the reward reached the threshold
-        pa.field("finish_reason", pa.string(), nullable=False),  # how it ended
-        pa.field("truncated", pa.bool_(), nullable=False),  # whether a limit cut it off
-        pa.field("feedback", pa.string(), nullable=False),
-        pa.field("messages", pa.string(), nullable=False),
-        pa.field("memory_version", pa.string(), nullable=False),
-        pa.field("memory_entry_ids", pa.list_(pa.string()), nullable=False),
-        pa.field("seed", pa.int64(), nullable=False),
-        pa.field("task_payload", pa.string(), nullable=False),
-        pa.field("text", pa.string()),
-        pa.field("metrics", pa.string(), nullable=False),
-    ]
-)
-TRAJECTORIES = TableFormat(
-    name="trajectories",
-    version=SCHEMA_VERSION,
-    schema=TRAJECTORY_SCHEMA,
-    dictionary=(
-        "episode_id",
-        "task_id",
-        "task_type",
-        "environment",
-        "role",
-        "group_id",
-        "subgroup",
-        "policy_version",
-        "tokenizer_digest",
-        "finish_reason",
-        "feedback",
-        "metrics",
-        "text",
-        "memory_version",
-        "memory_entry_ids.list.element",
-        "task_payload",
-    ),
-    float_lists=("behaviour_logprobs.list.element",),
-)
-
 NO_METRICS = "{}"
 
 GUIDED, FREE = "guided", "free"
@@ -95,13 +35,16 @@ class Trajectory:
     """
 
     trajectory_id: str
+    """A digest of its artifact and its place in it."""
     episode_id: str
     """The episode: the whole chain of attempts at a task that this is a part of."""
     parent_trajectory_id: str | None
     """The trajectory that led to this one, such as the failed attempt that a reflection is about."""
     iteration: int
+    """The one that sampled it."""
     task_id: str
     task_type: str
+    """Kind of task; memory is filtered by it."""
     environment: str
     role: str
     """Its role in the episode; the method declares its roles."""
@@ -153,6 +96,33 @@ class Trajectory:
         """Raise ValueError, which names the trajectory, when its columns contradict each other."""
         for column, problem in contradictions(vars(self)):
             raise ValueError(f"trajectory {self.trajectory_id}: {column} {problem}")
+
+
+TRAJECTORY_SCHEMA = schema_of(Trajectory, response_mask=pa.list_(pa.int8()), seed=pa.int64())
+TRAJECTORIES = TableFormat(
+    name="trajectories",
+    version=SCHEMA_VERSION,
+    schema=TRAJECTORY_SCHEMA,
+    dictionary=(
+        "episode_id",
+        "task_id",
+        "task_type",
+        "environment",
+        "role",
+        "group_id",
+        "subgroup",
+        "policy_version",
+        "tokenizer_digest",
+        "finish_reason",
+        "feedback",
+        "metrics",
+        "text",
+        "memory_version",
+        "memory_entry_ids.list.element",
+        "task_payload",
+    ),
+    float_lists=("behaviour_logprobs.list.element",),
+)
 
 
 def contradictions(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

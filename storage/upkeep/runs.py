@@ -121,9 +121,6 @@ def find_unrecorded(store: ArtifactStore, run: Run, entries: Sequence[LedgerEntr
     another run, whose ledger names it; and evaluations on tasks that were made for them.
 
     Only manifests of artifacts that no run's ledger says it computed are read. An empty ledger is not judged.
-
-    Args:
-        entries: all lines of the ledger (`Run.recorded`).
     """
     if not entries:
         return None

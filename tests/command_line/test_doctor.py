@@ -27,7 +27,6 @@ def test_the_doctor_tells_what_this_machine_can_run(tmp_path: Path) -> None:
         "memory",
         "transformers",
         "vLLM",
-        "Prefect",
         "store, locks",
     } <= set(findings)
     assert all(finding["advice"] or finding["verdict"] == "ok" for finding in findings.values())

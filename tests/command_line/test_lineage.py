@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from command_line.lineage.reach import policies_reached, scores_reached
-from storage.lineage import downstream
+from storage.lineage.reach import downstream
 from tests.command_line.invoke import Result, invoke
 from tests.histories import History, write_history
 
@@ -72,7 +72,7 @@ def test_export_writes_a_file_of_events(history: History, tmp_path: Path) -> Non
 
 
 def test_graph_is_written_for_programs_that_draw(history: History, tmp_path: Path) -> None:
-    for name in ("run.mmd", "run.dot", "run.json"):
+    for name in ("run.mmd", "run.json"):
         result = lineage(history, "graph", "base", "--output", tmp_path / name)
         assert result.output == f"Graph: {tmp_path / name}  iterations 1 to 2 of 2\n"
     assert json.loads((tmp_path / "run.json").read_text())["run"] == "base"
@@ -92,7 +92,7 @@ def test_graph_is_written_for_programs_that_draw(history: History, tmp_path: Pat
         (["made-by", "no-commit"], "nothing was made by code version 'no-commit'"),
         (["export", "base", "--openlineage", "kafka://x"], "give an http:// or https:// URL"),
         (["export", "base", "--openlineage", "localhost:5000"], "such as http://localhost:5000"),
-        (["graph", "base", "--output", "x.png"], "name a file that ends in .mmd, .dot, .json"),
+        (["graph", "base", "--output", "x.png"], "name a file that ends in .mmd, .json"),
         (["graph", "base", "--output", "x.mmd", "--iteration", "2..1"], "the first is after the last"),
         (["graph", "base", "--output", "x.mmd", "--iteration", "one"], "give one, such as 7"),
         (["graph", "base", "--output", "x.mmd", "--iteration", "7"], "the last one to show is 2"),

@@ -78,13 +78,14 @@ def test_lineage_of_a_checkpoint_reaches_its_rollouts(finished: FinishedRun) -> 
         "lineage", "show", "small", updated.artifact_id[:16], "--store", finished.store, "--json"
     ).json
     assert node["id"] == updated.artifact_id
-    assert {origin["facts"]["stage"] for origin in node["origins"]} == {"bootstrap", "generate_rollouts"}
+    nearest = [thing for thing in node["things"] if thing["depth"] == 1]
+    assert {thing["facts"]["stage"] for thing in nearest} == {"bootstrap", "generate_rollouts"}
     latest = [each for each in entries if each.stage == "fine_tune"]
     for selector, found in (("iteration:1", latest[0]), ("latest", latest[1])):
         shown = invoke("lineage", "show", "small", selector, "--store", finished.store, "--json").json
         assert shown["id"] == found.artifact_id
     text = invoke("lineage", "show", "small", updated.artifact_id, "--store", finished.store).output
-    assert "input rollouts: artifact" in text
+    assert "its input rollouts" in text
 
 
 def test_lineage_of_a_trajectory_shows_what_was_said_and_where_the_whole_is(finished: FinishedRun) -> None:
@@ -92,7 +93,7 @@ def test_lineage_of_a_trajectory_shows_what_was_said_and_where_the_whole_is(fini
     row = invoke(*learned).json["rows"][0]
     words = ["lineage", "show", "small", row["trajectory_id"], "--store", finished.store]
     node = invoke(*words, "--depth", "0", "--json").json
-    assert node["origins"] == []
+    assert node["things"] == []
     text = invoke(*words, "--depth", "0").output
     for message in node["facts"]["messages"]:
         assert f"[{message['role']}]: {message['content'][:20]}" in text

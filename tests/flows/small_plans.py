@@ -256,9 +256,11 @@ def walk(
     resources: ResourcesConfig | None = None,
     trainer: Mapping[str, Any] | None = None,
     nodes: NodesToFind | None = None,
+    background_bytes: int | None = None,
 ) -> list[StageOutcome]:
     """Execute a plan of these stages by a runner; the outcomes in the order in which they came. `trainer`:
-    operational settings of the trainer; `nodes`: what it needs the runner to find."""
+    operational settings of the trainer; `nodes`: what it needs the runner to find. Artifacts of at least
+    `background_bytes` are committed beside the next stage."""
     outcomes: list[StageOutcome] = []
     listener, stop = listener or Recorded(), stop or Event()
     resources = resources or ResourcesConfig(threads=1)
@@ -275,6 +277,7 @@ def walk(
                 listener=listener,
                 record=lambda _node, outcome: outcomes.append(outcome),
                 stopped=stop.is_set,
+                background_bytes=background_bytes,
             ),
         )
 

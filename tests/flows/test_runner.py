@@ -43,15 +43,19 @@ THREADS = PrefectConfig()
 TWO_PROCESSES = PrefectConfig(task_runner="processes", workers=2)
 
 
-@pytest.mark.parametrize("settings", [THREADS, TWO_PROCESSES], ids=["threads", "processes"])
+@pytest.mark.parametrize(
+    ("settings", "background_bytes"),
+    [(THREADS, None), (THREADS, 0), (TWO_PROCESSES, 0)],
+    ids=["threads", "threads, commits beside", "processes, commits beside"],
+)
 def test_order_outcomes_and_bytes_are_those_of_in_process(
-    api: str, settings: PrefectConfig, store: Path, tmp_path: Path
+    api: str, settings: PrefectConfig, background_bytes: int | None, store: Path, tmp_path: Path
 ) -> None:
     stages = [*chain(3), *chain(2, WRITE_ON_DEVICE)]
     listener = Recorded()
     directly = begun(tmp_path / "directly")
     expected = walk(IN_PROCESS, InProcessConfig(), directly, stages)
-    outcomes = walk(PREFECT, settings, store, stages, listener=listener)
+    outcomes = walk(PREFECT, settings, store, stages, listener=listener, background_bytes=background_bytes)
     ids = [each.artifact_id for each in stages]
     assert sorted(each.artifact_id for each in outcomes) == sorted(each.artifact_id for each in expected)
     assert [each.counters["names"] for each in outcomes if each.stage == "write"] == [1, 2, 3]
@@ -70,7 +74,8 @@ def test_order_outcomes_and_bytes_are_those_of_in_process(
     first = next(run for run in task_runs if run["name"] == "write 0 of iteration 1")
     assert second["task_inputs"]["inputs"] == [{"input_type": "task_run", "id": first["id"]}]
     assert first["start_time"] <= first["end_time"] <= second["start_time"]
-    assert second["state"]["message"] == f"Committed artifact {stages[1].artifact_id}"
+    done = "Committed" if background_bytes is None else "Wrote"
+    assert second["state"]["message"] == f"{done} artifact {stages[1].artifact_id}"
     artifacts = ask(api, "artifacts", flow_runs={"id": {"any_": [flow_run["id"]]}})
     assert {each["key"]: each["type"] for each in artifacts} == {
         "small-iterations": "table",
@@ -100,10 +105,15 @@ def test_two_processes_compute_at_the_same_time(store: Path) -> None:
     assert len(walk(PREFECT, TWO_PROCESSES, store, stages)) == 2
 
 
-def test_a_worker_that_is_killed_is_replaced_and_its_stage_computed_again(api: str, store: Path) -> None:
+@pytest.mark.parametrize("background_bytes", [None, 0])
+def test_a_worker_that_is_killed_is_replaced_and_its_stage_computed_again(
+    api: str, store: Path, background_bytes: int | None
+) -> None:
     listener = Recorded()
     stage = planned(DIE_ONCE, "survivor", folder=store)
-    (outcome,) = walk(PREFECT, TWO_PROCESSES, store, [stage], listener=listener)
+    (outcome,) = walk(
+        PREFECT, TWO_PROCESSES, store, [stage], listener=listener, background_bytes=background_bytes
+    )
     assert outcome.counters["names"] == 1
     ((_, warning),) = [each for each in listener.told if each[0] == "warn"]
     assert str(warning).startswith(

@@ -19,7 +19,7 @@ from erl_pipeline.runs.audit import audit
 from erl_pipeline.runs.origins import begin_branch
 from erl_pipeline.stages.training.update_policy import REPLAYED_FILE
 from storage.artifacts.store import ArtifactStore
-from storage.lineage import downstream, upstream
+from storage.lineage.reach import downstream, upstream
 from storage.runs.documents import BranchOrigin
 from storage.runs.run import RunStore
 from storage.tables.training import TRAINING_RECORD_FILE

@@ -31,7 +31,7 @@ from openlineage.client.generated.base import DatasetFacet, JobFacet, RunFacet
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.filesystem import open_root
-from storage.lineage import reachable
+from storage.lineage.graph import reachable
 from storage.runs.run import Run as TrainingRun
 
 PREFIX = "erlPipeline"
@@ -114,9 +114,6 @@ def run_events(store: ArtifactStore, run: TrainingRun, repository: str | None = 
     The namespace of jobs and datasets is the store. A job's name is `RUN.STAGE`, with the run that made the
     artifact; a dataset's is `STAGE/ARTIFACT`. Ids are computed from artifact ids, so that a consumer that
     gets the same event twice stores it once.
-
-    Args:
-        repository: URL of the code's repository; if it is given, jobs say where their code is.
 
     Raises StoreError when an artifact is damaged: Parquet files are opened to read their columns.
     """

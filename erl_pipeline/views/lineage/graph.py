@@ -1,4 +1,4 @@
-"""The lineage of a run as a graph for programs that draw: Mermaid, Graphviz (DOT), JSON."""
+"""The lineage of a run as a graph for programs that draw: Mermaid, JSON."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from dataclasses import asdict, dataclass
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.lineage import ArtifactGraph, downstream, runs_by_artifact, upstream
-from storage.lineage.graph import START
+from storage.lineage.graph import START, ArtifactGraph, runs_by_artifact
+from storage.lineage.reach import downstream, upstream
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore
 
 DEFAULT_ITERATIONS = 6
-_DOT_BREAK = "\\n"
-FORMATS = (".mmd", ".dot", ".json")
-"""Endings of files: Mermaid, DOT, JSON."""
+FORMATS = (".mmd", ".json")
+"""Endings of files: Mermaid, JSON."""
 
 
 @dataclass(frozen=True)
@@ -162,18 +161,18 @@ def graph_text(lineage: RunLineage, suffix: str) -> str:
     """The text of a file with one of the endings in `FORMATS`."""
     if suffix == ".json":
         return json.dumps(asdict(lineage), indent=2) + "\n"
-    return "\n".join(_mermaid(lineage) if suffix == ".mmd" else _dot(lineage)) + "\n"
+    return "\n".join(_mermaid(lineage)) + "\n"
 
 
 def _mermaid(lineage: RunLineage) -> Iterator[str]:
     yield f"%% Lineage of run {lineage.run}: {lineage.caption}"
     yield "flowchart LR"
     for iteration in lineage.iterations:
-        yield f'  subgraph i{iteration}["{_row(iteration)}"]'
+        yield f'  subgraph i{iteration}["{f"iteration {iteration}" if iteration else "before"}"]'
         for number, box in enumerate(lineage.boxes):
             if box.iteration == iteration:
                 style = ":::chosen" if box.chosen else ":::shared" if box.shared_with else ""
-                yield f'    n{number}["{_label(box, "<br/>")}"]{style}'
+                yield f'    n{number}["{_label(box)}"]{style}'
         yield "  end"
     for link in lineage.links:
         yield f"  n{link.source} -->|{link.name}| n{link.target}"
@@ -181,27 +180,8 @@ def _mermaid(lineage: RunLineage) -> Iterator[str]:
     yield "  classDef shared stroke-dasharray:5 3"
 
 
-def _dot(lineage: RunLineage) -> Iterator[str]:
-    yield "digraph lineage {"
-    yield f'  label="Lineage of run {lineage.run}: {lineage.caption}"; rankdir=LR; node [shape=box];'
-    for iteration in lineage.iterations:
-        yield f'  subgraph cluster_{iteration} {{ label="{_row(iteration)}";'
-        for number, box in enumerate(lineage.boxes):
-            if box.iteration == iteration:
-                style = "bold" if box.chosen else "dashed" if box.shared_with else "solid"
-                yield f'    n{number} [label="{_label(box, _DOT_BREAK)}", style={style}];'
-        yield "  }"
-    for link in lineage.links:
-        yield f'  n{link.source} -> n{link.target} [label="{link.name}"];'
-    yield "}"
-
-
-def _row(iteration: int) -> str:
-    return f"iteration {iteration}" if iteration else "before"
-
-
-def _label(box: LineageBox, line_break: str) -> str:
+def _label(box: LineageBox) -> str:
     ids = box.artifact_ids
     lines = [box.stage, ids[0][:12] if len(ids) == 1 else f"{len(ids)} artifacts"]
     lines += [f"shared with {', '.join(box.shared_with)}"] if box.shared_with else []
-    return line_break.join(lines)
+    return "<br/>".join(lines)

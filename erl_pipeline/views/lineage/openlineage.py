@@ -30,7 +30,6 @@ def export_run(store: ArtifactStore, run: Run, target: str, repository: str | No
     Args:
         target: `http://` or `https://` URL of a consumer, to which `POST /api/v1/lineage` requests go, or
             the path of a file of JSON lines, which is written whole or not at all.
-        repository: URL of the code's repository, for the events.
 
     Raises:
         InputError: the target is neither of these, or the extra `openlineage` is not installed.

@@ -10,12 +10,11 @@ from typing import Any, Literal
 
 import polars as pl
 
-from erl_pipeline.evaluation.history import StageRecord
+from erl_pipeline.evaluation.history import StageRecord, mean_rewards
 from erl_pipeline.evaluation.iterations import history_rows
 from erl_pipeline.plan.column import Column
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE
 from erl_pipeline.views.report.charts import Chart, Series
-from storage.tables.scored import was_scored
 
 _REWARDS_AFTER = 1
 """How many charts come before the chart of the rewards."""
@@ -44,14 +43,11 @@ def training_charts(
 def role_rewards(rollouts: pl.LazyFrame, roles: Sequence[str]) -> dict[str, Series]:
     """Mean reward of each role by iteration, in the order in which the method declares the roles.
     Trajectories that were not scored are left out."""
-    reward = pl.col("reward").cast(pl.Float64).mean()
-    means = (
-        rollouts.filter(was_scored()).group_by("role", "iteration").agg(reward).sort("iteration").collect()
-    )
+    found = mean_rewards(rollouts)
     return {
-        role: Series(role.replace("_", " "), rows["iteration"].to_list(), rows["reward"].to_list())
+        role: Series(role.replace("_", " "), list(found[role]), list(found[role].values()))
         for role in roles
-        if not (rows := means.filter(pl.col("role") == role)).is_empty()
+        if role in found
     }
 
 

@@ -9,7 +9,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,17 +19,11 @@ import yaml
 from markupsafe import Markup
 
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.evaluation.history import (
-    StageRecord,
-    held_out_evaluations,
-    learning_curve,
-    of_kind,
-    paired_outcomes,
-    read_history,
-)
+from erl_pipeline.evaluation import history as stored
 from erl_pipeline.evaluation.iterations import history_rows
 from erl_pipeline.plan.column import Column
 from erl_pipeline.statistics import PairedDifference
+from erl_pipeline.views.report import tables
 from erl_pipeline.views.report.curves import ChartedRun, curves_as_numbers, role_rewards
 from erl_pipeline.views.report.episodes import (
     EpisodeParts,
@@ -40,32 +34,18 @@ from erl_pipeline.views.report.episodes import (
     outcomes,
     task_picture,
 )
-from erl_pipeline.views.report.tables import (
-    evaluation_table,
-    held_out_result,
-    iteration_table,
-    stage_table,
-    summary_line,
-    tiles,
-    version_rows,
-)
 from erl_pipeline.views.report.templating import static_text, templates
 from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
 from storage.filesystem import open_root, open_to_write, refuse_linked_path
-from storage.lineage.graph import walk_inputs
-from storage.memory.chain import ENTRIES_FILE
-from storage.memory.entries import scan_deltas
-from storage.memory.versions import PARENT_INPUT
+from storage.memory.chain import texts_of
 from storage.runs.documents import BranchOrigin, OfflineOrigin, read_origin, read_warnings
 from storage.runs.run import Run
-from storage.tables.trajectories import scan_trajectories
+from storage.tables.trajectories import TRAJECTORIES, scan_trajectories
 from storage.texts import storable
 
 _STYLES = ("vendor/uplot/uPlot.min.css", "page.css")
 _SCRIPTS = ("vendor/uplot/uPlot.iife.min.js", "curves.js")
-_ROWS = "trajectories"
-"""The name of the table schema of trajectory files."""
 
 
 @dataclass(frozen=True)
@@ -108,9 +88,9 @@ def write_report(store: ArtifactStore, run: Run, description: RunDescription, ou
 
 def render_report(store: ArtifactStore, run: Run, description: RunDescription) -> str:
     """The report as HTML text."""
-    history = read_history(store, run)
+    history = stored.read_history(store, run)
     columns = description.columns
-    rollouts = of_kind(history, "rollouts")
+    rollouts = stored.of_kind(history, "rollouts")
     shards = [path for record in rollouts for path in _shard_files(store, record)]
     rewards = role_rewards(scan_trajectories(shards), description.roles) if shards else {}
     charted = ChartedRun(run.name, history, columns, rewards)
@@ -122,21 +102,25 @@ def render_report(store: ArtifactStore, run: Run, description: RunDescription) -
             script=_OwnText("script-src", *map(static_text, _SCRIPTS)),
             curves=curves_as_numbers([charted], "iteration"),
             name=run.name,
-            summary=summary_line(run.config, history, description.done),
+            summary=tables.summary_line(run.config, history, description.done),
             environment=description.environment,
             warnings=[warning.sentence for warning in read_warnings(store.uri, run.name)],
-            result=held_out_result(learning_curve(history), _change(store, held_out_evaluations(history))),
-            tiles=tiles(history, columns),
-            evaluations=evaluation_table(history, columns),
-            iterations=iteration_table(
+            result=tables.held_out_result(
+                stored.learning_curve(history), _change(store, stored.held_out_evaluations(history))
+            ),
+            tiles=tables.tiles(history, columns),
+            evaluations=tables.evaluation_table(history, columns),
+            iterations=tables.iteration_table(
                 [row for row in history_rows(history, columns) if row.values], columns, titles=True
             ),
-            stages=stage_table(history),
-            episode_groups=_episode_groups(store, rollouts, of_kind(history, "memory"), description.config),
+            stages=tables.stage_table(history),
+            episode_groups=_episode_groups(
+                store, rollouts, stored.of_kind(history, "memory"), description.config
+            ),
             settings=yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True),
             history=history,
             listed={record.manifest.artifact_id for record in history},
-            versions=version_rows(history),
+            versions=tables.version_rows(history),
             commands=_commands(run, history, read_origin(store.uri, run.name)),
         )
     )
@@ -161,68 +145,50 @@ class _OwnText:
         self.rule = f"{directive} 'sha256-{digest}'"
 
 
-def _shard_files(store: ArtifactStore, rollouts: StageRecord) -> list[Path]:
+def _shard_files(store: ArtifactStore, rollouts: stored.StageRecord) -> list[Path]:
     """The trajectory files of an iteration's rollouts, verified, in the order of the shards.
 
     Files that retention has pruned hold rewards and ids, but no texts.
     """
     shards = rollouts.manifest.inputs
-    opened = [store.open(shards[name]) for name in sorted(shards)]
-    return [shard.rows_path(entry.path) for shard in opened for entry in shard.files if entry.table == _ROWS]
+    return [
+        path for name in sorted(shards) for path in store.open(shards[name]).rows_paths(TRAJECTORIES.name)
+    ]
 
 
-def _has_texts(store: ArtifactStore, rollouts: StageRecord) -> bool:
+def _has_texts(store: ArtifactStore, rollouts: stored.StageRecord) -> bool:
     return not any(store.open(shard).pruned.files for shard in rollouts.manifest.inputs.values())
 
 
-def _change(store: ArtifactStore, evaluations: Sequence[StageRecord]) -> PairedDifference | None:
+def _change(store: ArtifactStore, evaluations: Sequence[stored.StageRecord]) -> PairedDifference | None:
     """Compare the first evaluation with the last, task by task; None where the attempts are missing."""
     if len(evaluations) < 2:
         return None
     before, after = (record.manifest.artifact_id for record in (evaluations[0], evaluations[-1]))
-    return paired_outcomes(store, before, after)
+    return stored.paired_outcomes(store, before, after)
 
 
 def _episode_groups(
     store: ArtifactStore,
-    rollouts: Sequence[StageRecord],
-    memory: Sequence[StageRecord],
+    rollouts: Sequence[stored.StageRecord],
+    memory: Sequence[stored.StageRecord],
     config: RunConfig | None,
 ) -> list[EpisodeGroup]:
     """Examples from the first, the middle and the last of the iterations whose texts are still stored."""
     rollouts = [record for record in rollouts if _has_texts(store, record)]
     if not rollouts:
         return []
-    seen = [record.manifest.memory_version for record in rollouts]
-    texts = _memory_texts(store, {*seen, *(record.manifest.artifact_id for record in memory)})
-    chosen = sorted({0, (len(rollouts) - 1) // 2, len(rollouts) - 1})
-    return [
-        EpisodeGroup(
-            record.iteration, example_episodes(scan_trajectories(_shard_files(store, record)), texts, config)
-        )
-        for record in (rollouts[index] for index in chosen)
-    ]
-
-
-def _memory_texts(store: ArtifactStore, versions: Set[str | None]) -> dict[str, str]:
-    """The reflections in these memory versions and in those before them, by entry id. Vectors are not read.
-
-    Versions are asked for by id, because rollouts taken from another run saw versions that this run did not
-    make.
-    """
-    ancestry = walk_inputs(store.find, [version for version in versions if version], through={PARENT_INPUT})
-    files = [
-        store.open(artifact_id).path(ENTRIES_FILE)
-        for artifact_id, manifest in ancestry.manifests.items()
-        if any(entry.path == ENTRIES_FILE for entry in manifest.files)
-    ]
-    if not files:
-        return {}
-    return dict(scan_deltas(files).select("entry_id", "text").collect().iter_rows())
+    groups, newest = [], texts_of(store, memory[-1].manifest.artifact_id) if memory else {}
+    for index in sorted({0, (len(rollouts) - 1) // 2, len(rollouts) - 1}):
+        rows = scan_trajectories(_shard_files(store, rollouts[index]))
+        # Rollouts of another run saw versions that this run did not make.
+        texts = newest | texts_of(store, rollouts[index].manifest.memory_version)
+        groups.append(EpisodeGroup(rollouts[index].iteration, example_episodes(rows, texts, config)))
+    return groups
 
 
 def _commands(
-    run: Run, history: Sequence[StageRecord], origin: BranchOrigin | OfflineOrigin | None
+    run: Run, history: Sequence[stored.StageRecord], origin: BranchOrigin | OfflineOrigin | None
 ) -> list[str]:
     """Shell lines that repeat the run. They name the commit if all artifacts come from one clean commit.
 

@@ -7,18 +7,7 @@ from importlib.resources import files
 
 from jinja2 import BaseLoader, ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-from erl_pipeline.views.report.texts import (
-    ago,
-    bytes_text,
-    number,
-    pretty,
-    printable,
-    seconds_text,
-    short,
-    signed,
-    visible,
-    words,
-)
+from erl_pipeline.views.report import texts
 
 _PACKAGE = "erl_pipeline.views.report"
 Address = Callable[..., str]
@@ -34,19 +23,19 @@ def templates(own: BaseLoader | None, address: Address) -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=visible,
+        finalize=texts.visible,
     )
     environment.globals["address"] = address
     environment.filters.update(
-        ago=ago,
-        number=number,
-        signed=signed,
-        printable=printable,
-        short=short,
-        bytes=bytes_text,
-        seconds=seconds_text,
-        words=words,
-        pretty=pretty,
+        ago=texts.ago,
+        number=texts.number,
+        signed=texts.signed,
+        printable=texts.printable,
+        short=texts.short,
+        bytes=texts.bytes_text,
+        seconds=texts.seconds_text,
+        words=texts.words,
+        pretty=texts.pretty,
     )
     return environment
 

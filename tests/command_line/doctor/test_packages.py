@@ -5,7 +5,6 @@ import sys
 import pytest
 
 from command_line.doctor.checks import (
-    check_optional,
     check_required_packages,
     check_torch_companions,
     check_vllm,
@@ -66,9 +65,3 @@ def test_another_interpreter_is_asked() -> None:
         versions_of("/no/such/python")
     with pytest.raises(InputError, match="no Python interpreter"):
         versions_of("/bin/true")
-
-
-def test_an_optional_package_says_what_it_is_for() -> None:
-    finding = check_optional("thing", "no-such-package-here", "only X needs it", "pip install thing")
-    assert (finding.verdict, finding.found) == ("warning", "not installed; only X needs it")
-    assert check_optional("pytest", "pytest", "", "").verdict == "ok"

@@ -165,13 +165,14 @@ def test_a_run_that_ends_before_a_budget_is_refused() -> None:
 
 
 def test_a_band_holds_the_mean_and_its_interval() -> None:
-    band = seed_band([curve(100, 0.2, 0.4), curve(200, 0.2, 0.8)], "generated_tokens", 100, positions=3)
-    assert band.positions == [0.0, 50.0, 100.0]
+    curves = [curve(100, 0.2, 0.4), curve(200, 0.2, 0.8)]
+    positions, mean, low, high = seed_band(curves, "generated_tokens", 100, positions=3)
+    assert positions == [0.0, 50.0, 100.0]
     # At 50 tokens 0.3 and 0.35, at 100 0.4 and 0.5.
-    assert band.mean == pytest.approx([0.2, 0.325, 0.45])
+    assert mean == pytest.approx([0.2, 0.325, 0.45])
     # 12.7062 * sd / sqrt(2), with sd = |difference| / sqrt(2), cut at 0 and 1.
-    assert band.low == pytest.approx([0.2, 0.325 - 12.7062 * 0.025, 0.0], abs=1e-5)
-    assert band.high == pytest.approx([0.2, 0.325 + 12.7062 * 0.025, 1.0], abs=1e-5)
+    assert low == pytest.approx([0.2, 0.325 - 12.7062 * 0.025, 0.0], abs=1e-5)
+    assert high == pytest.approx([0.2, 0.325 + 12.7062 * 0.025, 1.0], abs=1e-5)
 
 
 def test_a_run_that_never_made_a_step_has_the_area_of_its_start() -> None:

@@ -29,7 +29,7 @@ from erl_pipeline.views.report.curves import role_rewards
 from erl_pipeline.views.report.page import example_episodes
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
-from storage.lineage import explain
+from storage.lineage.reach import explain
 from storage.memory.credit import memory_searches, rollout_files
 from storage.runs.run import RunStore
 from storage.tables.scored import NOT_SCORED, was_scored
@@ -207,7 +207,7 @@ def test_what_was_not_scored_is_shown_without_reward_or_success(twins: Twins) ->
     assert {reward for each in episodes for reward in each["rewards"]} == {None}
     rows = scan_trajectories(files).filter(~was_scored()).collect()
     assert rows["reward"].null_count() == rows["success"].null_count() == rows.height
-    facts = explain(opened, run, rows["trajectory_id"][0], 0).facts
+    facts = explain(opened, run, rows["trajectory_id"][0], 0)[1]
     assert facts["finish_reason"] == "environment_error"
     assert not {"reward", "success"} & facts.keys()
 

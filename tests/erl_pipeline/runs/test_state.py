@@ -15,7 +15,6 @@ from erl_pipeline.runs.planning import recorded_ids, whole_iterations
 from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.runs.state import (
     REPORTED_ITERATIONS,
-    PolicyMakers,
     begun_iterations,
     completed_iterations,
     latest_checkpoint,
@@ -99,7 +98,7 @@ def test_the_latest_checkpoint_is_that_of_the_last_training_stage() -> None:
 def test_the_stages_that_make_the_policy_are_those_of_the_whole_plan(settings: str) -> None:
     made = plan(settings)
     first, last = (made.by_id[state.models[POLICY]].stage.name for state in made.states[:2])
-    assert policy_makers(config(settings)) == PolicyMakers(first, last)
+    assert policy_makers(config(settings)) == (first, last)
 
 
 def test_the_last_line_of_a_place_counts() -> None:

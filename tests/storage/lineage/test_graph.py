@@ -9,8 +9,7 @@ import pytest
 
 from storage.artifacts.manifest import Manifest
 from storage.errors import InputError
-from storage.lineage import ArtifactGraph, reachable
-from storage.lineage.graph import START, Visit, walk, walk_inputs
+from storage.lineage.graph import START, ArtifactGraph, Visit, reachable, walk, walk_inputs
 from tests.histories import History
 
 LINKS = {"a": ["b", "c"], "b": ["d"], "c": ["d", "a"], "d": []}

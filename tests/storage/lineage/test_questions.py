@@ -4,7 +4,7 @@ import pytest
 
 from storage.artifacts.manifest import code_version
 from storage.errors import InputError
-from storage.lineage import ArtifactGraph
+from storage.lineage.graph import ArtifactGraph
 from storage.lineage.questions import made_by, policies_trained_on, rows_using_memory
 from storage.lineage.rows import LineageRows
 from tests.histories import History

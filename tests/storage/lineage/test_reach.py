@@ -7,7 +7,8 @@ import pytest
 
 from storage.artifacts.recipe import Recipe
 from storage.errors import InputError
-from storage.lineage import Reach, downstream, runs_by_artifact, upstream
+from storage.lineage.graph import runs_by_artifact
+from storage.lineage.reach import Reach, downstream, upstream
 from tests.histories import History, write_history
 
 

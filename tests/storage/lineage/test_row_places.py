@@ -9,9 +9,8 @@ import pytest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.watched import WatchedStore
 from storage.errors import InputError
-from storage.lineage import downstream, upstream
 from storage.lineage.graph import ArtifactGraph
-from storage.lineage.reach import downstream_near, upstream_near
+from storage.lineage.reach import downstream, near, upstream
 from storage.lineage.row_graph import RowPlaces
 from storage.tables.parquet import write_rows
 from storage.tables.trajectories import TRAJECTORIES
@@ -27,12 +26,12 @@ def test_a_row_has_the_same_lineage_by_places_as_by_the_whole_store(history: His
     # `reflection` is an id, and the beginning of another one.
     for row in (*ROWS, "m-", "s-sec", history.ids["shard"]):
         for depth in (1, 2, 6):
-            came = upstream_near(store, graph, places, row, depth)
+            came = near(store, graph, lambda: places, row, "upstream", depth)
             assert came == upstream(history.store, None, row, depth)
-            led = downstream_near(store, graph, places, row, depth)
+            led = near(store, graph, lambda: places, row, "downstream", depth)
             assert led == downstream(history.store, None, row, depth)
     with pytest.raises(InputError, match="has an id 'nowhere'"):
-        upstream_near(store, graph, places, "nowhere", 2)
+        near(store, graph, lambda: places, "nowhere", "upstream", 2)
 
 
 def test_the_artifacts_around_a_row_are_those_that_hold_its_rows(history: History) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact, InputError
-from storage.lineage import downstream
+from storage.lineage.reach import downstream
 from storage.lineage.rows import LineageRows
 from tests.histories import History, write_history
 
@@ -34,10 +34,8 @@ def test_rows_are_found_by_id_wherever_they_lie(history: History) -> None:
         {"id": "held-out", "task_id": "h1", "artifact_id": history.ids["scores"]},
         {"id": "second-2", "task_id": "t2", "artifact_id": history.ids["shard-2"]},
     ]
-    row = rows.row("trajectory", "first-3", near=history.ids["shard-2"])
-    assert row is not None
-    assert (row["task_id"], row["artifact_id"]) == ("t1", history.ids["shard-3"])
-    assert rows.row("trajectory", "nowhere", near=history.ids["shard-2"]) is None
+    facts = rows.facts("trajectory", "first-3")
+    assert (facts["task_id"], facts["artifact_id"]) == ("t1", history.ids["shard-3"])
 
 
 def test_a_store_without_rows_has_tables_without_rows(tmp_path: Path) -> None:

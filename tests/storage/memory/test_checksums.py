@@ -13,6 +13,7 @@ from storage.memory.chain import Delta
 from storage.memory.checksums import IndexChecksums
 from storage.memory.entries import Embedder, MemoryEntry
 from storage.memory.index import MemoryIndex, copy_index
+from storage.memory.search import MemoryFilter
 from storage.memory.view import ReflectionMemory
 
 Entry = Callable[..., MemoryEntry]
@@ -112,7 +113,7 @@ def test_a_table_of_an_earlier_layout_is_made_anew(
     checksums = folder.with_name("run.checksums.jsonl")
     checksums.write_text(checksums.read_text().replace('"layout":5,', ""))
     view = ReflectionMemory(store.uri, "run", store, embedder).at(version)
-    assert [len(hits) for hits in view.search(["a lake"], 5, minimum_credit=0.0)] == [2]
+    assert [len(hits) for hits in view.search(["a lake"], 5, MemoryFilter(minimum_credit=0.0))] == [2]
 
 
 def test_a_copy_of_a_table_grows_by_itself_and_is_not_compared_again(

@@ -137,9 +137,9 @@ def test_the_policies_that_an_entry_has_reached(
 
     source = entry(1, source_trajectory_id="reflection", memory_version=tiny_run.memory)
     reached = policies_reached(store, source)
-    assert {policy.artifact_id for policy in reached.trained_with_it} == {b, c}
-    assert [policy.artifact_id for policy in reached.trained_on_its_source] == [a]
-    assert [policy.artifact_id for policy in reached.descendants] == [d]
+    assert {policy["artifact_id"] for policy in reached.trained_with_it} == {b, c}
+    assert [policy["artifact_id"] for policy in reached.trained_on_its_source] == [a]
+    assert [policy["artifact_id"] for policy in reached.descendants] == [d]
     assert list(reached.derived_entries) == ["m-002"]
 
 

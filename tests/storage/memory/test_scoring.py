@@ -10,7 +10,7 @@ import pytest
 
 from storage.artifacts.store import ArtifactStore
 from storage.memory.entries import Embedder, MemoryEntry
-from storage.memory.search import Scoring
+from storage.memory.search import MemoryFilter, Scoring
 from storage.memory.view import MemoryView, ReflectionMemory
 
 Entry = Callable[..., MemoryEntry]
@@ -51,7 +51,7 @@ def test_what_was_not_shown_yet_comes_before_what_is_nearer_and_was_shown_often(
 
 
 def test_without_weights_it_is_the_vector_search(view: MemoryView) -> None:
-    searched = view.search(["a lake"], 9, "lake-4x4")[0]
+    searched = view.search(["a lake"], 9, MemoryFilter("lake-4x4"))[0]
     assert found(view) == [(hit.entry.entry_id, hit.score) for hit in searched]
     assert [entry_id for entry_id, _ in found(view)] == ["m-001", "m-002", "m-003"]
 

@@ -13,7 +13,7 @@ import pytest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.memory.entries import Embedder, MemoryEntry, write_embedded
-from storage.memory.search import Found, Scoring, fuse
+from storage.memory.search import Found, MemoryFilter, Scoring, fuse
 from storage.memory.view import MemoryView, ReflectionMemory
 
 Entry = Callable[..., MemoryEntry]
@@ -32,8 +32,8 @@ def view(store: ArtifactStore, embedder: Embedder, commit_memory: Commit, entry:
     return ReflectionMemory(store.uri, "run", store, embedder).at(version)
 
 
-def found(view: MemoryView, text: str, **options: Any) -> list[str]:
-    return [hit.entry.entry_id for hit in view.search([text], 9, **options)[0]]
+def found(view: MemoryView, text: str, chosen: MemoryFilter = MemoryFilter(), **options: Any) -> list[str]:  # noqa: B008
+    return [hit.entry.entry_id for hit in view.search([text], 9, chosen, **options)[0]]
 
 
 def test_words_are_found_in_reflection_and_situation(view: MemoryView) -> None:
@@ -97,8 +97,8 @@ def test_equals_are_in_the_order_of_their_texts_whatever_their_ids_are(
 
 @pytest.mark.parametrize("mode", ["vector", "text", "hybrid"])
 def test_every_mode_can_be_narrowed(view: MemoryView, mode: str) -> None:
-    def ids(**narrowed: object) -> set[str]:
-        return set(found(view, "lake box pond", mode=mode, **narrowed))
+    def ids(**narrowed: Any) -> set[str]:
+        return set(found(view, "lake box pond", MemoryFilter(**narrowed), mode=mode))
 
     assert ids() == {"m-001", "m-002", "m-003"}
     assert ids(environment="lake") == {"m-001", "m-003"}
@@ -162,13 +162,13 @@ def test_a_large_memory_has_indexes_and_exact_search_does_not_depend_on_them(
         for mine, true in zip(indexed, exact, strict=True)
     ]
     assert sum(shared) >= 0.95 * 5 * len(queries)
-    narrowed = large.search(queries[:2], 5, exact=False, first_iteration=3, last_iteration=3)
+    narrowed = large.search(queries[:2], 5, MemoryFilter(first_iteration=3, last_iteration=3), exact=False)
     assert {hit.entry.iteration for hits in narrowed for hit in hits} == {3}
 
     monkeypatch.setattr("storage.memory.search.PROBES", 1)
-    rare = large.search(queries[:1], 5, exact=False, first_iteration=3, last_iteration=3, minimum_credit=0.0)
+    rare = large.search(queries[:1], 5, MemoryFilter(None, None, 0.0, 3, 3), exact=False)
     assert len(rare[0]) == 5
-    assert large.search(queries[:1], 5, exact=False, minimum_credit=1.5) == [[]]
+    assert large.search(queries[:1], 5, MemoryFilter(minimum_credit=1.5), exact=False) == [[]]
 
     by_word = large.search(["word3"], 200, mode="text")[0]
     assert {int(hit.entry.entry_id[2:]) % 10 for hit in by_word} == {3}
@@ -199,14 +199,14 @@ def test_entries_of_another_type_are_found_where_nothing_near_the_query_has_it(
     for number in range(0, 2000, 40):
         other = f"type {(types[number] + 3) % 8}"
         true, mine = (
-            {hit.entry.entry_id for hit in view.search([str(number)], 5, task_type=other, exact=exact)[0]}
+            {hit.entry.entry_id for hit in view.search([str(number)], 5, MemoryFilter(other), exact=exact)[0]}
             for exact in (True, False)
         )
         recalls.append(len(true & mine) / 5)
     assert np.mean(recalls) >= 0.93
-    rare = view.search(["3"], 5, task_type="rare", exact=False)[0]
+    rare = view.search(["3"], 5, MemoryFilter("rare"), exact=False)[0]
     assert {hit.entry.entry_id for hit in rare} == {"m-077", "m-1077"}
-    assert rare == view.search(["3"], 5, task_type="rare")[0]
+    assert rare == view.search(["3"], 5, MemoryFilter("rare"))[0]
 
 
 def test_an_index_that_was_added_to_often_is_learnt_again(

@@ -12,6 +12,7 @@ from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact, InputError, StoreError
 from storage.memory.entries import Embedder, MemoryEntry, write_delta
+from storage.memory.search import MemoryFilter
 from storage.memory.view import ReflectionMemory
 from tests.embedders import WordEmbedder
 
@@ -82,7 +83,7 @@ def test_the_search_can_be_narrowed(memory: ReflectionMemory, commit_memory: Com
     view = memory.at(version)
 
     def found(**narrowed: Any) -> list[str]:
-        return [hit.entry.entry_id for hit in view.search(["a lake"], top_k=9, **narrowed)[0]]
+        return [hit.entry.entry_id for hit in view.search(["a lake"], 9, MemoryFilter(**narrowed))[0]]
 
     assert found() == ["m-001", "m-002", "m-004"]
     assert found(task_type="lake's") == ["m-001"]

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from safetensors.numpy import save_file
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact, InputError, PrunedFileError, RunBusy
-from storage.lineage import LineageNode, explain
+from storage.lineage.reach import explain
 from storage.runs.run import Run, RunStore
 from storage.upkeep.collection import collect
 from storage.upkeep.retention import plan_retention, retain
@@ -143,13 +142,14 @@ def test_nothing_is_pruned_while_a_run_is_worked_on(store: ArtifactStore) -> Non
 def test_lineage_of_pruned_rollouts_stays_to_the_row(tiny_run: Any) -> None:
     store, run = tiny_run.store, tiny_run.run
     before = verify_run(store, run)
-    whole = _without_texts(explain(store, run, "second", depth=9))
+    reach, facts = explain(store, run, "second", 9)
     run.record(2, "rollout_shard", _later_shard(store), kind="trajectories", reused=False, seconds=0.0)
     (pruning,) = retain(store.uri, {"trajectories": parse_rule("1")})
     assert (pruning.manifest.artifact_id, pruning.files) == (tiny_run.shard, ("trajectories.parquet",))
 
     fresh = ArtifactStore(store.uri)
-    assert explain(fresh, run, "second", depth=9) == whole
+    del facts["messages"]
+    assert explain(fresh, run, "second", 9) == (reach, facts)
     after = verify_run(fresh, run)
     assert (after.problems, after.pruned_files) == ([], 1)
     assert after.trajectories == before.trajectories == 3
@@ -194,12 +194,6 @@ def test_a_pruning_that_was_killed_before_the_bytes_went_is_finished_by_the_next
     (left,) = collect(store.uri, timedelta(hours=1)).leftovers
     assert (left.kind, left.bytes) == ("pruned, and still there", len(weights))
     assert not (folder / "model" / "model.safetensors").exists()
-
-
-def _without_texts(node: LineageNode) -> LineageNode:
-    """What stays of a tree when the texts of its trajectories are pruned."""
-    facts = {name: value for name, value in node.facts.items() if name != "messages"}
-    return replace(node, facts=facts, origins=tuple(map(_without_texts, node.origins)))
 
 
 def test_what_was_made_from_replaced_artifacts_does_not_count(store_uri: str) -> None:

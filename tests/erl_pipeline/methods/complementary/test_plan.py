@@ -80,7 +80,7 @@ def test_the_policy_is_held_while_experience_is_gathered() -> None:
     assert weights[0]["first_attempt"]["weight"] == 0.0
     assert weights[1] == {}
     makers = policy_makers(config(method=method()))
-    assert (makers.first, makers.last) == ("bootstrap", "update_policy")
+    assert makers == ("bootstrap", "update_policy")
 
 
 def test_controls_leave_stages_out() -> None:
