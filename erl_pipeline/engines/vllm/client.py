@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,17 @@ from storage.errors import EngineError
 
 Memory = Literal["weights", "kv_cache"]
 """What a server that sleeps has given up, in vLLM's words."""
+
+
+@dataclass(frozen=True)
+class ProbeAnswer:
+    """What a copy of a model says of a sequence, in nats: the log-probabilities, at temperature 1, of each
+    token but the first, and that of the token which it drew after them, at the temperature of the draw."""
+
+    logprobs: list[float]
+    drawn_token: int
+    drawn_logprob: float
+
 
 _COPY_HEADER = "X-data-parallel-rank"
 _NOT_A_NUMBER = "Out of range float values are not JSON compliant"
@@ -140,20 +152,26 @@ class VllmClient:
         """
         # A request for scores must sample too; that token is thrown away.
         sampling = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
-        positions = (await self._infer(token_ids, sampling, copy, base))["prompt_logprobs"]
-        return [
-            float(position[str(token)]["logprob"])
-            for token, position in zip(token_ids[1:], positions[1:], strict=True)
-        ]
+        return _prompt_logprobs(token_ids, await self._infer(token_ids, sampling, copy, base))
 
-    async def draw(
+    async def probe(
         self, token_ids: Sequence[int], temperature: float, seed: int, copy: int = 0
-    ) -> tuple[int, float]:
-        """One token that a copy draws after `token_ids`, and the log-probability that it reports, in
-        nats."""
-        sampling = {"max_tokens": 1, "temperature": temperature, "seed": seed, "logprobs": 0}
-        choice = (await self._infer(token_ids, sampling, copy))["choices"][0]
-        return int(choice["token_ids"][0]), float(choice["logprobs"]["content"][0]["logprob"])
+    ) -> ProbeAnswer:
+        """`score`, and one token that is drawn after `token_ids` at a temperature, in one request."""
+        sampling = {
+            "max_tokens": 1,
+            "temperature": temperature,
+            "seed": seed,
+            "logprobs": 0,
+            "prompt_logprobs": 0,
+        }
+        answer = await self._infer(token_ids, sampling, copy)
+        choice = answer["choices"][0]
+        return ProbeAnswer(
+            logprobs=_prompt_logprobs(token_ids, answer),
+            drawn_token=int(choice["token_ids"][0]),
+            drawn_logprob=float(choice["logprobs"]["content"][0]["logprob"]),
+        )
 
     async def reload_weights(self, checkpoint_folder: Path) -> None:
         """Read the weights of `checkpoint_folder` in place of those in use; no request may be in flight."""
@@ -259,6 +277,14 @@ class VllmClient:
                 return json.loads(text) if answer.content_type == "application/json" else text
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
             raise ServerFailure(f"{self.url}{path}: {type(error).__name__} {error}") from error
+
+
+def _prompt_logprobs(token_ids: Sequence[int], answer: dict[str, Any]) -> list[float]:
+    positions = answer["prompt_logprobs"]
+    return [
+        float(position[str(token)]["logprob"])
+        for token, position in zip(token_ids[1:], positions[1:], strict=True)
+    ]
 
 
 def _finish_reason(reported: str) -> Literal["stop", "length"]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 
 from erl_pipeline.engines.interface import PROBE_TEMPERATURE, Probe, ServedAdapter
-from erl_pipeline.engines.vllm.client import ServerFailure, UndefinedLogprobs, VllmClient
+from erl_pipeline.engines.vllm.client import ProbeAnswer, ServerFailure, UndefinedLogprobs, VllmClient
 from erl_pipeline.engines.vllm.server import ManagedServer
 from storage.errors import EngineError
 
@@ -170,13 +170,13 @@ def compare(probe: Probe, logprobs: Sequence[Sequence[float]]) -> LogprobDiffere
     return LogprobDifference(float(distance.mean()), float(distance.max()))
 
 
-def compare_hot(probe: Probe, drawn: Sequence[tuple[int, float]]) -> LogprobDifference:
+def compare_hot(probe: Probe, answers: Sequence[ProbeAnswer]) -> LogprobDifference:
     """How far a server's log-probabilities of tokens that it drew differ from the probe's.
 
     One token was drawn after each of the probe's sequences, at `PROBE_TEMPERATURE`.
     """
-    mine = [probe.hot_logprobs[row, token] for row, (token, _) in enumerate(drawn)]
-    distance = np.abs(np.asarray(mine) - np.asarray([logprob for _, logprob in drawn]))
+    mine = [probe.hot_logprobs[row, answer.drawn_token] for row, answer in enumerate(answers)]
+    distance = np.abs(np.asarray(mine) - np.asarray([answer.drawn_logprob for answer in answers]))
     return LogprobDifference(float(distance.mean()), float(distance.max()))
 
 
@@ -227,9 +227,9 @@ async def sync_weights(client: VllmClient, server: ManagedServer | None, policy:
         await client.wake_up("weights")
     # Somebody else's server may only have been out of reach: a reload would drop its cache for nothing.
     elif await client.weights_label() == policy.policy_version and await _has_adapter(client, policy):
-        difference = await _distance(client, policy.probe)
-        if difference.within(policy.tolerance):
-            return await _conclude(client, policy, "kept", difference, started)
+        measured = await _measure(client, policy.probe)
+        if measured.scores.within(policy.tolerance):
+            return await _conclude(client, policy, "kept", measured, started)
     method: Method = "reload" if policy.adapter is None else "load"
     try:
         if policy.adapter is None:
@@ -237,8 +237,8 @@ async def sync_weights(client: VllmClient, server: ManagedServer | None, policy:
         if asleep:
             await client.wake_up("kv_cache")
         await _put_adapter(client, policy)
-        difference = await _distance(client, policy.probe)
-        served = difference.within(policy.tolerance)
+        measured = await _measure(client, policy.probe)
+        served = measured.scores.within(policy.tolerance)
     except (ServerFailure, EngineError):
         # Some weights can only be read at a start: those of other shapes, or in a layout that is packed then.
         if server is None:
@@ -247,25 +247,25 @@ async def sync_weights(client: VllmClient, server: ManagedServer | None, policy:
     if server is not None and not served:
         await asyncio.to_thread(server.restart, policy.folder)
         await _put_adapter(client, policy)
-        difference = await _distance(client, policy.probe)
+        measured = await _measure(client, policy.probe)
         method = "restart"
-    return await _conclude(client, policy, method, difference, started)
+    return await _conclude(client, policy, method, measured, started)
 
 
 async def prove_restarted(client: VllmClient, policy: ServedPolicy, started: float) -> WeightSync:
     """The proof for a server that was started with this policy, at `started` by `time.perf_counter`."""
     await _put_adapter(client, policy)
-    return await _conclude(client, policy, "restart", await _distance(client, policy.probe), started)
+    return await _conclude(client, policy, "restart", await _measure(client, policy.probe), started)
 
 
 async def _conclude(
     client: VllmClient,
     policy: ServedPolicy,
     method: Method,
-    difference: LogprobDifference,
+    measured: Measured,
     started: float,
 ) -> WeightSync:
-    bound = policy.tolerance
+    bound, difference = policy.tolerance, measured.scores
     refused = f"{client.url} does not serve policy {policy.policy_version} after a {method}"
     if math.isnan(difference.mean):
         raise EngineError(f"{refused}: its log-probabilities are not numbers")
@@ -276,44 +276,40 @@ async def _conclude(
             f"{bound.maximum:g} (server in {policy.dtype}, trainer in {policy.probe.dtype})"
         )
     await prove_adapter(client, policy)
-    await _prove_sampling(client, policy)
+    if not measured.drawn.within(bound):
+        raise EngineError(
+            f"{client.url} does not report the distribution that it samples from: at temperature "
+            f"{PROBE_TEMPERATURE:g} its log-probabilities differ from the trainer's by "
+            f"{measured.drawn.mean:.3g} nats on average. Rows with such log-probabilities cannot be trained "
+            "on: start the server with --logprobs-mode processed_logprobs --generation-config vllm"
+        )
     # Last, so that no answer carries the label before the proof.
     await client.label_weights(policy.policy_version)
     return WeightSync(client.url, policy.policy_version, method, time.perf_counter() - started, difference)
 
 
-async def _prove_sampling(client: VllmClient, policy: ServedPolicy) -> None:
-    """Raise `EngineError` unless the server reports log-probabilities of what it samples from: after
-    temperature, with no token cut off."""
-    sequences, hot = policy.probe.token_ids, PROBE_TEMPERATURE
+@dataclass(frozen=True)
+class Measured:
+    """How far a server is from the probe, the worst of its copies: its `scores` of the probe's tokens, and
+    what it reports, after temperature and with no token cut off, of the tokens that it has `drawn`."""
 
-    async def of_copy(copy: int) -> LogprobDifference:
-        drawn = (client.draw(ids, hot, seed, copy) for seed, ids in enumerate(sequences))
-        return compare_hot(policy.probe, await asyncio.gather(*drawn))
+    scores: LogprobDifference
+    drawn: LogprobDifference
 
-    difference = await _worst(client, of_copy)
-    if not difference.within(policy.tolerance):
-        raise EngineError(
-            f"{client.url} does not report the distribution that it samples from: at temperature {hot:g} "
-            f"its log-probabilities differ from the trainer's by {difference.mean:.3g} nats on average. Rows "
-            "with such log-probabilities cannot be trained on: start the server with "
-            "--logprobs-mode processed_logprobs --generation-config vllm"
+    def or_worse(self, other: Measured) -> Measured:
+        """The larger differences of both."""
+        return Measured(self.scores.or_worse(other.scores), self.drawn.or_worse(other.drawn))
+
+
+async def _measure(client: VllmClient, probe: Probe) -> Measured:
+    async def of_copy(copy: int) -> Measured:
+        answers = await asyncio.gather(
+            *(client.probe(ids, PROBE_TEMPERATURE, seed, copy) for seed, ids in enumerate(probe.token_ids))
         )
-
-
-async def _distance(client: VllmClient, probe: Probe) -> LogprobDifference:
-    async def of_copy(copy: int) -> LogprobDifference:
-        return compare(probe, await asyncio.gather(*(client.score(ids, copy) for ids in probe.token_ids)))
+        return Measured(compare(probe, [each.logprobs for each in answers]), compare_hot(probe, answers))
 
     try:
-        return await _worst(client, of_copy)
+        return reduce(Measured.or_worse, await asyncio.gather(*map(of_copy, range(client.copies))))
     except UndefinedLogprobs:
-        return LogprobDifference(math.nan, math.nan)
-
-
-async def _worst(
-    client: VllmClient, of_copy: Callable[[int], Awaitable[LogprobDifference]]
-) -> LogprobDifference:
-    """The largest difference of all copies of the model that the server keeps."""
-    differences = await asyncio.gather(*map(of_copy, range(client.copies)))
-    return reduce(LogprobDifference.or_worse, differences)
+        nothing = LogprobDifference(math.nan, math.nan)
+        return Measured(nothing, nothing)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from erl_pipeline.engines.interface import Probe
+from erl_pipeline.engines.vllm.client import ProbeAnswer
 from erl_pipeline.engines.vllm.weight_sync import LogprobDifference, compare, compare_hot, tolerance
 
 NONE = np.zeros((0, 0))
@@ -31,7 +32,8 @@ def test_of_several_copies_the_worst_counts_also_where_it_is_no_number() -> None
 def test_what_a_server_drew_is_looked_up_in_the_trainers_distribution() -> None:
     hot = np.log(np.array([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]]))
     probe = Probe(((1, 2), (3, 4)), ((-1.0,), (-1.0,)), "float32", hot)
-    difference = compare_hot(probe, [(1, math.log(0.25)), (2, math.log(0.4))])
+    answers = [ProbeAnswer([], 1, math.log(0.25)), ProbeAnswer([], 2, math.log(0.4))]
+    difference = compare_hot(probe, answers)
     assert difference.mean == pytest.approx(math.log(2) / 2)
     assert difference.maximum == pytest.approx(math.log(2))
 
