@@ -116,9 +116,13 @@ class ArtifactStore:
         return self._layout.root.local
 
     def expect(self, manifests: Iterable[Manifest]) -> None:
-        """Let artifacts be opened whose files are at their place, and which the run's driver commits, or has
-        committed. Their files are not hashed here: the driver does it."""
-        self._expected.update((manifest.artifact_id, manifest) for manifest in manifests)
+        """Let these artifacts be opened, and no longer those of the last call: their files are at their
+        place, and the run's driver commits them, or has committed them. The files are not hashed here."""
+        self._expected = {manifest.artifact_id: manifest for manifest in manifests}
+
+    def remember(self, artifact: Artifact) -> None:
+        """Open an artifact that this process has just committed without hashing its files again."""
+        self._verified[artifact.manifest.artifact_id] = artifact
 
     def find(self, artifact_id: str, stage: str | None = None) -> Manifest | None:
         """The manifest of a committed artifact, its files unverified; None when there is none.
@@ -274,7 +278,7 @@ class ArtifactStore:
         if kept is None and self._complete(manifest, folder):
             kept = put_in_place(self._layout, self._cache, manifest, folder)
         if kept is not None:
-            self._verified[manifest.artifact_id] = Artifact(manifest, kept)
+            self.remember(Artifact(manifest, kept))
         return self.open(manifest.artifact_id)
 
     def _share(self, manifest: Manifest, folder: Path, unchanged_from: str) -> None:
