@@ -1,7 +1,5 @@
 """Long work in the foreground: with a progress display, quiet libraries, and a clean end on a signal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TypeVar
 

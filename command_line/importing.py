@@ -1,7 +1,5 @@
 """`erl-pipeline import`: imports what was made elsewhere."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated

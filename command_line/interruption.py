@@ -1,7 +1,5 @@
 """Work that ends cleanly when a signal asks it to stop."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

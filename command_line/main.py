@@ -1,7 +1,5 @@
 """Entry point of `erl-pipeline`."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import sys

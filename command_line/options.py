@@ -3,8 +3,6 @@
 Every help text and every completion imports this module, so it imports what is heavy only where it is used.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable

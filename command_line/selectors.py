@@ -1,7 +1,5 @@
 """The things in a store that selectors, ids and options name."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

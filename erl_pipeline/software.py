@@ -1,8 +1,6 @@
 """What the bytes of results depend on besides recipes: Python, packages and this project's code, on one
 machine, in what two machines differ, and which packages of an extra are missing."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import importlib.util

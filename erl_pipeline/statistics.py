@@ -4,8 +4,6 @@ The task is the sampling unit: attempts at one task resemble each other. Interva
 therefore widened, and two checkpoints are compared task by task. All intervals are 95 % intervals.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The deployments of this program: when their flow runs are due, and how the last ones ended."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 

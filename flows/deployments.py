@@ -1,7 +1,5 @@
 """Prefect deployments for the runs of a store: making, pausing and removing them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta

@@ -4,8 +4,6 @@ Prefect would start a server by itself, but its server outlives a killed process
 terminal and pipes open.
 """
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import os

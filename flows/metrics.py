@@ -1,7 +1,5 @@
 """Prometheus metrics of a worker, from the messages of its flow runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """What Prefect's page shows of a run beside its tasks: a table of its iterations, and a summary."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

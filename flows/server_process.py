@@ -5,8 +5,6 @@ parent holds the other end, so the server cannot outlive it, however the parent 
 also has Prefect's page and the services that make flow runs by schedules.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

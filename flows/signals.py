@@ -1,7 +1,5 @@
 """Work in another thread while the main thread waits for SIGINT and SIGTERM, so that no signal breaks it."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait

@@ -1,7 +1,5 @@
 """What a stage reports from another process: calls of a listener, on their way to the driver."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import traceback

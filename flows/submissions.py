@@ -1,7 +1,5 @@
 """Stages on their way from the thread of a run to that of its Prefect flow."""
 
-from __future__ import annotations
-
 import queue
 import threading
 import time

@@ -1,7 +1,5 @@
 """The flow of a training, run by Prefect's engine: its tasks, and what its page shows beside them."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """A Prefect worker in this process: it runs the flow runs that are due, each in a process of its own, and
 begins those again that were at work when it was killed."""
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import os

@@ -4,8 +4,6 @@ Every error that the project raises on purpose derives from `PipelineError`; the
 one paragraph and exits with status 2. Programming errors are not wrapped: they propagate.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -5,8 +5,6 @@ through one. What the project writes itself is opened without following a link. 
 that were looked through before.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Texts from outside, made such that every file and every index can hold them."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """`erl-pipeline evaluate|export`: a checkpoint on chosen tasks, or as a folder for other programs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

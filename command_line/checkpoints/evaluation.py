@@ -1,7 +1,5 @@
 """Evaluating a checkpoint of a run in the foreground."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

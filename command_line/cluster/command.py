@@ -1,7 +1,5 @@
 """`erl-pipeline cluster|trainer-node`: the machines that a run is computed on."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """What is found on the nodes of a Ray cluster."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pydantic import ValidationError

@@ -1,7 +1,5 @@
 """Comparing arms in the foreground: their runs are trained, and the result is written and printed."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`erl-pipeline compare`: which method learns more from the same tokens and steps?"""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """What `erl-pipeline doctor` finds, and its checks of Python, the packages and the store."""
 
-from __future__ import annotations
-
 import fcntl
 import importlib.metadata
 import json

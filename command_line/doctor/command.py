@@ -1,7 +1,5 @@
 """`erl-pipeline doctor`: what this machine can run, and what to do about the rest."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """All checks of a machine, in their order."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Checks of what a run computes with: torch, its devices, their number types, memory."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What an update takes on a rank, measured on tensors without memory, in `erl-pipeline doctor --config`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """How much memory a configuration needs, and for what: a part of `erl-pipeline doctor --config`."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path

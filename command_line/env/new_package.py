@@ -1,7 +1,5 @@
 """Writing a package with an environment, from templates."""
 
-from __future__ import annotations
-
 import keyword
 import re
 from importlib.resources import files

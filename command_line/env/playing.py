@@ -1,7 +1,5 @@
 """A person attempts a task in the terminal."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

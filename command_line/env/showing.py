@@ -1,7 +1,5 @@
 """`erl-pipeline env show`: one environment's settings, abilities and, for a configuration, its tasks."""
 
-from __future__ import annotations
-
 import asyncio
 import json as json_format
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`erl-pipeline episodes`: reading any episode of any run."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import typer

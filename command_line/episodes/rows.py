@@ -1,7 +1,5 @@
 """Reading episodes from Parquet: lists of many, or all that is known of one."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache

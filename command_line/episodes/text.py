@@ -1,7 +1,5 @@
 """An episode as text in a terminal."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

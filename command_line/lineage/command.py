@@ -1,7 +1,5 @@
 """`erl-pipeline lineage`: where something came from, what it reached, and whether a run is undamaged."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated

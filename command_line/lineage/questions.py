@@ -1,7 +1,5 @@
 """Questions over a run or a whole store: samples, rows that used an entry, policies, what code made."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict

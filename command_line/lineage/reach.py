@@ -1,7 +1,5 @@
 """All that something came from or reached, and which policies and evaluation scores are among it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict

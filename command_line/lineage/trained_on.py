@@ -1,7 +1,5 @@
 """What a policy learned from."""
 
-from __future__ import annotations
-
 import textwrap
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`erl-pipeline memory`: searches and lists a run's reflection memory, and makes it forget."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 

@@ -1,7 +1,5 @@
 """The entries of a memory: those most similar to a text, a list of them, and a file of them."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 

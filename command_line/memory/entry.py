@@ -1,7 +1,5 @@
 """One entry of a memory with what it reached, forgetting it, and whether the memory helps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any

@@ -1,8 +1,6 @@
 """A run's memory at one of its versions, as the memory commands read it, and the outcomes of attempts with
 and without it in words."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

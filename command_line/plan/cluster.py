@@ -1,7 +1,5 @@
 """`erl-pipeline plan --cluster`: simulates the plan on the nodes of a cluster that is only described."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict

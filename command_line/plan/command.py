@@ -1,8 +1,6 @@
 """`erl-pipeline plan`: what would be reused, what computed and why, and the expected cost; nothing is
 run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

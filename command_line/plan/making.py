@@ -1,7 +1,5 @@
 """Makes the plan that is shown: for a configuration, for continuing a run, or for a run from a stage on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A plan that is shown, as text or JSON."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict

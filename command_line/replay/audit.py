@@ -1,7 +1,5 @@
 """`erl-pipeline replay`: computes stored artifacts again, and compares the bytes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`erl-pipeline replay`: trains another run from a stored one: a branch of it, or offline on its rollouts."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence

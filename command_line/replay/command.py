@@ -1,8 +1,6 @@
 """`erl-pipeline replay`: a branch of a run with other settings, an audit of its bytes, or training on its
 stored rollouts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

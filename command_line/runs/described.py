@@ -1,7 +1,5 @@
 """A run in words: its state, how far it is, its score, its size, and who works on it."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Two runs side by side: their settings, artifacts and results, and where they diverge first."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 

@@ -1,7 +1,5 @@
 """How far a run is: its results by iteration, and what of it is damaged."""
 
-from __future__ import annotations
-
 from command_line.output import counted, print_json, print_line, print_table
 from command_line.runs.described import all_iterations
 from erl_pipeline.evaluation.history import stored_records, training_cost

@@ -1,7 +1,5 @@
 """`erl-pipeline train`: begins a run, or continues it after any interruption."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """Training a run in the foreground, what is said about it before, and the table and commands at its end."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

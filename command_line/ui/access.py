@@ -1,8 +1,6 @@
 """Access to the page: only requests to this server's own address, from its own pages, that only read; its
 socket, and the limits of a connection to it."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import ipaddress

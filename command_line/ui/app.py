@@ -1,7 +1,5 @@
 """The page that shows a store: its routes, its guard, and its error pages."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from fastapi import FastAPI, Request

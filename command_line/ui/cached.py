@@ -4,8 +4,6 @@ searches.
 A file is read once, and again when the store gives another object for it. A `WatchedStore` does so when the
 file has changed in size or time, or was pruned."""
 
-from __future__ import annotations
-
 import tempfile
 import threading
 from collections import OrderedDict

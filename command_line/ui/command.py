@@ -1,7 +1,5 @@
 """`erl-pipeline ui`: serves a page that shows a store."""
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """An episode of a run, and the tokens of a trajectory, with all that is stored about them."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Filters over the columns of rows, as in an address: `role=second_attempt&reward=>0.5&said=~left`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What one thing came from and led to, a few steps away, laid out in columns; and the pages that show it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any

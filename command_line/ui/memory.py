@@ -1,8 +1,6 @@
 """The entries of a memory version: as a list, sorted and counted by columns that are kept, and as a map,
 points in a plane, near each other if their situations are similar."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

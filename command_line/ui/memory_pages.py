@@ -1,7 +1,5 @@
 """The memory of a run: lists and searches after any iteration, and one entry with all that it led to."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """Rendering of pages: the templates, their filters, what every page shows and what routes need."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Iterations, groups, episodes and tokens of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """The rows of a run's trajectories, with what training did with each; only what is needed is read."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

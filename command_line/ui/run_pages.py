@@ -1,7 +1,5 @@
 """The pages of one run: its results, what it is doing, its plan, its settings."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field

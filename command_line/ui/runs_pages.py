@@ -1,7 +1,5 @@
 """The table of runs, and several runs side by side: curves, settings, code, where two of them part."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """What the pages read from a store: runs, and values computed for each, kept until its ledger changes."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

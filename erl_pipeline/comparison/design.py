@@ -1,7 +1,5 @@
 """What a comparison trains: its file, its arms, and every run of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Writing the result of a comparison: a JSON file, a Markdown page, and charts."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

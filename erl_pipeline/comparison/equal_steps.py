@@ -1,8 +1,6 @@
 """Making all arms take the same number of policy steps in an iteration, without too many passes over the same
 rollouts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

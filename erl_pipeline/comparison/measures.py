@@ -1,8 +1,6 @@
 """What is measured of a run in a comparison: its curve, the budgets at which curves are compared, and
 statistics over seeds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """The result of a comparison: the figures of its arms, put together from their runs, and their
 differences."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The tables of a comparison, as text for both terminals and Markdown files."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean

@@ -1,8 +1,6 @@
 """A probe that identifies a policy's weights to an engine in another process, and what else a sampler must
 know of the policy: computed where the model is, and written beside its weights."""
 
-from __future__ import annotations
-
 import erl_pipeline.policies.lean_imports  # noqa: F401
 
 # isort: split

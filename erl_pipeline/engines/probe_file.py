@@ -4,8 +4,6 @@ Whoever writes a checkpoint computes the file from the weights that it writes (`
 Equal weights give equal bytes.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a run has done so far, read from its ledger and the manifests of its artifacts."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

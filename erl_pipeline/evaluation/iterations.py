@@ -1,7 +1,5 @@
 """A run iteration by iteration: the values of its method's columns, alone and beside those of another run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol

@@ -1,7 +1,5 @@
 """Does memory help? Rewards with and without memory, with 95 % intervals; the seed drew who sees memory."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What became of every sample of a run: issued, generated, trained, or dropped, and for which reason."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

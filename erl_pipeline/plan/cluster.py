@@ -1,8 +1,6 @@
 """A cluster that a run is simulated on, and what the simulation knows of each stage: what it needs, what it
 makes, and how long it takes on which node."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A number of a stage that people look at, and how it is shown."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Committing what stages have written, beside the stages that come next."""
 
-from __future__ import annotations
-
 import time
 from collections import OrderedDict
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """Executing a plan: artifacts that are committed and undamaged are reused; the others are computed after
 their inputs."""
 
-from __future__ import annotations
-
 import heapq
 import time
 from collections import Counter, defaultdict

@@ -5,8 +5,6 @@ package, docstrings count. Data files of a package (templates, word lists) count
 whose names begin with a dot do not count. `plan.plugin_code` takes those of plug-ins.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import importlib.util

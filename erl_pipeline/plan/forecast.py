@@ -3,8 +3,6 @@
 The module itself reads no store: `Lookups` says what a store has, and what was at the same places before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

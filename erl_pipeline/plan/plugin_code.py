@@ -7,8 +7,6 @@ of these packages count with all their bytes. A package of another project, such
 whole.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import hashlib

@@ -1,8 +1,6 @@
 """What a run makes again: artifacts that are damaged or gone, files that retention has removed, and the state
 of an optimizer that was not committed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 
 from erl_pipeline.plan.plan import Plan, PlannedStage

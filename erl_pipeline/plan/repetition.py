@@ -5,8 +5,6 @@ The state takes 12 of 14 bytes per weight (bf16), and is needed only to train on
 K-th iteration, as long as the updates since then can be repeated bit for bit from committed rollouts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Of the stages that can begin, the first in the plan begins first, on the node wh
 holds its devices from its first transfer to its last.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future

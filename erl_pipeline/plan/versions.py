@@ -7,8 +7,6 @@ file with the code, and so does a test. The code of environments and methods is 
 its fingerprint.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import hashlib

@@ -1,7 +1,5 @@
 """The files of a checkpoint on this machine, and their digest, without torch."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ also occur in harmless texts by chance, like the 4 in "Steps used: 4", or becaus
 So a short secret counts as leaked only if the secrets of many tasks follow the same words.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict

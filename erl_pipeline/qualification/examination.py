@@ -1,7 +1,5 @@
 """The examination of an environment: its processes, the attempts in them, and a result for each check."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

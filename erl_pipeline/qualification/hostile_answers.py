@@ -1,7 +1,5 @@
 """Texts that a policy may produce and that can break environments: empty, endless, ill-formed, injected."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator, Mapping, Sequence

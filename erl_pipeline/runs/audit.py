@@ -1,7 +1,5 @@
 """Computing stored artifacts again and comparing the bytes: an audit of reproducibility."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager

@@ -1,8 +1,6 @@
 """Simulating a run on a cluster from what stages took in earlier runs: as configured, and with changes that
 might make it faster."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Mapping

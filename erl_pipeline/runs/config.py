@@ -1,7 +1,5 @@
 """The configuration of a stored run, and the columns that its tables and reports show."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Disk space: the sizes of artifacts whose stages have never run, what a plan takes at its end and at most
 before that, with what retention removes, and predicting a full disk."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The driver of a run: only the driver writes the run's ledger and reports to the trackers."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,8 +1,6 @@
 """What is checked of a run's environment before it is trained: whether it gives the tasks that are asked for,
 and whether an examination found it fit."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from contextlib import suppress

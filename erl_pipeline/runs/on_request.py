@@ -1,7 +1,5 @@
 """Evaluations outside the training of a run: on request, and on the test split."""
 
-from __future__ import annotations
-
 import hashlib
 from functools import partial
 from pathlib import Path

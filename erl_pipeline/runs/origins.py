@@ -1,8 +1,6 @@
 """Runs that begin from something else than their configuration: from another run, whose artifacts are then
 entered in their ledger before their own work, or from trajectories of a file."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The plans of stored runs: as they would continue now, and as they were made."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 

@@ -4,8 +4,6 @@ maintenance applies them to stored runs.
 A plan says which artifacts the run has: after an edit, the ledger also names those of the earlier code.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 from erl_pipeline.plan.plan import Plan, StageKey

@@ -1,7 +1,5 @@
 """Whole plans: of a run from its beginning, of a branch of another run, of training on stored rollouts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The state of a stored run: how far it is, its last score, its last checkpoint, and its report."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Warnings about a run that trains without an error but does not learn: what they are, and when they are
 recorded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The memory that a configuration needs: of the engine that samples, and of one optimizer step."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 

@@ -6,8 +6,6 @@ process group. The device stands for a GPU in any build of torch; the process gr
 whose collective operations do nothing, so that one process shows what a rank of many does.
 """
 
-from __future__ import annotations
-
 import erl_pipeline.policies.lean_imports  # noqa: F401
 
 # isort: split

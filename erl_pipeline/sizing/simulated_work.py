@@ -1,7 +1,5 @@
 """What a rank of a configuration trains, as its simulation takes it, and what that gives back."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 A process on each node makes a report, which is compared with the driver's own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

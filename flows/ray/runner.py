@@ -5,8 +5,6 @@ only runs the workers. The walk never has more stages at work than there are wor
 Ray.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from erl_pipeline.plan.runner import Runner, RunnerCall, RunnerPlugin

@@ -4,8 +4,6 @@ The manifest stays as it was committed, so ids and lineage stay valid. A file co
 names it; its bytes are removed afterwards. The columns of pruned rows that lineage needs are kept.
 """
 
-from __future__ import annotations
-
 import re
 from datetime import datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is written beside an artifact's files: where they came from and what bytes they hold."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform

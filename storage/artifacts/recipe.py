@@ -1,7 +1,5 @@
 """Identity of artifacts, and seeds: digests of what an artifact is made from, or of what a seed is for."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

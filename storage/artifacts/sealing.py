@@ -5,8 +5,6 @@ origin, and each line of a ledger. The digest is of the bytes as they were writt
 found. It protects against faults, not against forgery.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -5,8 +5,6 @@ An artifact exists once it has a manifest. `storage.artifacts.layout` says where
 names them (see `storage.artifacts.artifact`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path

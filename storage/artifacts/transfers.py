@@ -1,7 +1,5 @@
 """Files of an object store's artifacts, to and from this machine: large ones in parts, several at a time."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence

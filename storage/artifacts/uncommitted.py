@@ -6,8 +6,6 @@ manifest, without which there is no artifact, follows. After a kill between the 
 the files (`storage.artifacts.layout.remove_abandoned`).
 """
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

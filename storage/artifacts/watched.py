@@ -1,7 +1,5 @@
 """An artifact store for long-lived processes, such as the page: what was read is kept until it changes."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterable

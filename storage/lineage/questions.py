@@ -1,7 +1,5 @@
 """Questions over all rows and artifacts of a store, answered with polars."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

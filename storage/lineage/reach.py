@@ -1,7 +1,5 @@
 """Everything that something came from or reached: rows through columns, then artifacts through manifests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Finding rows by id in the Parquet files of many artifacts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path

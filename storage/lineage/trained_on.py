@@ -1,7 +1,5 @@
 """What a policy learned from: the training records of its line of checkpoints, and the rows behind them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property

@@ -5,8 +5,6 @@ A memory version is an artifact with Parquet files of the tables `memory` and `m
 changes of the chain's operations, without those that were removed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

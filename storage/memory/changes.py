@@ -4,8 +4,6 @@ merged, and a full memory evicts.
 The change depends only on the entries and the trajectories: searches are exact, and ties are ordered.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

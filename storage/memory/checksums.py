@@ -5,8 +5,6 @@ takes time, so this is done once. From then on its files, which LanceDB never ch
 list.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Memory entries, in the Parquet format in which a memory version adds them to its parent."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 A version adds entries (`storage.memory.entries`) and operates on entries. Nothing else changes a memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

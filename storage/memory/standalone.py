@@ -1,7 +1,5 @@
 """A memory without a policy or training run, for any program that learns from its attempts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Small documents beside the ledger of a run: its identity, what it began from, and warnings to its user."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import secrets

@@ -7,8 +7,6 @@ the object released, or not rewritten for the lease's duration, may create the n
 differences of two times of the store's own clock.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

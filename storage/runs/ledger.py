@@ -5,8 +5,6 @@ its head, names the digest of the newest line. So a line that is dropped, double
 found, also the last one. The head is written after the line: a kill leaves it one line behind.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ In a local store these are the kernel's file locks, which end with the process t
 store such a lock excludes the other processes of the same machine, and a lease excludes other machines.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -5,8 +5,6 @@ lock, and every lease has its own ledger, `ledger-<number of the lease>.jsonl`. 
 thought dead writes again, it overwrites nothing of its successor.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import re

@@ -1,7 +1,5 @@
 """Parquet files that follow a versioned schema: byte-deterministic writing, strict reading, lazy scans."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice

@@ -1,7 +1,5 @@
 """Checks of the links between the rows of a file of trajectories."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping

@@ -4,8 +4,6 @@ The distillation dataset holds supervised rows that `datasets` loads and TRL's S
 record has one row for each sequence that an update received, whether trained on or left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

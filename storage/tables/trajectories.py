@@ -1,7 +1,5 @@
 """Trajectories: one row for each token sequence that can be trained on, in Parquet."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence

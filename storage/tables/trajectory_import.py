@@ -1,7 +1,5 @@
 """Import of trajectories: reading a file from an unknown source, and checking each of its rows."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import re

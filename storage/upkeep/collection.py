@@ -4,8 +4,6 @@ An artifact is reached if a line of a run's ledger names it, or if it is an inpu
 Qualifications stay: they are about an environment, which any run may use, and are small.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

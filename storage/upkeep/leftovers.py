@@ -1,7 +1,5 @@
 """Files of a store that belong to nothing, such as those that killed processes left behind."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

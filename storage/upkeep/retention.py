@@ -1,7 +1,5 @@
 """Retention: old artifacts lose their big files by a given rule; manifests, ids and lineage stay."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase

@@ -1,7 +1,5 @@
 """Rules of retention: which iterations of a run keep their big files."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ from. An unrecorded artifact that was made from another unrecorded one shows tha
 put back.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Checks of a whole run: files against manifests, rows against rows, the memory's table against artifacts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A run's artifacts as OpenLineage events: each stage is a job, each artifact an execution and a dataset."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """The lineage of a run as a graph for programs that draw: Mermaid, JSON."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass

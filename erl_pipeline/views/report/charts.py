@@ -1,7 +1,5 @@
 """Line charts as SVG files. A style sheet gives the colours, so that charts follow a light or dark page."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The curves of one or several runs, laid over each other: what was learned, from what, and how steadily."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property

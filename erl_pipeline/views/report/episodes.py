@@ -1,8 +1,6 @@
 """An episode laid out for people: the one place where trajectories become the parts that the terminal, the
 report and the page show."""
 
-from __future__ import annotations
-
 import difflib
 import json
 from collections.abc import Callable, Mapping, Sequence

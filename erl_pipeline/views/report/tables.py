@@ -1,8 +1,6 @@
 """The figures and tables of a run: its result, iterations, evaluations, cost by stage, artifacts,
 versions."""
 
-from __future__ import annotations
-
 import textwrap
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

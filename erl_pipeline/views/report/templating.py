@@ -1,7 +1,5 @@
 """The templates that the page and the report share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib.resources import files
 

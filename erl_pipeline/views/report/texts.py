@@ -1,7 +1,5 @@
 """How the pages, the report and the commands write numbers, times and texts."""
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import UTC, datetime
