@@ -6,6 +6,7 @@ import ast
 import inspect
 from collections.abc import Iterator
 from dataclasses import fields
+from typing import get_type_hints
 
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.plan.column import Column
@@ -44,7 +45,8 @@ def _class_text(model: type) -> str:
     tree = ast.parse(inspect.getsource(model)).body[0]
     assert isinstance(tree, ast.ClassDef)
     said = dict(docstrings_of(tree))
-    numbers = [each.name for each in fields(model) if str(each.type) in ("int", "float")]
+    types = get_type_hints(model)
+    numbers = [each.name for each in fields(model) if types[each.name] in (int, float)]
     rows = [(code(name), plain(said[name])) for name in numbers if name in said]
     others = ", ".join(code(name) for name in numbers if name not in said)
     parts = [f"### {code(model.__name__)}", plain(model.__doc__ or "")]

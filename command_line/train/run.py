@@ -4,6 +4,7 @@ import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from command_line.foreground import work_on_run
@@ -18,12 +19,14 @@ from erl_pipeline.plan.sources import environment_packages
 from erl_pipeline.runs.config import method_columns, run_config
 from erl_pipeline.runs.driver import OpenRun
 from erl_pipeline.runs.environment_checks import find_qualification, state_of_qualification, tasks_of_plan
+from erl_pipeline.runs.retention import retain_run
 from erl_pipeline.runs.state import completed_iterations, latest_checkpoint, renew_report
 from erl_pipeline.runs.store_lookups import StoreLookups
 from erl_pipeline.runs.train import train as train_opened
 from erl_pipeline.views.report.tables import MOST_ROWS, iteration_table
 from storage.artifacts.manifest import code_version
 from storage.artifacts.store import ArtifactStore
+from storage.errors import RunBusy
 from storage.runs.run import Run, RunStore
 from storage.upkeep.verification import mend_run
 
@@ -41,6 +44,9 @@ def train_until(config: RunConfig, store: str, target: int, check: bool, json: b
             f"Run {finished.name} is finished: it has {counted(target, 'iteration')}, all committed.",
             file=sys.stderr,
         )
+        # A kill may have come between the last artifact and the end of retention.
+        with suppress(RunBusy):  # Then its driver applies the rules.
+            retain_run(ArtifactStore(store), finished, config)
     else:
         _work(config, store, target, check)
     _conclude(finished or RunStore(store).open(config.name), store, target, finished is None, json)

@@ -210,6 +210,11 @@ class ArtifactStore:
         where = self._layout.of(manifest.stage, manifest.artifact_id, PRUNED)
         return parse_pruned(read_bytes(self._layout.root, where), manifest.artifact_id, where)
 
+    def has_file(self, manifest: Manifest, name: str) -> bool:
+        """Whether a local store has a file, which a killed pruning may have left. A store in a bucket is not
+        asked: a collection finds such files."""
+        return self.local and (Path(self._layout.files_of(manifest)) / name).exists()
+
     def prune(self, artifact_id: str, names: Sequence[str], reason: str) -> PruneRecord:
         """Remove files of an artifact and record it; the columns that lineage needs are kept.
 

@@ -27,16 +27,21 @@ class Operation:
     """
 
     operation: OperationName
+    """`update`, `return` or `remove`."""
     entry_id: str
+    """The entry that is changed."""
     iteration: int
     """The one whose rollouts led to it."""
     memory_version: str
     """The memory version that this is a part of."""
     support: int = 0
+    """Added to the entry's support."""
     credit_sum: float = 0.0
     """Sum of `credit_count` observations; see `storage.memory.credit`."""
     credit_count: int = 0
+    """Observations in `credit_sum`."""
     retrievals: int = 0
+    """Added to the entry's retrievals."""
     trajectory_ids: tuple[str, ...] = ()
     """Trajectories that wrote the text again."""
     parent_entry_ids: tuple[str, ...] = ()

@@ -20,17 +20,17 @@ _MESSAGES = pa.list_(pa.struct([pa.field("role", pa.string()), pa.field("content
 
 @dataclass(frozen=True)
 class SftRow:
-    """One supervised sequence, in TRL's conversational prompt/completion format and as tokens.
-
-    `prompt` holds the messages up to the first assistant turn, `completion` the rest.
-    `loss_mask` is 1 on the tokens that are trained; it has one value for each of `input_token_ids`.
-    """
+    """One supervised sequence, in TRL's conversational prompt/completion format and as tokens."""
 
     sft_row_id: str
     prompt: tuple[Mapping[str, str], ...]
+    """Messages up to the first turn of the assistant."""
     completion: tuple[Mapping[str, str], ...]
+    """The messages after them."""
     input_token_ids: tuple[int, ...]
+    """Prompt and completion as tokens."""
     loss_mask: tuple[int, ...]
+    """1 on the tokens that are trained, one value for each token."""
     trajectory_id: str
     """The trajectory whose response it is."""
     role: str | None

@@ -41,9 +41,11 @@ class Trajectory:
     iteration: int
     """The one that sampled it."""
     task_id: str
+    """The task, as its environment names it."""
     task_type: str
     """Kind of task; memory is filtered by it."""
     environment: str
+    """Type of the environment."""
     role: str
     """Its role in the episode; the method declares its roles."""
     revision_index: int
@@ -55,6 +57,7 @@ class Trajectory:
     subgroup: str | None
     """Its part of a group that the method splits, such as `guided` or `free`; None for groups not split."""
     prompt_token_ids: tuple[int, ...]
+    """Before the first sampled token."""
     response_token_ids: tuple[int, ...]
     """All turns, including environment and tool tokens between them."""
     response_mask: tuple[int, ...]
@@ -62,9 +65,11 @@ class Trajectory:
     behaviour_logprobs: tuple[float, ...]
     """Log-probability in nats under the behaviour policy, after temperature; 0 where the mask is 0."""
     temperature: float
+    """Sampling temperature."""
     policy_version: str
     """Artifact id of the checkpoint that sampled it; empty if a model without an artifact did."""
     tokenizer_digest: str
+    """Of the tokenizer."""
     reward: float
     """Of a text, such as a reflection, that of the attempt that it led to. It means nothing where the
     trajectory was not scored (`storage.tables.scored`)."""
@@ -73,6 +78,7 @@ class Trajectory:
     finish_reason: str
     """How it ended, or why it was not scored."""
     truncated: bool
+    """Whether a limit cut it off."""
     feedback: str
     """What the environment said about this attempt, or about the attempt that a reflection is on."""
     messages: str

@@ -183,7 +183,9 @@ def _pruning_of(
     if manifest is None:
         return []
     there = present_files(manifest, store.pruned(manifest))
-    present = [entry for entry in files_of(manifest, kind) if entry in there]
+    present = [
+        entry for entry in files_of(manifest, kind) if entry in there or store.has_file(manifest, entry.path)
+    ]
     if not present:
         return []
     return [

@@ -132,7 +132,7 @@ def test_an_update_leaves_out_what_is_too_old_and_every_sample_is_counted(
 
 def _writing(store: Path, folder: str) -> Callable[[], bool]:
     """The moment when a stage has begun to write this folder of its artifact."""
-    return lambda: any((store / "staging").glob(f"*/{folder}"))
+    return lambda: any((store / "staging").glob(f"*/files/{folder}"))
 
 
 def _published(store: Path, stage: str, count: int) -> Callable[[], bool]:

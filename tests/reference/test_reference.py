@@ -61,7 +61,8 @@ def test_every_table_is_there_and_every_column_has_a_meaning() -> None:
     for each in tables:
         without = [name for name in each.format.schema.names if not each.meanings.get(name)]
         assert not without, each.format.name
-    assert "| `reward` | float | for a reflection, that of the attempt after it |" in tables_text()
+    said = "Of a text, such as a reflection, that of the attempt that it led to."
+    assert f"| `reward` | float | {said}" in tables_text()
 
 
 def test_every_number_that_a_method_shows_is_there() -> None:

@@ -26,6 +26,8 @@ from storage.artifacts.recipe import derive_seed
 from storage.tables.scored import is_scored
 
 if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.plan.sources import Sources
     from storage.tables.trajectories import Trajectory
     from storage.texts import StorableTexts
 
@@ -200,13 +202,17 @@ def _shares(counts: Mapping[str, int]) -> dict[str, float]:
     return shares
 
 
+def _slice(config: RunConfig, _sources: Sources) -> AskingSettings:
+    return asking_settings(config, crl_of(config).extractor.max_tokens)
+
+
 EXTRACT_EXPERIENCE = Stage(
     name="extract_experience",
     version=3,
     output="trajectories",
     settings=AskingSettings,
     compute=_compute,
-    slice=lambda config, _sources: asking_settings(config, crl_of(config).extractor.max_tokens),
+    slice=_slice,
     code=("environment", "method", "engine"),
     needs="sampling",
     retry_seconds=RETRY_SECONDS,

@@ -1,5 +1,9 @@
 """The stages that generate rollouts: shard by shard, and the list of an iteration's shards."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.rollouts import EpisodeConfig
 from erl_pipeline.plan.plan import POLICY, RunState
@@ -12,6 +16,10 @@ from erl_pipeline.stages.rollouts.playing import PlaySettings, play_settings, pl
 from erl_pipeline.stages.rollouts.select_tasks import plan_selection
 from erl_pipeline.stages.tasks.draw_tasks import SAMPLES, draw_tasks, planned_samples
 from erl_pipeline.stages.tasks.prepare_tasks import read_tasks, read_weights
+
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.plan.sources import Sources
 
 RETRY_SECONDS = (1.0, 5.0)
 
@@ -147,13 +155,18 @@ GENERATE_ROLLOUTS = Stage(
     compute=_list,
 )
 
+
+def _slice(config: RunConfig, _sources: Sources) -> RolloutSettings:
+    return RolloutSettings(play=play_settings(config), rollouts=config.rollouts)
+
+
 ROLLOUT_SHARD = Stage(
     name="rollout_shard",
     version=6,
     output="trajectories",
     settings=RolloutSettings,
     compute=_generate,
-    slice=lambda config, _sources: RolloutSettings(play=play_settings(config), rollouts=config.rollouts),
+    slice=_slice,
     code=("environment", "method", "engine"),
     needs="sampling",
     retry_seconds=RETRY_SECONDS,

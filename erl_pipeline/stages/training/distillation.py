@@ -27,8 +27,10 @@ from storage.tables.scored import is_scored
 
 if TYPE_CHECKING:
     from erl_pipeline.config.optimizer import DistillationConfig
+    from erl_pipeline.config.run import RunConfig
     from erl_pipeline.plan.plan import RunState
     from erl_pipeline.plan.planner import Planner
+    from erl_pipeline.plan.sources import Sources
     from storage.tables.training import SftRow
     from storage.tables.trajectories import Trajectory
 
@@ -234,13 +236,17 @@ def _fine_tune(call: StageCall[FineTuneSettings]) -> StageResult:
         return training_result(call, trainer, metrics, supervised_rows(rows, sequences, metrics.records))
 
 
+def _fine_tune_slice(config: RunConfig, _sources: Sources) -> FineTuneSettings:
+    return FineTuneSettings(fine_tune=config.fine_tune, **training_settings(config))
+
+
 FINE_TUNE = Stage(
     name="fine_tune",
     version=5,
     output="checkpoint",
     settings=FineTuneSettings,
     compute=_fine_tune,
-    slice=lambda config, _: FineTuneSettings(fine_tune=config.fine_tune, **training_settings(config)),
+    slice=_fine_tune_slice,
     code=("trainer",),
     needs="training",
 )

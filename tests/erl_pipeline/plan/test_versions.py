@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +37,11 @@ def test_every_stage_has_the_version_of_its_code(codes: list[StageCode]) -> None
     problems = [said for code in codes if (said := problem(code, file))]
     assert not problems, "\n".join(problems)
     assert {code.compute for code in codes} == file.stages.keys(), "versions.toml names stages that are gone"
+
+
+def test_every_stage_can_be_sent_to_another_process() -> None:
+    for stage in find_stages():
+        assert pickle.loads(pickle.dumps(stage)) == stage
 
 
 def test_a_stage_that_trains_reaches_the_trainer_and_none_reaches_methods_or_environments(
