@@ -27,7 +27,7 @@ from storage.artifacts.manifest import (
 )
 from storage.artifacts.recipe import Recipe
 from storage.errors import store_errors
-from storage.filesystem import make_folder, sha256_file, sync_folder, sync_tree, write_new
+from storage.filesystem import make_folder, sha256_file, sync_folder, sync_tree
 
 
 class Told(TypedDict, total=False):
@@ -183,7 +183,12 @@ class Uncommitted:
         with store_errors("commit an artifact to", target):
             sync_tree(target)
             sync_folder(target.parent)
-        write_new(self._layout.root, str(target / MANIFEST), manifest.document())
+            # Not beside its place, where a kill would leave a file that belongs to no artifact.
+            ready = self._folder.path / MANIFEST
+            ready.write_bytes(manifest.document())
+            sync_tree(self._folder.path)
+            ready.rename(target / MANIFEST)
+            sync_folder(target)
         self._target = None
         return Artifact(manifest, target)
 
