@@ -10,7 +10,7 @@ from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
 
-from storage.artifacts.artifact import PRUNED
+from storage.artifacts.artifact import PRUNED, is_half_record
 from storage.artifacts.manifest import MANIFEST
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
@@ -86,7 +86,10 @@ def _is_within(path: object, folder: str) -> bool:
 def content(store: Path) -> dict[str, Any]:
     """What a store holds: the digests of its artifacts' files, and what each run has at each place."""
     runs = RunStore(str(store))
-    files = sorted(path for path in (store / "artifacts").rglob("*") if path.is_file())
+    # A kill may leave half a record of pruned files, which `gc` removes.
+    files = sorted(
+        path for path in (store / "artifacts").rglob("*") if path.is_file() and not is_half_record(path.name)
+    )
     return {
         "artifacts": {
             str(path.relative_to(store)): None
