@@ -22,24 +22,12 @@ from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import IO, Any
 
+from command_line.compare.rounds import IMPORTED
 from tests.command_line.invoke import Result
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = str(Path(sys.executable).with_name("erl-pipeline"))
-_MODULES = [
-    "erl_pipeline.runs.train",
-    "erl_pipeline.episodes.play",
-    "erl_pipeline.engines.embedded.engine",
-    "erl_pipeline.policies.embedding",
-    "erl_pipeline.policies.tiny.cold_start",
-    "erl_pipeline.trainers.local.trainer",
-    "storage.memory.view",
-    # What LanceDB and the trackers import. LanceDB itself starts a thread, which no fork takes along.
-    "lance_namespace",
-    "pandas",
-    "rich.console",
-    "tensorboardX",
-]
+_MODULES = [*IMPORTED, "erl_pipeline.runs.train", "rich.console", "tensorboardX"]
 """Modules that commands and stages import when they begin."""
 _PACKAGES = ("storage", "erl_pipeline", "flows", "command_line")
 

@@ -90,7 +90,7 @@ def _end(task: trainings.TrainingTask, line: _Line) -> Warned | TaskEnd:
 
 
 _LOOK_SECONDS = 0.2
-_IMPORTED = [
+IMPORTED = [
     "command_line.compare.rounds",
     "erl_pipeline.episodes.play",
     "erl_pipeline.engines.embedded.engine",
@@ -127,7 +127,7 @@ def do_tasks(
     # Torch reads it when it is imported, in the process that workers are forked from.
     os.environ["OMP_NUM_THREADS"] = str(threads)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_IMPORTED)
+    context.set_forkserver_preload(IMPORTED)
     one_at_a_time = threading.Lock()
 
     def do(task: trainings.TrainingTask) -> None:

@@ -238,8 +238,9 @@ class _Walk:
             return
         assert self._commits is not None
         future = self._commits.add(work.number, self._nodes[work.number], made, seconds)
-        if future.done() and future.exception() is None:
-            self._take(future)
+        if future.done():
+            if future.exception() is None:
+                self._take(future)
         elif made.manifest.artifact_id in self._commits.placed:
             self._release(made.manifest.artifact_id)
 

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -43,34 +44,34 @@ _MLFLOW_ENVIRONMENT = {
 _IDENTITY_TAG, _MARK_TAG = "erl_pipeline.identity", "erl_pipeline.mark"
 
 
-class Tracker:
+class Tracker(ABC):
     """A place where one run's numbers go."""
 
     lasting: ClassVar[bool] = True
     """Whether it keeps what earlier processes logged; else it begins empty each time it is opened."""
 
+    @abstractmethod
     def log(self, step: int, numbers: Mapping[str, float], at: datetime) -> None:
         """Take numbers by name; `at` is when they were measured."""
-        raise NotImplementedError
 
+    @abstractmethod
     def warn(self, warning: RunWarning) -> None:
         """Take a warning. The same one may come again, and counts once."""
-        raise NotImplementedError
 
-    def forget(self, step: int) -> None:
+    def forget(self, step: int) -> None:  # noqa: B027 - not every tracker can
         """Let what was logged at this step and later not count, where the tracker can do that; called before
         the first `log`."""
 
-    def flush(self, mark: str = "") -> None:
+    def flush(self, mark: str = "") -> None:  # noqa: B027 - nothing to do where all is visible at once
         """Make all that was logged visible; then remember a mark that says how far it goes."""
 
     def mark(self) -> str:
         """The mark that was last remembered; empty if there is none."""
         return ""
 
+    @abstractmethod
     def close(self) -> None:
         """Write what is left, and end."""
-        raise NotImplementedError
 
 
 class TensorBoard(Tracker):

@@ -13,7 +13,7 @@ def line(number: int, board: str) -> str:
 
 def test_every_third_different_board_is_held_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    split = importlib.import_module("paper_boards").split
+    split = importlib.import_module("workloads.paper_boards").split
     boards = ["a", "b", "a", "c", "d", "e", "b", "f", "g"]
     training, held_out = split([line(number, board) for number, board in enumerate(boards)])
     # a, b, c, d, e, f, g, each by its first line.

@@ -1,6 +1,6 @@
 """ERL with the tiny policy on the boards of the ERL paper, over several seeds.
 
-    python benchmarks/paper_boards.py sokoban sokoban_train.jsonl --folder FOLDER --seeds 3 --write
+    python benchmarks/workloads/paper_boards.py sokoban sokoban_train.jsonl --folder FOLDER --seeds 3 --write
 
 Every third different board of the file is held out, and the others are for training, without those that are
 a held-out board turned or mirrored. A seed is that of a run and of its cold start, so the spread over seeds
@@ -23,8 +23,8 @@ from typing import Any
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
 
-RESULTS = Path(__file__).with_name("results") / "paper_boards"
-CONFIGS = Path(__file__).parents[1] / "configs"
+RESULTS = Path(__file__).parents[1] / "results" / "paper_boards"
+CONFIGS = Path(__file__).parents[2] / "configs"
 GAMES: dict[str, tuple[str, Sequence[str]]] = {
     "sokoban": (
         "sokoban.yaml",

@@ -1,6 +1,6 @@
 """Record the token lengths of real FrozenLake rollouts, from which `update_speed.py` builds its batches.
 
-    python benchmarks/record_lengths.py [configs/frozen_lake_smollm2.yaml]
+    PYTHONPATH=benchmarks python -m workloads.record_lengths [configs/frozen_lake_smollm2.yaml]
 
 Generates one iteration of ERL rollouts and writes, for each trajectory, its role, a number for its prompt,
 and the lengths of prompt and response. No text and no token is kept.
