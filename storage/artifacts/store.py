@@ -94,8 +94,7 @@ class ArtifactStore:
 
         Raises StoreError when the store cannot be written.
         """
-        refuse_linked_path(self._layout.root.scratch, self.staging_folder)
-        remove_abandoned(self.staging_folder)
+        self._clear_staging()
         return Staging(self.staging_folder, self.publish, recipe, Writer(run, iteration, self.threads))
 
     def begin(self) -> Uncommitted:
@@ -104,8 +103,7 @@ class ArtifactStore:
 
         Raises StoreError when the store cannot be written.
         """
-        refuse_linked_path(self._layout.root.scratch, self.staging_folder)
-        remove_abandoned(self.staging_folder)
+        self._clear_staging()
         return Uncommitted(self._layout, self.publish, self._share)
 
     @property
@@ -121,6 +119,10 @@ class ArtifactStore:
     def remember(self, artifact: Artifact) -> None:
         """Open an artifact that this process has just committed without hashing its files again."""
         self._verified[artifact.manifest.artifact_id] = artifact
+
+    def _clear_staging(self) -> None:
+        refuse_linked_path(self._layout.root.scratch, self.staging_folder)
+        remove_abandoned(self.staging_folder)
 
     def find(self, artifact_id: str, stage: str | None = None) -> Manifest | None:
         """The manifest of a committed artifact, its files unverified; None when there is none.
