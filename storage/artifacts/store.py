@@ -112,12 +112,13 @@ class ArtifactStore:
         return self._layout.root.local
 
     def expect(self, manifests: Iterable[Manifest]) -> None:
-        """Let these artifacts be opened, and no longer those of the last call: their files are at their
-        place, and the run's driver commits them, or has committed them. The files are not hashed here."""
+        """Allow these artifacts to be opened although their manifests may not be written yet; each call
+        replaces the list of the call before. Their files are at their place. They are not hashed here, since
+        the run's driver does that when it commits them."""
         self._expected = {manifest.artifact_id: manifest for manifest in manifests}
 
     def remember(self, artifact: Artifact) -> None:
-        """Open an artifact that this process has just committed without hashing its files again."""
+        """Take note of an artifact that this process has just committed: opening it needs no hashing."""
         self._verified[artifact.manifest.artifact_id] = artifact
 
     def _clear_staging(self) -> None:

@@ -1,9 +1,9 @@
-"""Artifacts that are written and not yet committed: other stages can read their files while these are hashed
+"""Artifacts that are written and not yet committed. Other stages can read their files while these are hashed
 and flushed to disk.
 
-Only a store that is a folder of this machine has such artifacts. Their files get their place at once, and the
-manifest, without which there is no artifact, follows. After a kill between the two, the next writer removes
-the files (`storage.artifacts.layout.remove_abandoned`).
+Only a store that is a folder of this machine has such artifacts. Their files are moved to their place first.
+The manifest is written later, and only then does the artifact exist. If the process is killed between the two,
+the next writer removes the files (`storage.artifacts.layout.remove_abandoned`).
 """
 
 import errno
