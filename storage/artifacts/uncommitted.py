@@ -2,8 +2,8 @@
 and flushed to disk.
 
 Only a store that is a folder of this machine has such artifacts. Their files are moved to their place first.
-The manifest is written later, and only then does the artifact exist. If the process is killed between the two,
-the next writer removes the files (`storage.artifacts.layout.remove_abandoned`).
+The manifest is written later, and only then does the artifact exist. If the process is killed in between, the
+next writer removes the files (`storage.artifacts.layout.remove_abandoned`).
 """
 
 import errno
