@@ -20,7 +20,14 @@ def _used_packages(config: AgentConfig) -> Sequence[str]:
     return (*scorer, *(() if config.function is None else (config.function.partition(":")[0],)))
 
 
-ENVIRONMENT = interface.EnvironmentPlugin(
+class AgentPlugin(interface.EnvironmentPlugin[AgentConfig]):
+    """An agent without files needs none built."""
+
+    def built_files_of(self, settings: AgentConfig) -> interface.BuiltFiles | None:
+        return self.dependencies.built_files if settings.files else None
+
+
+ENVIRONMENT = AgentPlugin(
     settings=AgentConfig,
     training_tasks=tasks.training_tasks,
     held_out_tasks=tasks.held_out_tasks,

@@ -23,12 +23,7 @@ class _Tasks:
 
 
 def files(config: AgentConfig) -> dict[str, Path]:
-    """The files that the settings name. Raises ConfigError where something is missing that has to be
-    given."""
-    if config.training_file is None:
-        raise ConfigError("environment.training_file: give a file of tasks, one JSON object a line")
-    if config.command is None and config.function is None:
-        raise ConfigError("environment.command: give the agent's command, or environment.function")
+    """The files that the settings name."""
     named = {"training_file": config.training_file, "held_out_file": config.held_out_file}
     return {
         **{name: Path(path) for name, path in named.items() if path is not None},
@@ -71,7 +66,12 @@ def kept_split(config: AgentConfig, seed: int) -> FindSplit:
 
 
 def _split(config: AgentConfig) -> _Tasks:
-    training = _read(config, files(config)["training_file"])
+    """Raises ConfigError where something is missing that has to be given."""
+    if config.training_file is None:
+        raise ConfigError("environment.training_file: give a file of tasks, one JSON object a line")
+    if config.command is None and config.function is None:
+        raise ConfigError("environment.command: give the agent's command, or environment.function")
+    training = _read(config, Path(config.training_file))
     if config.held_out_file is None:
         drawn = sorted(training, key=lambda task: task_key(task.payload))
         random.Random(f"agent/{config.split_seed}").shuffle(drawn)

@@ -127,3 +127,9 @@ def calls_later(task: AgentTask) -> dict[str, Any]:
         except openai.PermissionDeniedError as refused:
             late.append(str(refused.code))
     return {"reward": 0.0, "feedback": "later"}
+
+
+async def branches_and_varies(task: AgentTask) -> dict[str, Any]:
+    """Branches, and gets rewards that differ from sample to sample whatever the policy says."""
+    result = await asks_at_the_same_time(task)
+    return {**result, "reward": task.seed % 3 / 2, "feedback": f"the task was {task.prompt}"}
