@@ -8,7 +8,8 @@ import os
 
 import openai
 
-task = json.load(open(os.environ["ERL_TASK_FILE"]))
+with open(os.environ["ERL_TASK_FILE"]) as given:
+    task = json.load(given)
 answer = openai.OpenAI().chat.completions.create(
     model=os.environ["OPENAI_MODEL"],
     messages=[
@@ -17,12 +18,13 @@ answer = openai.OpenAI().chat.completions.create(
     ],
 )
 said = (answer.choices[0].message.content or "").strip()
-words = task["words"]
-right = max(words, key=len)
+right = max(task["words"], key=len)
 if said == right:
-    reward, feedback = 1.0, f"You said: {said}. It is the longest word."
-elif said in words:
-    reward, feedback = 0.3, f"You said: {said}. Another word of the list has more letters."
+    reward, feedback = 1.0, "You named the longest word, and nothing else."
+elif right in said:
+    reward, feedback = 0.4, "The longest word is in your reply, but not alone."
+elif said in task["words"]:
+    reward, feedback = 0.2, "You named one word of the list, but another one has more letters."
 else:
     reward, feedback = 0.0, "Your reply was not one of the words of the list alone."
 with open(os.environ["ERL_REPORT_FILE"], "w") as report:
