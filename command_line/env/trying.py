@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 from command_line.env.playing import chosen_task, print_messages, ready_environment
 from command_line.output import counted, print_line
@@ -46,11 +47,12 @@ def try_task(
 
 def _play(config: RunConfig, plugin: EnvironmentPlugin[Any], task: Task) -> PlayedEpisodes:
     # torch and transformers, which take seconds to import.
-    from erl_pipeline.engines.embedded.engine import EmbeddedEngine
+    from erl_pipeline.engines.interface import EngineCall, SampledModel
     from erl_pipeline.episodes.context import EpisodeLimits, Provenance
     from erl_pipeline.episodes.dialogue import ChatTokenizer
     from erl_pipeline.episodes.play import BatchSampling, EpisodeSetup, play_episodes, protocol_of
     from erl_pipeline.plan.plan import POLICY
+    from erl_pipeline.plan.stage import Listener, Resources, StageProgress, WorkerSettings
     from erl_pipeline.policies.checkpoints import policy_traits
     from erl_pipeline.policies.pretrained import load_policy
 
@@ -60,8 +62,6 @@ def _play(config: RunConfig, plugin: EnvironmentPlugin[Any], task: Task) -> Play
             f"policy.type: {config.policy.type}; only a pretrained policy can try a task without a run"
         )
     policy = load_policy(traits.model, traits.dtype)
-    engine = EmbeddedEngine(1)
-    engine.serve(POLICY, policy.model, policy.eos_token_ids)
     chat = ChatTokenizer(policy.tokenizer)
     method = plugins("methods")[config.method.type].value
     episode = method.episode_settings(config.method)
@@ -83,7 +83,19 @@ def _play(config: RunConfig, plugin: EnvironmentPlugin[Any], task: Task) -> Play
         ),
         provenance=Provenance("", 0, {POLICY: traits.model}, policy.tokenizer_digest, "", config.seed),
     )
-    return play_episodes(setup, [task], range(1), BatchSampling(engine))
+    engine = plugins("engines")["transformers"].value
+    with (
+        tempfile.TemporaryDirectory(prefix="erl-env-") as folder,
+        Resources(WorkerSettings(folder, config.name, config.resources.threads)) as resources,
+    ):
+        model = SampledModel(POLICY, traits.model, load=lambda: policy, served=_is_not_served)
+        news = StageProgress("try", Listener(), resources.stop)
+        opened = engine.open(engine.settings(), model, EngineCall(resources, news))
+        return play_episodes(setup, [task], range(1), BatchSampling(opened.batches))
+
+
+def _is_not_served() -> Never:
+    raise TypeError("the engine is in this process")
 
 
 def _print_sequence(number: int, count: int, row: Trajectory) -> None:

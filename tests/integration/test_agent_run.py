@@ -15,6 +15,7 @@ from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.stages.names import FURTHER_SEQUENCES, TRAJECTORIES
 from storage.artifacts.store import ArtifactStore
+from storage.lineage.trained_on import RowFilter, TrainedOn
 from storage.tables.training import TRAINING_RECORD_FILE, scan_training_records
 from storage.tables.trajectories import read_trajectories
 from tests.erl_pipeline.episodes.gateway import agents
@@ -74,6 +75,17 @@ def test_an_agent_is_trained_and_each_of_its_sequences_counts_with_its_attempt(
         assert sum(of_group) == pytest.approx(0.0, abs=1e-5)
     trained = [row for row in further if advantages[row.trajectory_id]]
     assert trained
+
+    # The lineage of the checkpoint leads to each of the sequences, and to what was said in it.
+    (checkpoint,) = store.ids("fine_tune")
+    learned = TrainedOn(store, checkpoint)
+    texts = dict(
+        learned.texts(learned.rows(RowFilter()).collect())
+        .select("trajectory_id", "text")
+        .drop_nulls()
+        .iter_rows()
+    )
+    assert texts.keys() >= {row.trajectory_id for row in trained}
     assert not notes.warnings
 
 

@@ -156,11 +156,11 @@ def test_at_its_deadline_a_command_ends_with_all_that_it_has_started(tmp_path: P
         await asyncio.gather(running, return_exceptions=True)
 
     asyncio.run(stopped())
-    for pid in map(int, pids.read_text().split()):
-        wait_for(
-            "the group's end",
-            lambda pid=pid: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie",
-        )
+    wait_for("the group's end", lambda: not any(map(_lives, pids.read_text().split())))
+
+
+def _lives(pid: str) -> bool:
+    return bool(psutil.pid_exists(int(pid)) and psutil.Process(int(pid)).status() != psutil.STATUS_ZOMBIE)
 
 
 def test_a_command_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from erl_pipeline.engines.interface import Generation
+from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.episodes.context import EpisodeContext, EpisodeIdentity, SampleRequest, TurnKey
 from erl_pipeline.episodes.dialogue import ChatTokenizer
@@ -19,7 +20,7 @@ from erl_pipeline.episodes.gateway.server import Gateway
 from erl_pipeline.episodes.gateway.session import AgentSession, CallLimits
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
 from erl_pipeline.methods.erl.settings import FIRST_ATTEMPT
-from tests.erl_pipeline.episodes.script import ENVIRONMENT, PROVENANCE, SETTINGS, TASK, limits
+from tests.erl_pipeline.episodes.script import PROVENANCE, SETTINGS, TASK, limits
 from tests.erl_pipeline.episodes.test_dialogue import chatml_tokenizer, said
 
 TOKENIZER = chatml_tokenizer()
@@ -107,7 +108,7 @@ def test_malformed_requests_get_an_error_and_no_traceback(caplog: pytest.LogCapt
     good = json.dumps(
         {**GOOD, "tools": None, "n": 1, "stop": ["x"], "stream": False, "max_tokens": 5, "seed": 1}
     ).encode()
-    values = [None, -1, 1e400, "x", [], {}, [[]], True, {"type": "text"}, "\ud800", 2**70]
+    values: list[Any] = [None, -1, 1e400, "x", [], {}, [[]], True, {"type": "text"}, "\ud800", 2**70]
 
     def malformed() -> bytes:
         kind = draw.randrange(3)
