@@ -76,3 +76,16 @@ def test_settings_that_would_count_sequences_one_by_one_are_refused(config: Path
     result = invoke("config", "check", config, "--set", "method={type: complementary}")
     assert result.status != 0
     assert "method complementary trains no agents yet" in result.errors
+
+
+@pytest.mark.slow
+def test_an_agent_that_is_written_can_be_tried_as_it_is(config: Path, tmp_path: Path) -> None:
+    """With a model of random weights, whose answers are wrong."""
+    written = invoke("env", "new", "my_agent", "--kind", "agent", "--folder", tmp_path / "my_agent")
+    assert written.status == 0, written.errors
+    assert "pip install --no-deps" not in written.output
+    model = ("--set", f"policy.model={tmp_path}/model", "--set", "policy.dtype=float32")
+    result = invoke("env", "try", tmp_path / "my_agent" / "my_agent.yaml", *model)
+    assert result.status == 0, result.errors
+    assert "What is the opposite of" in result.output
+    assert "Reward 0, done" in result.output
