@@ -43,7 +43,7 @@ def handed_over(store: Path) -> set[str]:
     artifacts = ArtifactStore(str(store))
     entries = RunStore(str(store)).open("small").stages()
     told = [artifacts.open(entry.artifact_id).manifest.environment for entry in entries]
-    return {each["weights"] for each in told if "weights" in each}
+    return {str(each["weights"]) for each in told if "weights" in each}
 
 
 @pytest.mark.vllm

@@ -225,14 +225,17 @@ class ModelServers:
 
     def _server(self, policy: weight_sync.ServedPolicy, number: int, devices: str | None) -> ManagedServer:
         adapted = weight_sync.ADAPTER_ENVIRONMENT if policy.adapter else {}
-        chosen = self._config.environment
-        memory = in_server.environment(os.environ | chosen) if settings.reads_memory(self._config) else {}
+        arguments, environment = server_arguments(self._config, policy.adapter), self._config.environment
+        # Adapters are read from files.
+        if policy.adapter is None and settings.reads_memory(self._config):
+            arguments += in_server.ARGUMENTS
+            environment = environment | in_server.environment(os.environ | environment)
         visible = {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices}
         return ManagedServer(
             policy.folder,
             self._folder / ("server.log" if number == 0 else f"server_{number + 1}.log"),
-            arguments=server_arguments(self._config, policy.adapter),
-            environment={**chosen, **memory, **adapted, **visible},
+            arguments=arguments,
+            environment={**environment, **adapted, **visible},
             executable=self._config.executable or sys.executable,
             startup_seconds=self._config.startup_seconds,
             on_progress=self._on_progress if number == 0 else None,
@@ -279,8 +282,6 @@ def server_arguments(config: settings.VllmEngineConfig, adapter: ServedAdapter |
         arguments.append("--enforce-eager")
     if adapter is not None:
         arguments += weight_sync.adapter_arguments(adapter)
-    if settings.reads_memory(config):
-        arguments += in_server.ARGUMENTS
     return [*arguments, *config.arguments]
 
 
