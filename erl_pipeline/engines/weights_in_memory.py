@@ -9,7 +9,6 @@ The folders of a process are locked while it lives. What is left of a killed one
 process begins to write.
 """
 
-import errno
 import json
 import os
 import shutil
@@ -17,6 +16,8 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 from storage.artifacts.layout import StagingFolder, remove_abandoned
 from storage.artifacts.recipe import digest
@@ -55,6 +56,8 @@ class WeightsWriter:
             raise StoreError(f"{parent} belongs to another user, or others can write in it; remove it")
         remove_abandoned(parent)
         self._folder = StagingFolder(parent)
+        self.warned = False
+        """Whether people were told that weights could not be put into memory."""
 
     def __enter__(self) -> "WeightsWriter":
         return self
@@ -85,10 +88,8 @@ class WeightsWriter:
             place = self._folder.path / f"{self._run}.{checkpoint_id}"
             shutil.rmtree(place, ignore_errors=True)
             beside.rename(place)
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            return f"{MEMORY} is full"
+        except (OSError, SafetensorError) as error:
+            return f"{MEMORY} cannot be written: {error}"
         finally:
             shutil.rmtree(beside, ignore_errors=True)
         return ""

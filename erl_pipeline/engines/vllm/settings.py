@@ -186,7 +186,8 @@ def reads_memory(config: VllmEngineConfig) -> bool:
     """Whether servers take weights from this machine's memory, where they are there."""
     if config.transfer != "auto":
         return config.transfer == "shared_memory"
-    return not config.others_servers and not _taken(config.arguments) and memory_is_usable()
+    loads_new_weights = not config.others_servers and config.lifecycle == "persistent"
+    return loads_new_weights and not _taken(config.arguments) and memory_is_usable()
 
 
 def _taken(arguments: Sequence[str]) -> str:

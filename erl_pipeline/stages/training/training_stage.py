@@ -253,11 +253,11 @@ def _put_into_memory(call: StageCall[Any], policy: LoadedPolicy) -> None:
     """Put the weights of the new checkpoint where an engine on this machine takes them from, if there is such
     an engine. An adapter is small, and is read from its file."""
     from erl_pipeline.engines.probe_file import PROBE_FILE
-    from erl_pipeline.engines.weights_in_memory import WeightsWriter
+    from erl_pipeline.engines.weights_in_memory import WeightsWriter, memory_is_usable
     from erl_pipeline.policies.adapters import has_adapter
 
     worker = call.resources.settings
-    if not worker.weights_in_memory or has_adapter(policy.model):
+    if not worker.weights_in_memory or not memory_is_usable() or has_adapter(policy.model):
         return
     writer = call.resources.keep("weights in memory", lambda: WeightsWriter(worker.store_uri, worker.run))
     not_put = writer.put(
@@ -266,7 +266,8 @@ def _put_into_memory(call: StageCall[Any], policy: LoadedPolicy) -> None:
         policy.model.get_memory_footprint(return_buffers=False),
         policy.model.save_pretrained,
     )
-    if not_put:
+    if not_put and not writer.warned:
+        writer.warned = True
         call.progress.warn(f"the sampler will read files, not memory (engine.transfer): {not_put}")
 
 

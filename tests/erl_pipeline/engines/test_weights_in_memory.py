@@ -1,9 +1,12 @@
 import os
+import resource
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from erl_pipeline.engines import weights_in_memory
 from erl_pipeline.engines.weights_in_memory import WeightsWriter, find_weights, memory_is_usable
@@ -83,11 +86,16 @@ def test_without_room_nothing_is_written(writer: WeightsWriter, probe: Path, mem
 
 
 def test_a_write_that_fails_leaves_nothing(writer: WeightsWriter, probe: Path, memory: Path) -> None:
-    def fill(folder: Path) -> None:
+    def write_too_much(folder: Path) -> None:
         write(folder)
-        raise OSError(28, "No space left on device")
+        save_file({"weight": np.zeros(100_000)}, folder / "more.safetensors")
 
-    assert writer.put("a", probe, 7, fill) == f"{memory} is full"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        assert "File too large" in writer.put("a", probe, 7, write_too_much)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert in_memory(memory) == set()
 
 

@@ -39,6 +39,7 @@ pytestmark = pytest.mark.vllm
 CONFIG = ENGINE.model_copy(
     update={
         "lifecycle": "per_stage",
+        "transfer": "shared_memory",
         "progress_seconds": 20.0,
         "max_failures": 1,
         "arguments": (*ENGINE.arguments, "--max-num-batched-tokens=256"),

@@ -221,6 +221,7 @@ def test_weights_come_from_memory_where_nothing_is_in_the_way(
     assert not ENGINE.reads_memory(VllmEngineConfig(transfer="files"))
     assert not ENGINE.reads_memory(VllmEngineConfig.model_validate({"servers": [SERVER]}))
     assert not ENGINE.reads_memory(VllmEngineConfig(arguments=own_engine))
+    assert not ENGINE.reads_memory(VllmEngineConfig(lifecycle="per_stage"))
 
 
 def test_without_such_memory_files_are_read_and_a_run_that_asks_for_it_is_refused(
