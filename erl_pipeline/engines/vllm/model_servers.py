@@ -153,7 +153,8 @@ class ModelServers:
         no server reads any more."""
         read = {replica.reads for replica in self._pool.replicas} if self._pool is not None else set()
         for older in (self._folder / "serving").glob("*"):
-            if older.name != _copy_name(checkpoint) and older not in read:
+            # A server that is not served yet may be writing the copy of this one, beside its place.
+            if older.name.removeprefix(".") != _copy_name(checkpoint) and older not in read:
                 shutil.rmtree(older)
         self._served = checkpoint
 
