@@ -4,10 +4,11 @@
     python benchmarks/handover_speed.py --runs 5 --write
 
 There are two servers of SmolLM2-135M-Instruct in bf16, and two checkpoints whose weights differ by a few
-percent. In each round, one server gets the checkpoint that it does not serve: it reads the weights and resets
-the prefix cache, and its log-probabilities of a probe are compared with the trainer's, which are in a file of
-the checkpoint; how long the trainer takes to compute them is measured by itself. The other server is
-restarted with that checkpoint, until it has answered one request, without proof.
+percent. In each round, one server gets the checkpoint that it does not serve, twice: it takes the weights
+from memory, then, after it got the other one back, it reads them from files. It resets the prefix cache, and
+its log-probabilities of a probe are compared with the trainer's, which are in a file of the checkpoint. How
+long the trainer takes to compute them, and to put the weights into memory, is measured by itself. The other
+server is restarted with that checkpoint, until it has answered one request, without proof.
 """
 
 from __future__ import annotations
@@ -32,13 +33,15 @@ from erl_pipeline.engines.vllm.model_servers import server_arguments
 from erl_pipeline.engines.vllm.server import ManagedServer
 from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
 from erl_pipeline.engines.vllm.settings import VllmEngineConfig
+from erl_pipeline.engines.weights_in_memory import WeightsWriter, find_weights
 from erl_pipeline.policies.checkpoints import MODEL
 from erl_pipeline.policies.pretrained import LoadedPolicy, load_policy, save_policy
 
-HANDOVER, RESTART = "hand-over with proof", "server restart"
+HANDOVER, TRANSFER, RESTART = "hand-over with proof", "hand-over from memory", "server restart"
 COLUMNS = (
     Column("seconds", "seconds", 2),
     Column("probe_seconds", "the trainer's probe", 2),
+    Column("put_seconds", "put into memory", 2),
     Column("mean_difference", "mean difference, nats", 3),
 )
 
@@ -63,7 +66,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, list[Figures]]:
         enforce_eager=arguments.eager,
         environment={"VLLM_CPU_KVCACHE_SPACE": "1"},
     )
-    runs: dict[str, list[Figures]] = {HANDOVER: [], RESTART: []}
+    runs: dict[str, list[Figures]] = {HANDOVER: [], TRANSFER: [], RESTART: []}
     with ExitStack() as open_:
         folder = Path(open_.enter_context(tempfile.TemporaryDirectory()))
         policy = load_policy(arguments.model, dtype="bfloat16")
@@ -92,9 +95,16 @@ def compare(arguments: argparse.Namespace) -> dict[str, list[Figures]]:
                 environment=config.environment,
             )
         )
+        writer = open_.enter_context(WeightsWriter(str(folder), "benchmark"))
         for round_ in range(1, arguments.runs + 1):
             chosen = round_ % 2
-            figures = measure_handover(engine, checkpoints[chosen], f"version-{round_}")
+            wanted, other = checkpoints[chosen], checkpoints[1 - chosen]
+            put_seconds = measure_put(writer, load_policy(wanted / MODEL, dtype="bfloat16"), wanted)
+            in_memory = find_weights(str(folder), "benchmark", wanted.name, wanted / PROBE_FILE)
+            figures = measure_handover(engine, wanted, f"transfer-{round_}", in_memory)
+            runs[TRANSFER].append({**figures, "put_seconds": put_seconds})
+            engine.serve(POLICY, served_checkpoint(f"other-{round_}", other))
+            figures = measure_handover(engine, wanted, f"files-{round_}")
             runs[HANDOVER].append({**figures, "probe_seconds": measure_probe(policy)})
             runs[RESTART].append(measure_restart(server, copies[chosen]))
             shown = ", ".join(f"{name} {figures[-1]['seconds']:.2f} s" for name, figures in runs.items())
@@ -102,22 +112,39 @@ def compare(arguments: argparse.Namespace) -> dict[str, list[Figures]]:
     return runs
 
 
-def served_checkpoint(version: str, checkpoint: Path) -> ServedCheckpoint:
+def served_checkpoint(version: str, checkpoint: Path, in_memory: Path | None = None) -> ServedCheckpoint:
     """What a sampler reads of a checkpoint, as the stages read it."""
     facts = read_facts(checkpoint / PROBE_FILE)
     probe = read_probe(checkpoint / PROBE_FILE)
     return ServedCheckpoint(
-        version, checkpoint / MODEL, facts.head, probe, frozenset(facts.end_token_ids), adapter=None
+        version,
+        checkpoint / MODEL,
+        facts.head,
+        probe,
+        frozenset(facts.end_token_ids),
+        in_memory=in_memory,
     )
 
 
-def measure_handover(engine: VllmEngine, checkpoint: Path, version: str) -> Figures:
+def measure_handover(
+    engine: VllmEngine, checkpoint: Path, version: str, in_memory: Path | None = None
+) -> Figures:
     started = time.perf_counter()
-    (sync,) = engine.serve(POLICY, served_checkpoint(version, checkpoint))
+    (sync,) = engine.serve(POLICY, served_checkpoint(version, checkpoint, in_memory))
     seconds = time.perf_counter() - started
-    if sync.method != "reload":
-        raise RuntimeError(f"the server took the policy by a {sync.method}, not by a reload")
+    wanted = "reload" if in_memory is None else "transfer"
+    if sync.method != wanted:
+        raise RuntimeError(f"the server took the policy by a {sync.method}: {sync.not_transferred}")
     return {"seconds": seconds, "mean_difference": sync.difference.mean}
+
+
+def measure_put(writer: WeightsWriter, policy: LoadedPolicy, checkpoint: Path) -> float:
+    """Seconds in which a trainer puts the weights of a checkpoint into memory."""
+    size = policy.model.get_memory_footprint(return_buffers=False)
+    started = time.perf_counter()
+    if not_put := writer.put(checkpoint.name, checkpoint / PROBE_FILE, size, policy.model.save_pretrained):
+        raise RuntimeError(not_put)
+    return time.perf_counter() - started
 
 
 def measure_probe(policy: LoadedPolicy) -> float:

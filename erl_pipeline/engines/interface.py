@@ -127,7 +127,9 @@ class ServedCheckpoint:
     """What an engine in another process needs to take over the weights of a checkpoint, and to prove it.
 
     `base_folder` is a `save_pretrained` folder: the policy itself, or the base of its `adapter`. `head` is
-    that of the model in it. A turn ends after any of `end_token_ids`.
+    that of the model in it. A turn ends after any of `end_token_ids`. `in_memory` is a folder of this
+    machine's memory with the weights of `base_folder`; None where there is none
+    (`erl_pipeline.engines.weights_in_memory`).
     """
 
     checkpoint_id: str
@@ -136,6 +138,7 @@ class ServedCheckpoint:
     probe: Probe
     end_token_ids: frozenset[int]
     adapter: ServedAdapter | None = None
+    in_memory: Path | None = None
 
 
 SettingsT = TypeVar("SettingsT", bound=PluginSettings)
@@ -211,6 +214,8 @@ class OpenedEngine:
     batches: GenerationEngine
     concurrent: AsynchronousEngine | None = None
     max_in_flight: int = 256
+    handed_over: str = ""
+    """How it came to the weights; empty where it has loaded them itself."""
 
 
 class DeviceHolder(Protocol):
@@ -280,5 +285,7 @@ class EnginePlugin(Generic[SettingsT]):
         default=lambda _settings, asked: SamplingCapacity(asked), metadata=NO_BYTES
     )
     """What it holds in memory; the number says how many sequences it is asked for at a time."""
+    reads_memory: Callable[[SettingsT], bool] = field(default=lambda _settings: False, metadata=NO_BYTES)
+    """Whether it takes weights from this machine's memory, if whoever trained them has put them there."""
     packages: tuple[str, ...] = field(default=(), metadata=NO_BYTES)
     """Further packages whose code decides what is sampled; its own always counts."""

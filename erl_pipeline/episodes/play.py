@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from heapq import nlargest
 from typing import TYPE_CHECKING, Any
@@ -117,12 +117,14 @@ class PlayedEpisodes:
 
     `further` are token sequences of agents' attempts beside the first, whose row is their parent.
     `determinism` is what the environment's timing and a chat server allow; the engine may allow less.
+    `environment` is what a manifest is to say about how they were sampled.
     """
 
     rows: list[Trajectory]
     counters: dict[str, int]
     determinism: Determinism
     further: Sequence[Trajectory] = ()
+    environment: dict[str, str] = field(default_factory=dict)
 
 
 def play_episodes(

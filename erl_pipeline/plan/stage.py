@@ -48,6 +48,8 @@ class WorkerSettings:
     deterministic: bool = False
     """Whether GPUs are to give equal bytes for equal work (`resources.determinism`)."""
     trainer: dict[str, Any] = field(default_factory=dict)
+    weights_in_memory: bool = False
+    """Whether new weights are put into this machine's memory, for an engine that takes them from there."""
 
 
 class Resources:

@@ -176,6 +176,7 @@ def execute_run(
         cache=config.store.cache(),
         deterministic=config.resources.determinism == "bytes",
         trainer=operational_part("trainers", config.trainer),
+        weights_in_memory=plugins("engines")[config.engine.type].value.reads_memory(config.engine),
     )
     packages = tuple(each for of_owner in code_packages(config).values() for each in of_owner)
     call = RunnerCall(

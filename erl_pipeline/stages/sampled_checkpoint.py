@@ -4,6 +4,7 @@ does."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.engines.interface import SampledModel, ServedAdapter, ServedCheckpoint
@@ -67,9 +68,19 @@ def sampled_checkpoint(call: StageCall[Any], weights: WeightsSettings, name: str
                 probe=read_probe(probe_file),
                 end_token_ids=end_token_ids,
                 adapter=adapter,
+                in_memory=None if adapter is not None else _in_memory(call, parts.checkpoint_id, probe_file),
             ),
         ),
     )
+
+
+def _in_memory(call: StageCall[Any], checkpoint_id: str, probe_file: Path) -> Path | None:
+    from erl_pipeline.engines.weights_in_memory import find_weights
+
+    worker = call.resources.settings
+    if not worker.weights_in_memory:
+        return None
+    return find_weights(worker.store_uri, worker.run, checkpoint_id, probe_file)
 
 
 def _adapter(parts: CheckpointParts, weights: WeightsSettings, facts: ModelFacts) -> ServedAdapter | None:

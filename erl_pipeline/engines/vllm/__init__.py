@@ -2,6 +2,8 @@
 
 from erl_pipeline.engines import interface
 from erl_pipeline.engines.vllm import settings as vllm
+from erl_pipeline.engines.weights_in_memory import MEMORY, memory_is_usable
+from storage.errors import ConfigError
 
 
 def _open(
@@ -42,6 +44,11 @@ def _devices(settings: vllm.VllmEngineConfig) -> int:
 def _require_here(settings: vllm.VllmEngineConfig) -> None:
     if settings.server_list is not None:
         vllm.read_server_list(settings.server_list)
+    if settings.transfer == "shared_memory" and not memory_is_usable():
+        raise ConfigError(
+            f"engine.transfer: shared_memory needs a folder {MEMORY} in which this user can write; use "
+            "transfer: files"
+        )
 
 
 def _capacity(settings: vllm.VllmEngineConfig, asked: int) -> interface.SamplingCapacity:
@@ -64,4 +71,5 @@ ENGINE = interface.EnginePlugin(
     one_model_because=lambda settings: settings.others_servers,
     require_here=_require_here,
     capacity=_capacity,
+    reads_memory=vllm.reads_memory,
 )

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import aiohttp
 
-from erl_pipeline.engines.interface import Generation, GenerationRequest
+from erl_pipeline.engines.interface import Generation, GenerationRequest, OutputHead
 from erl_pipeline.engines.vllm.progress import ProgressDeadlines, tokens_by_copy
 from storage.errors import EngineError
 
@@ -28,6 +28,15 @@ class ProbeAnswer:
     logprobs: list[float]
     drawn_token: int
     drawn_logprob: float
+
+
+@dataclass(frozen=True)
+class WeightsInMemory:
+    """Where a server of our own finds all weights of a policy: in the `*.safetensors` of a folder of this
+    machine's memory, which lack the output head where it is tied to the embedding."""
+
+    folder: Path
+    head: OutputHead
 
 
 _COPY_HEADER = "X-data-parallel-rank"
@@ -181,6 +190,19 @@ class VllmClient:
         await self._call("POST", "/weight_checker", {"action": "reset"})
         call = {"method": "reload_weights", "kwargs": {"weights_path": str(checkpoint_folder)}}
         await self._call("POST", "/collective_rpc", call)
+        await self.reset_prefix_cache()
+
+    async def transfer_weights(self, weights: WeightsInMemory) -> None:
+        """Take weights from memory in place of those in use, through vLLM's interface for a weight transfer
+        engine; no request may be in flight.
+
+        For a server that has `erl_pipeline.engines.vllm.in_server`. Raises `ServerFailure` when one is
+        missing; the server's weights are then undefined.
+        """
+        update = {"folder": str(weights.folder), "head": weights.head.name, "tied_to": weights.head.tied_to}
+        await self._call("POST", "/start_weight_update")
+        await self._call("POST", "/update_weights", {"update_info": update})
+        await self._call("POST", "/finish_weight_update")
         await self.reset_prefix_cache()
 
     async def reset_prefix_cache(self) -> None:

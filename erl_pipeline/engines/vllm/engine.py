@@ -36,7 +36,8 @@ class VllmEngine:
         environment: variables that hold the keys of servers that are not our own, such as `os.environ`.
         stop: when it is set, whatever is waited for ends with `Interrupted`, a server's start too.
         on_progress: called while a server of our own starts.
-        warn: called when `config.server_list` cannot be used any more, and when a server is left out.
+        warn: called when `config.server_list` cannot be used any more, when a server is left out, and when
+            one could not take weights from memory.
     """
 
     def __init__(
@@ -221,13 +222,14 @@ def open_served(
             news.warn,
         ),
     )
+    handed_over = "kept"
     if engine.served(model.name) != model.checkpoint_id:
         _make_room(worker.keep("policies", LoadedPolicies))
-        engine.serve(model.name, model.served())
+        handed_over = engine.serve(model.name, model.served())[0].method
     if settings.max_in_flight == 1 and not settings.others_servers:
         # Whether a prefix comes from the cache or is computed may change the last bits.
         engine.reset_prefix_cache(model.name)
-    return interface.OpenedEngine(engine, engine, settings.max_in_flight)
+    return interface.OpenedEngine(engine, engine, settings.max_in_flight, handed_over)
 
 
 def _make_room(policies: LoadedPolicies) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -9,12 +10,12 @@ from pathlib import Path
 from typing import Literal
 
 from erl_pipeline.engines.interface import GenerationRequest, ServedAdapter, ServedCheckpoint
-from erl_pipeline.engines.vllm import settings, weight_sync
-from erl_pipeline.engines.vllm.client import VllmClient
+from erl_pipeline.engines.vllm import in_server, settings, weight_sync
+from erl_pipeline.engines.vllm.client import VllmClient, WeightsInMemory
 from erl_pipeline.engines.vllm.replica import Replica
 from erl_pipeline.engines.vllm.server import ManagedServer, OnProgress
 from erl_pipeline.engines.vllm.server_pool import ServerPool
-from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
+from erl_pipeline.engines.vllm.serving_copy import ServingCopy
 from storage.errors import ConfigError, EngineError
 
 _BASE = "base"
@@ -104,7 +105,7 @@ class ModelServers:
         self._listed: ListedServers | None = None
         self._following: asyncio.Task[None] | None = None
         self._pool: ServerPool | None = None
-        self._weights: Path | None = None
+        self._weights: ServingCopy | None = None
         self._adapted = False
         self._served: ServedCheckpoint | None = None
         self.servers: list[ManagedServer] = []
@@ -118,14 +119,17 @@ class ModelServers:
             raise ValueError(f"model {self._name}: checkpoints are all adapters, or none is")
         # The base of adapters stays the same.
         if self._weights is None or not adapted:
-            self._weights = self._write_copy(checkpoint)
+            self._weights = self._new_copy(checkpoint)
         self._adapted = adapted
+        memory = checkpoint.in_memory if settings.reads_memory(self._config) else None
         return weight_sync.ServedPolicy(
             checkpoint.checkpoint_id,
-            self._weights,
+            self._weights.folder,
             checkpoint.probe,
             self._config.dtype,
             checkpoint.adapter,
+            self._weights,
+            None if memory is None or adapted else WeightsInMemory(memory, checkpoint.head),
         )
 
     @property
@@ -149,7 +153,8 @@ class ModelServers:
         no server reads any more."""
         read = {replica.reads for replica in self._pool.replicas} if self._pool is not None else set()
         for older in (self._folder / "serving").glob("*"):
-            if older.name != _copy_name(checkpoint) and older not in read:
+            # A server that is not served yet may be writing the copy of this one, beside its place.
+            if older.name.removeprefix(".") != _copy_name(checkpoint) and older not in read:
                 shutil.rmtree(older)
         self._served = checkpoint
 
@@ -186,11 +191,12 @@ class ModelServers:
         """The failure logs of our own servers; empty where there are none."""
         return "\n".join(server.failure_log() for server in self.servers)
 
-    def _write_copy(self, checkpoint: ServedCheckpoint) -> Path:
-        copy = self._folder / "serving" / _copy_name(checkpoint)
-        if copy.exists():
-            shutil.rmtree(copy)
-        return write_serving_copy(checkpoint.base_folder, copy, checkpoint.head)
+    def _new_copy(self, checkpoint: ServedCheckpoint) -> ServingCopy:
+        place = self._folder / "serving" / _copy_name(checkpoint)
+        if place.exists():
+            shutil.rmtree(place)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        return ServingCopy(checkpoint.base_folder, place, checkpoint.head)
 
     async def _start_pool(self, checkpoint: ServedCheckpoint, policy: weight_sync.ServedPolicy) -> ServerPool:
         config, ends = self._config, checkpoint.end_token_ids
@@ -209,6 +215,7 @@ class ModelServers:
         if config.others_servers is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             devices = devices_of_replicas(config, self._visible_devices)
+            await policy.written()
             self.servers = [self._server(policy, number, visible) for number, visible in enumerate(devices)]
             copies = settings.copies_of_server(config.arguments)
             for server in self.servers:
@@ -219,12 +226,17 @@ class ModelServers:
 
     def _server(self, policy: weight_sync.ServedPolicy, number: int, devices: str | None) -> ManagedServer:
         adapted = weight_sync.ADAPTER_ENVIRONMENT if policy.adapter else {}
+        arguments, environment = server_arguments(self._config, policy.adapter), self._config.environment
+        # Adapters are read from files.
+        if policy.adapter is None and settings.reads_memory(self._config):
+            arguments += in_server.ARGUMENTS
+            environment = environment | in_server.environment(os.environ | environment)
         visible = {} if devices is None else {"CUDA_VISIBLE_DEVICES": devices}
         return ManagedServer(
             policy.folder,
             self._folder / ("server.log" if number == 0 else f"server_{number + 1}.log"),
-            arguments=server_arguments(self._config, policy.adapter),
-            environment={**self._config.environment, **adapted, **visible},
+            arguments=arguments,
+            environment={**environment, **adapted, **visible},
             executable=self._config.executable or sys.executable,
             startup_seconds=self._config.startup_seconds,
             on_progress=self._on_progress if number == 0 else None,

@@ -76,7 +76,7 @@ async def bring_up(replica: Replica, policy: ServedPolicy) -> WeightSync:
 
 async def _restart(server: ManagedServer, policy: ServedPolicy) -> None:
     try:
-        await asyncio.to_thread(server.restart, policy.folder)
+        await asyncio.to_thread(server.restart, await policy.written())
     except EngineError as error:
         # Another start may succeed, such as when memory of the last one is free. Who gives up tells the log.
         raise ServerFailure(f"{server.url}: {str(error).splitlines()[0]}") from error

@@ -173,6 +173,8 @@ class ManagedServer:
         supervisor = Path(__file__).with_name("supervise.py")
         command = [sys.executable, "-I", str(supervisor), self._executable, *self._server_command()]
         environment = {
+            # Weights in pages of 2 MiB where the kernel has them: fewer page faults when they are replaced.
+            "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
             **os.environ,
             # Not an argument: every user of the machine can read those.
             "VLLM_API_KEY": self.api_key,

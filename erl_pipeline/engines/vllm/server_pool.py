@@ -25,7 +25,8 @@ class ServerPool:
     Args:
         max_failures: the most failures of each server that are tolerated while one policy is served.
         recovery_seconds: how long to wait for a server when there is none that can be used.
-        warn: called when a server has failed too often, and the others go on without it.
+        warn: called when a server has failed too often, and the others go on without it, and when one could
+            not take weights from memory.
         forgiving_seconds: after so much work a server's earlier failures do not count.
     """
 
@@ -262,6 +263,11 @@ class ServerPool:
             except EngineError as error:
                 await self._give_up(error)
                 return
+            if sync.not_transferred:
+                self._warn(
+                    f"{replica.client.url} did not take policy {sync.policy_version} from memory, but by a "
+                    f"{sync.method}: {sync.not_transferred}"
+                )
             if policy is self._policy:
                 break
         replica.sync, replica.refusal = sync, None

@@ -8,7 +8,10 @@ other. This costs the server the memory of one more embedding matrix.
 
 import json
 import mmap
+import shutil
 import struct
+import threading
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,34 @@ from storage.errors import EngineError
 
 _INDEX = "model.safetensors.index.json"
 _HEAD_FILE = "output_head.safetensors"
+
+
+@dataclass(frozen=True)
+class ServingCopy:
+    """The folder to serve a checkpoint from, which is written when a server first needs it.
+
+    `place` is where `write_serving_copy` writes it, if the checkpoint cannot be served as it is.
+    """
+
+    checkpoint_folder: Path
+    place: Path
+    head: OutputHead
+    _writing: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    @property
+    def folder(self) -> Path:
+        """The folder, which may not be there yet."""
+        return self.checkpoint_folder if self.head.tied_to is None else self.place
+
+    def write(self) -> Path:
+        """The folder, whole. Raises as `write_serving_copy`."""
+        with self._writing:
+            if not self.folder.exists():
+                beside = self.place.with_name(f".{self.place.name}")
+                shutil.rmtree(beside, ignore_errors=True)
+                write_serving_copy(self.checkpoint_folder, beside, self.head)
+                beside.rename(self.place)
+        return self.folder
 
 
 def write_serving_copy(checkpoint_folder: Path, folder: Path, head: OutputHead) -> Path:

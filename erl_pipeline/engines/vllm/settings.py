@@ -12,10 +12,13 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from erl_pipeline.config.base import PluginSettings, Settings, checked_address
 from erl_pipeline.config.explain import explain
+from erl_pipeline.engines.weights_in_memory import memory_is_usable
 from storage.errors import ConfigError
 
 _OF_DEVICES = ("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp")
 _OF_COPIES = ("--data-parallel-size", "-dp")
+
+_OF_TRANSFERS = ("--worker-extension-cls", "--weight-transfer-config")
 
 _SET_BY_THE_PIPELINE = {
     "model",
@@ -114,6 +117,13 @@ class VllmEngineConfig(VllmSampling):
     ask for with `--tensor-parallel-size` and `--pipeline-parallel-size`."""
     executable: str | None = None
     """Python interpreter that has vLLM; null: the one that runs this program."""
+    transfer: Literal["auto", "files", "shared_memory"] = "auto"
+    """How new weights come to the run's own servers. `files`: each server reads the files of the checkpoint.
+    `shared_memory`: the process that trains also writes them to `/dev/shm`, and servers on the same machine
+    take them from there. At most two checkpoints of a run are kept there. Where that fails, or they are not
+    there, the servers read the files, and the run warns of a failure. Both are proven alike. `auto`:
+    `shared_memory` where this machine has it and no setting is in the way. Adapters are always read from
+    files."""
     lifecycle: Literal["persistent", "per_stage"] = "persistent"
     """`persistent`: the run's own server runs from the first stage that samples to the end of the run, and
     loads new weights while it runs. `per_stage`: it ends before training and starts again with the new
@@ -147,6 +157,16 @@ class VllmEngineConfig(VllmSampling):
                 f"replicas: {self.replicas} is for servers that the run starts itself; with "
                 f"engine.{self.others_servers} leave it out, and name every server"
             )
+        if self.transfer == "shared_memory" and self.others_servers:
+            raise ValueError(
+                "transfer: shared_memory is for servers that the run starts itself; with "
+                f"engine.{self.others_servers} use transfer: files"
+            )
+        if self.transfer == "shared_memory" and (taken := _taken(self.arguments)):
+            raise ValueError(
+                f"transfer: shared_memory sets {taken} itself; leave it out of arguments, or use transfer: "
+                "files"
+            )
         if self.sleep and self.lifecycle == "per_stage":
             raise ValueError(
                 "sleep: true has no meaning with lifecycle: per_stage, whose server ends before the trainer "
@@ -160,6 +180,19 @@ class VllmEngineConfig(VllmSampling):
         if self.servers:
             return "servers"
         return "server_list" if self.server_list is not None else None
+
+
+def reads_memory(config: VllmEngineConfig) -> bool:
+    """Whether servers take weights from this machine's memory, where they are there."""
+    if config.transfer != "auto":
+        return config.transfer == "shared_memory"
+    loads_new_weights = not config.others_servers and config.lifecycle == "persistent"
+    return loads_new_weights and not _taken(config.arguments) and memory_is_usable()
+
+
+def _taken(arguments: Sequence[str]) -> str:
+    """The arguments that a transfer from memory needs for itself."""
+    return ", ".join(option_name(each) for each in arguments if option_name(each) in _OF_TRANSFERS)
 
 
 def option_name(argument: str) -> str:

@@ -11,7 +11,7 @@ import asyncio
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import Literal
@@ -19,8 +19,15 @@ from typing import Literal
 import numpy as np
 
 from erl_pipeline.engines.interface import PROBE_TEMPERATURE, Probe, ServedAdapter
-from erl_pipeline.engines.vllm.client import ProbeAnswer, ServerFailure, UndefinedLogprobs, VllmClient
+from erl_pipeline.engines.vllm.client import (
+    ProbeAnswer,
+    ServerFailure,
+    UndefinedLogprobs,
+    VllmClient,
+    WeightsInMemory,
+)
 from erl_pipeline.engines.vllm.server import ManagedServer
+from erl_pipeline.engines.vllm.serving_copy import ServingCopy
 from storage.errors import EngineError
 
 ADAPTER_ENVIRONMENT = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
@@ -180,45 +187,60 @@ def compare_hot(probe: Probe, answers: Sequence[ProbeAnswer]) -> LogprobDifferen
     return LogprobDifference(float(distance.mean()), float(distance.max()))
 
 
-Method = Literal["kept", "reload", "load", "restart"]
-"""How a server got a policy: it had it already (`kept`), read all weights (`reload`) or an adapter (`load`),
-or was started with it (`restart`)."""
+Method = Literal["kept", "transfer", "reload", "load", "restart"]
+"""How a server got a policy: it had it already (`kept`), took all weights from memory (`transfer`), read them
+from files (`reload`), read an adapter (`load`), or was started with it (`restart`)."""
 
 
 @dataclass(frozen=True)
 class ServedPolicy:
     """What a server is to serve: the weights in `folder` (see `write_serving_copy`), and an adapter for them
-    where there is one. `dtype` is the number type that the server computes in."""
+    where there is one. `dtype` is the number type that the server computes in.
+
+    `copy` writes `folder` where it is not there yet. `in_memory` has the same weights in memory, for servers
+    of our own.
+    """
 
     policy_version: str
     folder: Path
     probe: Probe
     dtype: str
     adapter: ServedAdapter | None = None
+    copy: ServingCopy | None = None
+    in_memory: WeightsInMemory | None = None
 
     @property
     def tolerance(self) -> LogprobDifference:
         """How far server and trainer may differ: as much as the coarser of their number types allows."""
         return tolerance(self.probe.dtype, self.dtype)
 
+    async def written(self) -> Path:
+        """`folder`, once it is there."""
+        if self.copy is not None:
+            await asyncio.to_thread(self.copy.write)
+        return self.folder
+
 
 @dataclass(frozen=True)
 class WeightSync:
-    """How a server came to serve a policy, and how far its log-probabilities then were from the probe's."""
+    """How a server came to serve a policy, and how far its log-probabilities then were from the probe's.
+    `not_transferred` is why it did not take weights that are in memory; empty where it did, or there are
+    none."""
 
     url: str
     policy_version: str
     method: Method
     seconds: float
     difference: LogprobDifference
+    not_transferred: str = ""
 
 
 async def sync_weights(client: VllmClient, server: ManagedServer | None, policy: ServedPolicy) -> WeightSync:
     """Load the policy into a running server, unless the server says it has it; prove that it serves it.
 
-    A server of our own (`server`) that fails the proof is restarted with the policy, and must prove it
-    again. Raises `EngineError` when the server serves something else even then, `ServerFailure` when it
-    fails.
+    A server of our own (`server`) that fails the proof after a transfer reads the files; if it fails again,
+    it is restarted with the policy, and must prove it once more. Raises `EngineError` when the server serves
+    something else even then, `ServerFailure` when it fails.
     """
     started = time.perf_counter()
     asleep = await client.sleeping()
@@ -230,14 +252,22 @@ async def sync_weights(client: VllmClient, server: ManagedServer | None, policy:
         measured = await _measure(client, policy.probe)
         if measured.scores.within(policy.tolerance):
             return await _conclude(client, policy, "kept", measured, started)
+    not_transferred = ""
+    if server is not None and policy.in_memory is not None:
+        try:
+            await client.transfer_weights(policy.in_memory)
+            measured = await _answering(client, policy, asleep)
+            if measured.scores.within(policy.tolerance):
+                return await _conclude(client, policy, "transfer", measured, started)
+            not_transferred = f"it did not serve the policy after the transfer ({measured.scores})"
+        except (ServerFailure, EngineError) as error:
+            not_transferred = str(error)
+        asleep = asleep and await client.sleeping()
     method: Method = "reload" if policy.adapter is None else "load"
     try:
         if policy.adapter is None:
-            await client.reload_weights(policy.folder)
-        if asleep:
-            await client.wake_up("kv_cache")
-        await _put_adapter(client, policy)
-        measured = await _measure(client, policy.probe)
+            await client.reload_weights(await policy.written())
+        measured = await _answering(client, policy, asleep)
         served = measured.scores.within(policy.tolerance)
     except (ServerFailure, EngineError):
         # Some weights can only be read at a start: those of other shapes, or in a layout that is packed then.
@@ -245,11 +275,20 @@ async def sync_weights(client: VllmClient, server: ManagedServer | None, policy:
             raise
         served = False
     if server is not None and not served:
-        await asyncio.to_thread(server.restart, policy.folder)
+        await asyncio.to_thread(server.restart, await policy.written())
         await _put_adapter(client, policy)
         measured = await _measure(client, policy.probe)
         method = "restart"
-    return await _conclude(client, policy, method, measured, started)
+    sync = await _conclude(client, policy, method, measured, started)
+    return replace(sync, not_transferred=not_transferred)
+
+
+async def _answering(client: VllmClient, policy: ServedPolicy, asleep: bool) -> Measured:
+    """Let a server that has the weights answer requests, and measure how far it is from the probe."""
+    if asleep:
+        await client.wake_up("kv_cache")
+    await _put_adapter(client, policy)
+    return await _measure(client, policy.probe)
 
 
 async def prove_restarted(client: VllmClient, policy: ServedPolicy, started: float) -> WeightSync:

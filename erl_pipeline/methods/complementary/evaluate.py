@@ -68,6 +68,7 @@ def _evaluate(call: StageCall[ExperienceEvaluationSettings]) -> StageResult:
         policy_version=call.inputs[CHECKPOINT].manifest.artifact_id,
         memory_version=call.inputs[MEMORY].manifest.artifact_id,
         determinism=played.determinism,
+        environment=played.environment,
     )
 
 

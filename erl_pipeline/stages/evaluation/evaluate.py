@@ -122,6 +122,7 @@ def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
         policy_version=call.inputs[CHECKPOINT].manifest.artifact_id,
         memory_version=None if memory is None else memory.manifest.artifact_id,
         determinism=played.determinism,
+        environment=played.environment,
     )
 
 

@@ -166,7 +166,11 @@ def play_with_checkpoint(
     )
     _warn_of_silent_judge(call, played)
     engine = sampling_determinism(call, settings.engine)
-    return replace(played, determinism=engine if played.determinism == "bytes" else played.determinism)
+    return replace(
+        played,
+        determinism=engine if played.determinism == "bytes" else played.determinism,
+        environment={"weights": opened.handed_over} if opened.handed_over else {},
+    )
 
 
 def _sampling(opened: OpenedEngine, progress: _EpisodeProgress) -> BatchSampling | ConcurrentSampling:

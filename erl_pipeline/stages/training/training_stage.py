@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.plan.plan import RunState
     from erl_pipeline.plan.planner import Planner
+    from erl_pipeline.policies.pretrained import LoadedPolicy
     from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
     from erl_pipeline.trainers.sequences import TrainingSequence
     from storage.tables.training import SftRow
@@ -234,6 +235,7 @@ def training_result(
     trainer.save(call.folder, state=state)
     recorded = write_training_record(call.folder / TRAINING_RECORD_FILE, record)
     if policy is not None:
+        _put_into_memory(call, policy)
         loaded_policies(call).put(call.artifact_id, policy, carried, sole=not state)
     return StageResult(
         counters={**metrics.counters(), **(counters or {})},
@@ -245,6 +247,28 @@ def training_result(
         # Without a step the weights, their decay included, and the moments are those of the input.
         unchanged="" if metrics.optimizer_steps else checkpoints.CHECKPOINT,
     )
+
+
+def _put_into_memory(call: StageCall[Any], policy: LoadedPolicy) -> None:
+    """Put the weights of the new checkpoint where an engine on this machine takes them from, if there is such
+    an engine. An adapter is small, and is read from its file."""
+    from erl_pipeline.engines.probe_file import PROBE_FILE
+    from erl_pipeline.engines.weights_in_memory import WeightsWriter, memory_is_usable
+    from erl_pipeline.policies.adapters import has_adapter
+
+    worker = call.resources.settings
+    if not worker.weights_in_memory or not memory_is_usable() or has_adapter(policy.model):
+        return
+    writer = call.resources.keep("weights in memory", lambda: WeightsWriter(worker.store_uri, worker.run))
+    not_put = writer.put(
+        call.artifact_id,
+        call.folder / PROBE_FILE,
+        policy.model.get_memory_footprint(return_buffers=False),
+        policy.model.save_pretrained,
+    )
+    if not_put and not writer.warned:
+        writer.warned = True
+        call.progress.warn(f"the sampler will read files, not memory (engine.transfer): {not_put}")
 
 
 _NEVER_TRAINED = SequenceRecord(weight=0.0, not_trained="never_trained")

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
-from erl_pipeline.engines.interface import POLICY, GenerationRequest
+from erl_pipeline.engines.interface import POLICY, Generation, GenerationRequest, ServedCheckpoint
 from erl_pipeline.engines.probe import make_probe
 from erl_pipeline.engines.vllm.client import VllmClient
 from erl_pipeline.engines.vllm.engine import VllmEngine
@@ -38,6 +39,7 @@ pytestmark = pytest.mark.vllm
 CONFIG = ENGINE.model_copy(
     update={
         "lifecycle": "per_stage",
+        "transfer": "shared_memory",
         "progress_seconds": 20.0,
         "max_failures": 1,
         "arguments": (*ENGINE.arguments, "--max-num-batched-tokens=256"),
@@ -45,6 +47,10 @@ CONFIG = ENGINE.model_copy(
 )
 """One engine for all tests here, since each start of a server takes long; faults are injected one after
 another."""
+
+
+told: list[str] = []
+"""What the engine has warned of."""
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +65,7 @@ def model() -> PreTrainedModel:
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory, model: PreTrainedModel) -> Iterator[VllmEngine]:
     folder: Path = tmp_path_factory.mktemp("engine")
-    with VllmEngine(CONFIG, folder / "vllm", environment={}) as engine:
+    with VllmEngine(CONFIG, folder / "vllm", environment={}, warn=told.append) as engine:
         (sync,) = engine.serve(POLICY, served(model, "policy-1", folder))
         assert sync.method == "restart"
         assert sync.difference.maximum < 1e-4
@@ -143,6 +149,58 @@ def test_tied_weights_reach_the_running_server(engine: VllmEngine, tmp_path: Pat
     assert answer.logprobs == pytest.approx(
         logprobs_of(model, asked.prompt_token_ids, answer.token_ids), abs=1e-4
     )
+
+
+def test_samples_after_a_transfer_are_those_after_a_reload(engine: VllmEngine, tmp_path: Path) -> None:
+    model = tied_llama()
+    other = served(model, "other", tmp_path)
+    train_a_little(model)
+    wanted = served(model, "wanted", tmp_path)
+    in_memory = replace(wanted, in_memory=in_parts(model, tmp_path / "memory"))
+
+    def samples(checkpoint: ServedCheckpoint, method: str) -> list[Generation]:
+        engine.serve(POLICY, other)
+        (sync,) = engine.serve(POLICY, checkpoint)
+        assert (sync.method, sync.policy_version, sync.not_transferred) == (method, "wanted", "")
+        # One at a time, so that rounding does not depend on a batch.
+        return [engine.generate([request(seed)])[0] for seed in range(4)]
+
+    assert samples(in_memory, "transfer") == samples(wanted, "reload")
+
+
+def test_without_a_whole_transfer_the_files_are_read(engine: VllmEngine, tmp_path: Path) -> None:
+    """The weights in memory are gone, one of them is missing, and they are those of another policy."""
+    model = tied_llama()
+    old = in_parts(model, tmp_path / "old")
+    train_a_little(model)
+    lacking = save(model, tmp_path / "lacking")
+    weights = load_file(lacking / "model.safetensors")
+    del weights["model.layers.1.mlp.down_proj.weight"]
+    save_file(weights, lacking / "model.safetensors")
+    for folder, why in {
+        tmp_path / "gone": "/update_weights answered 500",
+        lacking: "/update_weights answered 500",
+        old: "it did not serve the policy after the transfer",
+    }.items():
+        told.clear()
+        wanted = replace(served(model, f"not-{folder.name}", tmp_path), in_memory=folder)
+        (sync,) = engine.serve(POLICY, wanted)
+        assert sync.method == "reload"
+        assert sync.difference.maximum < 1e-4
+        assert why in sync.not_transferred
+        (message,) = told
+        assert f"did not take policy not-{folder.name} from memory, but by a reload: " in message
+        asked = request(1)
+        (answer,) = engine.generate([asked])
+        assert answer.logprobs == pytest.approx(
+            logprobs_of(model, asked.prompt_token_ids, answer.token_ids), abs=1e-4
+        )
+
+
+def in_parts(model: PreTrainedModel, folder: Path) -> Path:
+    """The model's weights in several files."""
+    model.save_pretrained(folder, max_shard_size="200KB")
+    return folder
 
 
 def test_a_stale_head_is_noticed(engine: VllmEngine, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from erl_pipeline.config.plugins import as_in_recipes, operational_part, with_operational
+from erl_pipeline.engines import weights_in_memory
 from erl_pipeline.engines.vllm import ENGINE
 from erl_pipeline.engines.vllm.engine import VllmEngine, batch_invariant
 from erl_pipeline.engines.vllm.model_servers import devices_of_replicas, server_arguments
@@ -197,6 +198,11 @@ def test_arguments_that_no_server_can_read_are_refused(arguments: tuple[str, ...
         ({"servers": [SERVER], "sleep": True}, "a server that the run starts itself"),
         ({"servers": [SERVER], "lifecycle": "per_stage"}, "a server that the run starts itself"),
         ({"lifecycle": "per_stage", "sleep": True}, "allowed: lifecycle: persistent"),
+        ({"servers": [SERVER], "transfer": "shared_memory"}, "with engine.servers use transfer: files"),
+        (
+            {"transfer": "shared_memory", "arguments": ["--worker-extension-cls", "mine.Extension"]},
+            "sets --worker-extension-cls itself",
+        ),
     ],
 )
 def test_a_server_cannot_rest_in_two_ways_or_on_behalf_of_others(
@@ -204,3 +210,25 @@ def test_a_server_cannot_rest_in_two_ways_or_on_behalf_of_others(
 ) -> None:
     with pytest.raises(ValidationError, match=reason):
         VllmEngineConfig.model_validate(settings)
+
+
+def test_weights_come_from_memory_where_nothing_is_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights_in_memory, "MEMORY", tmp_path)
+    own_engine = ("--weight_transfer_config={}",)
+    assert ENGINE.reads_memory(VllmEngineConfig())
+    assert not ENGINE.reads_memory(VllmEngineConfig(transfer="files"))
+    assert not ENGINE.reads_memory(VllmEngineConfig.model_validate({"servers": [SERVER]}))
+    assert not ENGINE.reads_memory(VllmEngineConfig(arguments=own_engine))
+    assert not ENGINE.reads_memory(VllmEngineConfig(lifecycle="per_stage"))
+
+
+def test_without_such_memory_files_are_read_and_a_run_that_asks_for_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights_in_memory, "MEMORY", tmp_path / "missing")
+    assert not ENGINE.reads_memory(VllmEngineConfig())
+    ENGINE.require_here(VllmEngineConfig())
+    with pytest.raises(ConfigError, match=r"engine\.transfer: shared_memory needs a folder"):
+        ENGINE.require_here(VllmEngineConfig(transfer="shared_memory"))
