@@ -176,6 +176,7 @@ class _KeptTrainer:
     key: Hashable
     trainer: Any
     sole: bool
+    elsewhere: bool
 
 
 class LoadedPolicies:
@@ -183,7 +184,7 @@ class LoadedPolicies:
 
     With it, under a key, its trainer is kept: the state of the optimizer is larger than the weights. Both are
     released when another policy is loaded. A trainer that is the `sole` holder of its state, since no file
-    has it, stays until it is taken.
+    has it, stays until it is taken. One whose policy is in other processes stays until another needs them.
     """
 
     def __init__(self) -> None:
@@ -196,9 +197,9 @@ class LoadedPolicies:
         if self._policy is None or self._id != parts.checkpoint_id:
             self.forget()
             kept = self._trainers.get(parts.checkpoint_id)
-            self._policy = load_checkpoint(parts, weights) if kept is None else kept.trainer.trained_policy()
+            here = None if kept is None or kept.elsewhere else kept.trainer.trained_policy()
+            self._policy = here or load_checkpoint(parts, weights)
             self._id = parts.checkpoint_id
-        assert self._policy is not None  # Trainers in other processes are not kept.
         return self._policy
 
     def take(self, parts: CheckpointParts, weights: WeightsSettings) -> LoadedPolicy:
@@ -220,26 +221,42 @@ class LoadedPolicies:
     def put(
         self,
         checkpoint_id: str,
-        policy: LoadedPolicy,
+        policy: LoadedPolicy | None,
         trainer: tuple[Hashable, Any] | None = None,
         *,
         sole: bool = False,
     ) -> None:
-        """Keep the policy with the weights of this checkpoint, and its trainer with its key. `sole`: no file
-        has the state of the trainer's optimizer."""
+        """Keep the policy with the weights of this checkpoint, None where its trainer has it in other
+        processes, and the trainer with its key. `sole`: no file has the state of the trainer's optimizer."""
         self.forget()
         self._policy, self._id = policy, checkpoint_id
         if trainer is not None:
-            self._trainers[checkpoint_id] = _KeptTrainer(*trainer, sole)
+            replaced = self._trainers.get(checkpoint_id)
+            self._trainers[checkpoint_id] = _KeptTrainer(*trainer, sole, policy is None)
+            if replaced is not None:
+                replaced.trainer.close()
+
+    def keeps(self, trainer: Any) -> bool:
+        """Whether this trainer is kept."""
+        return any(kept.trainer is trainer for kept in self._trainers.values())
 
     def forget(self) -> None:
-        """Release what is kept, but no trainer that is the sole holder of its state."""
+        """Release what is kept in this process, but no trainer that is the sole holder of its state."""
         self._policy, self._id = None, ""
         self.forget_trainer()
 
     def forget_trainer(self) -> None:
-        """Release the trainer, unless it is the sole holder of its state, but not the policy."""
-        self._trainers = {each: kept for each, kept in self._trainers.items() if kept.sole}
+        """Release the trainer in this process, unless it is the sole holder of its state, but not the
+        policy."""
+        self._trainers = {each: kept for each, kept in self._trainers.items() if kept.sole or kept.elsewhere}
+
+    def give_up_processes(self) -> None:
+        """Have the trainers in other processes give these up, but none that is the sole holder of its
+        state."""
+        for each, kept in list(self._trainers.items()):
+            if kept.elsewhere and not kept.sole:
+                del self._trainers[each]
+                kept.trainer.close()
 
 
 Exported = Literal["weights", "merged", "adapter"]
