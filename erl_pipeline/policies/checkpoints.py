@@ -6,6 +6,7 @@ input of its own, so that lineage, verification and whatever removes artifacts s
 
 from __future__ import annotations
 
+import fnmatch
 import shutil
 import tempfile
 from collections.abc import Hashable, Mapping
@@ -37,14 +38,16 @@ CHECKPOINT, BASE = "checkpoint", "base"
 """Names of the inputs of a stage that works with a policy."""
 
 OPTIMIZER_STATE, OPTIMIZER_PROGRESS = "optimizer.safetensors", "optimizer.json"
-"""Files of a checkpoint that was trained: master weights and moments, and the number of steps."""
+"""Files of a checkpoint that was trained: master weights and moments, and the number of steps. A large state
+is in `optimizer-00001-of-0000n.safetensors` and so on."""
+OPTIMIZER_STATE_FILES = "optimizer*.safetensors"
 
 
 def lacks_state(checkpoint: Manifest) -> bool:
     """Whether a checkpoint was committed without the state of its optimizer, as
     `retention.optimizer_every` allows. The first checkpoint of a run has none, and lacks nothing."""
     names = {entry.path for entry in checkpoint.files}
-    return OPTIMIZER_PROGRESS in names and OPTIMIZER_STATE not in names
+    return OPTIMIZER_PROGRESS in names and not fnmatch.filter(names, OPTIMIZER_STATE_FILES)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from erl_pipeline.policies import checkpoint_files
 from erl_pipeline.policies.checkpoints import StoredPolicy
 from erl_pipeline.policies.hardware import adds_in_fixed_order, training_device
 from erl_pipeline.trainers import interface
@@ -87,7 +88,7 @@ class Fsdp2Trainer:
         return self._scores(orders.Score("entropies", microbatch_tokens), sequences)
 
     def save(self, folder: Path, *, state: bool = True) -> None:
-        self._do(orders.Save(folder.absolute(), state))
+        self._do(orders.Save(folder.absolute(), state, checkpoint_files.FILE_BYTES))
 
     def trained_policy(self) -> None:
         return None

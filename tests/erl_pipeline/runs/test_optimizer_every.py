@@ -247,7 +247,7 @@ def test_a_run_on_a_device_that_repeats_no_bytes_is_refused() -> None:
     require_repeatable(8, torch.device("cpu"))
     sharded = every(8, trainer={"type": "fsdp2", "processes": 2})
     require_state_stays(sharded, torch.device("cpu"))
-    with pytest.raises(ConfigError, match="trainer.type: fsdp2 on GPUs is 1, since its processes end"):
+    with pytest.raises(ConfigError, match=r"trainer\.type: fsdp2 on GPUs is 1, since its processes end"):
         require_state_stays(sharded, torch.device("cuda"))
     with pytest.raises(
         ConfigError, match="optimizer_every: 8; allowed on this machine is 1, since an update"
