@@ -110,7 +110,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
         trainer.logprobs(rows[:1], arguments.microbatch_tokens)
         start_seconds = time.perf_counter() - begun
         settings = FineTuneConfig(steps=arguments.steps + 1, microbatch_tokens=arguments.microbatch_tokens)
-        with ResidentMemory(psutil.Process().children()) as memory:
+        with ResidentMemory(psutil.Process().children(recursive=True)) as memory:
             trainer.fine_tune_supervised(SupervisedTraining(rows, settings, seed=0), on_step)
         tokens = token_count(batch)
         begun = time.perf_counter()

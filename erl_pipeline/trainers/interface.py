@@ -183,7 +183,8 @@ class Trainer(Protocol):
     def save(self, folder: Path, *, state: bool = True) -> None:
         """Write a checkpoint into an artifact's folder: weights or adapter in `model`, what a sampler
         needs in `probe.safetensors` (`erl_pipeline.engines.probe.save_probe`), the number of steps in
-        `optimizer.json`, and with `state` the optimizer's tensors in `optimizer.safetensors`.
+        `optimizer.json`, and with `state` the optimizer's tensors in `optimizer.safetensors`. Large weights
+        and states are several files (`erl_pipeline.policies.checkpoint_files.deal_to_files`).
 
         Equal states give equal bytes.
         """

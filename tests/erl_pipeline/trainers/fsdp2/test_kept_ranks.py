@@ -13,13 +13,14 @@ import pytest
 import torch
 
 from erl_pipeline.plan.plan import StageKey
-from erl_pipeline.trainers.fsdp2 import kept_ranks, work
+from erl_pipeline.trainers.fsdp2 import TRAINER, kept_ranks, work
 from erl_pipeline.trainers.fsdp2.kept_ranks import KeptRanks
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
 from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
 from storage.artifacts.store import ArtifactStore
 from tests.erl_pipeline.runs.small_runs import go, hashes, ids, small
 from tests.erl_pipeline.runs.test_two_models import METHOD, save_model
+from tests.erl_pipeline.trainers.fsdp2.nodes import Node
 from tests.erl_pipeline.trainers.fsdp2.rows import ROWS, Start
 from tests.erl_pipeline.trainers.fsdp2.stopped import is_there
 from tests.waiting import wait_for
@@ -148,3 +149,22 @@ def test_idle_ranks_wait_without_a_processor_and_dead_ones_are_replaced(
         assert not any(map(is_there, processes))
         assert len(scored()[1]) == 2
     assert len(orders.groups) == 3
+
+
+def test_another_node_stays_from_training_to_training(
+    node: Node, first: Path, start: Start, orders: Orders
+) -> None:
+    joined = node.said.count("has joined")
+    begun = start(first / "llama")
+    assert begun.context is not None
+    with KeptRanks() as kept:
+        begun = replace(begun, context=replace(begun.context, keep=lambda _name, _make: kept))
+        for number in (1, 2):
+            trainer = TRAINER.open(node.settings(), begun)
+            trainer.logprobs(ROWS, 12)
+            trainer.close()
+            assert trainer.lasts()
+            assert orders.done.count("begin") == number
+        assert len(node.ranks) == 1
+        assert node.said.count("has joined") == joined + 1
+    wait_for("the end of its rank", lambda: not node.ranks)
