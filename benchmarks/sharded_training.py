@@ -6,6 +6,8 @@
 All contenders take the same optimizer steps on the same sequences, with the lengths of FrozenLake rollouts,
 and with the same total number of threads. `start` is the time until the processes have started and loaded the
 policy; the first step of each run is not counted. Memory is the peak resident memory of a training process.
+A further stage takes one step and saves: continued by the trainer of before, whose processes still run, or
+begun by a new one, which reads what was saved. Both must save the same bytes.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ COLUMNS = (
     Column("peak_bytes", "peak GB of a process", 2, 1e-9),
     Column("start_seconds", "start, s"),
     Column("save_seconds", "save, s"),
+    Column("kept_seconds", "continued stage, s"),
+    Column("new_seconds", "new stage, s"),
     Column("first_loss", "first loss", 6),
     Column("last_loss", "last loss", 6),
 )
@@ -78,20 +82,23 @@ def measure(arguments: argparse.Namespace) -> Figures:
 
     torch.set_num_threads(arguments.threads)
     with tempfile.TemporaryDirectory() as scratch:
-        stored = StoredPolicy(
-            CheckpointParts("", "", SMOLLM2.absolute(), None),
-            WeightsSettings(dtype="bfloat16", lora=None, adapter_seed=None),
-        )
-        start = TrainingStart(
-            Path(scratch),
-            stored.load,
-            OptimizerConfig(learning_rate=_LEARNING_RATE),
-            TrainerContext(stored, Path(scratch), arguments.threads),
-        )
+
+        def start(checkpoint: Path, model: Path) -> TrainingStart:
+            stored = StoredPolicy(
+                CheckpointParts("", "", model.absolute(), None),
+                WeightsSettings(dtype="bfloat16", lora=None, adapter_seed=None),
+            )
+            return TrainingStart(
+                checkpoint,
+                stored.load,
+                OptimizerConfig(learning_rate=_LEARNING_RATE),
+                TrainerContext(stored, Path(scratch), arguments.threads),
+            )
+
         vocabulary = json.loads((SMOLLM2 / "config.json").read_text())["vocab_size"]
         batch = read_batch("first attempts", vocabulary, arguments.sequences)
         rows = training_sequences(batch, supervised=True)
-        trainer = _trainer(arguments.contender, start)
+        trainer = _trainer(arguments.contender, start(Path(scratch), SMOLLM2))
         times: list[float] = []
         losses: list[float] = []
 
@@ -103,7 +110,7 @@ def measure(arguments: argparse.Namespace) -> Figures:
         trainer.logprobs(rows[:1], arguments.microbatch_tokens)
         start_seconds = time.perf_counter() - begun
         settings = FineTuneConfig(steps=arguments.steps + 1, microbatch_tokens=arguments.microbatch_tokens)
-        with ResidentMemory(psutil.Process().children()) as memory:
+        with ResidentMemory(psutil.Process().children(recursive=True)) as memory:
             trainer.fine_tune_supervised(SupervisedTraining(rows, settings, seed=0), on_step)
         tokens = token_count(batch)
         begun = time.perf_counter()
@@ -111,12 +118,28 @@ def measure(arguments: argparse.Namespace) -> Figures:
         saved.mkdir()
         trainer.save(saved)
         save_seconds = time.perf_counter() - begun
-        trainer.close()
+
+        def stage(trainer: Trainer, folder: str) -> float:
+            begun = time.perf_counter()
+            (Path(scratch) / folder).mkdir()
+            one = settings.model_copy(update={"steps": 1})
+            trainer.fine_tune_supervised(SupervisedTraining(rows, one, seed=1))
+            trainer.save(Path(scratch) / folder)
+            trainer.close()
+            return time.perf_counter() - begun
+
+        kept_seconds = stage(trainer, "kept")
+        del trainer
+        new_seconds = stage(_trainer(arguments.contender, start(saved, saved / "model")), "new")
+        if _digest(Path(scratch) / "kept") != _digest(Path(scratch) / "new"):
+            raise SystemExit("a trainer that continues saves other bytes than a new one")
         return {
             "tokens_per_second": arguments.steps * tokens / (times[-1] - times[0]),
             "peak_bytes": memory.peak,
             "start_seconds": start_seconds,
             "save_seconds": save_seconds,
+            "kept_seconds": kept_seconds,
+            "new_seconds": new_seconds,
             "first_loss": losses[0],
             "last_loss": losses[-1],
             "bytes": _digest(saved),

@@ -166,10 +166,8 @@ def require_state_in_memory(config: RunConfig) -> None:
     if every == 1:
         return
     said = f"retention.optimizer_every: {every}; allowed with"
-    if plugins("trainers")[config.trainer.type].value.elsewhere:
-        raise ValueError(
-            f"{said} trainer.type: {config.trainer.type} is 1, since its processes end with each training"
-        )
+    if _on_several_machines(config):
+        raise ValueError(f"{said} a trainer on several machines is 1, since they hold the state of one model")
     if config.resources.devices > 1:
         raise ValueError(
             f"{said} resources.devices: {config.resources.devices} is 1, since each device has a process of "
@@ -179,6 +177,11 @@ def require_state_in_memory(config: RunConfig) -> None:
         raise ValueError(
             f"{said} runner.type: {config.runner.type} is 1, since its workers are on other machines"
         )
+
+
+def _on_several_machines(config: RunConfig) -> bool:
+    trainer = plugins("trainers")[config.trainer.type].value
+    return trainer.processes(config.trainer) not in (None, trainer.processes_here(config.trainer))
 
 
 def require_somebody_finds_nodes(config: RunConfig) -> None:
@@ -191,6 +194,11 @@ def require_somebody_finds_nodes(config: RunConfig) -> None:
             "Set it to HOST:PORT of the machine that computes the stage, at which the other nodes reach it, "
             f"and start `erl-pipeline trainer-node` on {nodes.count} more; or use runner.type: ray, which "
             "finds the nodes itself"
+        )
+    if config.resources.devices > 1 and _on_several_machines(config):
+        raise ValueError(
+            f"resources.devices: {config.resources.devices}; allowed with a trainer on several machines is "
+            "1, since each device has a process of its own, and only one of them can have the other nodes"
         )
 
 

@@ -1,13 +1,38 @@
 """The files of a checkpoint on this machine, and their digest, without torch."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from storage.errors import InputError
 
 CHECKPOINT_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
+
+FILE_BYTES = 2_000_000_000
+"""The most bytes of tensors in one file of a checkpoint; a larger tensor has a file of its own. Several
+processes write as many files at once. Bytes of checkpoints depend on it."""
+
+
+def deal_to_files(sizes: Mapping[str, int], name: str, most: int) -> dict[str, list[str]]:
+    """Files of whole tensors, each with the names of its tensors, dealt as `save_pretrained` does it:
+    `name.safetensors`, or `name-00001-of-0000n.safetensors` and so on where there are too many bytes.
+
+    Args:
+        sizes: the bytes of each tensor, by its name.
+        most: the most bytes in a file with more than one tensor.
+    """
+    from huggingface_hub import split_state_dict_into_shards_factory
+
+    if not sizes:
+        return {f"{name}.safetensors": []}
+    dealt = split_state_dict_into_shards_factory(
+        dict(sizes),
+        get_storage_size=int,
+        filename_pattern=f"{name}{{suffix}}.safetensors",
+        max_shard_size=most,
+    )
+    return {file: list(names) for file, names in dealt.filename_to_tensors.items()}
 
 
 def checkpoint_folder(checkpoint: str | Path) -> Path:

@@ -6,6 +6,7 @@ input of its own, so that lineage, verification and whatever removes artifacts s
 
 from __future__ import annotations
 
+import fnmatch
 import shutil
 import tempfile
 from collections.abc import Hashable, Mapping
@@ -37,14 +38,16 @@ CHECKPOINT, BASE = "checkpoint", "base"
 """Names of the inputs of a stage that works with a policy."""
 
 OPTIMIZER_STATE, OPTIMIZER_PROGRESS = "optimizer.safetensors", "optimizer.json"
-"""Files of a checkpoint that was trained: master weights and moments, and the number of steps."""
+"""Files of a checkpoint that was trained: master weights and moments, and the number of steps. A large state
+is in `optimizer-00001-of-0000n.safetensors` and so on."""
+OPTIMIZER_STATE_FILES = "optimizer*.safetensors"
 
 
 def lacks_state(checkpoint: Manifest) -> bool:
     """Whether a checkpoint was committed without the state of its optimizer, as
     `retention.optimizer_every` allows. The first checkpoint of a run has none, and lacks nothing."""
     names = {entry.path for entry in checkpoint.files}
-    return OPTIMIZER_PROGRESS in names and OPTIMIZER_STATE not in names
+    return OPTIMIZER_PROGRESS in names and not fnmatch.filter(names, OPTIMIZER_STATE_FILES)
 
 
 @dataclass(frozen=True)
@@ -176,6 +179,7 @@ class _KeptTrainer:
     key: Hashable
     trainer: Any
     sole: bool
+    elsewhere: bool
 
 
 class LoadedPolicies:
@@ -183,7 +187,7 @@ class LoadedPolicies:
 
     With it, under a key, its trainer is kept: the state of the optimizer is larger than the weights. Both are
     released when another policy is loaded. A trainer that is the `sole` holder of its state, since no file
-    has it, stays until it is taken.
+    has it, stays until it is taken. One whose policy is in other processes stays until another needs them.
     """
 
     def __init__(self) -> None:
@@ -196,9 +200,9 @@ class LoadedPolicies:
         if self._policy is None or self._id != parts.checkpoint_id:
             self.forget()
             kept = self._trainers.get(parts.checkpoint_id)
-            self._policy = load_checkpoint(parts, weights) if kept is None else kept.trainer.trained_policy()
+            here = None if kept is None or kept.elsewhere else kept.trainer.trained_policy()
+            self._policy = here or load_checkpoint(parts, weights)
             self._id = parts.checkpoint_id
-        assert self._policy is not None  # Trainers in other processes are not kept.
         return self._policy
 
     def take(self, parts: CheckpointParts, weights: WeightsSettings) -> LoadedPolicy:
@@ -220,26 +224,42 @@ class LoadedPolicies:
     def put(
         self,
         checkpoint_id: str,
-        policy: LoadedPolicy,
+        policy: LoadedPolicy | None,
         trainer: tuple[Hashable, Any] | None = None,
         *,
         sole: bool = False,
     ) -> None:
-        """Keep the policy with the weights of this checkpoint, and its trainer with its key. `sole`: no file
-        has the state of the trainer's optimizer."""
+        """Keep the policy with the weights of this checkpoint, None where its trainer has it in other
+        processes, and the trainer with its key. `sole`: no file has the state of the trainer's optimizer."""
         self.forget()
         self._policy, self._id = policy, checkpoint_id
         if trainer is not None:
-            self._trainers[checkpoint_id] = _KeptTrainer(*trainer, sole)
+            replaced = self._trainers.get(checkpoint_id)
+            self._trainers[checkpoint_id] = _KeptTrainer(*trainer, sole, policy is None)
+            if replaced is not None:
+                replaced.trainer.close()
+
+    def keeps(self, trainer: Any) -> bool:
+        """Whether this trainer is kept."""
+        return any(kept.trainer is trainer for kept in self._trainers.values())
 
     def forget(self) -> None:
-        """Release what is kept, but no trainer that is the sole holder of its state."""
+        """Release what is kept in this process, but no trainer that is the sole holder of its state."""
         self._policy, self._id = None, ""
         self.forget_trainer()
 
     def forget_trainer(self) -> None:
-        """Release the trainer, unless it is the sole holder of its state, but not the policy."""
-        self._trainers = {each: kept for each, kept in self._trainers.items() if kept.sole}
+        """Release the trainer in this process, unless it is the sole holder of its state, but not the
+        policy."""
+        self._trainers = {each: kept for each, kept in self._trainers.items() if kept.sole or kept.elsewhere}
+
+    def give_up_processes(self) -> None:
+        """Have the trainers in other processes give these up, but none that is the sole holder of its
+        state."""
+        for each, kept in list(self._trainers.items()):
+            if kept.elsewhere and not kept.sole:
+                del self._trainers[each]
+                kept.trainer.close()
 
 
 Exported = Literal["weights", "merged", "adapter"]

@@ -18,6 +18,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from erl_pipeline.policies import checkpoint_files
 from erl_pipeline.policies.adapters import has_adapter, write_adapter
 from erl_pipeline.policies.checkpoint_files import checkpoint_folder
 from erl_pipeline.policies.hardware import bfloat16_is_native, training_device
@@ -76,16 +77,23 @@ def read_context_length(folder: Path) -> int:
     return _context_length(_load_config(folder, folder), folder)
 
 
-def save_policy(policy: LoadedPolicy, folder: Path, weights: dict[str, torch.Tensor] | None = None) -> None:
+def save_policy(
+    policy: LoadedPolicy,
+    folder: Path,
+    weights: dict[str, torch.Tensor] | None = None,
+    file_bytes: int | None = None,
+) -> None:
     """Write weights (safetensors), configuration and tokenizer; equal policies give equal bytes.
 
     For a model with an adapter only the adapter is written: the base does not change, and is stored already.
-    `weights` are written in place of the model's own, which may be spread over processes.
+    `weights` are written in place of the model's own, which may be spread over processes. `file_bytes`: the
+    most of a file; None: `checkpoint_files.FILE_BYTES`.
     """
     if has_adapter(policy.model):
         write_adapter(policy.model, folder)
         return
-    policy.model.save_pretrained(folder, state_dict=weights)
+    most = checkpoint_files.FILE_BYTES if file_bytes is None else file_bytes
+    policy.model.save_pretrained(folder, state_dict=weights, max_shard_size=most)
     policy.tokenizer.save_pretrained(folder)
 
 

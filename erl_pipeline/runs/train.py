@@ -51,10 +51,12 @@ def require_ready_here(config: RunConfig) -> None:
         return
     plugins("trainers")[config.trainer.type].value.require_here(config.trainer)
     plugins("engines")[config.engine.type].value.require_here(config.engine)
-    if config.retention.optimizer_every > 1 and config.resources.determinism == "approximate":
+    if config.retention.optimizer_every > 1:
         from erl_pipeline.policies.hardware import training_device
 
-        require_repeatable(config.retention.optimizer_every, training_device())
+        if config.resources.determinism == "approximate":
+            require_repeatable(config.retention.optimizer_every, training_device())
+        require_state_stays(config, training_device())
     if config.resources.groups is None and config.resources.determinism == "approximate":
         return
     # torch takes seconds to import.
@@ -101,6 +103,16 @@ def require_repeatable(every: int, device: torch.device) -> None:
             f"retention.optimizer_every: {every}; allowed on this machine is 1, since an update on its GPU "
             "does not give the same bytes again without resources.determinism: bytes, so the state of the "
             "optimizer could not be recomputed"
+        )
+
+
+def require_state_stays(config: RunConfig, device: torch.device) -> None:
+    """Raise `ConfigError` for a trainer in other processes on GPUs, which end before a policy is sampled
+    there, if the state of the optimizer is not always committed."""
+    if device.type == "cuda" and plugins("trainers")[config.trainer.type].value.elsewhere:
+        raise ConfigError(
+            f"retention.optimizer_every: {config.retention.optimizer_every}; allowed with trainer.type: "
+            f"{config.trainer.type} on GPUs is 1, since its processes end when a policy is sampled"
         )
 
 

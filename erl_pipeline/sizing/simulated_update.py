@@ -39,7 +39,7 @@ from erl_pipeline.sizing.simulated_work import (
     simulated_sequences,
 )
 from erl_pipeline.trainers.fsdp2.learner import ShardedOptimizer
-from erl_pipeline.trainers.fsdp2.sharding import ProcessRanks, own_rows, shard, whole_tensor
+from erl_pipeline.trainers.fsdp2.sharding import ProcessRanks, own_rows, shard
 from erl_pipeline.trainers.interface import Reinforcement, SupervisedTraining
 from erl_pipeline.trainers.local.forward import PolicyForward
 from erl_pipeline.trainers.local.optimizer import PolicyOptimizer
@@ -182,7 +182,8 @@ class _Updates:
         return state
 
     def _gather(self, learner: Learner) -> None:
-        """What `save` puts together in host memory on rank 0: all weights, then the tensors of the state.
+        """What `save` puts together in host memory: all weights, then the tensors of the state; with several
+        ranks one tensor at a time, as if each rank wrote every so many-th.
 
         `save` itself writes values into files.
         """
@@ -190,11 +191,12 @@ class _Updates:
             _kept = [weight.detach().cpu() for weight in learner.model.parameters()]
             _state = [tensor.cpu() for tensor in learner.optimizer.tensors().values()]
             return
-        _kept = [whole_tensor(weight) for weight in learner.model.parameters()]
-        for tensor in learner.optimizer.tensors().values():
-            if tensor.ndim:
-                rows = torch.Size([len(tensor) * self._sharded.count, *tensor.shape[1:]])
-                self._sharded.whole(tensor, rows).cpu()
+        count = self._sharded.count
+        shapes = [(own_rows(weight), weight.shape) for weight in learner.model.parameters()]
+        state = [tensor for tensor in learner.optimizer.tensors().values() if tensor.ndim]
+        shapes += [(rows, torch.Size([len(rows) * count, *rows.shape[1:]])) for rows in state]
+        for number, (rows, shape) in enumerate(shapes):
+            self._sharded.gather(rows, shape, number % count)
 
     def _begin(self, phase: str) -> None:
         self._recorder.begin(phase)

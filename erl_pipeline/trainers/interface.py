@@ -76,7 +76,8 @@ class TrainerContext:
     files, which may not exist yet; `threads` is the number of computing threads of all processes together.
     `deterministic`: whether GPUs are to give equal bytes (`resources.determinism`).
     `raise_if_stopped` raises where the run was asked to stop; a trainer that waits calls it meanwhile, and
-    `tell_waiting`. `other_nodes`: what the runner keeps for it; None where it keeps none.
+    `tell_waiting`. `other_nodes`: what the runner keeps for it; None where it keeps none. `keep`: that of the
+    worker's `Resources`, with which processes can serve several trainings; None: they end with the trainer.
     """
 
     stored: StoredPolicy
@@ -86,6 +87,18 @@ class TrainerContext:
     raise_if_stopped: Callable[[], None] = lambda: None
     tell_waiting: TellWaiting = lambda _what, _seconds, _detail: None
     other_nodes: OtherNodes | None = None
+    keep: Callable[[str, Callable[[], Any]], Any] | None = None
+
+
+KEPT_PROCESSES = "processes of trainers"
+"""The name under which a worker keeps them."""
+
+
+class KeptProcesses(Protocol):
+    """What a worker keeps of a trainer that trains in other processes."""
+
+    def make_room(self) -> None:
+        """Release the memory of their GPUs, on which a policy is sampled next. Host memory may be kept."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +183,8 @@ class Trainer(Protocol):
     def save(self, folder: Path, *, state: bool = True) -> None:
         """Write a checkpoint into an artifact's folder: weights or adapter in `model`, what a sampler
         needs in `probe.safetensors` (`erl_pipeline.engines.probe.save_probe`), the number of steps in
-        `optimizer.json`, and with `state` the optimizer's tensors in `optimizer.safetensors`.
+        `optimizer.json`, and with `state` the optimizer's tensors in `optimizer.safetensors`. Large weights
+        and states are several files (`erl_pipeline.policies.checkpoint_files.deal_to_files`).
 
         Equal states give equal bytes.
         """
@@ -180,9 +194,13 @@ class Trainer(Protocol):
         loaded from what was saved. The trainer may later continue from the state that it saved, if nothing
         else has changed the policy."""
 
+    def lasts(self) -> bool:
+        """Whether a later stage can continue with it; false where processes of it have ended, or end with
+        this stage."""
+
     def close(self) -> None:
-        """End what the trainer has started, such as other processes. A trainer whose policy is in this
-        process may still be used afterwards."""
+        """End what the trainer has started, such as other processes, unless the worker keeps them for
+        another trainer. A trainer whose policy is in this process may still be used afterwards."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from storage.upkeep.runs import begun_with, run_roots
 
 _FILES: Mapping[Kept, tuple[ArtifactKind, str]] = {
     "checkpoints": ("checkpoint", "model/*.safetensors"),
-    "optimizer": ("checkpoint", "optimizer.safetensors"),
+    "optimizer": ("checkpoint", "optimizer*.safetensors"),
     "trajectories": ("trajectories", "*.parquet"),
 }
 """For each kind of rule: the kind of artifact it is about, and a pattern of file names."""

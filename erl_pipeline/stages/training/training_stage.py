@@ -87,15 +87,16 @@ def plan_training(
 
 @contextmanager
 def open_trainer(call: StageCall[TrainingT]) -> Iterator[interface.Trainer]:
-    """The trainer of the checkpoint among the stage's inputs. An engine releases its device first, and what
-    the trainer has started ends with the block.
+    """The trainer of the checkpoint among the stage's inputs. An engine releases its device first. A trainer
+    that is not kept for the next stage is closed with the block.
 
-    Raises StateNotKept if neither a file nor this process has the state of its optimizer."""
+    Raises StateNotKept if neither a file nor this worker has the state of its optimizer."""
     trainer = _trainer(call)
     try:
         yield trainer
     finally:
-        trainer.close()
+        if not loaded_policies(call).keeps(trainer):
+            trainer.close()
 
 
 def _trainer(call: StageCall[TrainingT]) -> interface.Trainer:
@@ -104,7 +105,7 @@ def _trainer(call: StageCall[TrainingT]) -> interface.Trainer:
     policies = loaded_policies(call)
     parts = checkpoints.checkpoint_parts(call.inputs)
     kept: interface.Trainer | None = policies.take_trainer(parts.checkpoint_id, (trainer, optimizer, weights))
-    if kept is not None:
+    if kept is not None and kept.lasts():
         return kept
     start = interface.TrainingStart(
         checkpoint=_state_folder(call, policies),
@@ -118,6 +119,7 @@ def _trainer(call: StageCall[TrainingT]) -> interface.Trainer:
             call.progress.raise_if_stopped,
             call.progress.waiting,
             call.resources.other_nodes,
+            call.resources.keep,
         ),
     )
     plugin: interface.TrainerPlugin[Any] = plugins("trainers")[trainer.type].value
@@ -125,6 +127,7 @@ def _trainer(call: StageCall[TrainingT]) -> interface.Trainer:
         from erl_pipeline.policies.hardware import release_cached_memory
 
         policies.forget()
+        policies.give_up_processes()
         release_cached_memory()
     return plugin.open(with_operational("trainers", trainer, call.resources.settings.trainer), start)
 
@@ -137,7 +140,7 @@ def _state_folder(call: StageCall[TrainingT], policies: checkpoints.LoadedPolici
     if not checkpoints.lacks_state(manifest):
         return checkpoint.folder
     holder: interface.Trainer | None = policies.take_trainer(manifest.artifact_id, None)
-    if holder is None:
+    if holder is None or not holder.lasts():
         fact = (
             f"{checkpoints.OPTIMIZER_STATE} of {manifest.stage} of iteration {manifest.iteration} "
             f"({manifest.artifact_id}) was not committed (retention.optimizer_every)"
@@ -147,6 +150,7 @@ def _state_folder(call: StageCall[TrainingT], policies: checkpoints.LoadedPolici
     parent = call.resources.store.staging_folder
     folder = call.resources.keep(f"state of {manifest.artifact_id}", lambda: StagingFolder(parent))
     holder.save(folder.path)
+    holder.close()
     return folder.path
 
 
@@ -156,23 +160,21 @@ def borrowed_trainer(call: StageCall[TrainingT]) -> Iterator[interface.Trainer]:
     next stage that trains continues with it."""
     with open_trainer(call) as trainer:
         yield trainer
-        policy = trainer.trained_policy()
-        if policy is not None:
-            loaded_policies(call).put(
-                checkpoints.checkpoint_parts(call.inputs).checkpoint_id,
-                policy,
-                _carried(call.settings, trainer),
-                sole=checkpoints.lacks_state(call.inputs[checkpoints.CHECKPOINT].manifest),
-            )
+        loaded_policies(call).put(
+            checkpoints.checkpoint_parts(call.inputs).checkpoint_id,
+            trainer.trained_policy(),
+            _carried(call.settings, trainer),
+            sole=checkpoints.lacks_state(call.inputs[checkpoints.CHECKPOINT].manifest),
+        )
 
 
 def _carried(
     settings: TrainingSettings, trainer: interface.Trainer
 ) -> tuple[Hashable, interface.Trainer] | None:
     """The settings with which a trainer can continue, as its key, and the trainer; None where moments are not
-    carried."""
+    carried, or its processes end with the stage."""
     key = (settings.trainer, settings.optimizer, settings.weights)
-    return (key, trainer) if settings.optimizer.carry_state else None
+    return (key, trainer) if settings.optimizer.carry_state and trainer.lasts() else None
 
 
 def loaded_policies(call: StageCall[Any]) -> checkpoints.LoadedPolicies:
@@ -229,14 +231,14 @@ def training_result(
     """
     from storage.tables.training import TRAINING_RECORD_FILE, write_training_record
 
-    policy = trainer.trained_policy()
-    carried = None if policy is None else _carried(call.settings, trainer)
+    carried = _carried(call.settings, trainer)
     state = call.state or carried is None
     trainer.save(call.folder, state=state)
     recorded = write_training_record(call.folder / TRAINING_RECORD_FILE, record)
+    policy = trainer.trained_policy()
     if policy is not None:
         _put_into_memory(call, policy)
-        loaded_policies(call).put(call.artifact_id, policy, carried, sole=not state)
+    loaded_policies(call).put(call.artifact_id, policy, carried, sole=not state)
     return StageResult(
         counters={**metrics.counters(), **(counters or {})},
         metrics=metrics.metrics(),

@@ -208,7 +208,7 @@ DEMONSTRATIONS = Stage(
 
 MESSAGES = Stage(
     name=_NAME,
-    version=3,
+    version=4,
     output="checkpoint",
     settings=MessageSettings,
     compute=_on_messages,

@@ -42,8 +42,8 @@ class Fsdp2TrainerConfig(Fsdp2Processes):
     """How long to wait for the other nodes."""
     timeout_seconds: float = Field(default=1800, gt=0)
     """How long a process waits for the others in one exchange between them (the timeout of NCCL and gloo);
-    then the training fails. The others wait while one process writes a checkpoint: allow for the checkpoint's
-    size and the speed of the store."""
+    then the training fails. Processes wait for each other while each writes a tensor of a checkpoint: allow
+    for the speed of the store."""
 
     @field_validator("address")
     @classmethod

@@ -19,11 +19,10 @@ from transformers import PreTrainedModel
 
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.engines.probe import make_probe, save_probe
-from erl_pipeline.policies.adapters import adapter_tensors, has_adapter, write_adapter
-from erl_pipeline.policies.checkpoints import MODEL, OPTIMIZER_STATE
-from erl_pipeline.policies.pretrained import save_policy
-from erl_pipeline.trainers.fsdp2.sharding import ProcessRanks, own_rows, shard, whole_tensor, write_gathered
-from erl_pipeline.trainers.fsdp2.work import Begin, FineTune, Reinforce
+from erl_pipeline.policies.checkpoints import MODEL
+from erl_pipeline.trainers.fsdp2.checkpoint import write_optimizer, write_policy
+from erl_pipeline.trainers.fsdp2.sharding import ProcessRanks, own_rows, shard
+from erl_pipeline.trainers.fsdp2.work import Begin, FineTune, Reinforce, Save
 from erl_pipeline.trainers.interface import OnStep, Reinforcement, SupervisedTraining
 from erl_pipeline.trainers.local.optimizer import (
     PolicyOptimizer,
@@ -67,13 +66,6 @@ class ShardedOptimizer(PolicyOptimizer):
 
     def _trained_weights(self, model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
         return {name: torch.nn.Parameter(own_rows(weight)) for name, weight in self._sharded.items()}
-
-
-def save_sharded_optimizer(optimizer: ShardedOptimizer, folder: Path, ranks: ProcessRanks) -> None:
-    """Write what `save_optimizer` writes for a whole model; rank 0 writes, one tensor at a time."""
-    write_gathered(folder / OPTIMIZER_STATE, optimizer.tensors(), ranks)
-    if ranks.rank == 0:
-        write_progress(optimizer, folder)
 
 
 def load_sharded_optimizer(
@@ -136,32 +128,13 @@ class RankLearner:
             scored = forward.sequence_entropies if entropies else forward.sequence_logprobs
             return scored(sequences, microbatch_tokens)
 
-    def save(self, folder: Path, state: bool) -> None:
-        """`Trainer.save`. Rank 0 puts the weights together in host memory and writes them."""
-        model, first = self._policy.model, self._ranks.rank == 0
-        if has_adapter(model):
-            tensors = {name: whole_tensor(value) for name, value in adapter_tensors(model).items()}
-            if first:
-                write_adapter(model, folder / MODEL, tensors=tensors)
-        else:
-            weights = self._whole_weights()
-            if first:
-                save_policy(self._policy, folder / MODEL, weights)
-        probe = make_probe(model)
-        self._ranks.let_go_of_weights(model)
-        if first:
-            save_probe(self._policy, folder, probe)
-        if state:
-            save_sharded_optimizer(self._optimizer, folder, self._ranks)
-        elif first:
-            write_progress(self._optimizer, folder)
-
-    def _whole_weights(self) -> dict[str, torch.Tensor]:
-        """All weights on rank 0, none on the others. Tied weights stay tied, and are written once."""
-        state = self._policy.model.state_dict(keep_vars=True)
-        found: dict[int, torch.Tensor] = {}
-        for value in state.values():
-            if id(value) not in found:
-                whole = whole_tensor(value)
-                found[id(value)] = whole if self._ranks.rank == 0 else whole[:0]
-        return {name: found[id(value)] for name, value in state.items()} if self._ranks.rank == 0 else {}
+    def save(self, work: Save) -> None:
+        """`Trainer.save`; see `erl_pipeline.trainers.fsdp2.checkpoint`."""
+        write_policy(self._policy, work.folder / MODEL, self._ranks, work.file_bytes)
+        probe = make_probe(self._policy.model)
+        self._ranks.let_go_of_weights(self._policy.model)
+        if work.state:
+            write_optimizer(self._optimizer, work.folder, self._ranks, work.file_bytes)
+        if self._ranks.rank == 0:
+            save_probe(self._policy, work.folder, probe)
+            write_progress(self._optimizer, work.folder)

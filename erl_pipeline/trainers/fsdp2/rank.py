@@ -112,7 +112,7 @@ def _note(what: str) -> None:
 
 def _do(work: orders.Work, learner: RankLearner, given: Path, answer: Path | None, on_step: OnStep) -> None:
     if isinstance(work, orders.Save):
-        learner.save(work.folder, work.state)
+        learner.save(work)
         return
     sequences = orders.read_sequences(given)
     if isinstance(work, orders.Score):

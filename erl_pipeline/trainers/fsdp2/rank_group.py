@@ -103,11 +103,13 @@ class RankGroup:
     ) -> Path:
         """Have all ranks do some work and wait for them; returns the file with the answer.
 
-        Raises the `PipelineError` that a rank raised, a plain one where a rank fails otherwise or ends, and
-        what `on_step` raises. The group has then ended.
+        The file is there until the next call. Raises the `PipelineError` that a rank raised, a plain one
+        where a rank fails otherwise or ends, and what `on_step` raises. The group has then ended.
         """
         if self._store is None:
             raise RuntimeError("the ranks have ended")
+        for path in (orders.order_file, orders.answer_file):
+            path(self.folder, self._orders).unlink(missing_ok=True)
         self._orders += 1
         given = orders.sequences_file(self.folder, self._orders)
         if sequences is not None:
@@ -124,6 +126,16 @@ class RankGroup:
             raise
         given.unlink(missing_ok=True)
         return orders.answer_file(self.folder, self._orders)
+
+    def alive(self) -> bool:
+        """Whether all ranks wait for work, and all nodes are heard."""
+        told = [said for _, said in self._news()]
+        return (
+            self._here is not None
+            and not self._here.ended()
+            and not any("failed" in said for said in told)
+            and not any(node.end or _silent(node) for node in self._nodes)
+        )
 
     def end(self) -> None:
         """End all ranks, whatever they do; they have nothing to finish."""

@@ -1,22 +1,17 @@
-"""A model whose weights are spread over the ranks, as seen from one of them, and files of tensors whose rows
-are spread over them."""
+"""A model whose weights are spread over the ranks, as seen from one of them."""
 
 import erl_pipeline.policies.lean_imports  # noqa: F401
 
 # isort: split
-import json
 import os
-import struct
-from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -24,17 +19,19 @@ from erl_pipeline.policies.hardware import add_in_fixed_order, training_device
 from erl_pipeline.trainers.fsdp2.launcher import DETERMINISTIC_VARIABLE, TIMEOUT_VARIABLE
 from storage.errors import ConfigError
 
-_ALIGNMENT = 8
-
 
 class ProcessRanks:
-    """The ranks of torch's process group; see `erl_pipeline.trainers.local.packing.Ranks`."""
+    """The ranks of torch's process group; see `erl_pipeline.trainers.local.packing.Ranks`.
 
-    def __init__(self, mesh: DeviceMesh, device: torch.device) -> None:
+    The first `writers` of them write files: those on the machine of the stage, where None all of them.
+    """
+
+    def __init__(self, mesh: DeviceMesh, device: torch.device, writers: int | None = None) -> None:
         self.mesh = mesh
         self.device = device
         self.rank = mesh.get_rank()
         self.count = mesh.size()
+        self.writers = min(writers or self.count, self.count)
 
     def add_up(self, tensor: torch.Tensor) -> None:
         dist.all_reduce(tensor)
@@ -64,13 +61,22 @@ class ProcessRanks:
         share = -(-rows // self.count)
         return slice(min(self.rank * share, rows), min((self.rank + 1) * share, rows))
 
-    def whole(self, rows: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-        """A tensor of this shape, put together from the rows that each rank has."""
-        stride = torch.empty(shape, device="meta").stride()
-        shard = DTensor.from_local(
-            rows.to(self.device), self.mesh, [Shard(0)], run_check=False, shape=shape, stride=stride
+    def gather(self, rows: torch.Tensor, shape: torch.Size, to: int) -> torch.Tensor | None:
+        """A tensor of this shape in host memory, put together on the rank `to` from the rows that each rank
+        has; None on the others."""
+        share = -(-shape[0] // self.count)
+        # In bytes, since not every backend knows every type.
+        sent = torch.zeros((share, *shape[1:]), dtype=rows.dtype, device=self.device)
+        sent[: len(rows)] = rows
+        whole = sent.new_empty((self.count * share, *shape[1:])) if self.rank == to else None
+        dist.gather(
+            _as_bytes(sent), None if whole is None else list(_as_bytes(whole).chunk(self.count)), dst=to
         )
-        return shard.full_tensor()
+        return None if whole is None else whole[: shape[0]].cpu()
+
+
+def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.view(-1).view(torch.uint8)
 
 
 def join_ranks() -> ProcessRanks:
@@ -89,7 +95,8 @@ def join_ranks() -> ProcessRanks:
         timeout=timedelta(seconds=float(os.environ[TIMEOUT_VARIABLE])),
         device_id=device if on_gpu else None,
     )
-    ranks = ProcessRanks(init_device_mesh(device.type, (dist.get_world_size(),)), device)
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    ranks = ProcessRanks(mesh, device, writers=int(os.environ["LOCAL_WORLD_SIZE"]))
     if deterministic and on_gpu:
         kinds = sorted(set(ranks.exchange(torch.cuda.get_device_name(device))))
         if len(kinds) > 1:
@@ -132,38 +139,3 @@ def whole_tensor(value: Any) -> torch.Tensor:
     """All rows of a weight, in host memory; all ranks must call this. Buffers are whole on each rank."""
     whole = value.full_tensor() if isinstance(value, DTensor) else value
     return cast(torch.Tensor, whole).detach().cpu()
-
-
-def write_gathered(path: Path, tensors: Mapping[str, torch.Tensor], ranks: ProcessRanks) -> None:
-    """Write fp32 tensors, put together from the rows of all ranks, as the same bytes that safetensors' own
-    `save_file` would write.
-
-    The tensors are put together one after the other, so that no rank needs memory for all of them. All ranks
-    call this; rank 0 writes. Tensors without dimensions are the same on all ranks.
-    """
-    shapes = _whole_shapes(tensors, ranks)
-    names = sorted(tensors)
-    header: dict[str, Any] = {}
-    end = 0
-    for name in names:
-        begin, end = end, end + 4 * shapes[name].numel()
-        header[name] = {"dtype": "F32", "shape": list(shapes[name]), "data_offsets": [begin, end]}
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % _ALIGNMENT)
-    if ranks.rank == 0:
-        path.write_bytes(struct.pack("<Q", len(text)) + text)
-    for name in names:
-        rows = tensors[name].detach()
-        whole = ranks.whole(rows, shapes[name]) if rows.ndim else rows
-        if ranks.rank == 0:
-            with path.open("ab") as file:
-                file.write(whole.cpu().contiguous().numpy().tobytes())
-
-
-def _whole_shapes(tensors: Mapping[str, torch.Tensor], ranks: ProcessRanks) -> dict[str, torch.Size]:
-    rows = {name: len(tensor) for name, tensor in tensors.items() if tensor.ndim}
-    counts = [json.loads(text) for text in ranks.exchange(json.dumps(rows))]
-    shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    for name in rows:
-        shapes[name] = torch.Size([sum(each[name] for each in counts), *shapes[name][1:]])
-    return shapes

@@ -7,11 +7,13 @@ from typing import Literal
 
 import numpy as np
 
+from erl_pipeline.policies import checkpoint_files
 from erl_pipeline.policies.checkpoints import StoredPolicy
 from erl_pipeline.policies.hardware import adds_in_fixed_order, training_device
 from erl_pipeline.trainers import interface
 from erl_pipeline.trainers.fsdp2 import work as orders
 from erl_pipeline.trainers.fsdp2.devices import require_devices
+from erl_pipeline.trainers.fsdp2.kept_ranks import KeptRanks
 from erl_pipeline.trainers.fsdp2.launcher import TIMEOUT_SECONDS
 from erl_pipeline.trainers.fsdp2.nodes import NodesConfig
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
@@ -20,8 +22,8 @@ from erl_pipeline.trainers.sequences import TrainingSequence
 
 
 class Fsdp2Trainer:
-    """Trains in `processes` processes, which start with the first work and end with `close`; see
-    `erl_pipeline.trainers.interface.Trainer`.
+    """Trains in `processes` processes, which load the checkpoint with the first work; see
+    `erl_pipeline.trainers.interface.Trainer`. They are those that the worker keeps, or else end with `close`.
 
     Where one of them ends or fails, the call that it was working on raises `PipelineError`, and the trainer
     cannot be used any more. `nodes` is where the nodes meet that share the processes; None for this machine
@@ -51,6 +53,10 @@ class Fsdp2Trainer:
         self._group = group
         self._owns_group = group is None
         self._begun = False
+        self._kept: KeptRanks | None = None
+        # A runner that has found nodes lends them to one stage, and may have several workers that train.
+        if start.context.keep is not None and (nodes is None or start.context.other_nodes is None):
+            self._kept = start.context.keep(interface.KEPT_PROCESSES, KeptRanks)
 
     @property
     def determinism(self) -> Literal["bytes", "approximate"]:
@@ -82,14 +88,21 @@ class Fsdp2Trainer:
         return self._scores(orders.Score("entropies", microbatch_tokens), sequences)
 
     def save(self, folder: Path, *, state: bool = True) -> None:
-        self._do(orders.Save(folder.absolute(), state))
+        self._do(orders.Save(folder.absolute(), state, checkpoint_files.FILE_BYTES))
 
     def trained_policy(self) -> None:
         return None
 
+    def lasts(self) -> bool:
+        return self._kept is not None and (self._group is None or self._group.alive())
+
     def close(self) -> None:
-        if self._group is not None and self._owns_group:
+        if self._group is None or not self._owns_group:
+            return
+        if self._kept is None:
             self._group.end()
+        else:
+            self._kept.give_back(self._group)
 
     def _scores(self, told: orders.Score, sequences: Sequence[TrainingSequence]) -> list[np.ndarray]:
         return orders.read_lists(self._do(told, sequences))[0][orders.SCORES]
@@ -100,11 +113,27 @@ class Fsdp2Trainer:
         sequences: Sequence[TrainingSequence] | None = None,
         on_step: interface.OnStep | None = None,
     ) -> Path:
-        context = self._context
         if self._group is None:
-            # Also over several machines the number of all threads together, since bytes depend on it.
-            threads = max(1, context.threads // self._processes)
-            self._group = RankGroup(
+            self._group = self._lent_group()
+        if not self._begun:
+            self._begun = True
+            self._group.do(
+                orders.Begin(
+                    self._context.stored.absolute(),
+                    self._start.checkpoint.absolute(),
+                    self._start.optimizer,
+                    self._passes,
+                )
+            )
+        return self._group.do(work, sequences, on_step)
+
+    def _lent_group(self) -> RankGroup:
+        context = self._context
+        # Also over several machines the number of all threads together, since bytes depend on it.
+        threads = max(1, context.threads // self._processes)
+
+        def start() -> RankGroup:
+            return RankGroup(
                 self._processes,
                 threads,
                 context.scratch,
@@ -112,17 +141,11 @@ class Fsdp2Trainer:
                 timeout_seconds=self._timeout_seconds,
                 deterministic=context.deterministic,
             )
-        if not self._begun:
-            self._begun = True
-            self._group.do(
-                orders.Begin(
-                    context.stored.absolute(),
-                    self._start.checkpoint.absolute(),
-                    self._start.optimizer,
-                    self._passes,
-                )
-            )
-        return self._group.do(work, sequences, on_step)
+
+        if self._kept is None:
+            return start()
+        like = (self._processes, threads, self._nodes, self._timeout_seconds, context.deterministic)
+        return self._kept.lend(like, start)
 
     def _with_folders(self) -> NodesConfig | None:
         """The other nodes, with what this training needs of them."""

@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 
 from erl_pipeline.config.objective import ObjectiveConfig, ReplayLoss
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
+from erl_pipeline.policies.checkpoint_files import FILE_BYTES
 from erl_pipeline.policies.checkpoints import StoredPolicy
 from erl_pipeline.trainers.interface import DEFAULT_PASSES, Passes
 from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
@@ -71,10 +72,12 @@ class Score:
 
 @dataclass(frozen=True)
 class Save:
-    """Write a checkpoint into a folder, with the optimizer's state or without."""
+    """Write a checkpoint into a folder, with the optimizer's state or without. `file_bytes`: the most bytes
+    of tensors in a file."""
 
     folder: Path
     state: bool = True
+    file_bytes: int = FILE_BYTES
     do: Literal["save"] = "save"
 
 

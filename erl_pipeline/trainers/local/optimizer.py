@@ -1,7 +1,7 @@
 """AdamW whose state can be saved and restored bit for bit."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,7 +10,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from erl_pipeline.config.optimizer import OptimizerConfig, TrainingUse
-from erl_pipeline.policies.checkpoints import OPTIMIZER_PROGRESS, OPTIMIZER_STATE
+from erl_pipeline.policies import checkpoint_files
+from erl_pipeline.policies.checkpoints import OPTIMIZER_PROGRESS, OPTIMIZER_STATE, OPTIMIZER_STATE_FILES
 from storage.errors import InputError
 
 _STATE = ("step", "exp_avg", "exp_avg_sq")
@@ -174,10 +175,19 @@ class PolicyOptimizer:
 
 
 def save_optimizer(optimizer: PolicyOptimizer, folder: Path) -> None:
-    """Write `optimizer.safetensors` and `optimizer.json` into a folder; equal states give equal bytes."""
-    tensors = {name: tensor.contiguous().cpu() for name, tensor in optimizer.tensors().items()}
-    save_file(tensors, folder / OPTIMIZER_STATE)
+    """Write the state, in one file or several, and `optimizer.json` into a folder; equal states give equal
+    bytes."""
+    tensors = optimizer.tensors()
+    sizes = {name: tensor.nbytes for name, tensor in tensors.items()}
+    for file, names in state_files(sizes, checkpoint_files.FILE_BYTES).items():
+        save_file({name: tensors[name].contiguous().cpu() for name in names}, folder / file)
     write_progress(optimizer, folder)
+
+
+def state_files(sizes: Mapping[str, int], most: int) -> dict[str, list[str]]:
+    """The files of an optimizer's state, and the names of their tensors; see `deal_to_files`."""
+    in_order = {name: sizes[name] for name in sorted(sizes)}
+    return checkpoint_files.deal_to_files(in_order, Path(OPTIMIZER_STATE).stem, most)
 
 
 def write_progress(optimizer: PolicyOptimizer, folder: Path) -> None:
@@ -201,17 +211,28 @@ def restore_optimizer(
     optimizer: PolicyOptimizer, folder: Path, read: Callable[[Any, str], torch.Tensor]
 ) -> None:
     """Restore the state in a checkpoint folder, where there is one; raises the errors of `load_optimizer`.
-    `read`: gives a tensor by its name, from the file as `safetensors.safe_open` opens it."""
+    `read`: gives a tensor by its name, from a file as `safetensors.safe_open` opens it."""
     if not (folder / OPTIMIZER_PROGRESS).exists():
         return
     try:
         steps = int(json.loads((folder / OPTIMIZER_PROGRESS).read_text())["steps"])
         # Read into host memory first: a GPU would hold all of it twice until it is copied to its place.
-        with safe_open(folder / OPTIMIZER_STATE, framework="pt", device="cpu") as file:
-            tensors = {name: read(file, name) for name in file.keys()}  # noqa: SIM118
+        tensors: dict[str, torch.Tensor] = {}
+        for path in _state_paths(folder):
+            with safe_open(path, framework="pt", device="cpu") as file:
+                tensors |= {name: read(file, name) for name in file.keys()}  # noqa: SIM118
     except (json.JSONDecodeError, KeyError, FileNotFoundError, SafetensorError) as error:
         raise InputError(f"the optimizer state in {folder} cannot be read: {error}") from error
     optimizer.restore(tensors, steps)
+
+
+def _state_paths(folder: Path) -> list[Path]:
+    """The files of a state, all of them. Raises FileNotFoundError."""
+    found = sorted(folder.glob(OPTIMIZER_STATE_FILES))
+    several = found[0].stem.rpartition("-of-")[2] if found else ""
+    if not found or (found[0].name != OPTIMIZER_STATE and len(found) != int(several)):
+        raise FileNotFoundError(f"it has {len(found)} of the files {OPTIMIZER_STATE_FILES}")
+    return found
 
 
 def _prefix(use: TrainingUse) -> str:

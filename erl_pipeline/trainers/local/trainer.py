@@ -86,5 +86,8 @@ class LocalTrainer:
     def trained_policy(self) -> LoadedPolicy:
         return self._policy
 
+    def lasts(self) -> bool:
+        return True
+
     def close(self) -> None:
         pass

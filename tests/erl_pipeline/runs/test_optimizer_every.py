@@ -17,7 +17,7 @@ from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.plan.stage import Listener
 from erl_pipeline.runs.audit import audit
 from erl_pipeline.runs.origins import begin_branch
-from erl_pipeline.runs.train import require_repeatable
+from erl_pipeline.runs.train import require_repeatable, require_state_stays
 from storage.artifacts.manifest import MANIFEST
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, NotRepeated
@@ -245,6 +245,10 @@ def test_an_audit_repeats_too(four: Path, tmp_path: Path) -> None:
 
 def test_a_run_on_a_device_that_repeats_no_bytes_is_refused() -> None:
     require_repeatable(8, torch.device("cpu"))
+    sharded = every(8, trainer={"type": "fsdp2", "processes": 2})
+    require_state_stays(sharded, torch.device("cpu"))
+    with pytest.raises(ConfigError, match=r"trainer\.type: fsdp2 on GPUs is 1, since its processes end"):
+        require_state_stays(sharded, torch.device("cuda"))
     with pytest.raises(
         ConfigError, match="optimizer_every: 8; allowed on this machine is 1, since an update"
     ):
@@ -254,7 +258,10 @@ def test_a_run_on_a_device_that_repeats_no_bytes_is_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"trainer": {"type": "fsdp2", "processes": 2}}, "trainer.type: fsdp2 is 1, since its processes end"),
+        (
+            {"trainer": {"type": "fsdp2", "processes": 2, "nodes": 2, "address": "10.0.0.1:29500"}},
+            "a trainer on several machines is 1, since they hold",
+        ),
         ({"resources": {"devices": 2}}, "resources.devices: 2 is 1, since each device has a process"),
         ({"runner": {"type": "ray"}}, "runner.type: ray is 1, since its workers are on other machines"),
     ],

@@ -1,0 +1,53 @@
+"""The ranks that a worker process keeps between trainings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from types import TracebackType
+
+from erl_pipeline.policies.hardware import training_device
+from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
+
+
+class KeptRanks:
+    """Groups of ranks, each lent to one trainer at a time, perhaps for several stages. A trainer that is lent
+    one loads its checkpoint there, whatever the group has held. They end with the context."""
+
+    def __init__(self) -> None:
+        self._idle: list[tuple[Hashable, RankGroup]] = []
+        self._lent: list[tuple[Hashable, RankGroup]] = []
+
+    def lend(self, like: Hashable, start: Callable[[], RankGroup]) -> RankGroup:
+        """A group that is like this, and was started by `start` if none was there. Others that are idle
+        end."""
+        idle, self._idle = self._idle, []
+        fit = next((group for key, group in idle if key == like and group.alive()), None)
+        for _, group in idle:
+            if group is not fit:
+                group.end()
+        group = fit or start()
+        self._lent.append((like, group))
+        return group
+
+    def give_back(self, group: RankGroup) -> None:
+        """Let the next trainer have a group. Does nothing if it is not lent."""
+        self._idle += [each for each in self._lent if each[1] is group and group.alive()]
+        self._lent = [each for each in self._lent if each[1] is not group]
+
+    def make_room(self) -> None:
+        """End all groups if they are on GPUs; see `erl_pipeline.trainers.interface.KeptProcesses`."""
+        if training_device().type == "cuda":
+            self._end()
+
+    def __enter__(self) -> KeptRanks:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        for _, group in (*self._idle, *self._lent):
+            group.end()
+        self._idle, self._lent = [], []

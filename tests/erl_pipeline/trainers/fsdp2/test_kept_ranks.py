@@ -1,0 +1,170 @@
+"""Ranks that serve one training stage after the other: what they load, their bytes, and their end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from erl_pipeline.plan.plan import StageKey
+from erl_pipeline.trainers.fsdp2 import TRAINER, kept_ranks, work
+from erl_pipeline.trainers.fsdp2.kept_ranks import KeptRanks
+from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
+from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
+from storage.artifacts.store import ArtifactStore
+from tests.erl_pipeline.runs.small_runs import go, hashes, ids, small
+from tests.erl_pipeline.runs.test_two_models import METHOD, save_model
+from tests.erl_pipeline.trainers.fsdp2.nodes import Node
+from tests.erl_pipeline.trainers.fsdp2.rows import ROWS, Start
+from tests.erl_pipeline.trainers.fsdp2.stopped import is_there
+from tests.waiting import wait_for
+
+
+class Orders:
+    """What groups of this process were told to do, and the processes of their ranks."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.done: list[str] = []
+        self.groups: list[RankGroup] = []
+        self.processes: set[int] = set()
+        do = RankGroup.do
+
+        def noted(group: RankGroup, told: work.Work, *rest: Any) -> Path:
+            if group not in self.groups:
+                self.groups.append(group)
+            self.done.append(told.do)
+            found = do(group, told, *rest)
+            self.processes |= set(group.process_ids.values())
+            return found
+
+        monkeypatch.setattr(RankGroup, "do", noted)
+
+
+@pytest.fixture
+def orders(monkeypatch: pytest.MonkeyPatch) -> Iterator[Orders]:
+    """Noted by a listener, not replaced: the ranks are real."""
+    noted = Orders(monkeypatch)
+    yield noted
+    assert not any(is_there(process) for process in noted.processes)
+
+
+def sharded(processes: int, **changes: Any) -> Any:
+    """A small run in other processes, whose updates take steps, since entropy is rewarded."""
+    return small(
+        objective={"advantages_per": "group", "entropy_coefficient": 0.1},
+        trainer={"type": "fsdp2", "processes": processes},
+        resources={"threads": processes},
+        **changes,
+    )
+
+
+def without_states(store: Path) -> list[dict[str, str]]:
+    return [
+        {name: digest for name, digest in files.items() if name != "optimizer.safetensors"}
+        for files in hashes(store).values()
+    ]
+
+
+def test_kept_ranks_load_once_and_give_the_bytes_of_new_ones(orders: Orders, tmp_path: Path) -> None:
+    """Three iterations have six training stages."""
+    go(sharded(2), tmp_path / "kept", 3)
+    assert orders.done.count("save") == 6
+    assert orders.done.count("begin") == 1
+    assert len(orders.groups) == 1
+    assert not list(tmp_path.glob("kept/**/fsdp2-*"))
+
+    for place in ("update_policy of iteration 1", "fine_tune of iteration 2", "update_policy of iteration 3"):
+        go(sharded(2), tmp_path / "new", 3, stop_after=place)
+    go(sharded(2), tmp_path / "new", 3)
+    assert orders.done.count("begin") == len(orders.groups) == 1 + 4
+    assert hashes(tmp_path / "new") == hashes(tmp_path / "kept")
+    trained = [ids(tmp_path / "new")[StageKey(each, "update_policy", "")] for each in (1, 2, 3)]
+    steps = [ArtifactStore(str(tmp_path / "new")).open(each).manifest.counters for each in trained]
+    assert all(each["optimizer_steps"] > 0 for each in steps)
+
+
+def test_two_models_take_turns_on_the_ranks_unless_these_alone_have_a_state(
+    orders: Orders, tmp_path: Path
+) -> None:
+    """Two iterations train each model once in each. With states committed each time, the one group loads four
+    times. Without, the state of each is in a group of its own, and the weights are the same."""
+    policy = {"type": "pretrained", "model": str(save_model(tmp_path / "base")), "dtype": "bfloat16"}
+    changes: dict[str, Any] = {"method": METHOD, "policy": policy}
+    go(sharded(1, **changes), tmp_path / "1", 2)
+    assert (orders.done.count("begin"), orders.done.count("save"), len(orders.groups)) == (4, 4, 1)
+    notes = go(sharded(1, retention={"optimizer_every": 2}, **changes), tmp_path / "2", 2)
+    assert notes.warnings == []
+    assert (orders.done.count("begin"), orders.done.count("save"), len(orders.groups)) == (4 + 2, 8, 1 + 2)
+    assert without_states(tmp_path / "2") == without_states(tmp_path / "1")
+
+
+def test_a_run_repeats_what_ended_ranks_alone_had(orders: Orders, tmp_path: Path) -> None:
+    """The run is stopped when its ranks alone have the state of iteration 1."""
+    every = {"optimizer_every": 3}
+    go(sharded(1, retention=every), tmp_path / "2", 2, stop_after="rollout_shard 0000 of iteration 2")
+    notes = go(sharded(1, retention=every), tmp_path / "2", 2)
+    assert "2 updates repeated" in notes.warnings[-1]
+    go(sharded(1), tmp_path / "1", 2)
+    assert without_states(tmp_path / "2") == without_states(tmp_path / "1")
+
+
+def test_idle_ranks_wait_without_a_processor_and_dead_ones_are_replaced(
+    first: Path, start: Start, orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = start(first / "llama")
+    assert begun.context is not None
+    with KeptRanks() as kept:
+        begun = replace(begun, context=replace(begun.context, keep=lambda _name, _make: kept))
+
+        def scored() -> tuple[Fsdp2Trainer, set[int]]:
+            trainer, before = Fsdp2Trainer(2, begun), set(orders.processes)
+            trainer.logprobs(ROWS, 12)
+            trainer.close()
+            return trainer, orders.processes - before
+
+        trainer, processes = scored()
+        assert len(processes) == 2
+        waiting = [*map(psutil.Process, processes), *psutil.Process().children()]
+        used = sum(sum(each.cpu_times()[:2]) for each in waiting)
+        time.sleep(3.0)
+        assert sum(sum(each.cpu_times()[:2]) for each in waiting) - used < 0.3
+
+        kept.make_room()  # Only GPUs are needed by others.
+        assert scored()[1] == set()
+        assert trainer.lasts()
+        psutil.Process(processes.pop()).kill()
+        wait_for("the end of the group", lambda: not trainer.lasts())
+        trainer, processes = scored()
+        assert len(processes) == 2
+
+        monkeypatch.setattr(kept_ranks, "training_device", lambda: torch.device("cuda"))
+        kept.make_room()
+        assert not trainer.lasts()
+        assert not any(map(is_there, processes))
+        assert len(scored()[1]) == 2
+    assert len(orders.groups) == 3
+
+
+def test_another_node_stays_from_training_to_training(
+    node: Node, first: Path, start: Start, orders: Orders
+) -> None:
+    joined = node.said.count("has joined")
+    begun = start(first / "llama")
+    assert begun.context is not None
+    with KeptRanks() as kept:
+        begun = replace(begun, context=replace(begun.context, keep=lambda _name, _make: kept))
+        for number in (1, 2):
+            trainer = TRAINER.open(node.settings(), begun)
+            trainer.logprobs(ROWS, 12)
+            trainer.close()
+            assert trainer.lasts()
+            assert orders.done.count("begin") == number
+        assert len(node.ranks) == 1
+        assert node.said.count("has joined") == joined + 1
+    wait_for("the end of its rank", lambda: not node.ranks)
