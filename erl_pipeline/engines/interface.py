@@ -205,12 +205,14 @@ class OpenedEngine:
     """An engine that serves the model.
 
     `concurrent` is the same engine where it takes single turns and has up to `max_in_flight` of them under
-    way; None where it only takes batches.
+    way; None where it only takes batches. `goes_on`: whether its event loop goes on between two calls of
+    `run`, so that what one call has begun is sampled further until the next.
     """
 
     batches: GenerationEngine
     concurrent: AsynchronousEngine | None = None
     max_in_flight: int = 256
+    goes_on: bool = False
 
 
 class DeviceHolder(Protocol):
