@@ -33,7 +33,9 @@ class Rounds:
     def _opened(self, *args: Any, **named: Any) -> OpenedEngine:
         call, *_ = args
         batches = self._open(*args, **named).batches
-        engine = call.resources.keep("rounds", lambda: RoundEngine(lambda request: batches.generate([request])[0]))
+        engine = call.resources.keep(
+            "rounds", lambda: RoundEngine(lambda request: batches.generate([request])[0])
+        )
         # A cache between turns holds what was sampled last, and would change the last bits of others.
         turn = count()
         engine.answer = lambda request: batches.generate(
