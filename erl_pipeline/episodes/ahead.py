@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from erl_pipeline.episodes import loop
-
 if TYPE_CHECKING:
     from erl_pipeline.engines.interface import AsynchronousEngine, EngineWorker
     from erl_pipeline.episodes.context import Retrieve
@@ -62,6 +60,9 @@ class EpisodesAhead:
             make: gives the episodes of a shard by its id.
             following: the shards after it, which are asked for next.
         """
+        # A library for tables, which a process that only plans need not import.
+        from erl_pipeline.episodes import loop
+
         if artifact_id not in self._begun or sampling.engine is not self._engine:
             self.drop()
             self._engine = sampling.engine
