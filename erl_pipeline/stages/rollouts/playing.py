@@ -211,8 +211,9 @@ def _sampling(opened: OpenedEngine, progress: _EpisodeProgress) -> BatchSampling
 
 def _plays_ahead(opened: OpenedEngine, setup: EpisodeSetup) -> bool:
     """Whether episodes of the next shards begin on free places. With a single place each shard begins with an
-    empty prefix cache; a judge has limits of its own for each shard."""
-    return opened.goes_on and opened.max_in_flight > 1 and setup.chat_server is None
+    empty prefix cache; a judge and a gateway are opened for one shard."""
+    alone = setup.chat_server is None and setup.gateway is None
+    return opened.goes_on and opened.max_in_flight > 1 and alone
 
 
 def _protocol(settings: PlaySettings, *, first_only: bool, retrieval: bool) -> EpisodeProtocol:
