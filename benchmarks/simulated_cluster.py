@@ -10,7 +10,9 @@ differences between runs.
     python benchmarks/simulated_cluster.py --seeds 2 --write
 
 Second part, `--only clusters`: simulations of configs/clusters/gpus_*.yaml, whose numbers are assumptions,
-which are named there.
+which are named there. Third part, `--only iteration`: what an iteration of Qwen3-8B on eight GPUs is spent
+on, with and without processes of the trainer that stay, hand-overs without files, and the optimizer's state
+in each iteration.
 """
 
 from __future__ import annotations
@@ -62,6 +64,7 @@ WAYS: Mapping[str, tuple[str, ...]] = {
 SIZES = {8: 64, 64: 512, 512: 4096}
 """Number of GPUs -> tasks per iteration, with eight tasks per shard."""
 SIMULATED_ITERATIONS = 20
+PRICED_ITERATIONS = 24
 
 Figures = list[dict[str, Any]]
 """What is written: one item for each row of a table."""
@@ -200,9 +203,85 @@ def rows_of_clusters(found: Figures) -> list[list[str]]:
     return rows
 
 
+EIGHT = ROOT / "configs" / "gpu_eight_qwen3_8b.yaml"
+EACH_STATE: Mapping[str, Any] = {"retention.optimizer_every": 1}
+EIGHTH_STATE: Mapping[str, Any] = {
+    "retention.optimizer_every": 8,
+    "resources.determinism": "bytes",
+    # Where processes of fsdp2 end with each training, they allow no such retention; the plan is the same.
+    "trainer": "{type: local}",
+}
+FROM_FILES: Mapping[str, Any] = {"trainer_stays": False, "handover_bytes_per_second": 1.17e9}
+BUILT: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+    "processes start each time, hand-over by files": (EACH_STATE, FROM_FILES),
+    "processes stay, no files": (EACH_STATE, {}),
+    "processes stay, no files, state in each 8th iteration": (EIGHTH_STATE, {}),
+}
+"""What is built -> settings of the run, and of the node."""
+PARTS: Mapping[str, Sequence[tuple[str, str]]] = {
+    "rollouts": [("rollout_shard", "computing")],
+    "hand-over": [("rollout_shard", "hand_over")],
+    "reference log-probabilities": [("update_policy", "scoring")],
+    "update": [("update_policy", "computing")],
+    "fine-tune": [("fine_tune", "computing")],
+    "start": [("update_policy", "starting"), ("fine_tune", "starting")],
+    "write": [("update_policy", "writing"), ("fine_tune", "writing")],
+    "wait for commits": [("update_policy", "waiting_for_commits"), ("fine_tune", "waiting_for_commits")],
+}
+
+
+def iterations_of_eight(iterations: int, folder: Path) -> Figures:
+    """For RLVR and ERL and for what is built, the seconds of an iteration after the first, by part."""
+    found: Figures = []
+    for method, file in {"RLVR": "gpus_8_qwen3_8b.yaml", "ERL": "gpus_8_qwen3_8b_erl.yaml"}.items():
+        given = read_cluster(ROOT / "configs" / "clusters" / file)
+        for built, (settings, node) in BUILT.items():
+            changes = [f"{name}={value}" for name, value in settings.items()]
+            config = load_config(EIGHT, [f"method={method.lower()}", "evaluation.every=1000", *changes])
+            here = given.nodes["here"].model_copy(update=dict(node))
+            cluster = given.model_copy(update={"nodes": {"here": here}})
+            simulation = forecast_on_cluster(config, cluster, str(folder), iterations).simulation
+            later = [each for each in simulation.ran if (each.job.planned.iteration or 0) > 1]
+            later = [each for each in later if each.job.stage != "evaluate"]
+            parts = {
+                name: sum(
+                    getattr(each.seconds, part)
+                    for stage, part in of
+                    for each in later
+                    if each.job.stage == stage
+                )
+                for name, of in PARTS.items()
+            }
+            whole = sum(each.seconds.whole for each in later)
+            parts["other"] = whole - sum(parts.values())
+            written = sum(each.job.bytes + each.job.state_bytes for each in later)
+            each_of = iterations - 1
+            found.append(
+                {
+                    "method": method,
+                    "built": built,
+                    "seconds": whole / each_of,
+                    "parts": {name: seconds / each_of for name, seconds in parts.items()},
+                    "committed": written / each_of,
+                }
+            )
+            print(as_text(rows_of_iterations(found)), flush=True)
+    return found
+
+
+def rows_of_iterations(found: Figures) -> list[list[str]]:
+    """The table of an iteration's seconds, its head first; all stages run one after the other."""
+    rows = [["method", "what is built", "iteration, s", *PARTS, "other", "committed, GB"]]
+    for each in found:
+        parts = [f"{each['parts'][name]:.1f}" for name in [*PARTS, "other"]]
+        cells = [each["method"], each["built"], f"{each['seconds']:.0f}", *parts]
+        rows.append([*cells, f"{each['committed'] / 1e9:.1f}"])
+    return rows
+
+
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--only", choices=["here", "clusters"], help="measure only one part")
+    parser.add_argument("--only", choices=["here", "clusters", "iteration"], help="measure only one part")
     parser.add_argument("--seeds", type=int, default=2, help="predicted runs of each way")
     parser.add_argument("--iterations", type=int, default=8, help="of each run here")
     add_write_arguments(parser)
@@ -211,11 +290,13 @@ def main(given: Sequence[str] | None = None) -> None:
     parts: Mapping[str, Callable[[Path], Figures]] = {
         "here": lambda folder: validate(arguments.seeds, arguments.iterations, folder),
         "clusters": lambda folder: clusters(SIMULATED_ITERATIONS, folder / "none"),
+        "iteration": lambda folder: iterations_of_eight(PRICED_ITERATIONS, folder / "none"),
     }
-    tables = {"here": rows_here, "clusters": rows_of_clusters}
+    tables = {"here": rows_here, "clusters": rows_of_clusters, "iteration": rows_of_iterations}
     notes = {
         "here": f"{arguments.iterations} iterations.",
         "clusters": f"{SIMULATED_ITERATIONS} iterations, simulated.",
+        "iteration": f"Mean of iterations 2 to {PRICED_ITERATIONS}, simulated.",
     }
     for name, measure in parts.items():
         if arguments.only not in (None, name):

@@ -16,6 +16,8 @@ from erl_pipeline.runs.cluster_forecast import ClusterForecast, forecast_on_clus
 from erl_pipeline.runs.config import run_config
 from storage.runs.run import RunStore
 
+_SHOWN_SECONDS = 0.05
+
 
 def plan_on_cluster(
     planned: str, cluster_file: Path, store: str, iterations: int | None, settings: Sequence[str], json: bool
@@ -75,6 +77,15 @@ def _print(config: RunConfig, cluster: ClusterConfig, file: Path, found: Cluster
         ],
         left=("stage",),
     )
+    print_line("Of an iteration, by what the critical path spends it on:")
+    print_table(
+        [
+            {"stage": stage, "part": part, "seconds": f"{seconds / found.iterations:,.1f}"}
+            for (stage, part), seconds in _by_part(simulation.critical).items()
+            if seconds / found.iterations >= _SHOWN_SECONDS
+        ],
+        left=("stage", "part"),
+    )
     print_line("With one thing changed:")
     print_table(
         [
@@ -102,6 +113,16 @@ def _by_stage(critical: Sequence[Ran]) -> dict[str, tuple[int, float]]:
     return dict(sorted(found.items(), key=lambda item: -item[1][1]))
 
 
+def _by_part(critical: Sequence[Ran]) -> dict[tuple[str, str], float]:
+    """Seconds of the critical path after what a run has before its first iteration, by stage and part."""
+    found: defaultdict[tuple[str, str], float] = defaultdict(float)
+    for each in critical:
+        if each.job.planned.iteration:
+            for part, seconds in asdict(each.seconds).items():
+                found[each.job.stage, part.replace("_", " ")] += seconds
+    return dict(found)
+
+
 def _sources(found: ClusterForecast) -> list[str]:
     """Sentences about where the times come from."""
     measured = found.measurements
@@ -123,6 +144,10 @@ def _as_json(config: RunConfig, file: Path, found: ClusterForecast) -> dict[str,
         "makespan": simulation.makespan,
         "nodes": {name: asdict(use) for name, use in simulation.use.items()},
         "moved": asdict(simulation.traffic),
+        "parts": [
+            {"stage": stage, "part": part, "seconds": seconds / found.iterations}
+            for (stage, part), seconds in _by_part(simulation.critical).items()
+        ],
         "critical": [
             {"stage": each.job.planned.title, "start": each.start, "end": each.end, "nodes": each.nodes}
             for each in simulation.critical

@@ -208,7 +208,8 @@ class OpenedEngine:
     """An engine that serves the model.
 
     `concurrent` is the same engine where it takes single turns and has up to `max_in_flight` of them under
-    way; None where it only takes batches.
+    way; None where it only takes batches. `goes_on`: whether its event loop goes on between two calls of
+    `run`, so that what one call has begun is sampled further until the next.
     """
 
     batches: GenerationEngine
@@ -216,6 +217,7 @@ class OpenedEngine:
     max_in_flight: int = 256
     handed_over: str = ""
     """How it came to the weights; empty where it has loaded them itself."""
+    goes_on: bool = False
 
 
 class DeviceHolder(Protocol):

@@ -3,8 +3,10 @@ that takes batches, or one that takes single turns."""
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
 from erl_pipeline.engines.interface import AsynchronousEngine, Generation, GenerationEngine
@@ -32,50 +34,92 @@ class Answers(Protocol):
         """The episode is over and asks no more."""
 
 
-async def run_episodes(
-    episodes: Sequence[Episode],
-    answers: Answers,
-    max_in_flight: int,
-    on_episode: Callable[[list[Trajectory]], None],
-    stop: threading.Event,
-) -> list[list[Trajectory]]:
-    """Run all episodes to their end; returns each one's trajectories, in order.
+class EpisodeSet:
+    """Episodes whose trajectories are asked for together, such as those of a shard; `ended` has those of each
+    episode that is over, by its index."""
 
-    At most `max_in_flight` episodes are under way; each begins when its turn comes. `on_episode` is called
-    with each one that ends, in the order in which they end. Raises `Interrupted` once `stop` is set, and what
-    an answer raises; the other episodes are cancelled then.
-    """
-    results: dict[int, list[Trajectory]] = {}
-
-    async def play_one_after_another(upcoming: Iterator[int]) -> None:
-        for index in upcoming:
-            results[index] = await episodes[index](index, answers)
-            answers.ended(index)
-            on_episode(results[index])
-
-    upcoming = iter(range(len(episodes)))
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            watch = tasks.create_task(_raise_when_set(stop))
-            async with asyncio.TaskGroup() as playing:
-                for _ in range(min(max_in_flight, len(episodes))):
-                    playing.create_task(play_one_after_another(upcoming))
-            watch.cancel()
-    except ExceptionGroup as errors:
-        # The first says what happened; the others follow from it.
-        raise _first(errors) from None
-    return [results[index] for index in range(len(episodes))]
+    def __init__(self, episodes: Sequence[Episode]) -> None:
+        self.episodes = episodes
+        self.ended: dict[int, list[Trajectory]] = {}
+        self.error: BaseException | None = None
+        self.over = asyncio.Event()
+        """Set when all have ended, or when one has failed."""
+        self.on_episode: Callable[[list[Trajectory]], None] = lambda rows: None
+        if not episodes:
+            self.over.set()
 
 
-async def _raise_when_set(stop: threading.Event) -> None:
-    while not stop.is_set():
-        await asyncio.sleep(_STOP_POLL_SECONDS)
-    raise Interrupted
+class EpisodeQueue:
+    """Plays episodes of one set after the other, at most `places` at a time: those of a later set begin when
+    all of the earlier ones have begun. Lives in one event loop, and episodes go on while nobody waits."""
 
+    def __init__(self, answers: Answers, places: int) -> None:
+        self._answers = answers
+        self._free = places
+        self._waiting: deque[tuple[EpisodeSet, int]] = deque()
+        self._playing: set[asyncio.Task[None]] = set()
 
-def _first(errors: ExceptionGroup[Exception]) -> Exception:
-    error = errors.exceptions[0]
-    return _first(error) if isinstance(error, ExceptionGroup) else error
+    def add(self, added: EpisodeSet) -> None:
+        """Let episodes begin when their turn comes."""
+        self._waiting.extend((added, index) for index in range(len(added.episodes)))
+        self._begin()
+
+    async def results(
+        self, of: EpisodeSet, on_episode: Callable[[list[Trajectory]], None], stop: threading.Event
+    ) -> list[list[Trajectory]]:
+        """Wait for all episodes of a set; returns each one's trajectories, in order.
+
+        `on_episode` is called with each one that has ended, in the order in which they end. Raises
+        `Interrupted` once `stop` is set, and what an answer raises; all episodes are cancelled then, also
+        those of other sets.
+        """
+        try:
+            for rows in of.ended.values():
+                on_episode(rows)
+            of.on_episode = on_episode
+            while not of.over.is_set():
+                if stop.is_set():
+                    raise Interrupted
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(of.over.wait(), _STOP_POLL_SECONDS)
+            if of.error is not None:
+                raise of.error
+        except BaseException:
+            await self.cancel()
+            raise
+        return [of.ended[index] for index in range(len(of.episodes))]
+
+    async def cancel(self) -> None:
+        """End all episodes, and wait until their environments are closed."""
+        self._waiting.clear()
+        for task in self._playing:
+            task.cancel()
+        await asyncio.gather(*self._playing, return_exceptions=True)
+
+    def _begin(self) -> None:
+        for _ in range(min(self._free, len(self._waiting))):
+            self._free -= 1
+            task = asyncio.get_running_loop().create_task(self._play_in_turn())
+            self._playing.add(task)
+            task.add_done_callback(self._playing.discard)
+
+    async def _play_in_turn(self) -> None:
+        """Play one episode after the other at one place, until none waits."""
+        try:
+            while self._waiting:
+                of, index = self._waiting.popleft()
+                try:
+                    rows = of.ended[index] = await of.episodes[index](index, self._answers)
+                    self._answers.ended(index)
+                    of.on_episode(rows)
+                except Exception as error:  # Whoever waits for the set raises it, and ends all others.
+                    of.error = of.error or error
+                    of.over.set()
+                    self._waiting.clear()
+                if len(of.ended) == len(of.episodes):
+                    of.over.set()
+        finally:
+            self._free += 1
 
 
 Question = TypeVar("Question")
@@ -171,11 +215,11 @@ class ConcurrentSampler:
     ) -> None:
         self._engine = engine
         self._retrievals = Collected[RetrievalRequest, "list[MemoryHit]"](retrieve)
-        self._on_tokens = on_tokens
+        self.on_tokens = on_tokens
 
     async def sample(self, index: int, asked: SampleRequest) -> Generation:
         generation = await self._engine.sample(asked.request)
-        self._on_tokens(len(generation.token_ids))
+        self.on_tokens(len(generation.token_ids))
         return generation
 
     async def retrieve(self, index: int, asked: RetrievalRequest) -> list[MemoryHit]:

@@ -127,6 +127,54 @@ class PlayedEpisodes:
     environment: dict[str, str] = field(default_factory=dict)
 
 
+class ShardEpisodes:
+    """The episodes of a shard, one for each task and sample index, before they are played and after.
+
+    `samples` are the indices of every task, or a sequence with those of each task.
+    """
+
+    def __init__(self, setup: EpisodeSetup, tasks: Sequence[Task], samples: range | Sequence[range]) -> None:
+        of_each = [samples] * len(tasks) if isinstance(samples, range) else samples
+        self._setup = setup
+        self._identities = [
+            EpisodeIdentity(task, sample, setup.provenance)
+            for task, own in zip(tasks, of_each, strict=True)
+            for sample in own
+        ]
+        self._environments: dict[int, GuardedEnvironment] = {}
+        self._further: dict[int, list[Trajectory]] = {}
+        self._replaced_before = setup.chat.texts.replaced
+        self.to_play = loop.EpisodeSet(
+            [
+                partial(_episode, setup, identity, self._environments, self._further)
+                for identity in self._identities
+            ]
+        )
+
+    def played(self, results: Sequence[list[Trajectory]]) -> PlayedEpisodes:
+        """What came of them. Raises `EnvironmentFailed` when all environments failed."""
+        setup, environments = self._setup, self._environments
+        _raise_when_all_failed(self._identities, environments)
+        rows = [row for episode in results for row in episode]
+        counters = {
+            RETRIED: sum(each.renewed for each in environments.values()),
+            "environment_close_failures": sum(each.close_failed for each in environments.values()),
+            "judge_errors": sum(row.finish_reason == "judge_error" for row in rows),
+            "judge_timeouts": sum(row.finish_reason == "judge_timeout" for row in rows),
+            REPLACED_TEXTS: setup.chat.texts.replaced
+            - self._replaced_before
+            + sum(each.texts.replaced for each in environments.values()),
+        }
+        return PlayedEpisodes(
+            rows=rows,
+            counters={name: count for name, count in counters.items() if count},
+            determinism=(
+                "bytes" if setup.timing == "instant" and setup.chat_server is None else "approximate"
+            ),
+            further=[row for index in sorted(self._further) for row in self._further[index]],
+        )
+
+
 def play_episodes(
     setup: EpisodeSetup,
     tasks: Sequence[Task],
@@ -139,40 +187,12 @@ def play_episodes(
 ) -> PlayedEpisodes:
     """Play one episode for each task and sample index.
 
-    `samples` are the indices of every task, or a sequence with those of each task. A failure of an
-    environment ends its episode and is recorded. Raises `EnvironmentFailed` when all environments failed,
-    `Interrupted` once `stop` is set, and what the engine raises.
+    A failure of an environment ends its episode and is recorded. Raises `EnvironmentFailed` when all
+    environments failed, `Interrupted` once `stop` is set, and what the engine raises.
     """
-    environments: dict[int, GuardedEnvironment] = {}
-    further: dict[int, list[Trajectory]] = {}
-    of_each = [samples] * len(tasks) if isinstance(samples, range) else samples
-    identities = [
-        EpisodeIdentity(task, sample, setup.provenance)
-        for task, own in zip(tasks, of_each, strict=True)
-        for sample in own
-    ]
-    episodes: list[loop.Episode] = [
-        partial(_episode, setup, identity, environments, further) for identity in identities
-    ]
-    replaced_before = setup.chat.texts.replaced
-    played = _run(episodes, setup, sampling, retrieve, on_episode, stop or threading.Event())
-    _raise_when_all_failed(identities, environments)
-    rows = [row for episode in played for row in episode]
-    counters = {
-        RETRIED: sum(each.renewed for each in environments.values()),
-        "environment_close_failures": sum(each.close_failed for each in environments.values()),
-        "judge_errors": sum(row.finish_reason == "judge_error" for row in rows),
-        "judge_timeouts": sum(row.finish_reason == "judge_timeout" for row in rows),
-        REPLACED_TEXTS: setup.chat.texts.replaced
-        - replaced_before
-        + sum(each.texts.replaced for each in environments.values()),
-    }
-    return PlayedEpisodes(
-        rows=rows,
-        counters={name: count for name, count in counters.items() if count},
-        determinism=("bytes" if setup.timing == "instant" and setup.chat_server is None else "approximate"),
-        further=[row for index in sorted(further) for row in further[index]],
-    )
+    episodes = ShardEpisodes(setup, tasks, samples)
+    stop = stop or threading.Event()
+    return episodes.played(_run(episodes.to_play, setup, sampling, retrieve, on_episode, stop))
 
 
 async def _episode(
@@ -212,23 +232,25 @@ def _context(
 
 
 def _run(
-    episodes: Sequence[loop.Episode],
+    episodes: loop.EpisodeSet,
     setup: EpisodeSetup,
     sampling: BatchSampling | ConcurrentSampling,
     retrieve: Retrieve,
     on_episode: Callable[[list[Trajectory]], None],
     stop: threading.Event,
 ) -> list[list[Trajectory]]:
-    async def playing(answers: loop.Answers, max_in_flight: int) -> list[list[Trajectory]]:
+    async def playing(answers: loop.Answers, places: int) -> list[list[Trajectory]]:
         async with setup.chat_server or nullcontext(), setup.gateway or nullcontext():
-            return await loop.run_episodes(episodes, answers, max_in_flight, on_episode, stop)
+            queue = loop.EpisodeQueue(answers, places)
+            queue.add(episodes)
+            return await queue.results(episodes, on_episode, stop)
 
     if isinstance(sampling, ConcurrentSampling):
         one_by_one = loop.ConcurrentSampler(sampling.engine, retrieve, sampling.on_tokens)
         return sampling.engine.run(playing(one_by_one, sampling.max_in_flight))
     if setup.timing == "instant":
-        in_step = loop.LockstepBatcher(sampling.engine, retrieve, len(episodes))
-        return asyncio.run(playing(in_step, len(episodes)))
+        in_step = loop.LockstepBatcher(sampling.engine, retrieve, len(episodes.episodes))
+        return asyncio.run(playing(in_step, len(episodes.episodes)))
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine") as thread:
         as_they_come = loop.QueueBatcher(sampling.engine, retrieve, thread)
         return asyncio.run(playing(as_they_come, sampling.max_in_flight))

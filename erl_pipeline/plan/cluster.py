@@ -11,6 +11,8 @@ from pydantic import Field, ValidationError
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.explain import explain, parse_yaml
 from erl_pipeline.plan.plan import Plan, PlannedStage
+from erl_pipeline.plan.repetition import without_state
+from erl_pipeline.policies.checkpoints import CHECKPOINT
 from storage.artifacts.recipe import ArtifactKind
 from storage.errors import ConfigError
 from storage.texts import counted
@@ -37,12 +39,28 @@ class NodeGroup(Settings):
     """Tokens per second that a device generates; null: as measured, times `speed`."""
     training_tokens_per_second: float | None = Field(default=None, gt=0.0)
     """Tokens per second that a device trains on, forward and backward; null: as measured, times `speed`."""
+    scoring_tokens_per_second: float | None = Field(default=None, gt=0.0)
+    """Tokens per second that a device scores, forward only, before it trains on them (`scored_tokens`)."""
     speed: float = Field(default=1.0, gt=0.0)
     """How many times as fast as the machine where stages were measured; used where no rate is given."""
     overhead_seconds: float | None = Field(default=None, ge=0.0)
     """What each stage takes besides its computing, such as for its line in the ledger; null: as measured."""
     start_seconds: float = Field(default=0.0, ge=0.0)
     """What a worker needs before its first stage, such as for imports and loading a model."""
+    trainer_start_seconds: float = Field(default=0.0, ge=0.0)
+    """What a training needs before it computes: to start its processes, and to read weights and the state of
+    the optimizer."""
+    trainer_stays: bool = False
+    """Whether the trainer's processes stay from one training to the next, so that only the first on a node
+    takes `trainer_start_seconds`."""
+    handover_bytes_per_second: float | None = Field(default=None, gt=0.0)
+    """Bytes of weights per second on their way into what samples on a node, with their proof; null: no time.
+    Its first stage with another checkpoint takes it."""
+    write_bytes_per_second: float | None = Field(default=None, gt=0.0)
+    """At which a stage puts its artifact together and writes it; null: no time."""
+    commit_bytes_per_second: float | None = Field(default=None, gt=0.0)
+    """At which artifacts are hashed and flushed beside the next stages, one after the other; null: no time.
+    A training waits while two checkpoints are not committed."""
     download_bytes_per_second: float | None = Field(default=None, gt=0.0)
     """Bandwidth from the store to a node; null: the store is on the node, and nothing is moved."""
     upload_bytes_per_second: float | None = Field(default=None, gt=0.0)
@@ -65,8 +83,13 @@ class StageAssumption(Settings):
     seconds: float | None = Field(default=None, ge=0.0)
     """Seconds on one device of a node with speed 1; used where the node gives no rate of tokens; null: as
     measured."""
+    scored_tokens: float = Field(default=0.0, ge=0.0)
+    """Tokens whose probabilities are computed before the training; each pass over them counts."""
     bytes: float | None = Field(default=None, ge=0.0)
     """Size of the artifact; null: as measured."""
+    state_bytes: float = Field(default=0.0, ge=0.0)
+    """Size of the optimizer's state, which checkpoints have in addition where `retention.optimizer_every`
+    asks for it."""
     devices: int | None = Field(default=None, ge=1)
     """Devices that it needs at the same time; null: one, if the stage needs any."""
     efficiency: float = Field(default=1.0, gt=0.0, le=1.0)
@@ -131,6 +154,8 @@ class Job:
     tokens: float | None
     bytes: float
     efficiency: float = 1.0
+    scored_tokens: float = 0.0
+    state_bytes: float = 0.0
 
     @property
     def stage(self) -> str:
@@ -148,6 +173,11 @@ class Job:
         return tuple(dict.fromkeys(self.planned.recipe.inputs.values()))
 
     @property
+    def checkpoint(self) -> str:
+        """The id of the checkpoint that it samples from or trains; empty for none."""
+        return self.planned.recipe.inputs.get(CHECKPOINT, "")
+
+    @property
     def part(self) -> bool:
         """Whether it is one of several that make one thing, such as a shard of the rollouts."""
         return bool(self.planned.stage.part_of)
@@ -161,6 +191,11 @@ class Job:
             return self.tokens / (rate * together)
         return None if self.seconds is None else self.seconds / (group.speed * together)
 
+    def scoring_on(self, group: NodeGroup) -> float:
+        """Seconds in which it scores what it trains on; 0 if the group gives no rate."""
+        rate = group.scoring_tokens_per_second
+        return 0.0 if rate is None else self.scored_tokens / (rate * max(self.devices, 1) * self.efficiency)
+
     def rate_on(self, group: NodeGroup) -> float | None:
         """Tokens per second on a device of a group; None if the group does not say."""
         return {
@@ -170,11 +205,14 @@ class Job:
         }[self.work]
 
 
-def jobs_of(plan: Plan, cluster: ClusterConfig, measured: Mapping[str, Measured]) -> list[Job]:
+def jobs_of(
+    plan: Plan, cluster: ClusterConfig, measured: Mapping[str, Measured], state_every: int = 1
+) -> list[Job]:
     """The jobs of a plan, in its order.
 
     Args:
         measured: artifact id -> what a similar artifact took.
+        state_every: the state of the optimizer is committed each so many iterations.
 
     Raises ConfigError, which names stage, node and setting, for stages that no node can compute or of which
     too little is known, and for assumptions about stages that are not in the plan.
@@ -183,8 +221,14 @@ def jobs_of(plan: Plan, cluster: ClusterConfig, measured: Mapping[str, Measured]
     unknown = [name for name in cluster.stages if name not in names]
     if unknown:
         raise ConfigError(f"stages.{unknown[0]}: the plan has no such stage; it has {', '.join(names)}")
+    lacking = without_state(plan, state_every)
     jobs = [
-        _job(node, cluster.stages.get(node.stage.name, StageAssumption()), measured[node.artifact_id])
+        _job(
+            node,
+            cluster.stages.get(node.stage.name, StageAssumption()),
+            measured[node.artifact_id],
+            node.artifact_id not in lacking,
+        )
         for node in plan.by_id.values()
     ]
     for job in {job.stage: job for job in jobs}.values():
@@ -214,7 +258,7 @@ def work_of(node: PlannedStage) -> Work:
     return _WORK.get(node.stage.output, "other")
 
 
-def _job(node: PlannedStage, assumed: StageAssumption, measured: Measured) -> Job:
+def _job(node: PlannedStage, assumed: StageAssumption, measured: Measured, has_state: bool) -> Job:
     needs_device = node.stage.needs != "processor"
     size = measured.bytes if assumed.bytes is None else assumed.bytes
     return Job(
@@ -225,6 +269,8 @@ def _job(node: PlannedStage, assumed: StageAssumption, measured: Measured) -> Jo
         tokens=measured.tokens if assumed.tokens is None else assumed.tokens,
         bytes=size or 0.0,
         efficiency=assumed.efficiency,
+        scored_tokens=assumed.scored_tokens,
+        state_bytes=assumed.state_bytes if has_state else 0.0,
     )
 
 

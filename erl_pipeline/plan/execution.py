@@ -23,7 +23,7 @@ from erl_pipeline.plan.runner import (
     outcome_of,
     places_for,
 )
-from erl_pipeline.plan.stage import Listener, StageOutcome, WorkerSettings
+from erl_pipeline.plan.stage import Listener, NextStage, StageOutcome, WorkerSettings
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.artifacts.uncommitted import Draft
@@ -207,11 +207,29 @@ class _Walk:
         self._given.runner.prepare()
         started = time.perf_counter()
         repeated, state = self._again.repeated.get(number, ()), self._again.writes_state(node)
-        job = StageJob(node, self._given.worker, repeated, state)
+        job = StageJob(node, self._given.worker, repeated, state, following=self._following(number))
         if self._commits is not None:
             job = replace(job, folder=self._commits.begin(number), expected=self._commits.expected)
         future = self._given.runner.submit(job)
         self._at_work[future] = _AtWork(number, started)
+
+    def _following(self, number: int) -> tuple[NextStage, ...]:
+        """The stages that differ from one by their index alone and that its worker is asked for next: those
+        that can begin and are not there, if only one worker can compute them."""
+        given, node = self._given, self._nodes[number]
+        places = places_for(node.stage.needs, given.resources)
+        workers = given.runner.workers if places is None else min(len(places), given.runner.workers)
+        if not node.stage.begins_next or workers > 1:
+            return ()
+        alike = replace(node.recipe, index={})
+        ready = [(self._nodes[each], each) for each in sorted(self._ready)]
+        return tuple(
+            NextStage(other.artifact_id, other.recipe.index)
+            for other, each in ready
+            if other.stage is node.stage
+            and replace(other.recipe, index={}) == alike
+            and self._again.committed(each) is None
+        )
 
     def _collect(self) -> None:
         """Wait until something has ended, a stage or a commit, and record it or decide what follows from its

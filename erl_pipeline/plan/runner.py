@@ -18,6 +18,7 @@ from erl_pipeline.plan.repetition import require_committed
 from erl_pipeline.plan.stage import (
     Listener,
     Needs,
+    NextStage,
     Resources,
     StageCall,
     StageOutcome,
@@ -49,7 +50,7 @@ class StageJob:
     leave in the process's memory: the state of the optimizer, which no file has. `state`: whether a
     checkpoint is written with that state. `folder` is where the files are written that the driver then
     commits; None: they are committed where they are computed. `expected` are artifacts that are written and
-    that the driver commits.
+    that the driver commits. `following` are stages that the same worker is asked for next, if all goes well.
     """
 
     planned: PlannedStage
@@ -58,6 +59,7 @@ class StageJob:
     state: bool = True
     folder: Path | None = None
     expected: tuple[Manifest, ...] = ()
+    following: tuple[NextStage, ...] = ()
 
 
 def compute(job: StageJob, resources: Resources, progress: StageProgress) -> Made:
@@ -94,14 +96,14 @@ def compute(job: StageJob, resources: Resources, progress: StageProgress) -> Mad
         shutil.rmtree(job.folder)  # An earlier try may have left files.
         job.folder.mkdir()
         with store.reading():
-            result = _computed(planned, job.folder, resources, progress, job.state)
+            result = _computed(planned, job.folder, resources, progress, job.state, job.following)
         writer = Writer(job.worker.run, planned.iteration, store.threads)
         return draft(recipe, job.folder, writer, began, _unchanged_from(recipe, result), **_told(result))
     with (
         store.reading(),
         store.create(recipe, run=job.worker.run, iteration=planned.iteration) as staging,
     ):
-        result = _computed(planned, staging.path, resources, progress, job.state)
+        result = _computed(planned, staging.path, resources, progress, job.state, job.following)
         return staging.commit(unchanged_from=_unchanged_from(recipe, result), **_told(result)).manifest
 
 
@@ -122,7 +124,12 @@ def _told(result: StageResult) -> Told:
 
 
 def _computed(
-    planned: PlannedStage, folder: Path, resources: Resources, progress: StageProgress, state: bool
+    planned: PlannedStage,
+    folder: Path,
+    resources: Resources,
+    progress: StageProgress,
+    state: bool,
+    following: tuple[NextStage, ...] = (),
 ) -> StageResult:
     recipe = planned.recipe
     return planned.stage.compute(
@@ -137,6 +144,7 @@ def _computed(
             progress=progress,
             resources=resources,
             state=state,
+            following=following,
         )
     )
 

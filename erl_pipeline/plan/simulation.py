@@ -7,11 +7,12 @@ holds its devices from its first transfer to its last.
 import heapq
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from erl_pipeline.config.pipeline import ResourcesConfig
 from erl_pipeline.plan.cluster import ClusterConfig, Job, NodeGroup, Work
+from erl_pipeline.plan.commits import MOST_CHECKPOINTS
 from erl_pipeline.plan.execution import Execution, execute
 from erl_pipeline.plan.plan import Plan, PlannedStage
 from erl_pipeline.plan.runner import Made, StageJob
@@ -31,6 +32,9 @@ class SimulatedNode:
     begun_workers: int = 0
     """How many workers have started, each of which took `start_seconds`."""
     has: dict[str, float] = field(default_factory=dict)
+    samples_from: str = ""
+    """The checkpoint that it has handed over to what samples."""
+    has_trained: bool = False
     computing: float = 0.0
     """Device-seconds spent computing."""
     waiting: float = 0.0
@@ -49,18 +53,29 @@ class SimulatedNode:
 
 @dataclass(frozen=True)
 class Seconds:
-    """The parts of a stage's time on a node."""
+    """The parts of a stage's time on a node: until a worker and the trainer's processes have started, until
+    its inputs are there, until its weights are where it samples, until it may write another checkpoint; what
+    it scores and computes; what it writes and uploads; and its overhead."""
 
-    before: float
-    """Until its inputs are there and its worker has started."""
-    computing: float
-    after: float
-    """Its upload and overhead."""
+    starting: float = 0.0
+    fetching: float = 0.0
+    hand_over: float = 0.0
+    waiting_for_commits: float = 0.0
+    scoring: float = 0.0
+    computing: float = 0.0
+    writing: float = 0.0
+    overhead: float = 0.0
+
+    @property
+    def on_devices(self) -> float:
+        """The time in which it computes."""
+        return self.scoring + self.computing
 
     @property
     def whole(self) -> float:
         """The whole time."""
-        return self.before + self.computing + self.after
+        seconds: float = sum(getattr(self, part.name) for part in fields(self))
+        return seconds
 
 
 @dataclass
@@ -120,17 +135,22 @@ class Transfers:
             elif group.download_bytes_per_second is not None:
                 self.traffic.downloaded += size
 
-    def uploading(self, job: Job, group: NodeGroup) -> float:
-        """How long the upload of a job's artifact takes, in seconds."""
-        rate = group.upload_bytes_per_second
-        return 0.0 if rate is None else job.bytes / rate
+    def writing(self, job: Job, group: NodeGroup) -> float:
+        """How long it takes to write a job's artifact and to upload it, in seconds."""
+        rates = group.write_bytes_per_second, group.upload_bytes_per_second
+        return sum(self._sizes[job.artifact_id] / rate for rate in rates if rate is not None)
+
+    def committing(self, job: Job, group: NodeGroup) -> float:
+        """How long a job's artifact is hashed and flushed, beside other jobs."""
+        rate = group.commit_bytes_per_second
+        return 0.0 if rate is None else self._sizes[job.artifact_id] / rate
 
     def made(self, job: Job, node: SimulatedNode, end: float) -> None:
         """Note that a job's artifact is in the store, and on the node that made it."""
         node.has[job.artifact_id] = end
         self._elsewhere.add(job.artifact_id)
         if node.group.upload_bytes_per_second is not None:
-            self.traffic.uploaded += job.bytes
+            self.traffic.uploaded += self._sizes[job.artifact_id]
 
     def _fetching(self, artifact_id: str, group: NodeGroup) -> float:
         rate = group.download_bytes_per_second
@@ -224,7 +244,7 @@ class SimulatedRunner:
         self._numbers = {artifact_id: number for number, artifact_id in enumerate(self._ids)}
         self._overhead = overhead_seconds
         self._nodes = all_nodes(cluster)
-        self._transfers = Transfers({job.artifact_id: job.bytes for job in jobs})
+        self._transfers = Transfers({job.artifact_id: job.bytes + job.state_bytes for job in jobs})
         self._now = 0.0
         self._ended_now: list[str] = []
         """What ended at this time, in the order of the plan."""
@@ -234,6 +254,10 @@ class SimulatedRunner:
         self._ending: list[tuple[float, int, Future[Made]]] = []
         self._at: dict[str, list[SimulatedNode]] = {}
         self._ran: dict[str, Ran] = {}
+        self._all_committed = 0.0
+        """When everything that has ended is committed."""
+        self._checkpoints: list[float] = []
+        """When each checkpoint is committed."""
 
     def prepare(self) -> None:
         """Nothing has to start."""
@@ -280,6 +304,7 @@ class SimulatedRunner:
         """What happened."""
         ran = tuple(self._ran.values())
         makespan = max((each.end for each in ran), default=0.0)
+        makespan = max(makespan, self._all_committed)
         return Simulation(ran, makespan, self._use(makespan), self._transfers.traffic, self._critical())
 
     def _place(self, job: Job) -> list[SimulatedNode] | None:
@@ -312,10 +337,30 @@ class SimulatedRunner:
         group = nodes[0].group
         computing = job.seconds_on(group)
         assert computing is not None
-        start = max(node.seconds_to_start for node in nodes)
-        fetching = max(self._transfers.seconds(job, node, self._now) for node in nodes)
-        overhead = self._overhead if group.overhead_seconds is None else group.overhead_seconds
-        return Seconds(start + fetching, computing, self._transfers.uploading(job, group) + overhead)
+        starting = max(node.seconds_to_start for node in nodes)
+        if job.work == "training" and job.checkpoint:
+            stays = group.trainer_stays and all(node.has_trained for node in nodes)
+            starting += 0.0 if stays else group.trainer_start_seconds
+        new = job.work == "generation" and any(node.samples_from != job.checkpoint for node in nodes)
+        rate = group.handover_bytes_per_second
+        weights = self._jobs[job.checkpoint].bytes if job.checkpoint in self._jobs else 0.0
+        return Seconds(
+            starting=starting,
+            fetching=max(self._transfers.seconds(job, node, self._now) for node in nodes),
+            hand_over=weights / rate if new and rate is not None else 0.0,
+            waiting_for_commits=self._until_few_checkpoints(job),
+            scoring=job.scoring_on(group),
+            computing=computing,
+            writing=self._transfers.writing(job, group),
+            overhead=self._overhead if group.overhead_seconds is None else group.overhead_seconds,
+        )
+
+    def _until_few_checkpoints(self, job: Job) -> float:
+        """How long a job that makes a checkpoint waits for the commits of others."""
+        pending = [end for end in self._checkpoints if end > self._now]
+        if job.planned.stage.output != "checkpoint" or len(pending) < MOST_CHECKPOINTS:
+            return 0.0
+        return pending[-MOST_CHECKPOINTS] - self._now
 
     def _begin(self, job: Job, nodes: list[SimulatedNode]) -> None:
         seconds = self._seconds(job, nodes)
@@ -327,8 +372,11 @@ class SimulatedRunner:
             left -= held
             node.free_devices -= held
             node.free_slots -= 1
-            node.computing += held * seconds.computing
-            node.waiting += held * (seconds.before + seconds.after)
+            node.computing += held * seconds.on_devices
+            node.waiting += held * (seconds.whole - seconds.on_devices)
+            if job.work == "generation":
+                node.samples_from = job.checkpoint
+            node.has_trained |= job.work == "training" and bool(job.checkpoint)
             self._transfers.fetch(job, node, self._now)
         inputs = [each for each in self._ended_now if each in job.inputs]
         cause = next(reversed(inputs or self._ended_now), None)
@@ -345,6 +393,11 @@ class SimulatedRunner:
             node.free_devices += held
             node.free_slots += 1
         self._transfers.made(job, nodes[0], self._now)
+        committing = self._transfers.committing(job, nodes[0].group)
+        if committing:
+            self._all_committed = max(self._all_committed, self._now) + committing
+            if job.planned.stage.output == "checkpoint":
+                self._checkpoints.append(self._all_committed)
 
     def _critical(self) -> tuple[Ran, ...]:
         last = max(self._ran.values(), key=lambda each: each.end, default=None)

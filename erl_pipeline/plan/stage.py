@@ -195,6 +195,14 @@ class StageProgress:
 
 
 @dataclass(frozen=True)
+class NextStage:
+    """A stage that differs from another one by its index alone, and for which its worker is asked next."""
+
+    artifact_id: str
+    index: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class StageCall(Generic[SettingsT]):
     """All that a stage's `compute` is given; it can read nothing else.
 
@@ -203,7 +211,7 @@ class StageCall(Generic[SettingsT]):
     go to `folder`, which is empty. `artifact_id` is the id that the artifact will have; `index` tells apart
     several artifacts of one stage (iteration, shard). `locations` says where the files are whose digests are
     in the settings: SHA-256 -> path. `state`: whether a checkpoint is written with the state of the
-    optimizer.
+    optimizer. `following` are the next stages, which a stage that `begins_next` may begin.
     """
 
     settings: SettingsT
@@ -216,6 +224,7 @@ class StageCall(Generic[SettingsT]):
     progress: StageProgress
     resources: Resources
     state: bool = True
+    following: tuple[NextStage, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -258,6 +267,8 @@ class Stage(Generic[SettingsT]):
     """Whose code, as far as people edit it, is part of the recipe."""
     needs: Needs = "processor"
     retry_seconds: tuple[float, ...] = ()
+    begins_next: bool = False
+    """Whether it begins what it is asked for next while it waits for the last of its own results."""
     part_of: str = ""
     """The name of the stage to which this one belongs for people, such as a shard to its rollouts."""
 

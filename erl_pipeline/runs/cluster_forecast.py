@@ -134,12 +134,13 @@ def forecast_on_cluster(
     plan = _plan(config, iterations)
     measurements = measure(plan, lookups)
     overhead = measurements.overhead_seconds
-    jobs = jobs_of(plan, cluster, measurements.of)
+    jobs = jobs_of(plan, cluster, measurements.of, config.retention.optimizer_every)
     variants = []
     lag = config.pipeline.lag + 1
     lagged = change_config(config, [f"pipeline.lag={lag}", "objective.correction.type=decoupled"])
     lagged_plan = _plan(lagged, iterations)
-    lagged_jobs = jobs_of(lagged_plan, cluster, measure(lagged_plan, lookups).of)
+    every = config.retention.optimizer_every
+    lagged_jobs = jobs_of(lagged_plan, cluster, measure(lagged_plan, lookups).of, every)
     variants.append(Variant(f"pipeline.lag: {lag}", simulate(lagged_jobs, cluster, overhead).makespan))
     smaller = _with_smaller_shards(config, cluster, lookups, iterations)
     if smaller is not None:
@@ -170,6 +171,6 @@ def _with_smaller_shards(
     half = -(-min(tasks, config.rollouts.tasks_per_iteration) // 2)
     changed = change_config(config, [f"rollouts.tasks_per_shard={half}"])
     plan = _plan(changed, iterations)
-    jobs = jobs_of(plan, cluster, measure(plan, lookups).of)
+    jobs = jobs_of(plan, cluster, measure(plan, lookups).of, config.retention.optimizer_every)
     factor = config.rollouts.shards / changed.rollouts.shards
     return f"rollouts.tasks_per_shard: {half}", split_parts(jobs, factor)

@@ -236,7 +236,8 @@ class _Passes:
 
     def _backward(self, real: Callable[..., None]) -> Callable[..., None]:
         def backward(forward: PolicyForward, microbatch: Microbatch, *args: Any) -> None:
-            key = ("backward", id(forward.model), _shapes(microbatch)) if self.in_step else None
+            how = id(forward.model), forward.ranks.sums_now, _shapes(microbatch)
+            key = ("backward", *how) if self.in_step else None
             if key in self._known:
                 self._recorder.costs += self._known[key]
                 cost = self._known[key]

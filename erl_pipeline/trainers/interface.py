@@ -32,12 +32,17 @@ AttentionSetting = Literal["auto", "flash", "flex", "blocks"]
 """How a trainer computes attention of packed sequences; see `erl_pipeline.trainers.local.attention`."""
 
 
+GradientSums = Literal["microbatch", "step"]
+
+
 @dataclass(frozen=True)
 class Passes:
-    """How forward and backward passes are computed; the fields are those of `PassSettings`."""
+    """How forward and backward passes are computed; the fields are those of `PassSettings`, and when several
+    processes add up their gradients."""
 
     attention: AttentionSetting = "auto"
     compile_blocks: bool = False
+    gradient_sums: GradientSums = "microbatch"
 
 
 DEFAULT_PASSES = Passes()

@@ -94,6 +94,7 @@ OWN: dict[str, Callable[[Any], list[str]]] = {
     "page_speed": page_speed,
     "simulated_cluster_here": simulated("rows_here"),
     "simulated_cluster_clusters": simulated("rows_of_clusters"),
+    "simulated_cluster_iteration": simulated("rows_of_iterations"),
 }
 
 

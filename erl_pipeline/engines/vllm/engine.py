@@ -229,7 +229,9 @@ def open_served(
     if settings.max_in_flight == 1 and not settings.others_servers:
         # Whether a prefix comes from the cache or is computed may change the last bits.
         engine.reset_prefix_cache(model.name)
-    return interface.OpenedEngine(engine, engine, settings.max_in_flight, handed_over)
+    return interface.OpenedEngine(
+        engine, engine, settings.max_in_flight, handed_over=handed_over, goes_on=True
+    )
 
 
 def _make_room(policies: LoadedPolicies) -> None:

@@ -19,6 +19,7 @@ from erl_pipeline.stages.tasks.prepare_tasks import read_tasks, read_weights
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.environments.interface import Task
     from erl_pipeline.plan.sources import Sources
 
 RETRY_SECONDS = (1.0, 5.0)
@@ -93,17 +94,22 @@ def _generate(call: StageCall[RolloutSettings]) -> StageResult:
     else:
         drawn = draw_tasks(tasks, rollouts.tasks_per_iteration, call.seed, iteration, weights)
         counts = [(task, rollouts.group_size) for task in drawn]
-    mine = counts[shard * rollouts.tasks_per_shard : (shard + 1) * rollouts.tasks_per_shard]
-    samples = [range(count) for _, count in mine]
+
+    def of_shard(number: int) -> tuple[list[Task], list[range]]:
+        mine = counts[number * rollouts.tasks_per_shard : (number + 1) * rollouts.tasks_per_shard]
+        return [task for task, _ in mine], [range(count) for _, count in mine]
+
+    mine, samples = of_shard(shard)
     call.progress.begin(sum(map(len, samples)), "episodes")
     played = play_with_checkpoint(
         call,
         call.settings.play,
-        [task for task, _ in mine],
+        mine,
         samples,
         iteration=iteration,
         run_seed=call.seed,
         must_fit=tasks if (iteration, shard) == (1, 0) else (),
+        following={each.artifact_id: of_shard(each.index["shard"]) for each in call.following},
     )
     rows = {TRAJECTORIES: write_trajectories(call.folder / TRAJECTORIES, played.rows)}
     further = {}
@@ -176,5 +182,6 @@ ROLLOUT_SHARD = Stage(
     code=("environment", "method", "engine"),
     needs="sampling",
     retry_seconds=RETRY_SECONDS,
+    begins_next=True,
     part_of=GENERATE_ROLLOUTS.name,
 )

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pydantic import SerializeAsAny
@@ -17,6 +18,7 @@ from erl_pipeline.config.plugins import as_in_recipes, plugins, with_operational
 from erl_pipeline.config.rollouts import Failed, SamplingConfig
 from erl_pipeline.engines.interface import EngineCall, EnginePlugin, OpenedEngine, SampledModel
 from erl_pipeline.environments.interface import Task
+from erl_pipeline.episodes.ahead import end_episodes_ahead, episodes_ahead
 from erl_pipeline.episodes.roles import JUDGE
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import StageCall
@@ -35,7 +37,12 @@ if TYPE_CHECKING:
     from erl_pipeline.engines.chat_server import ChatServer
     from erl_pipeline.environments.prompt_format import PromptFormat
     from erl_pipeline.episodes.context import EpisodeProtocol, Retrieve, RoleLimits
-    from erl_pipeline.episodes.play import BatchSampling, ConcurrentSampling, PlayedEpisodes
+    from erl_pipeline.episodes.play import (
+        BatchSampling,
+        ConcurrentSampling,
+        EpisodeSetup,
+        PlayedEpisodes,
+    )
     from storage.artifacts.artifact import Artifact
     from storage.artifacts.manifest import Determinism
     from storage.tables.trajectories import Trajectory
@@ -95,6 +102,7 @@ def play_with_checkpoint(
     with_memory: bool = True,
     own: EpisodeOverride | None = None,
     must_fit: Sequence[Task] = (),
+    following: Mapping[str, tuple[Sequence[Task], Sequence[range]]] = MappingProxyType({}),
 ) -> PlayedEpisodes:
     """One episode for each task and sample index, with the checkpoint among the stage's inputs.
 
@@ -106,6 +114,8 @@ def play_with_checkpoint(
         own: episodes in place of the method's; `temperature` and `first_only` then have no effect.
         must_fit: tasks whose first prompts must leave room in the policy's context; checked before anything
             is sampled.
+        following: tasks and samples of the artifacts for which this worker is asked next. Their episodes
+            begin on places of the engine that these leave free, if it has many and samples on between stages.
 
     Raises what `erl_pipeline.episodes.play.play_episodes` and
     `erl_pipeline.episodes.first_prompts.require_room` raise.
@@ -156,15 +166,37 @@ def play_with_checkpoint(
     require_room(setup, must_fit)
     progress = _EpisodeProgress(call)
     opened = opened_engine(call, settings.engine, policy.model, progress.count_tokens)
-    played = play.play_episodes(
-        setup,
-        tasks,
-        samples,
-        _sampling(opened, progress),
-        _retrieve(call, settings, memory),
-        on_episode=progress.count_episode,
-        stop=call.resources.stop,
-    )
+    sampling = _sampling(opened, progress)
+    retrieve = _retrieve(call, settings, memory)
+
+    def of_shard(artifact_id: str) -> play.ShardEpisodes:
+        if artifact_id == call.artifact_id:
+            return play.ShardEpisodes(setup, tasks, samples)
+        # Ids and counts are those of the other artifact.
+        provenance = replace(setup.provenance, recipe_id=artifact_id)
+        other = replace(setup, chat=ChatTokenizer(policy.tokenizer), provenance=provenance)
+        return play.ShardEpisodes(other, *following[artifact_id])
+
+    if _plays_ahead(opened, setup) and isinstance(sampling, play.ConcurrentSampling):
+        played = episodes_ahead(call.resources).play(
+            call.artifact_id,
+            of_shard,
+            following,
+            sampling,
+            retrieve,
+            progress.count_episode,
+            call.resources.stop,
+        )
+    else:
+        played = play.play_episodes(
+            setup,
+            tasks,
+            samples,
+            sampling,
+            retrieve,
+            on_episode=progress.count_episode,
+            stop=call.resources.stop,
+        )
     _warn_of_silent_judge(call, played)
     engine = sampling_determinism(call, settings.engine)
     return replace(
@@ -180,6 +212,13 @@ def _sampling(opened: OpenedEngine, progress: _EpisodeProgress) -> BatchSampling
     if opened.concurrent is None:
         return play.BatchSampling(opened.batches, opened.max_in_flight)
     return play.ConcurrentSampling(opened.concurrent, opened.max_in_flight, progress.count_tokens)
+
+
+def _plays_ahead(opened: OpenedEngine, setup: EpisodeSetup) -> bool:
+    """Whether episodes of the next shards begin on free places. With a single place each shard begins with an
+    empty prefix cache; a judge and a gateway are opened for one shard."""
+    alone = setup.chat_server is None and setup.gateway is None
+    return opened.goes_on and opened.max_in_flight > 1 and alone
 
 
 def _protocol(settings: PlaySettings, *, first_only: bool, retrieval: bool) -> EpisodeProtocol:
@@ -204,7 +243,8 @@ def opened_engine(
     on_tokens: Callable[[int], None] = lambda count: None,
 ) -> OpenedEngine:
     """The engine of a recipe, serving a checkpoint. `on_tokens`: called with the number of tokens as they are
-    sampled, by an engine that takes batches."""
+    sampled, by an engine that takes batches. What is played ahead for other artifacts ends."""
+    end_episodes_ahead(call.resources, but_for=call.artifact_id)
     running = with_operational("engines", engine, call.resources.settings.engine)
     plugin: EnginePlugin[Any] = plugins("engines")[engine.type].value
     training: KeptProcesses | None = call.resources.kept(KEPT_PROCESSES)

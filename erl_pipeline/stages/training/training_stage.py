@@ -15,6 +15,7 @@ from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.config.plugins import as_in_recipes, plugins, with_operational
 from erl_pipeline.engines.interface import release_engine
+from erl_pipeline.episodes.ahead import end_episodes_ahead
 from erl_pipeline.episodes.roles import NEVER_TRAINED, is_trainable, trainable
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies import checkpoints
@@ -101,6 +102,7 @@ def open_trainer(call: StageCall[TrainingT]) -> Iterator[interface.Trainer]:
 
 def _trainer(call: StageCall[TrainingT]) -> interface.Trainer:
     trainer, optimizer, weights = call.settings.trainer, call.settings.optimizer, call.settings.weights
+    end_episodes_ahead(call.resources)
     release_engine(call.resources)
     policies = loaded_policies(call)
     parts = checkpoints.checkpoint_parts(call.inputs)

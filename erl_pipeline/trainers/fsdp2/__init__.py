@@ -3,13 +3,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from erl_pipeline.config.pipeline import NodesToFind
 from erl_pipeline.network import Address, OtherNodes
-from erl_pipeline.trainers.interface import PassSettings, Trainer, TrainerPlugin, TrainingStart
+from erl_pipeline.trainers.interface import (
+    GradientSums,
+    Passes,
+    PassSettings,
+    Trainer,
+    TrainerPlugin,
+    TrainingStart,
+)
 from storage.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,6 +32,15 @@ class Fsdp2Processes(PassSettings):
     """Number of processes on all machines together. Each needs a GPU or, without GPUs, a CPU core. Another
     number rounds sums in another order, so checkpoints depend on it; a run may continue from its last
     checkpoint with another number."""
+    gradient_sums: GradientSums = "microbatch"
+    """When the processes add up the gradients of the model's blocks: after each microbatch, or once in a
+    step. `step` sends less, and each process needs 4 bytes more for each trained weight of the blocks. Sums
+    are rounded in another order, so checkpoints depend on it."""
+
+    @property
+    def passes(self) -> Passes:
+        """How passes are computed."""
+        return replace(super().passes, gradient_sums=self.gradient_sums)
 
 
 class Fsdp2TrainerConfig(Fsdp2Processes):

@@ -32,6 +32,7 @@ class ProcessRanks:
         self.rank = mesh.get_rank()
         self.count = mesh.size()
         self.writers = min(writers or self.count, self.count)
+        self.sums_now = True
 
     def add_up(self, tensor: torch.Tensor) -> None:
         dist.all_reduce(tensor)
@@ -54,6 +55,11 @@ class ProcessRanks:
 
     def let_go_of_weights(self, model: PreTrainedModel) -> None:
         cast(FSDPModule, model).reshard()
+
+    def sum_gradients(self, model: PreTrainedModel, now: bool) -> None:
+        self.sums_now = now
+        for block in _blocks(model):
+            cast(FSDPModule, block).set_requires_gradient_sync(now)
 
     def rows(self, rows: int) -> slice:
         """Which rows of a tensor this rank has: as many as the others, except that the last ranks may have
@@ -114,8 +120,7 @@ def shard(model: PreTrainedModel, ranks: ProcessRanks) -> None:
     added up over the ranks in fp32.
     """
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
-    blocks = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
-    for module in (*blocks, model):
+    for module in (*_blocks(model), model):
         fully_shard(module, mesh=ranks.mesh, mp_policy=policy)
         sharded = cast(FSDPModule, module)
         # The loss is a sum over the tokens of all ranks, each with its weight: gradients are summed, not
@@ -127,6 +132,10 @@ def shard(model: PreTrainedModel, ranks: ProcessRanks) -> None:
     with torch.no_grad():
         model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=ranks.device), use_cache=False)
     ranks.let_go_of_weights(model)
+
+
+def _blocks(model: PreTrainedModel) -> list[torch.nn.Module]:
+    return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
 def own_rows(weight: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from erl_pipeline.trainers.interface import DEFAULT_PASSES, AttentionSetting, Passes
+from erl_pipeline.trainers.interface import DEFAULT_PASSES, AttentionSetting, GradientSums, Passes
 from erl_pipeline.trainers.local import packing
 from erl_pipeline.trainers.local.attention import SEGMENTS, SegmentAttention, choose_attention
 from erl_pipeline.trainers.local.tokens import (
@@ -54,6 +54,7 @@ class PolicyForward:
     model: PreTrainedModel
     attention: PackedAttention
     ranks: packing.Ranks = packing.ALONE
+    gradient_sums: GradientSums = "microbatch"
 
     @property
     def shares_prompts(self) -> bool:
@@ -131,7 +132,9 @@ class PolicyForward:
                 )
 
         dealt = self._deal(sequences, microbatch_tokens)
-        for planned in dealt.own:
+        for number, planned in enumerate(dealt.own, start=1):
+            if self.gradient_sums == "step":
+                self.ranks.sum_gradients(self.model, number == len(dealt.own))
             backward(planned)  # a function, so that nothing of a microbatch is left when the next is built
         return PassCounts(dealt.microbatches, dealt.input_tokens)
 
@@ -232,7 +235,7 @@ def ready_for_training(
             for block in _blocks_of(model):
                 block.training = True  # only the block itself: its dropout layers stay off
         with compiled_blocks(model) if passes.compile_blocks else nullcontext():
-            yield PolicyForward(model, packed, ranks)
+            yield PolicyForward(model, packed, ranks, passes.gradient_sums)
     finally:
         ranks.let_go_of_weights(model)
         if gradient_checkpointing:

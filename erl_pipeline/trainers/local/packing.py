@@ -256,6 +256,10 @@ class Ranks(Protocol):
     @property
     def count(self) -> int: ...
 
+    @property
+    def sums_now(self) -> bool:
+        """What `sum_gradients` was told last; True before."""
+
     def add_up(self, tensor: torch.Tensor) -> None:
         """Replace a tensor, which has one shape on all ranks, by its sum over them."""
 
@@ -268,9 +272,13 @@ class Ranks(Protocol):
     def let_go_of_weights(self, model: PreTrainedModel) -> None:
         """Keep only this rank's part of the weights."""
 
+    def sum_gradients(self, model: PreTrainedModel, now: bool) -> None:
+        """Whether backward passes add up the gradients of the model's blocks over the ranks, with those of
+        earlier passes; until then each rank keeps its own, in fp32."""
+
 
 class _Alone:
-    rank, count = 0, 1
+    rank, count, sums_now = 0, 1, True
 
     def add_up(self, tensor: torch.Tensor) -> None:
         pass
@@ -282,6 +290,9 @@ class _Alone:
         pass
 
     def let_go_of_weights(self, model: PreTrainedModel) -> None:
+        pass
+
+    def sum_gradients(self, model: PreTrainedModel, now: bool) -> None:
         pass
 
 

@@ -91,3 +91,15 @@ def test_wrong_settings_are_named_with_their_node_and_line(tmp_path: Path) -> No
     assert "nodes.trainers.count" in str(refused.value)
     assert "nodes.trainers.gpus" in str(refused.value)
     assert "line 2" in str(refused.value)
+
+
+def test_the_state_of_the_optimizer_counts_where_it_is_committed() -> None:
+    made = plan(iterations=4)
+    known = {node.artifact_id: EVERYTHING for node in made.nodes}
+    of = cluster({"update_policy": {"state_bytes": 90.0}, "fine_tune": {"state_bytes": 90.0}}, one={})
+
+    def with_state(every: int) -> list[str]:
+        return [each.planned.title for each in jobs_of(made, of, known, every) if each.state_bytes]
+
+    assert len(with_state(1)) == 8
+    assert with_state(2) == ["fine_tune of iteration 2", "fine_tune of iteration 4"]

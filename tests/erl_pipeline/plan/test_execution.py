@@ -6,6 +6,7 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -354,3 +355,49 @@ def test_a_held_stage_is_looked_for_once(bench: Bench, monkeypatch: pytest.Monke
     monkeypatch.setattr(ArtifactStore, "find", counted)
     bench.execute(*(planned("stage", key=key, word=key) for key in "abcdefgh"))
     assert len(asked) == len(set(asked)) == 8
+
+
+def shards(hook: Hook = lambda _call: None, count: int = 3, **declared: Any) -> list[PlannedStage]:
+    """Stages that differ by their index alone, after one that makes their input."""
+    first = planned("first")
+    one = planned(
+        "shard", [first], hook, iteration=1, **{"begins_next": True, "needs": "sampling", **declared}
+    )
+    recipes = [replace(one.recipe, index={"iteration": 1, "shard": shard}) for shard in range(count)]
+    return [
+        first,
+        *(
+            replace(one, recipe=recipe, key=f"{shard}", artifact_id=recipe.artifact_id)
+            for shard, recipe in enumerate(recipes)
+        ),
+    ]
+
+
+def following_of_each(told: list[list[int]]) -> Hook:
+    """Notes which shards each stage is told of."""
+    return lambda call: told.append([each.index["shard"] for each in call.following])
+
+
+def test_a_stage_that_begins_the_next_ones_is_told_which_they_are(bench: Bench) -> None:
+    told: list[list[int]] = []
+    nodes = shards(following_of_each(told))
+    bench.execute(*nodes, planned("other", nodes[:1], iteration=1))
+    assert told == [[1, 2], [2], []]
+
+
+def test_stages_that_are_there_are_not_begun(bench: Bench) -> None:
+    told: list[list[int]] = []
+    nodes = shards(following_of_each(told), count=4)
+    bench.execute(nodes[0], nodes[2])
+    told.clear()
+    bench.execute(*nodes)
+    assert told == [[2, 3], [3], []]
+
+
+@pytest.mark.parametrize("declared", [{"begins_next": False}, {"needs": "processor"}])
+def test_no_stage_is_told_of_others_that_it_does_not_begin_or_that_another_worker_may_compute(
+    bench: Bench, declared: dict[str, Any]
+) -> None:
+    told: list[list[int]] = []
+    bench.execute(*shards(following_of_each(told), **declared), workers=2)
+    assert told == [[], [], []]

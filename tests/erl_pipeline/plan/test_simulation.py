@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -174,3 +175,57 @@ def test_many_shards_are_spread_over_all_nodes() -> None:
     found = simulate(shards, cluster(many={"count": 8, "devices": 8}))
     assert found.makespan == 8
     assert found.use["many"].computing == pytest.approx(1.0)
+
+
+def trained(name: str, checkpoint: str, *inputs: str, **more: Any) -> Job:
+    """A training of 5 s that makes a checkpoint of 100 bytes."""
+    made = job(name, 5, *inputs, work="training", size=100, **more)
+    stage = replace(made.planned.stage, output="checkpoint")
+    recipe = replace(made.planned.recipe, inputs={**made.planned.recipe.inputs, "checkpoint": checkpoint})
+    return replace(made, planned=replace(made.planned, stage=stage, recipe=recipe))
+
+
+def test_a_trainer_that_stays_starts_once() -> None:
+    jobs = [job("base", 0), trained("a", "base"), trained("b", "a"), trained("c", "b")]
+    starts = {"trainer_start_seconds": 10}
+    assert simulate(jobs, cluster(one=starts)).makespan == 3 * (10 + 5)
+    assert simulate(jobs, cluster(one={**starts, "trainer_stays": True})).makespan == 10 + 3 * 5
+
+
+def test_weights_are_handed_over_once_to_what_samples_from_them() -> None:
+    def sampled(name: str, checkpoint: str) -> Job:
+        made = job(name, 4, work="generation")
+        recipe = replace(made.planned.recipe, inputs={"checkpoint": checkpoint})
+        return replace(made, planned=replace(made.planned, recipe=recipe))
+
+    # The state of the optimizer is not handed over.
+    jobs = [trained("a", "base", state_bytes=900), sampled("one", "a"), sampled("two", "a")]
+    found = simulate(jobs, cluster(one={"handover_bytes_per_second": 50}))
+    assert found.makespan == 5 + (2 + 4) + 4
+    assert [each.seconds.hand_over for each in found.ran] == [0, 2, 0]
+
+
+def test_tokens_are_scored_before_they_are_trained_on() -> None:
+    update = job("update", 0, tokens=800, work="training", devices=2, scored_tokens=400)
+    rates = {"training_tokens_per_second": 100, "scoring_tokens_per_second": 50}
+    found = simulate([update], cluster(one={"devices": 2, **rates}))
+    assert (found.ran[0].seconds.scoring, found.ran[0].seconds.computing) == (4, 4)
+    assert found.use["one"].computing == 1.0
+
+
+def test_a_stage_writes_and_commits_go_on_beside_the_next_ones() -> None:
+    # Each writes its 100 bytes for 1 s. They are committed for 2 s each, the last one alone.
+    jobs = [job("base", 0), trained("a", "base"), trained("b", "a")]
+    rates = {"write_bytes_per_second": 100, "commit_bytes_per_second": 50}
+    found = simulate(jobs, cluster(one=rates))
+    assert [each.end for each in found.ran] == [0, 6, 12]
+    assert found.makespan == 12 + 2
+
+
+def test_a_training_waits_while_two_checkpoints_are_not_committed() -> None:
+    # a is committed from 5 s to 25 s, b to 45 s: c begins when a is, instead of at 10 s.
+    jobs = [job("base", 0), trained("a", "base"), trained("b", "a"), trained("c", "b")]
+    found = simulate(jobs, cluster(one={"commit_bytes_per_second": 5}))
+    assert [each.seconds.waiting_for_commits for each in found.ran] == [0, 0, 0, 15]
+    assert [each.end for each in found.ran] == [0, 5, 10, 30]
+    assert found.makespan == 5 + 3 * 20

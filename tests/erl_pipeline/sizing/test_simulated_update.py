@@ -20,6 +20,7 @@ from erl_pipeline.sizing.recorder import (
     WEIGHTS,
 )
 from erl_pipeline.sizing.simulated_work import GPU, RankReport, SimulatedWork, simulated_sequences
+from erl_pipeline.trainers.interface import Passes
 from tests import forked
 
 MODEL = LlamaConfig(
@@ -105,6 +106,15 @@ def test_a_rank_has_its_share_and_gathers_blocks(work: SimulatedWork) -> None:
     assert report.updates["update"].microbatches == 2
     # All weights and all of the state, of which a rank sends the half that it has.
     assert report.updates["commit"].costs.interconnect_bytes == PARAMETERS * (2 + 12) // 2
+
+
+def test_gradients_of_blocks_can_be_added_up_once_in_a_step(work: SimulatedWork) -> None:
+    """Of two passes of a rank the first then sends no gradients of the blocks."""
+    shared = replace(work, processes=2, rank=0)
+    each, step = simulate(shared), simulate(replace(shared, passes=Passes(gradient_sums="step")))
+    sent = [report.updates["update"].costs.interconnect_bytes for report in (each, step)]
+    # Half of the fp32 gradients goes to the other rank.
+    assert sent[0] - sent[1] == 2 * BLOCK * 4 // 2
 
 
 def test_state_in_host_memory_is_moved_once_a_step(work: SimulatedWork) -> None:

@@ -102,6 +102,7 @@ def test_where_ranks_run_is_not_in_recipes() -> None:
             "processes": 4,
             "attention": "auto",
             "compile_blocks": False,
+            "gradient_sums": "microbatch",
         }
         assert (
             with_operational("trainers", settings.trainer, operational_part("trainers", trainer)) == trainer

@@ -21,6 +21,7 @@ from erl_pipeline.trainers.fsdp2 import TRAINER
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
 from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
 from erl_pipeline.trainers.interface import (
+    Passes,
     SupervisedTraining,
     Trainer,
     TrainingStart,
@@ -116,6 +117,30 @@ def test_two_ranks_learn_what_one_process_learns(
         assert [each.shape for each in two] == [(2,), (3,), (4,), (5,), (6,)]
         assert np.concatenate(two) == pytest.approx(np.concatenate(one), abs=1e-5)
     assert_close(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.parametrize("case", ["tied", "checkpointing", "adapter"])
+def test_gradients_that_are_added_up_once_in_a_step_give_the_same_update(
+    case: str, ranks: RankGroup, first: Path, start: Start, tmp_path: Path
+) -> None:
+    """Each rank has two of the four microbatches of a step: it keeps the gradients of the first."""
+    model, lora, settings = CASES[case]
+    beginning = start(first / model, base=first / model, lora=lora, weight_decay=0.1)
+    work = reinforcement(epochs=2, microbatch_tokens=8, **settings)
+    passes = Passes(gradient_sums="step")
+    trainers = {
+        "one": LocalTrainer(beginning),
+        "each": on_two(beginning, ranks),
+        "step": Fsdp2Trainer(2, beginning, ranks, passes=passes),
+    }
+    found = {}
+    for name, trainer in trainers.items():
+        found[name] = trainer.reinforce(work)
+        trainer.save(tmp_path / name)
+    assert found["step"].microbatches == 2 * 4
+    for name in ("each", "step"):
+        assert numbers(found[name]) == pytest.approx(numbers(found["one"]), abs=1e-5)
+        assert_close(tmp_path / "one", tmp_path / name)
 
 
 def test_low_precision_weights_have_their_fp32_copy_on_the_rank_that_has_them(
