@@ -64,6 +64,22 @@ def play(
     play_task(config, task, split, seed, settings or [])
 
 
+def try_(
+    config: ConfigFile,
+    task: TaskId = None,
+    split: Split = "held_out",
+    seed: Seed = None,
+    settings: Settings = None,
+) -> None:
+    """Let the pretrained policy attempt a task once, and print each of its token sequences.
+
+    For an agent of one's own this shows what it asked, what came back, and what would be trained.
+    """
+    from command_line.env.trying import try_task
+
+    try_task(config, task, split, seed, settings or [])
+
+
 def new(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Name of the package: lower-case letters, digits and _.")
@@ -185,5 +201,6 @@ app = typer.Typer(
 app.command("list")(list_installed)
 app.command("show")(show)
 app.command("play")(play)
+app.command("try")(try_)
 app.command("qualify")(qualify)
 app.command("new")(new)

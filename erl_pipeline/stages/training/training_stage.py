@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.plan.plan import RunState
     from erl_pipeline.plan.planner import Planner
+    from erl_pipeline.policies.pretrained import LoadedPolicy
     from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
     from erl_pipeline.trainers.sequences import TrainingSequence
     from storage.tables.training import SftRow
@@ -174,6 +175,12 @@ def _carried(
     carried, or its processes end with the stage."""
     key = (settings.trainer, settings.optimizer, settings.weights)
     return (key, trainer) if settings.optimizer.carry_state and trainer.lasts() else None
+
+
+def policy_here(call: StageCall[TrainingT]) -> LoadedPolicy:
+    """The policy of the checkpoint among the stage's inputs, in this process."""
+    interface.make_room(call.resources.kept)
+    return loaded_policies(call).get(checkpoints.checkpoint_parts(call.inputs), call.settings.weights)
 
 
 def loaded_policies(call: StageCall[Any]) -> checkpoints.LoadedPolicies:
