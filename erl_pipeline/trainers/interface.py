@@ -103,7 +103,15 @@ class KeptProcesses(Protocol):
     """What a worker keeps of a trainer that trains in other processes."""
 
     def make_room(self) -> None:
-        """Release the memory of their GPUs, on which a policy is sampled next. Host memory may be kept."""
+        """Release the memory of their GPUs, on which a policy is loaded next. Host memory may be kept."""
+
+
+def make_room(kept: Callable[[str], Any | None]) -> None:
+    """Have what a worker keeps of trainers release GPUs, before a policy is loaded there in another way.
+    `kept`: that of the worker's `Resources`."""
+    processes: KeptProcesses | None = kept(KEPT_PROCESSES)
+    if processes is not None:
+        processes.make_room()
 
 
 @dataclass(frozen=True)

@@ -280,7 +280,7 @@ def _compute(call: StageCall[ExtractorUpdateSettings]) -> StageResult:
 
 UPDATE_EXTRACTOR = Stage(
     name="update_extractor",
-    version=3,
+    version=4,
     output="checkpoint",
     settings=ExtractorUpdateSettings,
     compute=_compute,

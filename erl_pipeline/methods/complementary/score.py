@@ -276,7 +276,7 @@ def _update(call: StageCall[UpdateSettings]) -> StageResult:
 
 WEIGHTED_UPDATE = Stage(
     name=UPDATE_POLICY.name,
-    version=4,
+    version=5,
     output="checkpoint",
     settings=UpdateSettings,
     compute=_update,

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.methods.exgrpo.settings import EXPERIENCE, DrawSettings, Entropy, Importance, Pick
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.policies.checkpoints import CHECKPOINT, checkpoint_parts
+from erl_pipeline.policies.checkpoints import CHECKPOINT
 from erl_pipeline.stages.names import HELD_OUT, TASKS, TRAINING
 from erl_pipeline.stages.tasks.draw_tasks import SAMPLES_FILE, task_order, write_samples
 from erl_pipeline.stages.tasks.prepare_tasks import read_tasks, read_weights
 from erl_pipeline.stages.training.measure_staleness import require_readable
-from erl_pipeline.stages.training.training_stage import TrainingSettings, borrowed_trainer, loaded_policies
+from erl_pipeline.stages.training.training_stage import TrainingSettings, borrowed_trainer, policy_here
 from erl_pipeline.stages.training.update_policy import BEGUN, ON_POLICY_WEIGHT
 from erl_pipeline.trainers.sequences import trajectory_sequence
 from storage.artifacts.recipe import derive_seed
@@ -133,8 +133,7 @@ def _candidates(
     # As trajectories hold them.
     payloads = {json.dumps(dict(task.payload), sort_keys=True, ensure_ascii=False) for task in held_out}
     require_trainable(found, training, held_out, payloads)
-    policies, parts = loaded_policies(call), checkpoint_parts(call.inputs)
-    require_readable([each.row for each in found], policies.get(parts, call.settings.weights))
+    require_readable([each.row for each in found], policy_here(call))
     if call.settings.importance == "trainer":
         ids = [each.row.trajectory_id for each in found]
         found = with_trainer_logprobs(found, experience.trainer_logprobs(ids))

@@ -29,7 +29,7 @@ from erl_pipeline.stages.rollouts.counts import count_rollouts, success_rates
 from erl_pipeline.stages.sampled_checkpoint import sampled_checkpoint
 from erl_pipeline.stages.tasks.environment_stages import with_built_files
 from erl_pipeline.stages.tasks.prepare_tasks import environment_identity
-from erl_pipeline.trainers.interface import KEPT_PROCESSES, KeptProcesses
+from erl_pipeline.trainers.interface import make_room
 
 if TYPE_CHECKING:
     from erl_pipeline.config.prompts import JudgeFeedback
@@ -247,9 +247,7 @@ def opened_engine(
     end_episodes_ahead(call.resources, but_for=call.artifact_id)
     running = with_operational("engines", engine, call.resources.settings.engine)
     plugin: EnginePlugin[Any] = plugins("engines")[engine.type].value
-    training: KeptProcesses | None = call.resources.kept(KEPT_PROCESSES)
-    if training is not None:
-        training.make_room()
+    make_room(call.resources.kept)
     return plugin.open(running, model, EngineCall(call.resources, call.progress, on_tokens))
 
 

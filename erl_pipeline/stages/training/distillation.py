@@ -245,7 +245,7 @@ def _fine_tune_slice(config: RunConfig, _sources: Sources) -> FineTuneSettings:
 
 FINE_TUNE = Stage(
     name="fine_tune",
-    version=5,
+    version=6,
     output="checkpoint",
     settings=FineTuneSettings,
     compute=_fine_tune,

@@ -165,7 +165,7 @@ COLD_START = Stage(
 
 COPY_PRETRAINED = Stage(
     name="bootstrap",
-    version=5,
+    version=6,
     output="checkpoint",
     settings=PretrainedSettings,
     compute=_copy_pretrained,

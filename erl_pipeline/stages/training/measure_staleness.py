@@ -58,11 +58,10 @@ def _compute(call: StageCall[StalenessSettings]) -> StageResult:
 
     settings, store = call.settings, call.resources.store
     rows = trainable(read_trajectories(trajectory_files(call.inputs[ROLLOUTS], store)))
-    policies, parts = training_stage.loaded_policies(call), checkpoint_parts(call.inputs)
-    policy = policies.get(parts, settings.weights)
-    require_readable(rows, policy)
+    require_readable(rows, training_stage.policy_here(call))
+    checkpoint_id = checkpoint_parts(call.inputs).checkpoint_id
     versions = sorted({row.policy_version for row in rows})
-    ages = {version: policy_age(store, version, parts.checkpoint_id) for version in versions}
+    ages = {version: policy_age(store, version, checkpoint_id) for version in versions}
     trained = [row for row in rows if any(row.response_mask)]
     sequences = [trajectory_sequence(row) for row in trained]
     with training_stage.borrowed_trainer(call) as trainer:

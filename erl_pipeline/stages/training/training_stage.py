@@ -179,6 +179,12 @@ def _carried(
     return (key, trainer) if settings.optimizer.carry_state and trainer.lasts() else None
 
 
+def policy_here(call: StageCall[TrainingT]) -> LoadedPolicy:
+    """The policy of the checkpoint among the stage's inputs, in this process."""
+    interface.make_room(call.resources.kept)
+    return loaded_policies(call).get(checkpoints.checkpoint_parts(call.inputs), call.settings.weights)
+
+
 def loaded_policies(call: StageCall[Any]) -> checkpoints.LoadedPolicies:
     return call.resources.keep("policies", checkpoints.LoadedPolicies)
 

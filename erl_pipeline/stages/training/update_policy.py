@@ -271,7 +271,7 @@ def reference_policy(call: StageCall[UpdateSettings]) -> StoredPolicy | Literal[
 
 UPDATE_POLICY = Stage(
     name="update_policy",
-    version=7,
+    version=8,
     output="checkpoint",
     settings=UpdateSettings,
     compute=_compute,

@@ -197,7 +197,7 @@ def _on_messages(call: StageCall[MessageSettings]) -> StageResult:
 
 DEMONSTRATIONS = Stage(
     name=_NAME,
-    version=3,
+    version=4,
     output="checkpoint",
     settings=DemonstrationSettings,
     compute=_on_demonstrations,

@@ -11,6 +11,7 @@ from erl_pipeline.policies import checkpoint_files
 from erl_pipeline.policies.checkpoints import lacks_state
 from storage.artifacts.store import ArtifactStore
 from storage.upkeep.retention import files_of
+from storage.upkeep.rules import Kept
 from tests.erl_pipeline.runs.small_runs import go, hashes, ids, small
 
 
@@ -31,7 +32,8 @@ def test_a_run_goes_on_from_several_files_as_from_one(
         for store in ("one", "several")
     )
     assert not lacks_state(several)
-    for kind, name in (("checkpoints", "model/model"), ("optimizer", "optimizer")):
+    kinds: tuple[tuple[Kept, str], ...] = (("checkpoints", "model/model"), ("optimizer", "optimizer"))
+    for kind, name in kinds:
         assert [entry.path for entry in files_of(one, kind)] == [f"{name}.safetensors"]
         files = [entry.path for entry in files_of(several, kind)]
         assert len(files) > 2
