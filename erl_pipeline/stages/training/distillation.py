@@ -24,7 +24,6 @@ from erl_pipeline.stages.training.training_stage import (
 from erl_pipeline.trainers.interface import SupervisedTraining
 from erl_pipeline.trainers.sequences import DISTILLED, supervised_sequence
 from storage.tables.scored import is_scored
-from storage.tables.trajectories import OTHER_OPENING
 
 if TYPE_CHECKING:
     from erl_pipeline.config.optimizer import DistillationConfig
@@ -93,6 +92,8 @@ def distilled_rows(trajectories: Sequence[Trajectory], settings: DistillationSet
     agent began it otherwise than the first. Where a task has more such attempts than `max_rows_per_task`, the
     first in the order of the trajectories are kept.
     """
+    from storage.tables.trajectories import OTHER_OPENING
+
     roles, most = settings.roles, settings.max_rows_per_task
     by_id = {row.trajectory_id: row for row in trajectories}
     firsts = {row.episode_id: row for row in trajectories if row.role == roles.prompt_role}
