@@ -94,9 +94,10 @@ def compute(job: StageJob, resources: Resources, progress: StageProgress) -> Mad
         shutil.rmtree(job.folder)  # An earlier try may have left files.
         job.folder.mkdir()
         with store.reading():
-            result = _computed(planned, job.folder, resources, progress, job.state)
+            result = _computed(planned, job.folder, resources, progress, job.state, may_write_later=True)
         writer = Writer(job.worker.run, planned.iteration, store.threads)
-        return draft(recipe, job.folder, writer, began, _unchanged_from(recipe, result), **_told(result))
+        unchanged_from = _unchanged_from(recipe, result)
+        return draft(recipe, job.folder, writer, began, unchanged_from, result.late, **_told(result))
     with (
         store.reading(),
         store.create(recipe, run=job.worker.run, iteration=planned.iteration) as staging,
@@ -122,7 +123,12 @@ def _told(result: StageResult) -> Told:
 
 
 def _computed(
-    planned: PlannedStage, folder: Path, resources: Resources, progress: StageProgress, state: bool
+    planned: PlannedStage,
+    folder: Path,
+    resources: Resources,
+    progress: StageProgress,
+    state: bool,
+    may_write_later: bool = False,
 ) -> StageResult:
     recipe = planned.recipe
     return planned.stage.compute(
@@ -137,6 +143,7 @@ def _computed(
             progress=progress,
             resources=resources,
             state=state,
+            may_write_later=may_write_later,
         )
     )
 

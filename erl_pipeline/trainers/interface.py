@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
@@ -18,6 +18,7 @@ from erl_pipeline.trainers.sequences import TrainingSequence
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
 
     from erl_pipeline.policies.checkpoints import StoredPolicy
     from erl_pipeline.policies.pretrained import LoadedPolicy
@@ -174,6 +175,10 @@ class Trainer(Protocol):
 
         Equal states give equal bytes.
         """
+
+    def state_tensors(self) -> Mapping[str, torch.Tensor] | None:
+        """The tensors of `optimizer.safetensors`, all fp32, so that they can be written while the policy is
+        sampled from: nothing changes them until the next training. None where only `save` can write them."""
 
     def trained_policy(self) -> LoadedPolicy | None:
         """The current policy, for sampling in this process; None where it is in other processes, and must be

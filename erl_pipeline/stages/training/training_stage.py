@@ -20,6 +20,7 @@ from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies import checkpoints
 from erl_pipeline.trainers import interface
 from erl_pipeline.trainers.metrics import SequenceRecord
+from storage.artifacts.late_files import wait_until_whole
 from storage.artifacts.layout import StagingFolder
 from storage.artifacts.recipe import derive_seed
 from storage.errors import StateNotKept
@@ -99,6 +100,7 @@ def open_trainer(call: StageCall[TrainingT]) -> Iterator[interface.Trainer]:
 
 def _trainer(call: StageCall[TrainingT]) -> interface.Trainer:
     trainer, optimizer, weights = call.settings.trainer, call.settings.optimizer, call.settings.weights
+    call.resources.late_files.wait()  # What is being written must not change.
     release_engine(call.resources)
     policies = loaded_policies(call)
     parts = checkpoints.checkpoint_parts(call.inputs)
@@ -134,7 +136,11 @@ def _state_folder(call: StageCall[TrainingT], policies: checkpoints.LoadedPolici
     checkpoint = call.inputs[checkpoints.CHECKPOINT]
     manifest = checkpoint.manifest
     if not checkpoints.lacks_state(manifest):
-        return checkpoint.folder
+        folder = checkpoint.folder
+        for entry in manifest.files:
+            if entry.path == checkpoints.OPTIMIZER_STATE:  # Another worker may still be writing it.
+                wait_until_whole(folder / entry.path, entry.bytes)
+        return folder
     holder: interface.Trainer | None = policies.take_trainer(manifest.artifact_id, None)
     if holder is None:
         fact = (
@@ -231,7 +237,8 @@ def training_result(
     policy = trainer.trained_policy()
     carried = None if policy is None else _carried(call.settings, trainer)
     state = call.state or carried is None
-    trainer.save(call.folder, state=state)
+    late = _begin_state(call, trainer) if state and call.may_write_later else {}
+    trainer.save(call.folder, state=state and not late)
     recorded = write_training_record(call.folder / TRAINING_RECORD_FILE, record)
     if policy is not None:
         loaded_policies(call).put(call.artifact_id, policy, carried, sole=not state)
@@ -244,7 +251,20 @@ def training_result(
         environment={"attention": metrics.attention},
         # Without a step the weights, their decay included, and the moments are those of the input.
         unchanged="" if metrics.optimizer_steps else checkpoints.CHECKPOINT,
+        late=late,
     )
+
+
+def _begin_state(call: StageCall[TrainingT], trainer: interface.Trainer) -> Mapping[str, int]:
+    """Begin to write the state of the optimizer, beside the stages that come next, and give the size of its
+    file. The next training in this process waits until it is written."""
+    tensors = trainer.state_tensors()
+    if tensors is None:
+        return {}
+    from erl_pipeline.trainers.local.state_file import file_parts, file_size
+
+    call.resources.late_files.begin(call.folder / checkpoints.OPTIMIZER_STATE, file_parts(tensors))
+    return {checkpoints.OPTIMIZER_STATE: file_size(tensors)}
 
 
 _NEVER_TRAINED = SequenceRecord(weight=0.0, not_trained="never_trained")

@@ -6,7 +6,6 @@ import erl_pipeline.policies.lean_imports  # noqa: F401
 # isort: split
 import json
 import os
-import struct
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -22,9 +21,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from erl_pipeline.policies.hardware import add_in_fixed_order, training_device
 from erl_pipeline.trainers.fsdp2.launcher import DETERMINISTIC_VARIABLE, TIMEOUT_VARIABLE
+from erl_pipeline.trainers.local.state_file import file_header
 from storage.errors import ConfigError
-
-_ALIGNMENT = 8
 
 
 class ProcessRanks:
@@ -142,17 +140,9 @@ def write_gathered(path: Path, tensors: Mapping[str, torch.Tensor], ranks: Proce
     call this; rank 0 writes. Tensors without dimensions are the same on all ranks.
     """
     shapes = _whole_shapes(tensors, ranks)
-    names = sorted(tensors)
-    header: dict[str, Any] = {}
-    end = 0
-    for name in names:
-        begin, end = end, end + 4 * shapes[name].numel()
-        header[name] = {"dtype": "F32", "shape": list(shapes[name]), "data_offsets": [begin, end]}
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % _ALIGNMENT)
     if ranks.rank == 0:
-        path.write_bytes(struct.pack("<Q", len(text)) + text)
-    for name in names:
+        path.write_bytes(file_header(shapes))
+    for name in sorted(tensors):
         rows = tensors[name].detach()
         whole = ranks.whole(rows, shapes[name]) if rows.ndim else rows
         if ranks.rank == 0:

@@ -84,6 +84,9 @@ class Fsdp2Trainer:
     def save(self, folder: Path, *, state: bool = True) -> None:
         self._do(orders.Save(folder.absolute(), state))
 
+    def state_tensors(self) -> None:
+        return None
+
     def trained_policy(self) -> None:
         return None
 

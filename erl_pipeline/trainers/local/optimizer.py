@@ -7,10 +7,10 @@ from typing import Any, get_args
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from erl_pipeline.config.optimizer import OptimizerConfig, TrainingUse
 from erl_pipeline.policies.checkpoints import OPTIMIZER_PROGRESS, OPTIMIZER_STATE
+from erl_pipeline.trainers.local.state_file import file_parts
 from storage.errors import InputError
 
 _STATE = ("step", "exp_avg", "exp_avg_sq")
@@ -175,8 +175,9 @@ class PolicyOptimizer:
 
 def save_optimizer(optimizer: PolicyOptimizer, folder: Path) -> None:
     """Write `optimizer.safetensors` and `optimizer.json` into a folder; equal states give equal bytes."""
-    tensors = {name: tensor.contiguous().cpu() for name, tensor in optimizer.tensors().items()}
-    save_file(tensors, folder / OPTIMIZER_STATE)
+    with (folder / OPTIMIZER_STATE).open("wb") as file:
+        for part in file_parts(optimizer.tensors()):
+            file.write(part)
     write_progress(optimizer, folder)
 
 

@@ -3,12 +3,13 @@
 import erl_pipeline.policies.lean_imports  # noqa: F401
 
 # isort: split
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import torch
 
 from erl_pipeline.engines.probe import save_probe
 from erl_pipeline.policies.checkpoints import MODEL
@@ -82,6 +83,9 @@ class LocalTrainer:
             optimizer.save_optimizer(self._optimizer, folder)
         else:
             optimizer.write_progress(self._optimizer, folder)
+
+    def state_tensors(self) -> Mapping[str, torch.Tensor]:
+        return self._optimizer.tensors()
 
     def trained_policy(self) -> LoadedPolicy:
         return self._policy
