@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
@@ -18,7 +18,6 @@ from erl_pipeline.trainers.sequences import TrainingSequence
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
 
     from erl_pipeline.policies.checkpoints import StoredPolicy
     from erl_pipeline.policies.pretrained import LoadedPolicy
@@ -135,6 +134,15 @@ class SupervisedTraining:
     rate: Callable[[int], float] | None = None
 
 
+@dataclass(frozen=True)
+class StateFile:
+    """The state of an optimizer as a file: its size in bytes, and its parts in their order. These show what
+    the optimizer holds when they are read: it must not take a step before."""
+
+    size: int
+    parts: Iterable[memoryview]
+
+
 class Trainer(Protocol):
     """A policy and its optimizer. Several updates may be made before they are saved."""
 
@@ -176,9 +184,9 @@ class Trainer(Protocol):
         Equal states give equal bytes.
         """
 
-    def state_tensors(self) -> Mapping[str, torch.Tensor] | None:
-        """The tensors of `optimizer.safetensors`, all fp32, so that they can be written while the policy is
-        sampled from: nothing changes them until the next training. None where only `save` can write them."""
+    def state_file(self) -> StateFile | None:
+        """What `save` would write into `optimizer.safetensors`, so that it can be written while the policy is
+        sampled from. None where only `save` can write it."""
 
     def trained_policy(self) -> LoadedPolicy | None:
         """The current policy, for sampling in this process; None where it is in other processes, and must be

@@ -136,11 +136,10 @@ def _state_folder(call: StageCall[TrainingT], policies: checkpoints.LoadedPolici
     checkpoint = call.inputs[checkpoints.CHECKPOINT]
     manifest = checkpoint.manifest
     if not checkpoints.lacks_state(manifest):
-        folder = checkpoint.folder
         for entry in manifest.files:
             if entry.path == checkpoints.OPTIMIZER_STATE:  # Another worker may still be writing it.
-                wait_until_whole(folder / entry.path, entry.bytes)
-        return folder
+                wait_until_whole(checkpoint.folder / entry.path, entry.bytes)
+        return checkpoint.folder
     holder: interface.Trainer | None = policies.take_trainer(manifest.artifact_id, None)
     if holder is None:
         fact = (
@@ -258,13 +257,11 @@ def training_result(
 def _begin_state(call: StageCall[TrainingT], trainer: interface.Trainer) -> Mapping[str, int]:
     """Begin to write the state of the optimizer, beside the stages that come next, and give the size of its
     file. The next training in this process waits until it is written."""
-    tensors = trainer.state_tensors()
-    if tensors is None:
+    file = trainer.state_file()
+    if file is None:
         return {}
-    from erl_pipeline.trainers.local.state_file import file_parts, file_size
-
-    call.resources.late_files.begin(call.folder / checkpoints.OPTIMIZER_STATE, file_parts(tensors))
-    return {checkpoints.OPTIMIZER_STATE: file_size(tensors)}
+    call.resources.late_files.begin(call.folder / checkpoints.OPTIMIZER_STATE, file.parts)
+    return {checkpoints.OPTIMIZER_STATE: file.size}
 
 
 _NEVER_TRAINED = SequenceRecord(weight=0.0, not_trained="never_trained")

@@ -84,7 +84,7 @@ class Fsdp2Trainer:
     def save(self, folder: Path, *, state: bool = True) -> None:
         self._do(orders.Save(folder.absolute(), state))
 
-    def state_tensors(self) -> None:
+    def state_file(self) -> None:
         return None
 
     def trained_policy(self) -> None:

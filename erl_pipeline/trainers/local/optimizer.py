@@ -14,6 +14,7 @@ from erl_pipeline.trainers.local.state_file import file_parts
 from storage.errors import InputError
 
 _STATE = ("step", "exp_avg", "exp_avg_sq")
+_BLOCK_ELEMENTS = 2**20  # 4 MiB of fp32
 _USES: tuple[TrainingUse, ...] = get_args(TrainingUse)
 
 
@@ -59,7 +60,7 @@ class PolicyOptimizer:
             if self._masters[name] is weight or weight.grad is None:
                 continue
             if name in self._sums:
-                self._sums[name] += weight.grad
+                _add(self._sums[name], weight.grad)
             else:
                 self._sums[name] = weight.grad.float()
             weight.grad = None
@@ -213,6 +214,17 @@ def restore_optimizer(
     except (json.JSONDecodeError, KeyError, FileNotFoundError, SafetensorError) as error:
         raise InputError(f"the optimizer state in {folder} cannot be read: {error}") from error
     optimizer.restore(tensors, steps)
+
+
+def _add(total: torch.Tensor, gradient: torch.Tensor) -> None:
+    """Add a gradient to an fp32 sum. On a CPU torch makes an fp32 copy of what it adds: that of a few rows at
+    a time stays in the cache."""
+    total, gradient = torch.atleast_1d(total, gradient)
+    rows = len(total)
+    if total.device.type == "cpu" and total.numel():
+        rows = max(1, _BLOCK_ELEMENTS * rows // total.numel())
+    for part, added in zip(total.split(rows), gradient.split(rows), strict=True):
+        part += added
 
 
 def _prefix(use: TrainingUse) -> str:

@@ -36,7 +36,7 @@ def file_parts(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:
     """The bytes of the file. Those of tensors in host memory are not copied."""
     yield memoryview(_header_of(tensors))
     for name in sorted(tensors):
-        yield memoryview(tensors[name].detach().contiguous().cpu().reshape(-1).numpy()).cast("B")
+        yield tensors[name].detach().contiguous().cpu().reshape(-1).numpy().data.cast("B")
 
 
 def _header_of(tensors: Mapping[str, torch.Tensor]) -> bytes:

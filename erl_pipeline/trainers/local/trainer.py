@@ -3,13 +3,12 @@
 import erl_pipeline.policies.lean_imports  # noqa: F401
 
 # isort: split
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
 
 from erl_pipeline.engines.probe import save_probe
 from erl_pipeline.policies.checkpoints import MODEL
@@ -20,12 +19,14 @@ from erl_pipeline.trainers.interface import (
     OnStep,
     Passes,
     Reinforcement,
+    StateFile,
     SupervisedTraining,
     TrainingStart,
 )
 from erl_pipeline.trainers.local import optimizer
 from erl_pipeline.trainers.local.optimizer_steps import Learner
 from erl_pipeline.trainers.local.reinforcement import reinforce
+from erl_pipeline.trainers.local.state_file import file_parts, file_size
 from erl_pipeline.trainers.local.supervised import fine_tune_supervised
 from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
 from erl_pipeline.trainers.sequences import TrainingSequence
@@ -84,8 +85,9 @@ class LocalTrainer:
         else:
             optimizer.write_progress(self._optimizer, folder)
 
-    def state_tensors(self) -> Mapping[str, torch.Tensor]:
-        return self._optimizer.tensors()
+    def state_file(self) -> StateFile:
+        tensors = self._optimizer.tensors()
+        return StateFile(file_size(tensors), file_parts(tensors))
 
     def trained_policy(self) -> LoadedPolicy:
         return self._policy
