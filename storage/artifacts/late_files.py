@@ -61,8 +61,9 @@ def _write(file: IO[bytes], path: Path, parts: Iterable[memoryview]) -> None:
                         left = left[os.write(file.fileno(), left) :]
         except BaseException as error:
             # For whoever waits, who may be another process. What was written makes room for it.
+            reason = str(error) if isinstance(error, StoreError) else f"cannot write {path}: {error!r}"
             os.ftruncate(file.fileno(), 0)
-            os.pwrite(file.fileno(), _FAILED + str(error).encode()[:_MOST_REASON], 0)
+            os.pwrite(file.fileno(), _FAILED + reason.encode()[:_MOST_REASON], 0)
             raise
         finally:
             fcntl.flock(file, fcntl.LOCK_UN)
@@ -72,11 +73,10 @@ def wait_until_whole(path: Path, size: int) -> None:
     """Wait until a file is written. Raises StoreError if its writer failed or died."""
     with store_errors("read", path), path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_SH)
-        if os.fstat(file.fileno()).st_size == size:
-            return
-        found = file.read(len(_FAILED) + _MOST_REASON)
+        found, is_whole = file.read(len(_FAILED) + _MOST_REASON), os.fstat(file.fileno()).st_size == size
     if found.startswith(_FAILED):
         raise StoreError(found.removeprefix(_FAILED).decode(errors="replace"))
-    raise StoreError(
-        f"{path} was not written whole: the process that wrote it has ended. Run the same command again."
-    )
+    if not is_whole:
+        raise StoreError(
+            f"{path} was not written whole: the process that wrote it has ended. Run the same command again."
+        )
