@@ -70,6 +70,7 @@ def try_(
     split: Split = "held_out",
     seed: Seed = None,
     settings: Settings = None,
+    json: Json = False,
 ) -> None:
     """Let the pretrained policy attempt a task once, and print each of its token sequences.
 
@@ -77,7 +78,7 @@ def try_(
     """
     from command_line.env.trying import try_task
 
-    try_task(config, task, split, seed, settings or [])
+    try_task(config, task, split, seed, settings or [], json)
 
 
 def new(

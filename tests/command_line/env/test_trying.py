@@ -54,6 +54,13 @@ def test_one_attempt_is_shown_with_its_sequences_and_its_report(config: Path) ->
     assert result.output.endswith("[feedback]\n4 tokens\n\nReward 0.5, done (calls 1, sequences 1).\n")
 
 
+def test_the_same_as_json(config: Path) -> None:
+    found = invoke("env", "try", config, "--json").json
+    (sequence,) = found["sequences"]
+    assert (sequence["prompt_tokens"], sequence["sampled_tokens"], sequence["other_tokens"]) == (27, 4, 0)
+    assert (found["reward"], found["feedback"], found["metrics"]["calls"]) == (0.5, "4 tokens", 1.0)
+
+
 def test_nobody_else_takes_an_agents_turns(config: Path, tmp_path: Path) -> None:
     for command in (("play", config), ("qualify", config, "--store", tmp_path / "store")):
         result = invoke("env", *command)
