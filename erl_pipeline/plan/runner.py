@@ -96,9 +96,12 @@ def compute(job: StageJob, resources: Resources, progress: StageProgress) -> Mad
         shutil.rmtree(job.folder)  # An earlier try may have left files.
         job.folder.mkdir()
         with store.reading():
-            result = _computed(planned, job.folder, resources, progress, job.state, job.following)
+            result = _computed(
+                planned, job.folder, resources, progress, job.state, job.following, may_write_later=True
+            )
         writer = Writer(job.worker.run, planned.iteration, store.threads)
-        return draft(recipe, job.folder, writer, began, _unchanged_from(recipe, result), **_told(result))
+        unchanged_from = _unchanged_from(recipe, result)
+        return draft(recipe, job.folder, writer, began, unchanged_from, result.late, **_told(result))
     with (
         store.reading(),
         store.create(recipe, run=job.worker.run, iteration=planned.iteration) as staging,
@@ -130,6 +133,7 @@ def _computed(
     progress: StageProgress,
     state: bool,
     following: tuple[NextStage, ...] = (),
+    may_write_later: bool = False,
 ) -> StageResult:
     recipe = planned.recipe
     return planned.stage.compute(
@@ -145,6 +149,7 @@ def _computed(
             resources=resources,
             state=state,
             following=following,
+            may_write_later=may_write_later,
         )
     )
 

@@ -20,6 +20,7 @@ from erl_pipeline.config.base import Settings
 from erl_pipeline.network import OtherNodes
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.cache import CacheSettings
+from storage.artifacts.late_files import LateFiles
 from storage.artifacts.manifest import Determinism
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
@@ -74,6 +75,11 @@ class Resources:
         self._kept: dict[str, Any] = {}
         self._open = ExitStack()
         self._lock = threading.RLock()
+
+    @property
+    def late_files(self) -> LateFiles:
+        """Writes files of artifacts beside the stages that come next."""
+        return self.keep("late files", LateFiles)
 
     @property
     def scratch(self) -> Path:
@@ -211,7 +217,8 @@ class StageCall(Generic[SettingsT]):
     go to `folder`, which is empty. `artifact_id` is the id that the artifact will have; `index` tells apart
     several artifacts of one stage (iteration, shard). `locations` says where the files are whose digests are
     in the settings: SHA-256 -> path. `state`: whether a checkpoint is written with the state of the
-    optimizer. `following` are the next stages, which a stage that `begins_next` may begin.
+    optimizer. `following` are the next stages, which a stage that `begins_next` may begin. `may_write_later`:
+    whether `compute` may return while files are still being written.
     """
 
     settings: SettingsT
@@ -225,6 +232,7 @@ class StageCall(Generic[SettingsT]):
     resources: Resources
     state: bool = True
     following: tuple[NextStage, ...] = ()
+    may_write_later: bool = False
 
 
 @dataclass(frozen=True)
@@ -233,7 +241,8 @@ class StageResult:
 
     `environment` is what the manifest says, besides the machine, about how it was computed. `unchanged` names
     the input that the artifact repeats, such as the checkpoint of a training without a step: the files that
-    both have are then stored once, where the store can do that.
+    both have are then stored once, where the store can do that. `late` are the sizes, in bytes, of files that
+    are still being written.
     """
 
     counters: Mapping[str, int] = field(default_factory=dict)
@@ -244,6 +253,7 @@ class StageResult:
     determinism: Determinism = "bytes"
     environment: Mapping[str, str] = field(default_factory=dict)
     unchanged: str = ""
+    late: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
@@ -160,6 +160,15 @@ class SupervisedTraining:
     rate: Callable[[int], float] | None = None
 
 
+@dataclass(frozen=True)
+class StateFile:
+    """The state of an optimizer as a file: its size in bytes, and its parts in their order. These show what
+    the optimizer holds when they are read: it must not take a step before."""
+
+    size: int
+    parts: Iterable[memoryview]
+
+
 class Trainer(Protocol):
     """A policy and its optimizer. Several updates may be made before they are saved."""
 
@@ -201,6 +210,10 @@ class Trainer(Protocol):
 
         Equal states give equal bytes.
         """
+
+    def state_files(self) -> Mapping[str, StateFile]:
+        """The files that `save` would write with the optimizer's tensors, by their names, so that they can be
+        written while the policy is sampled from. None where only `save` can write them."""
 
     def trained_policy(self) -> LoadedPolicy | None:
         """The current policy, for sampling in this process; None where it is in other processes, and must be

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 from storage.artifacts.artifact import Artifact
+from storage.artifacts.late_files import wait_until_whole
 from storage.artifacts.layout import StagingFolder, StoreLayout
 from storage.artifacts.manifest import (
     MANIFEST,
@@ -28,6 +29,8 @@ from storage.artifacts.manifest import (
 from storage.artifacts.recipe import Recipe
 from storage.errors import store_errors
 from storage.filesystem import make_folder, sha256_file, sync_folder, sync_tree
+
+_NONE_LATE: Mapping[str, int] = {}
 
 
 class Told(TypedDict, total=False):
@@ -49,11 +52,12 @@ class Draft:
     """What becomes the manifest of an artifact; it has no digests yet.
 
     `unchanged_from` is the id of an artifact that has some of the same files: they are stored once, if the
-    store can do that.
+    store can do that. `late` are the names of files that may still be being written.
     """
 
     manifest: Manifest
     unchanged_from: str = ""
+    late: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,15 +75,18 @@ def draft(
     writer: Writer,
     started_at: datetime,
     unchanged_from: str = "",
+    late: Mapping[str, int] = _NONE_LATE,
     **told: Unpack[Told],
 ) -> Draft:
-    """Describe the files in a folder as an artifact.
+    """Describe the files in a folder as an artifact. `late`: sizes, in bytes, of those that are still being
+    written (`storage.artifacts.late_files`).
 
     Raises ValueError when `rows` names a file that is not there or holds another number of rows, or when a
     number is not finite.
     """
     with store_errors("write", folder):
-        files = describe_files(folder, told.get("rows", {}), digest=lambda _file: "")
+        found = describe_files(folder, told.get("rows", {}), digest=lambda _file: "")
+    files = [entry.model_copy(update={"bytes": late.get(entry.path, entry.bytes)}) for entry in found]
     manifest = Manifest(
         artifact_id=recipe.artifact_id,
         stage=recipe.stage,
@@ -105,7 +112,7 @@ def draft(
         files=files,
     )
     manifest.require_finite()
-    return Draft(manifest, unchanged_from)
+    return Draft(manifest, unchanged_from, tuple(late))
 
 
 def is_hashed(manifest: Manifest) -> bool:
@@ -168,12 +175,15 @@ class Uncommitted:
         return True
 
     def commit(self, written: Draft) -> Artifact:
-        """Hash the files, flush them to disk, and write the manifest.
+        """Wait until all files are written, hash them, flush them to disk, and write the manifest.
 
         If another writer was first, its artifact is returned instead. Raises StoreError when the store cannot
-        be read or written.
+        be read or written, or a file was not written whole.
         """
         target = self._target
+        for entry in written.manifest.files:
+            if entry.path in written.late:
+                wait_until_whole((target or self.path) / entry.path, entry.bytes)
         if target is None:
             manifest = hashed(written.manifest, self.path)
             return self._publish(manifest, self.path, written.unchanged_from)

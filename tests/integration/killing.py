@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import psutil
+from safetensors import SafetensorError, safe_open
 
 from erl_pipeline.config.loading import load_config
 from erl_pipeline.config.plugins import Plugin
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan import sources
 from erl_pipeline.plan.plugin_code import plugin_fingerprints
+from storage.artifacts.late_files import LateFiles
 from storage.artifacts.store import ArtifactStore
 from storage.errors import PipelineError
 from storage.filesystem import open_root
@@ -28,22 +31,42 @@ from storage.runs.run import RunStore
 from tests.forked import end_with_parent, forking
 from tests.waiting import wait_for
 
+_PAUSE_SECONDS = 0.005
+_STATES = "*/*/optimizer.safetensors"
 
-def start_driver(config: RunConfig, store_uri: str, *, check: bool = False) -> BaseProcess:
+
+def start_driver(
+    config: RunConfig, store_uri: str, *, check: bool = False, slow_disk: bool = False
+) -> BaseProcess:
     """Start a process that trains a run or continues it; the process ends when this one does.
 
     Its exit status is 0 when the run is complete, and 2 after a `PipelineError`, which a user can act on.
 
     Args:
         check: look at every artifact of the run.
+        slow_disk: pause after each part of a file that is written beside the stages.
     """
     settings = config.model_dump(mode="json")
-    process = forking().Process(target=_drive, args=(settings, store_uri, check))
+    process = forking().Process(target=_drive, args=(settings, store_uri, check, slow_disk))
     process.start()
     return process
 
 
-def _drive(settings: dict[str, Any], store_uri: str, check: bool) -> None:
+def _write_slowly() -> None:
+    begin = LateFiles.begin
+
+    def pausing(parts: Iterable[memoryview]) -> Iterator[memoryview]:
+        for part in parts:
+            yield part
+            time.sleep(_PAUSE_SECONDS)
+
+    def begin_slowly(late: LateFiles, files: Mapping[Path, Iterable[memoryview]]) -> None:
+        begin(late, {path: pausing(parts) for path, parts in files.items()})
+
+    setattr(LateFiles, "begin", begin_slowly)  # noqa: B010
+
+
+def _drive(settings: dict[str, Any], store_uri: str, check: bool, slow_disk: bool) -> None:
     """The body of the process: train, then exit without any cleanup of the interpreter."""
     os.setsid()  # Ctrl-C must reach only the process that started this one and ends it.
     threading.Thread(target=end_with_parent, daemon=True).start()
@@ -54,6 +77,8 @@ def _drive(settings: dict[str, Any], store_uri: str, check: bool) -> None:
     from erl_pipeline.runs.driver import open_run
     from erl_pipeline.runs.train import train
 
+    if slow_disk:
+        _write_slowly()
     config = RunConfig.model_validate(settings)
     torch.set_num_threads(config.resources.threads)
     transformers_logging.disable_progress_bar()
@@ -91,6 +116,30 @@ def after_publication(store: Path, number: int) -> Watch:
     return _nth_new(lambda: {str(path) for path in (store / "artifacts").glob("*/*/manifest.json")}, number)
 
 
+def during_late_writing(store: Path, number: int) -> Watch:
+    """The moment when the `number`-th file from now is at its place and still being written."""
+
+    def being_written(path: Path) -> bool:
+        with suppress(FileNotFoundError), path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    return _nth_new(
+        lambda: {str(path) for path in (store / "artifacts").glob(_STATES) if being_written(path)}, number
+    )
+
+
+def _is_cut_short(path: Path) -> bool:
+    try:
+        with safe_open(path, framework="np"):
+            return False
+    except SafetensorError:
+        return True
+
+
 def where_it_died(store: Path, run: str) -> str:
     """What a kill interrupted: work or which part of a commit, and after which stage of the ledger."""
     root = open_root(str(store))
@@ -98,7 +147,9 @@ def where_it_died(store: Path, run: str) -> str:
     entries = runs.open(run).recorded() if run in runs.list() else []
     folders = list(Path(root.join("artifacts")).glob("*/*"))
     artifacts = {folder.name for folder in folders if (folder / "manifest.json").exists()}
-    if len(artifacts) < len(folders):
+    if any(map(_is_cut_short, Path(root.join("artifacts")).glob(_STATES))):
+        part = "writing a file of an earlier stage"
+    elif len(artifacts) < len(folders):
         part = "before publication"
     elif artifacts - {entry.artifact_id for entry in entries}:
         part = "before the ledger"
@@ -129,9 +180,10 @@ def workers_of(driver: int | None) -> set[int]:
     return found
 
 
-def start_training(config: Path, store: Path, check: bool = False) -> BaseProcess:
+def start_training(config: Path, store: Path, check: bool = False, slow_disk: bool = False) -> BaseProcess:
     """A process that trains."""
-    return start_driver(load_config(config, ["runner.type=in_process"]), str(store), check=check)
+    settings = load_config(config, ["runner.type=in_process"])
+    return start_driver(settings, str(store), check=check, slow_disk=slow_disk)
 
 
 def train_to_the_end(config: Path, store: Path, check: bool = False) -> None:
@@ -150,8 +202,9 @@ def seconds_of(store: Path, run: str = "small") -> float:
 
 
 def train_until(config: Path, store: Path, moment: Watch) -> bool:
-    """Train, and kill the process as soon as `moment` is true. Returns False when it ended before."""
-    return kill_at(moment, start_training(config, store))
+    """Train, on a slow disk, and kill the process as soon as `moment` is true. Returns False when it ended
+    before."""
+    return kill_at(moment, start_training(config, store, slow_disk=True))
 
 
 def kill_at(moment: Watch, process: BaseProcess) -> bool:
@@ -191,10 +244,13 @@ def _train_edited(settings: dict[str, Any], store: str, edit: str) -> None:
     os._exit(0)
 
 
-def random_moment(store: Path, whole: float, chance: random.Random) -> Watch:
-    """A random time within the run, or within the commit of one of the next artifacts."""
-    kind = chance.choice(["time", "time", "before", "after"])
+def random_moment(store: Path, whole: float, chance: random.Random, late: bool = False) -> Watch:
+    """A random time within the run, or within the commit of one of the next artifacts. `late`: or within the
+    writing of a file beside the next stage."""
+    kind = chance.choice(["time", "time", "before", "after", *(["writing"] if late else [])])
     number = chance.randint(1, 5)
     if kind == "time":
         return after(chance.uniform(0.0, 0.7 * whole))
+    if kind == "writing":
+        return during_late_writing(store, chance.randint(1, 2))
     return (before_publication if kind == "before" else after_publication)(store, number)

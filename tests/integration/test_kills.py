@@ -27,6 +27,7 @@ from tests.integration.killing import (
     Watch,
     after_publication,
     before_publication,
+    during_late_writing,
     random_moment,
     seconds_of,
     start_driver,
@@ -57,7 +58,8 @@ def test_a_run_killed_at_random_instants_ends_with_the_bytes_of_an_undisturbed_o
     finished: FinishedRun, tmp_path: Path, optimizer_every: int
 ) -> None:
     """The undisturbed run was trained in this process, and every checkpoint has the state of the optimizer.
-    The killed one commits beside the stages; the first two kills are in the middle of a commit."""
+    The killed one writes and commits beside the stages; the first two kills are in the middle of a commit,
+    the third is while a state is written."""
     undisturbed, whole = finished.store, seconds_of(finished.store)
     config = tmp_path / "killed.yaml"
     config.write_text(
@@ -74,9 +76,11 @@ def test_a_run_killed_at_random_instants_ends_with_the_bytes_of_an_undisturbed_o
     stores = 0
     while died.total() < KILLS:
         store = tmp_path / f"disturbed-{stores}"
-        moments = iter([before_publication(store, 2), after_publication(store, 3)])
+        moments = iter(
+            [before_publication(store, 2), after_publication(store, 3), during_late_writing(store, 1)]
+        )
         while died.total() < KILLS and train_until(
-            config, store, next(moments, None) or random_moment(store, whole, chance)
+            config, store, next(moments, None) or random_moment(store, whole, chance, late=True)
         ):
             died[where_it_died(store, "small")] += 1
         train_to_the_end(config, store)

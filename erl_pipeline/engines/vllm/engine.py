@@ -18,6 +18,7 @@ from erl_pipeline.engines.vllm.server import ManagedServer, OnProgress
 from erl_pipeline.engines.vllm.settings import ServerAddress, VllmEngineConfig
 from erl_pipeline.engines.vllm.weight_sync import WeightSync
 from erl_pipeline.policies.checkpoints import LoadedPolicies
+from storage.artifacts.late_files import LateFiles
 from storage.errors import ConfigError, EngineError, Interrupted
 
 _STOP_POLL_SECONDS = 0.2
@@ -224,7 +225,7 @@ def open_served(
     )
     handed_over = "kept"
     if engine.served(model.name) != model.checkpoint_id:
-        _make_room(worker.keep("policies", LoadedPolicies))
+        _make_room(worker.keep("policies", LoadedPolicies), worker.keep("late files", LateFiles))
         handed_over = engine.serve(model.name, model.served())[0].method
     if settings.max_in_flight == 1 and not settings.others_servers:
         # Whether a prefix comes from the cache or is computed may change the last bits.
@@ -234,13 +235,14 @@ def open_served(
     )
 
 
-def _make_room(policies: LoadedPolicies) -> None:
+def _make_room(policies: LoadedPolicies, late: LateFiles) -> None:
     """Release what a trainer has left on the GPU, so that a server on the same one finds room. A policy in
     host memory stays for the next training."""
     # torch, which a process that only names this engine need not import.
     from erl_pipeline.policies.hardware import release_cached_memory
 
     if _has_gpu():
+        late.wait()  # The state of an optimizer stays there until it is written.
         policies.forget()
     else:
         policies.forget_trainer()

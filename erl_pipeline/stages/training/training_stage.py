@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -21,6 +22,7 @@ from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies import checkpoints
 from erl_pipeline.trainers import interface
 from erl_pipeline.trainers.metrics import SequenceRecord
+from storage.artifacts.late_files import wait_until_whole
 from storage.artifacts.layout import StagingFolder
 from storage.artifacts.recipe import derive_seed
 from storage.errors import StateNotKept
@@ -103,6 +105,7 @@ def open_trainer(call: StageCall[TrainingT]) -> Iterator[interface.Trainer]:
 def _trainer(call: StageCall[TrainingT]) -> interface.Trainer:
     trainer, optimizer, weights = call.settings.trainer, call.settings.optimizer, call.settings.weights
     end_episodes_ahead(call.resources)
+    call.resources.late_files.wait()  # What is being written must not change.
     release_engine(call.resources)
     policies = loaded_policies(call)
     parts = checkpoints.checkpoint_parts(call.inputs)
@@ -140,6 +143,9 @@ def _state_folder(call: StageCall[TrainingT], policies: checkpoints.LoadedPolici
     checkpoint = call.inputs[checkpoints.CHECKPOINT]
     manifest = checkpoint.manifest
     if not checkpoints.lacks_state(manifest):
+        for entry in manifest.files:
+            if fnmatch(entry.path, checkpoints.OPTIMIZER_STATE_FILES):  # Another worker may still write it.
+                wait_until_whole(checkpoint.folder / entry.path, entry.bytes)
         return checkpoint.folder
     holder: interface.Trainer | None = policies.take_trainer(manifest.artifact_id, None)
     if holder is None or not holder.lasts():
@@ -241,7 +247,8 @@ def training_result(
 
     carried = _carried(call.settings, trainer)
     state = call.state or carried is None
-    trainer.save(call.folder, state=state)
+    late = _begin_state(call, trainer) if state and call.may_write_later else {}
+    trainer.save(call.folder, state=state and not late)
     recorded = write_training_record(call.folder / TRAINING_RECORD_FILE, record)
     policy = trainer.trained_policy()
     if policy is not None:
@@ -256,6 +263,7 @@ def training_result(
         environment={"attention": metrics.attention},
         # Without a step the weights, their decay included, and the moments are those of the input.
         unchanged="" if metrics.optimizer_steps else checkpoints.CHECKPOINT,
+        late=late,
     )
 
 
@@ -279,6 +287,14 @@ def _put_into_memory(call: StageCall[Any], policy: LoadedPolicy) -> None:
     if not_put and not writer.warned:
         writer.warned = True
         call.progress.warn(f"the sampler will read files, not memory (engine.transfer): {not_put}")
+
+
+def _begin_state(call: StageCall[TrainingT], trainer: interface.Trainer) -> Mapping[str, int]:
+    """Begin to write the state of the optimizer, beside the stages that come next, and give the sizes of its
+    files. The next training in this process waits until they are written."""
+    files = trainer.state_files()
+    call.resources.late_files.begin({call.folder / name: file.parts for name, file in files.items()})
+    return {name: file.size for name, file in files.items()}
 
 
 _NEVER_TRAINED = SequenceRecord(weight=0.0, not_trained="never_trained")

@@ -90,6 +90,9 @@ class Fsdp2Trainer:
     def save(self, folder: Path, *, state: bool = True) -> None:
         self._do(orders.Save(folder.absolute(), state, checkpoint_files.FILE_BYTES))
 
+    def state_files(self) -> dict[str, interface.StateFile]:
+        return {}
+
     def trained_policy(self) -> None:
         return None
 

@@ -7,14 +7,16 @@ from typing import Any, get_args
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from erl_pipeline.config.optimizer import OptimizerConfig, TrainingUse
 from erl_pipeline.policies import checkpoint_files
 from erl_pipeline.policies.checkpoints import OPTIMIZER_PROGRESS, OPTIMIZER_STATE, OPTIMIZER_STATE_FILES
+from erl_pipeline.trainers.interface import StateFile
+from erl_pipeline.trainers.local.state_file import file_parts, file_size
 from storage.errors import InputError
 
 _STATE = ("step", "exp_avg", "exp_avg_sq")
+_BLOCK_ELEMENTS = 2**20  # 4 MiB of fp32
 _USES: tuple[TrainingUse, ...] = get_args(TrainingUse)
 
 
@@ -60,7 +62,7 @@ class PolicyOptimizer:
             if self._masters[name] is weight or weight.grad is None:
                 continue
             if name in self._sums:
-                self._sums[name] += weight.grad
+                _add(self._sums[name], weight.grad)
             else:
                 self._sums[name] = weight.grad.float()
             weight.grad = None
@@ -174,13 +176,23 @@ class PolicyOptimizer:
                 )
 
 
+def files_of_state(optimizer: PolicyOptimizer) -> dict[str, StateFile]:
+    """The state as files, by their names; most states have one."""
+    tensors = optimizer.tensors()
+    dealt = state_files(
+        {name: tensor.nbytes for name, tensor in tensors.items()}, checkpoint_files.FILE_BYTES
+    )
+    of_each = {file: {name: tensors[name] for name in names} for file, names in dealt.items()}
+    return {file: StateFile(file_size(mine), file_parts(mine)) for file, mine in of_each.items()}
+
+
 def save_optimizer(optimizer: PolicyOptimizer, folder: Path) -> None:
     """Write the state, in one file or several, and `optimizer.json` into a folder; equal states give equal
     bytes."""
-    tensors = optimizer.tensors()
-    sizes = {name: tensor.nbytes for name, tensor in tensors.items()}
-    for file, names in state_files(sizes, checkpoint_files.FILE_BYTES).items():
-        save_file({name: tensors[name].contiguous().cpu() for name in names}, folder / file)
+    for name, state in files_of_state(optimizer).items():
+        with (folder / name).open("wb") as file:
+            for part in state.parts:
+                file.write(part)
     write_progress(optimizer, folder)
 
 
@@ -233,6 +245,17 @@ def _state_paths(folder: Path) -> list[Path]:
     if not found or (found[0].name != OPTIMIZER_STATE and len(found) != int(several)):
         raise FileNotFoundError(f"it has {len(found)} of the files {OPTIMIZER_STATE_FILES}")
     return found
+
+
+def _add(total: torch.Tensor, gradient: torch.Tensor) -> None:
+    """Add a gradient to an fp32 sum. On a CPU torch makes an fp32 copy of what it adds: that of a few rows at
+    a time stays in the cache."""
+    total, gradient = torch.atleast_1d(total, gradient)
+    rows = len(total)
+    if total.device.type == "cpu" and total.numel():
+        rows = max(1, _BLOCK_ELEMENTS * rows // total.numel())
+    for part, added in zip(total.split(rows), gradient.split(rows), strict=True):
+        part += added
 
 
 def _prefix(use: TrainingUse) -> str:

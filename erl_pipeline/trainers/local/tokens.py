@@ -108,10 +108,8 @@ class _SoftmaxStatistics(torch.autograd.Function):
                 grad = log_softmax.exp_().mul_(-grad_logprobs[rows, None])
             else:
                 # d entropy / d logit = -p (log p + entropy)
-                upstream = grad_logprobs[rows, None] + grad_entropies[rows, None] * (
-                    log_softmax + entropies[rows, None]
-                )
-                grad = log_softmax.exp_().mul_(-upstream)
+                factor = (log_softmax + entropies[rows, None]).mul_(-grad_entropies[rows, None])
+                grad = log_softmax.exp_().mul_(factor.sub_(grad_logprobs[rows, None]))
             grad.scatter_add_(1, targets[rows, None], grad_logprobs[rows, None])
             result[rows] = grad.div_(temperatures[rows, None])
         return result, None, None

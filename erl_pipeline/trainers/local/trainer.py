@@ -19,6 +19,7 @@ from erl_pipeline.trainers.interface import (
     OnStep,
     Passes,
     Reinforcement,
+    StateFile,
     SupervisedTraining,
     TrainingStart,
 )
@@ -82,6 +83,9 @@ class LocalTrainer:
             optimizer.save_optimizer(self._optimizer, folder)
         else:
             optimizer.write_progress(self._optimizer, folder)
+
+    def state_files(self) -> dict[str, StateFile]:
+        return optimizer.files_of_state(self._optimizer)
 
     def trained_policy(self) -> LoadedPolicy:
         return self._policy

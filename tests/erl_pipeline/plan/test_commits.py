@@ -7,12 +7,14 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from erl_pipeline.plan.stage import StageCall
+from erl_pipeline.plan.plan import PlannedStage
+from erl_pipeline.plan.stage import StageCall, StageResult
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
 from storage.artifacts.uncommitted import Draft, Uncommitted
@@ -178,6 +180,110 @@ def test_a_kill_loses_only_what_is_not_committed(bench: Bench) -> None:
     assert process.exitcode == -signal.SIGKILL
     assert bench.committed() == set()
     first = planned("first")
+    second = planned("second", [first])
+    assert bench.execute(first, second, background_bytes=0).made == ["first", "second"]
+    assert bench.committed() == {first.artifact_id, second.artifact_id}
+    assert not (Path(bench.uri) / "damaged").exists()
+
+
+def writing_later(
+    node: PlannedStage, parts: Callable[[], Iterator[memoryview]], seen: list[bool] | None = None
+) -> PlannedStage:
+    """The stage, but its file `late` of 7 bytes is written in a thread, if it may be; `seen` tells that."""
+
+    def compute(call: StageCall[Word]) -> StageResult:
+        result = node.stage.compute(call)
+        if seen is not None:
+            seen.append(call.may_write_later)
+        if not call.may_write_later:
+            (call.folder / "late").write_bytes(b"".join(parts()))
+            return result
+        call.resources.late_files.begin({call.folder / "late": parts()})
+        return replace(result, late={"late": 7})
+
+    return replace(node, stage=replace(node.stage, compute=compute))
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_a_stage_begins_while_a_file_of_its_input_is_written(bench: Bench, workers: int | None) -> None:
+    began = threading.Event()
+
+    def parts() -> Iterator[memoryview]:
+        yield memoryview(b"one ")
+        assert began.wait(WAIT)
+        yield memoryview(b"two")
+
+    def read(call: StageCall[Word]) -> None:
+        found.append(call.inputs["input-0"].path("file").read_text())
+        found.append(str(call.inputs["input-0"].manifest.files[1].bytes))
+        began.set()
+
+    found: list[str] = []
+    first = writing_later(planned("first", word="word"), parts)
+    second = planned("second", [first], hook=read)
+    bench.execute(first, second, workers=workers, background_bytes=0)
+    assert found == ["word", "7"]
+    assert bench.committed() == {first.artifact_id, second.artifact_id}
+    committed = ArtifactStore(bench.uri).open(first.artifact_id)
+    assert committed.path("late").read_bytes() == b"one two"
+    assert {entry.path: entry.bytes for entry in committed.manifest.files} == {"file": 4, "late": 7}
+
+
+def test_files_are_written_at_once_where_the_stage_commits(bench: Bench) -> None:
+    seen: list[bool] = []
+    first = writing_later(planned("first"), lambda: iter([memoryview(b"one two")]), seen)
+    bench.execute(first)
+    assert seen == [False]
+    assert ArtifactStore(bench.uri).open(first.artifact_id).path("late").read_bytes() == b"one two"
+
+
+def test_a_full_disk_while_a_file_is_written_ends_the_run(bench: Bench) -> None:
+    began = threading.Event()
+
+    def parts() -> Iterator[memoryview]:
+        yield memoryview(b"one ")
+        assert began.wait(WAIT)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    first = planned("first")
+    second = writing_later(planned("second", [first]), parts)
+    third = planned("third", [second], hook=lambda _call: began.set())
+    with pytest.raises(StoreError, match="No space left on device"):
+        bench.execute(first, second, third, background_bytes=0)
+    assert bench.committed() == {first.artifact_id}
+    folders = Path(bench.uri) / "artifacts"
+    assert not [path for name in ("second", "third") for path in folders.glob(f"{name}/*")]
+    assert not list((Path(bench.uri) / "staging").iterdir())
+    whole = writing_later(planned("second", [first]), lambda: iter([memoryview(b"one two")]))
+    assert bench.execute(first, whole, third, background_bytes=0).made == ["second", "third"]
+
+
+def _killed_while_writing(folder: Path) -> None:
+    began = threading.Event()
+
+    def parts() -> Iterator[memoryview]:
+        yield memoryview(b"one ")
+        assert began.wait(WAIT)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    first = writing_later(planned("first"), parts)
+
+    def stay(_call: StageCall[Word]) -> None:
+        began.set()
+        threading.Event().wait(WAIT)
+
+    Bench(folder).execute(first, planned("second", [first], hook=stay), background_bytes=0)
+
+
+def test_a_kill_while_a_file_is_written_loses_only_what_is_not_committed(bench: Bench) -> None:
+    process = multiprocessing.get_context("spawn").Process(target=_killed_while_writing, args=(bench.folder,))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert bench.committed() == set()
+    (left,) = (Path(bench.uri) / "artifacts").glob("first/*/late")
+    assert left.read_bytes() == b"one "
+    first = writing_later(planned("first"), lambda: iter([memoryview(b"one two")]))
     second = planned("second", [first])
     assert bench.execute(first, second, background_bytes=0).made == ["first", "second"]
     assert bench.committed() == {first.artifact_id, second.artifact_id}

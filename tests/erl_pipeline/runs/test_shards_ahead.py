@@ -42,7 +42,7 @@ class Rounds:
             [replace(request, conversation=f"{request.conversation} {next(turn)}")]
         )[0]
         self.engines = [engine]
-        return OpenedEngine(batches, engine, PLACES, self._ahead)
+        return OpenedEngine(batches, engine, PLACES, goes_on=self._ahead)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,24 @@ def test_equal_states_are_equal_files(make_model: MakeModel, tmp_path: Path) -> 
         save_optimizer(optimizer, tmp_path / name)
     for file in ("optimizer.safetensors", "optimizer.json"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (7, 3), (2, 0)])
+def test_gradients_are_added_in_blocks(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("erl_pipeline.trainers.local.optimizer._BLOCK_ELEMENTS", 6)  # two rows of three
+    model = torch.nn.Module()
+    model.weight = torch.nn.Parameter(torch.zeros(shape, dtype=torch.bfloat16))
+    optimizer = PolicyOptimizer(model, OptimizerConfig())
+    numbers = torch.arange(math.prod(shape)).reshape(shape)
+    for number in (1.0, 256.0, 1.0):  # in bf16, 256 + 1 is 256
+        model.weight.grad = (numbers + number).bfloat16()
+        optimizer.collect_gradients()
+    optimizer.hand_over_gradients()
+    assert torch.equal(optimizer.tensors()["master.weight"], torch.zeros(shape))
+    (master,) = optimizer._masters.values()
+    rounded = (numbers + 256.0).bfloat16().float()
+    assert master.grad is not None
+    assert torch.equal(master.grad, rounded + 2 * (numbers + 1.0))
 
 
 def test_the_first_step_of_adamw_by_hand() -> None:
