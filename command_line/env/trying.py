@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
 from command_line.env.playing import chosen_task, print_messages, ready_environment
-from command_line.output import counted, print_line
+from command_line.output import counted, print_json, print_line
 from erl_pipeline.config.loading import load_config
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.plan.sources import environment_sources
 from storage.errors import InputError
+from storage.texts import read_json
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def try_task(
-    config_file: Path, task_id: str | None, split: str, seed: int | None, settings: Sequence[str]
+    config_file: Path, task_id: str | None, split: str, seed: int | None, settings: Sequence[str], json: bool
 ) -> None:
     """Let the pretrained policy of a configuration attempt a task once, in this process, and print each of
     its token sequences.
@@ -33,16 +33,35 @@ def try_task(
     resolved = load_config(config_file, settings, {} if seed is None else {"--seed": ("seed", seed)})
     environment_sources(resolved)  # a file that cannot be read is said before a model is loaded
     task = chosen_task(resolved, split, task_id)
-    print_line(f"Task {task.task_id} ({task.task_type})")
     with ready_environment(resolved) as plugin:
         played = _play(resolved, plugin, task)
     (row,) = played.rows
-    sequences = [row, *played.further]
+    sequences, metrics = [row, *played.further], read_json(row.metrics)
+    if json:
+        print_json(
+            {
+                "task_id": task.task_id,
+                "task_type": task.task_type,
+                "sequences": list(map(_sequence, sequences)),
+                "reward": row.reward,
+                "finish_reason": row.finish_reason,
+                "feedback": row.feedback,
+                "metrics": metrics,
+            }
+        )
+        return
+    print_line(f"Task {task.task_id} ({task.task_type})")
     for number, sequence in enumerate(sequences, start=1):
-        _print_sequence(number, len(sequences), sequence)
+        shown = _sequence(sequence)
+        print_line(
+            f"\nSequence {number} of {len(sequences)}: {counted(shown['prompt_tokens'], 'token')} of prompt, "
+            f"{counted(shown['sampled_tokens'], 'token')} sampled, "
+            f"{counted(shown['other_tokens'], 'token')} between"
+        )
+        print_messages(shown["messages"])
     print_line(f"\n[feedback]\n{row.feedback}")
-    metrics = ", ".join(f"{name} {value:g}" for name, value in json.loads(row.metrics).items())
-    print_line(f"\nReward {row.reward:g}, {row.finish_reason}{f' ({metrics})' if metrics else ''}.")
+    told = ", ".join(f"{name} {value:g}" for name, value in metrics.items())
+    print_line(f"\nReward {row.reward:g}, {row.finish_reason}{f' ({told})' if told else ''}.")
 
 
 def _play(config: RunConfig, plugin: EnvironmentPlugin[Any], task: Task) -> PlayedEpisodes:
@@ -98,10 +117,13 @@ def _is_not_served() -> Never:
     raise TypeError("the engine is in this process")
 
 
-def _print_sequence(number: int, count: int, row: Trajectory) -> None:
-    trained = sum(row.response_mask)
-    print_line(
-        f"\nSequence {number} of {count}: {counted(len(row.prompt_token_ids), 'token')} of prompt, "
-        f"{counted(trained, 'token')} sampled, {counted(len(row.response_mask) - trained, 'token')} between"
-    )
-    print_messages(json.loads(row.messages))
+def _sequence(row: Trajectory) -> dict[str, Any]:
+    """A token sequence as people read it; `other_tokens` are those between what was sampled."""
+    sampled = sum(row.response_mask)
+    return {
+        "trajectory_id": row.trajectory_id,
+        "prompt_tokens": len(row.prompt_token_ids),
+        "sampled_tokens": sampled,
+        "other_tokens": len(row.response_mask) - sampled,
+        "messages": read_json(row.messages),
+    }

@@ -54,6 +54,13 @@ def test_one_attempt_is_shown_with_its_sequences_and_its_report(config: Path) ->
     assert result.output.endswith("[feedback]\n4 tokens\n\nReward 0.5, done (calls 1, sequences 1).\n")
 
 
+def test_the_same_as_json(config: Path) -> None:
+    found = invoke("env", "try", config, "--json").json
+    (sequence,) = found["sequences"]
+    assert (sequence["prompt_tokens"], sequence["sampled_tokens"], sequence["other_tokens"]) == (27, 4, 0)
+    assert (found["reward"], found["feedback"], found["metrics"]["calls"]) == (0.5, "4 tokens", 1.0)
+
+
 def test_nobody_else_takes_an_agents_turns(config: Path, tmp_path: Path) -> None:
     for command in (("play", config), ("qualify", config, "--store", tmp_path / "store")):
         result = invoke("env", *command)
@@ -76,3 +83,16 @@ def test_settings_that_would_count_sequences_one_by_one_are_refused(config: Path
     result = invoke("config", "check", config, "--set", "method={type: complementary}")
     assert result.status != 0
     assert "method complementary trains no agents yet" in result.errors
+
+
+@pytest.mark.slow
+def test_an_agent_that_is_written_can_be_tried_as_it_is(config: Path, tmp_path: Path) -> None:
+    """With a model of random weights, whose answers are wrong."""
+    written = invoke("env", "new", "my_agent", "--kind", "agent", "--folder", tmp_path / "my_agent")
+    assert written.status == 0, written.errors
+    assert "pip install --no-deps" not in written.output
+    model = ("--set", f"policy.model={tmp_path}/model", "--set", "policy.dtype=float32")
+    result = invoke("env", "try", tmp_path / "my_agent" / "my_agent.yaml", *model)
+    assert result.status == 0, result.errors
+    assert "What is the opposite of" in result.output
+    assert "Reward 0, done" in result.output
