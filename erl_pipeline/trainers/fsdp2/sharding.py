@@ -71,9 +71,10 @@ class ProcessRanks:
         """A tensor of this shape in host memory, put together on the rank `to` from the rows that each rank
         has; None on the others."""
         share = -(-shape[0] // self.count)
-        # In bytes, since not every backend knows every type.
-        sent = torch.zeros((share, *shape[1:]), dtype=rows.dtype, device=self.device)
-        sent[: len(rows)] = rows
+        # All send as many rows, in bytes, since not every backend knows every type.
+        sent = rows.to(self.device).contiguous()
+        if len(rows) < share:
+            sent = torch.cat([sent, sent.new_zeros((share - len(rows), *shape[1:]))])
         whole = sent.new_empty((self.count * share, *shape[1:])) if self.rank == to else None
         dist.gather(
             _as_bytes(sent), None if whole is None else list(_as_bytes(whole).chunk(self.count)), dst=to

@@ -93,13 +93,15 @@ def write_files(
             if file is not None:
                 file.write(header({name: tensors[name] for name in in_order[ranks.rank]}, notes))
             for names in zip_longest(*in_order):
-                mine = None
-                for writer, name in enumerate(names):
-                    if name is not None:
-                        whole = _gathered(tensors[name], writer, ranks)
-                        mine = whole if writer == ranks.rank else mine
-                if file is not None and mine is not None:
-                    file.write(mine.contiguous().view(-1).view(torch.uint8).numpy().data)
+                given = [
+                    _gathered(tensors[name], writer, ranks)
+                    for writer, name in enumerate(names)
+                    if name is not None
+                ]
+                for whole in given:
+                    if file is not None and whole is not None:
+                        file.write(whole.contiguous().view(-1).view(torch.uint8).numpy().data)
+                del given, whole  # before the next are put together
 
 
 def in_file_order(tensors: Mapping[str, SharedTensor]) -> list[str]:
