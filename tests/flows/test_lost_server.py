@@ -160,6 +160,7 @@ def test_a_run_whose_own_prefect_server_is_killed_while_it_starts_goes_on(store:
 def test_a_stage_that_waits_for_a_slot_of_a_lost_server_does_not_wait_for_ever(
     settings: PrefectConfig,
     store: Path,
+    tmp_path: Path,
     owned: tuple[str, subprocess.Popen[str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -168,7 +169,7 @@ def test_a_stage_that_waits_for_a_slot_of_a_lost_server_does_not_wait_for_ever(
     monkeypatch.setattr(stage_tasks, "_PATIENCE_SECONDS", 0.5)
     monkeypatch.setattr(training_flow, "_TRIES_FOR_SLOTS", 1)
     url, owner = owned
-    tag = f"taken-{settings.task_runner}"  # The servers of these tests have one database.
+    tag = f"taken-{tmp_path.name}"  # The servers of these tests have one database.
     limit = {"name": f"tag:{tag}", "limit": 1}
     httpx.post(f"{url}/v2/concurrency_limits/", json=limit, timeout=30.0).raise_for_status()
     lease = {"names": [f"tag:{tag}"], "slots": 1, "mode": "concurrency", "lease_duration": 600}
