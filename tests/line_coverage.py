@@ -81,7 +81,9 @@ def _write_forked(measured: slipcover.Slipcover) -> None:
 
 def _write(name: str, found: Mapping[str, Any]) -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
-    (FOLDER / name).write_text(json.dumps(found))
+    beside = FOLDER / f"{name}.part"
+    beside.write_text(json.dumps(found))
+    beside.rename(FOLDER / name)  # A test may kill a forked process meanwhile.
 
 
 # The process that others are forked from imports this module first.
