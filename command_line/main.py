@@ -38,7 +38,7 @@ COMMANDS = {
     "import": ("importing:app", "Bring in what was made elsewhere."),
     "config": ("config:app", "Look at a configuration before anything starts."),
     "schedule": ("schedule:app", "Run flows of a run at given times, or list, pause, resume, remove them."),
-    "env": ("env.command:app", "Environments: list, show, play by hand, qualify, begin your own."),
+    "env": ("env.command:app", "Environments: list, show, play by hand, try, qualify, begin your own."),
     "cluster": ("cluster.command:app", "The machines that a run is computed on."),
     "memory": ("memory.command:app", "Search or list the reflection memory, or make it forget."),
     "lineage": ("lineage.command:app", "Follow artifacts and rows to what they came from and reached."),

@@ -64,6 +64,23 @@ def play(
     play_task(config, task, split, seed, settings or [])
 
 
+def try_(
+    config: ConfigFile,
+    task: TaskId = None,
+    split: Split = "held_out",
+    seed: Seed = None,
+    settings: Settings = None,
+    json: Json = False,
+) -> None:
+    """Let the pretrained policy attempt a task once, and print each of its token sequences.
+
+    For an agent of one's own this shows what it asked, what came back, and what would be trained.
+    """
+    from command_line.env.trying import try_task
+
+    try_task(config, task, split, seed, settings or [], json)
+
+
 def new(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Name of the package: lower-case letters, digits and _.")
@@ -72,7 +89,7 @@ def new(
         Kind,
         typer.Option(
             help="questions: lines of JSON, one answer each, and a function that scores it. "
-            "game: turns, with rules of your own."
+            "game: turns, with rules of your own. agent: a program that asks the policy by itself."
         ),
     ] = "questions",
     folder: Annotated[
@@ -83,7 +100,10 @@ def new(
     ] = DEFAULT_MODEL,
     json: Json = False,
 ) -> None:
-    """Write a package with an environment, its test and a configuration; it can be trained on as it is."""
+    """Write an environment and a configuration; it can be trained on as it is.
+
+    Questions and games are packages with a test, an agent is a program.
+    """
     require_free(name)
     target = folder if folder is not None else Path(name)
     written = write_package(name, kind, target, model)
@@ -91,11 +111,17 @@ def new(
         print_json({"name": name, "folder": str(target), "files": [str(path) for path in written]})
         return
     print_line(f"Wrote {counted(len(written), 'file')} to {target}. README.md there explains them.")
-    print_line("Install it, run its test, train:")
-    print_line(f"  pip install --no-deps --no-build-isolation --editable {_as_path(target)}")
-    print_line(f"  python -m pytest {shlex.quote(str(target))}")
-    print_line(f"  erl-pipeline train {shlex.quote(str(target / f'{name}.yaml'))}")
-    if find_spec("pytest") is None:
+    config_file = shlex.quote(str(target / f"{name}.yaml"))
+    if kind == "agent":
+        print_line("Install what it uses, let it play once, train:")
+        print_line("  pip install openai")
+        print_line(f"  erl-pipeline env try {config_file}")
+    else:
+        print_line("Install it, run its test, train:")
+        print_line(f"  pip install --no-deps --no-build-isolation --editable {_as_path(target)}")
+        print_line(f"  python -m pytest {shlex.quote(str(target))}")
+    print_line(f"  erl-pipeline train {config_file}")
+    if kind != "agent" and find_spec("pytest") is None:
         print_line("pytest is not installed: `make check` or `pip install pytest` installs it.")
     if model == DEFAULT_MODEL and not Path(model).exists():
         print_line(f"{model} is not there yet. These commands prepare it:")
@@ -185,5 +211,6 @@ app = typer.Typer(
 app.command("list")(list_installed)
 app.command("show")(show)
 app.command("play")(play)
+app.command("try")(try_)
 app.command("qualify")(qualify)
 app.command("new")(new)

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from storage.errors import InputError
 
-Kind = Literal["questions", "game"]
+Kind = Literal["questions", "game", "agent"]
 
 DEFAULT_MODEL = "models/SmolLM2-135M-Instruct"
 """The policy that a new package trains."""

@@ -40,8 +40,13 @@ def play_task(
     Raises InputError if there is no such task, typer.Exit when the attempt was abandoned or could not go on.
     """
     resolved = load_config(config_file, settings, {} if seed is None else {"--seed": ("seed", seed)})
+    if plugins("environments")[resolved.environment.type].value.has_agents(resolved.environment):
+        raise InputError(
+            f"environment.type: {resolved.environment.type} is played by an agent, not by hand; "
+            "`erl-pipeline env try` lets it play once"
+        )
     environment_sources(resolved)  # a file that cannot be read is said before anything is shown
-    chosen = _chosen(resolved, split, task_id)
+    chosen = chosen_task(resolved, split, task_id)
     print_line(f"Task {chosen.task_id} ({chosen.task_type})")
     with ready_environment(resolved) as plugin, asyncio.Runner() as runner:
         attempt = HandPlayed(plugin, resolved.environment, chosen, resolved.rollouts.step_seconds)
@@ -62,14 +67,14 @@ def play_task(
 def _take_turns(runner: asyncio.Runner, attempt: HandPlayed, threshold: float) -> None:
     """Play the attempt from its prompt to its feedback, or to the end of the input."""
     opened = runner.run(attempt.begin())
-    _print_messages(opened.messages)
+    print_messages(opened.messages)
     _print_tools(opened.tools)
     print_line(f"\n({_HOW}{f' {_HOW_TO_CALL}' if opened.tools else ''})")
     turns = 0
     while (text := _read_turn()) is not None:
         turns += 1
         transition = runner.run(attempt.say(text))
-        _print_messages(transition.messages)
+        print_messages(transition.messages)
         if transition.reward and not transition.done:
             print_line(f"(reward {transition.reward:g})")
         if transition.done:
@@ -80,7 +85,7 @@ def _take_turns(runner: asyncio.Runner, attempt: HandPlayed, threshold: float) -
     print_line(f"\nThe attempt was abandoned after {counted(turns, 'turn')}; it has no feedback.")
 
 
-def _chosen(config: RunConfig, split: str, task_id: str | None) -> Task:
+def chosen_task(config: RunConfig, split: str, task_id: str | None) -> Task:
     """The task with an id, or one of the split, drawn by the seed. Raises InputError if there is none."""
     plugin = plugins("environments")[config.environment.type].value
     settings, seed = config.environment, config.seed
@@ -123,10 +128,14 @@ def _read_turn() -> str | None:
     return text
 
 
-def _print_messages(messages: Sequence[Message]) -> None:
+def print_messages(messages: Sequence[Message]) -> None:
+    """Each message with its role, as a policy reads it, and its tool calls."""
     for message in messages:
         name = f" {message['name']}" if "name" in message else ""
         print_line(f"\n[{message['role']}{name}]\n{message['content']}")
+        for call in message.get("tool_calls", []):
+            function = call["function"]
+            print_line(f"[calls {function['name']}] {json.dumps(function['arguments'], ensure_ascii=False)}")
 
 
 def _print_tools(tools: Sequence[ToolSchema]) -> None:

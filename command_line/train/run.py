@@ -148,7 +148,7 @@ def warn_of_qualification(
     """Warn if the environment of a plan is not qualified in this store. One that comes with the program, and
     failed no examination, is only worth a note."""
     tasks = tasks_of_plan(plan)
-    if tasks is None:
+    if tasks is None or plugins("environments")[config.environment.type].value.has_agents(config.environment):
         return
     qualified, sentence = state_of_qualification(store, tasks)
     if qualified:

@@ -58,6 +58,8 @@ def _with(group: Any, path: list[str], value: Any) -> Any:
             raise KeyError(name)
         inner = _with(getattr(group, name), rest, value) if rest else value
         return group.model_copy(update={name: inner})
+    if isinstance(group, Mapping) and ".".join(path) in group:
+        return {**group, ".".join(path): value}  # such as the name of a file
     if not isinstance(group, Mapping) or name not in group:
         raise KeyError(name)
     return {**group, name: _with(group[name], rest, value) if rest else value}

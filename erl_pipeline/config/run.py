@@ -104,6 +104,7 @@ class RunConfig(Settings):
         method = plugins("methods")[self.method.type].value
         plugins("policies")[self.policy.type].value.require_possible(self)
         require_difficulty(self)
+        require_whole_attempts(self)
         require_somebody_finds_nodes(self)
         require_groups_fit(self)
         require_equal_bytes(self)
@@ -145,6 +146,17 @@ def require_difficulty(config: RunConfig) -> None:
                 f"rollouts.selection.by: environment; environment {type_} cannot say how hard a task is; "
                 "allowed is by: results"
             )
+
+
+def require_whole_attempts(config: RunConfig) -> None:
+    """Raise ValueError if the loss would count the token sequences of an agent's attempt one by one."""
+    environment = plugins("environments")[config.environment.type].value
+    how = config.objective.loss_normalization
+    if how != "token_mean" and environment.has_agents(config.environment):
+        raise ValueError(
+            f"objective.loss_normalization: {how}; allowed with an agent as environment is token_mean, since "
+            "an attempt of an agent may have several token sequences, and the others would count each of them"
+        )
 
 
 def require_state_in_memory(config: RunConfig) -> None:

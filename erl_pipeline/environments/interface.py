@@ -100,6 +100,52 @@ class Environment(Protocol):
         """Release what the environment holds. Called once, after the last attempt or a failure."""
 
 
+@dataclass(frozen=True)
+class AgentEndpoint:
+    """Where an agent finds the policy during one attempt: an address that speaks OpenAI's API, its key, and
+    the name of the model there. `seed` is the agent's own, for what it draws; `seconds` are what it has."""
+
+    base_url: str
+    api_key: str
+    model: str
+    seed: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class AgentResult:
+    """What came of an agent's attempt; `feedback` and `metrics` as in `Environment` and `Transition`."""
+
+    reward: float
+    feedback: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AgentLimits:
+    """Most seconds of an attempt, most calls of the policy in it, and most tokens that the policy says."""
+
+    seconds: float
+    calls: int
+    tokens: int
+
+
+class AgentEnvironment(Environment, Protocol):
+    """An environment whose attempts are played by an agent: a program that asks the policy by itself, as
+    often and with whatever messages it likes.
+
+    `run` takes the place of `step`, `feedback` and `trace`, which are never called; `reset` gives the task as
+    text."""
+
+    @property
+    def limits(self) -> AgentLimits:
+        """The limits of each attempt."""
+
+    async def run(self, endpoint: AgentEndpoint) -> AgentResult:
+        """Let the agent play the task once. It is cancelled at the limit of time, and then has to end what it
+        has started. Raises `ScorerFailed` where the result cannot be scored."""
+
+
 Split = Literal["training", "held_out", "test"]
 KeptSplit = Literal["held-out", "test"]
 FindSplit = Callable[[Mapping[str, Any]], KeptSplit | None]
@@ -208,6 +254,8 @@ class EpisodeTraits(Generic[SettingsT]):
     repeated byte for byte. `waiting`: steps take as long as they take; no episode waits for another's."""
     mean_metrics: frozenset[str] = frozenset()
     """Metrics of turns whose mean over an attempt's turns is kept; for all others the sum is kept."""
+    played_by: Literal["policy", "agent"] = "policy"
+    """`agent`: `EnvironmentPlugin.open` gives an `AgentEnvironment`; `timing` must be `waiting`."""
     for_template: Callable[[SettingsT, bool], SettingsT] = lambda settings, knows_tools: settings
     """The settings for the episodes of a policy. The second argument: whether its chat template knows tools,
     which means that it shows them and has them called as `erl_pipeline.environments.messages` reads calls.
@@ -293,6 +341,11 @@ class EnvironmentPlugin(Generic[SettingsT]):
     def timing_of(self, settings: SettingsT) -> Timing:
         """`EpisodeTraits.timing`; `waiting` also for a mixture of which a part waits."""
         return self.episodes.timing
+
+    def has_agents(self, settings: SettingsT) -> bool:
+        """Whether agents play it (`EpisodeTraits.played_by`), or a part of a mixture."""
+        parts = (part.plugin for part in self.parts(settings).values())
+        return any(each.episodes.played_by == "agent" for each in (self, *parts))
 
     def require_warm_start(self, settings: SettingsT) -> WarmStartParts:
         """The demonstrations for a warm start. Raises `ValueError` where these settings give none."""

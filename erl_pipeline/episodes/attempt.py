@@ -10,7 +10,16 @@ from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task, Transition
 from erl_pipeline.environments.messages import Message, ToolSchema, opening, read_turn
 from erl_pipeline.environments.prompt_format import AttemptReport
-from erl_pipeline.episodes.context import EpisodeContext, Outcome, TurnKey, situation, trajectory
+from erl_pipeline.episodes.agent_attempt import AgentAttempt, play_agent
+from erl_pipeline.episodes.context import (
+    Conversation,
+    EpisodeContext,
+    Outcome,
+    TurnKey,
+    further_sequence,
+    situation,
+    trajectory,
+)
 from erl_pipeline.episodes.dialogue import Dialogue
 from erl_pipeline.episodes.guarded_environment import EnvironmentFailure, GuardedEnvironment
 from storage.errors import InputError
@@ -59,19 +68,20 @@ where it asks memory first."""
 
 @dataclass(frozen=True)
 class Attempt:
-    """One try at the task.
+    """One try at the task. `further` are the token sequences of an agent's attempt beside its first.
 
     `finish_reason` is `done`, `context` (no room was left for another turn), or says why it was not scored
     (`storage.tables.scored`). Then the reward is 0 and means nothing, and `report.feedback` says what
     happened, for people only.
     """
 
-    dialogue: Dialogue
+    dialogue: Conversation
     instructions: str
     report: AttemptReport
     success: bool
     finish_reason: str
     metrics: Mapping[str, float]
+    further: Sequence[Conversation] = ()
 
     @property
     def can_be_reflected_on(self) -> bool:
@@ -92,8 +102,8 @@ class Attempt:
         subgroup: str | None = None,
     ) -> Trajectory:
         """Its trajectory; `parent` is the reflection (or attempt) that led to it, `hits` are the entries of
-        memory that were in its prompt."""
-        return trajectory(
+        memory that were in its prompt. Rows of its further sequences go to `context.further_sequences`."""
+        row = trajectory(
             context,
             place,
             self.dialogue,
@@ -109,6 +119,11 @@ class Attempt:
                 metrics=self.metrics,
             ),
         )
+        context.further_sequences.extend(
+            further_sequence(context, place, row, sequence, number)
+            for number, sequence in enumerate(self.further, start=1)
+        )
+        return row
 
 
 async def play_attempt(context: EpisodeContext, place: TurnKey, opening: Opening) -> Attempt:
@@ -144,6 +159,8 @@ async def _play(
 ) -> Attempt:
     """One try. `said` has the prompts and answers of the turns of an earlier try, and gets those of this
     one."""
+    if context.gateway is not None:
+        return _of_agent(context, await play_agent(context, context.gateway, place, opening))
     environment = context.environment
     dialogue = Dialogue(context.chat, (), context.limits.end_token_ids)
     metrics = TurnMetrics(context.mean_metrics)
@@ -162,9 +179,8 @@ async def _play(
         trace = environment.trace()
         feedback = await environment.feedback() if finish_reason == "done" else _NO_ROOM
     except EnvironmentFailure as failure:
-        reward, finish_reason, feedback, failed = 0.0, failure.kind, str(failure), True
-        if context.limits.failures_are_zero and failure.kind != "scorer_error":
-            finish_reason += AS_ZERO
+        reward, feedback, failed = 0.0, str(failure), True
+        finish_reason = _failed(context, failure)
     return Attempt(
         dialogue=dialogue,
         instructions=instructions,
@@ -172,6 +188,35 @@ async def _play(
         success=not failed and reward >= context.limits.success_threshold,
         finish_reason=finish_reason,
         metrics=metrics.of_attempt(),
+    )
+
+
+def _failed(context: EpisodeContext, failure: EnvironmentFailure) -> str:
+    """The finish reason of an attempt that was not scored, or counts as zero."""
+    as_zero = context.limits.failures_are_zero and failure.kind != "scorer_error"
+    return failure.kind + AS_ZERO if as_zero else failure.kind
+
+
+def _of_agent(context: EpisodeContext, played: AgentAttempt) -> Attempt:
+    """What an agent played, as an attempt: its first sequence stands for it."""
+    nothing = Dialogue(context.chat, (), context.limits.end_token_ids)
+    conversations: list[Conversation] = [*played.sequences]
+    first, *further = conversations or [nothing]
+    failure, result = played.failure, played.result
+    reward = 0.0 if result is None else result.reward
+    return Attempt(
+        dialogue=first,
+        instructions=played.instructions,
+        report=AttemptReport(
+            played.observation,
+            played.trace,
+            str(failure) if result is None else result.feedback,
+            reward,
+        ),
+        success=failure is None and reward >= context.limits.success_threshold,
+        finish_reason="done" if failure is None else _failed(context, failure),
+        metrics=played.metrics,
+        further=further,
     )
 
 

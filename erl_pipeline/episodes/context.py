@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.environments.interface import Task
@@ -20,6 +20,7 @@ from storage.tables.trajectories import FREE, GUIDED, Trajectory, trajectory_id
 
 if TYPE_CHECKING:
     from erl_pipeline.engines.chat_server import ChatServer
+    from erl_pipeline.episodes.gateway.server import Gateway
     from storage.memory.view import MemoryHit
 
 
@@ -134,7 +135,54 @@ class Outcome:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-def trajectory(context: EpisodeContext, place: TurnKey, dialogue: Dialogue, outcome: Outcome) -> Trajectory:
+class Conversation(Protocol):
+    """A token sequence and what was said in it; the names are those of the columns. `opening` is what the
+    policy was told before it first spoke."""
+
+    opening: tuple[Message, ...]
+    messages: list[Message]
+    prompt_token_ids: tuple[int, ...]
+    response_token_ids: list[int]
+    response_mask: list[int]
+    behaviour_logprobs: list[float]
+    truncated: bool
+
+
+def further_sequence(
+    context: EpisodeContext, place: TurnKey, first: Trajectory, conversation: Conversation, number: int
+) -> Trajectory:
+    """The row of a further token sequence of an attempt, whose `first` sequence is its parent: the same in
+    all that is said of the attempt."""
+    episode = context.identity
+    return replace(
+        first,
+        trajectory_id=trajectory_id(
+            episode.provenance.recipe_id,
+            episode.task.task_id,
+            episode.sample_index,
+            place.role,
+            place.revision,
+            number,
+        ),
+        parent_trajectory_id=first.trajectory_id,
+        **_said(conversation),
+        truncated=conversation.truncated,
+    )
+
+
+def _said(conversation: Conversation) -> dict[str, Any]:
+    return {
+        "prompt_token_ids": conversation.prompt_token_ids,
+        "response_token_ids": tuple(conversation.response_token_ids),
+        "response_mask": tuple(conversation.response_mask),
+        "behaviour_logprobs": tuple(conversation.behaviour_logprobs),
+        "messages": json.dumps(conversation.messages, ensure_ascii=False),
+    }
+
+
+def trajectory(
+    context: EpisodeContext, place: TurnKey, conversation: Conversation, outcome: Outcome
+) -> Trajectory:
     """The row of one conversation."""
     episode, limits = context.identity, context.limits.by_role[place.role]
     task, origin, role, revision = episode.task, episode.provenance, place.role, place.revision
@@ -151,10 +199,7 @@ def trajectory(context: EpisodeContext, place: TurnKey, dialogue: Dialogue, outc
         sample_index=episode.sample_index,
         group_id=group_id(origin.iteration, task.task_id, role, revision),
         subgroup=outcome.subgroup,
-        prompt_token_ids=dialogue.prompt_token_ids,
-        response_token_ids=tuple(dialogue.response_token_ids),
-        response_mask=tuple(dialogue.response_mask),
-        behaviour_logprobs=tuple(dialogue.behaviour_logprobs),
+        **_said(conversation),
         temperature=limits.temperature,
         policy_version="" if limits.model is None else origin.policy_versions[limits.model],
         tokenizer_digest=origin.tokenizer_digest,
@@ -164,7 +209,6 @@ def trajectory(context: EpisodeContext, place: TurnKey, dialogue: Dialogue, outc
         truncated=outcome.truncated,
         feedback=outcome.feedback,
         metrics=json.dumps(dict(outcome.metrics)),
-        messages=json.dumps(dialogue.messages, ensure_ascii=False),
         text=outcome.text,
         memory_version="" if outcome.hits is None else origin.memory_version,
         memory_entry_ids=tuple(hit.entry.entry_id for hit in outcome.hits or ()),
@@ -242,6 +286,10 @@ class EpisodeContext:
     """Share of a group's samples that see no memory."""
     chat_server: ChatServer | None = None
     """A model outside the engine that the protocol asks, such as a judge."""
+    gateway: Gateway | None = None
+    """Where the agent that plays the environment asks the policy; None where the policy plays itself."""
+    further_sequences: list[Trajectory] = field(default_factory=list)
+    """Filled while attempts become rows: the token sequences of an agent's attempt beside its first."""
 
     @property
     def subgroup(self) -> str | None:

@@ -2,13 +2,22 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from erl_pipeline.environments.interface import Environment, Observation, ScorerFailed, Transition
+from erl_pipeline.environments.interface import (
+    AgentEndpoint,
+    AgentEnvironment,
+    AgentLimits,
+    AgentResult,
+    Environment,
+    Observation,
+    ScorerFailed,
+    Transition,
+)
 from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
 from storage.tables.scored import NotScored
 from storage.texts import StorableTexts
@@ -52,6 +61,8 @@ class GuardedEnvironment:
         self.renewed = 0
         """How often it was opened anew after a failure."""
         self.texts = StorableTexts()
+        self.agent_opening: Sequence[Message] | None = None
+        """How the agent of the episode's first attempt began, where an agent plays."""
 
     async def reset(self) -> Observation:
         return await self._call("reset", lambda: self._environment.reset(), self._checked_text)
@@ -70,6 +81,22 @@ class GuardedEnvironment:
 
     def tools(self) -> Sequence[ToolSchema]:
         return self._read("tools", lambda: tuple(map(self.texts.value, self._environment.tools)))
+
+    def agent_limits(self) -> AgentLimits:
+        """The limits of an agent's attempt."""
+        return self._read("limits", lambda: cast(AgentEnvironment, self._environment).limits)
+
+    async def run_agent(self, endpoint: AgentEndpoint) -> AgentResult:
+        """Let the agent play; its deadline is the endpoint's, not that of a step."""
+        environment = cast(AgentEnvironment, self._environment)
+        return await self._call(
+            "the agent", lambda: environment.run(endpoint), self._checked_result, endpoint.seconds
+        )
+
+    def fail(self, text: str) -> EnvironmentFailure:
+        """Note that the environment failed, for a reason that only its caller sees; returns the failure."""
+        self.failure = EnvironmentFailure("environment_error", text)
+        return self.failure
 
     async def renew(self) -> None:
         """Close what was opened and forget its failure; the next call opens a new environment."""
@@ -95,10 +122,15 @@ class GuardedEnvironment:
         return self._opened
 
     async def _call(
-        self, name: str, call: Callable[[], Coroutine[Any, Any, Result]], check: Callable[[Result], Result]
+        self,
+        name: str,
+        call: Callable[[], Coroutine[Any, Any, Result]],
+        check: Callable[[Result], Result],
+        own_seconds: float | None = None,
     ) -> Result:
+        seconds = self._seconds if own_seconds is None else own_seconds
         try:
-            return check(await _within(self._seconds, call()))
+            return check(await _within(seconds, call()))
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -106,7 +138,7 @@ class GuardedEnvironment:
             # Something within the environment was cancelled, not this episode.
             raise self._failed(name, error) from error
         except _TooLate as error:
-            text = f"{name} did not return within {self._seconds:g} seconds"
+            text = f"{name} did not return within {seconds:g} seconds"
             self.failure = EnvironmentFailure("environment_timeout", text)
             raise self.failure from error
         # Whatever a foreign environment raises, an exit too, is data of its episode.
@@ -137,19 +169,31 @@ class GuardedEnvironment:
 
     def _checked_transition(self, transition: Transition) -> Transition:
         """The transition; raises where its row could not be stored or trained on."""
-        numbers = {"the reward": transition.reward}
-        numbers |= {f"the metric {name!r}": value for name, value in transition.metrics.items()}
+        return replace(
+            transition,
+            messages=[self._checked_message(message) for message in transition.messages],
+            metrics=self._checked_numbers(transition.reward, transition.metrics),
+        )
+
+    def _checked_result(self, result: AgentResult) -> AgentResult:
+        """The same for what an agent's attempt led to."""
+        return replace(
+            result,
+            feedback=self._checked_text(result.feedback),
+            metrics=self._checked_numbers(result.reward, result.metrics),
+        )
+
+    def _checked_numbers(self, reward: float, metrics: Mapping[str, float]) -> dict[str, float]:
+        """The metrics, by storable names; raises where one of them or the reward is no number to store."""
+        numbers = {"the reward": reward}
+        numbers |= {f"the metric {name!r}": value for name, value in metrics.items()}
         for name, value in numbers.items():
             if not math.isfinite(value):
                 self.gave_no_number = True
                 raise ValueError(f"{name} is {value}, not a finite number")
             if abs(value) > _LARGEST:
                 raise ValueError(f"{name} is {value}; allowed are numbers up to {_LARGEST:g}")
-        return replace(
-            transition,
-            messages=[self._checked_message(message) for message in transition.messages],
-            metrics={self.texts.text(name): value for name, value in transition.metrics.items()},
-        )
+        return {self.texts.text(name): value for name, value in metrics.items()}
 
     def _checked_message(self, message: Message) -> Message:
         known = message["role"] in ("user", "tool") and "content" in message

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from heapq import nlargest
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from erl_pipeline.engines.chat_server import ChatServer
     from erl_pipeline.engines.interface import Generation
     from erl_pipeline.episodes.context import RetrievalRequest, SampleRequest
+    from erl_pipeline.episodes.gateway.server import Gateway
     from storage.memory.view import MemoryHit
 
 RETRIED = "attempts_retried"
@@ -60,6 +61,16 @@ class EpisodeSetup:
     withhold: float = 0.0
     """Share of a group's samples that see no memory."""
     chat_server: ChatServer | None = None
+
+    @cached_property
+    def gateway(self) -> Gateway | None:
+        """Where agents ask the policy; None where none play. It is entered for each batch of episodes."""
+        if not self.plugin.has_agents(self.settings):
+            return None
+        # It imports a web server, which other episodes do without.
+        from erl_pipeline.episodes.gateway.server import Gateway
+
+        return Gateway()
 
     @property
     def timing(self) -> Timing:
@@ -104,12 +115,14 @@ class PlayedEpisodes:
     and of closing environments, texts from outside in which a character was replaced. Failed attempts are in
     the rows.
 
+    `further` are token sequences of agents' attempts beside the first, whose row is their parent.
     `determinism` is what the environment's timing and a chat server allow; the engine may allow less.
     """
 
     rows: list[Trajectory]
     counters: dict[str, int]
     determinism: Determinism
+    further: Sequence[Trajectory] = ()
 
 
 def play_episodes(
@@ -129,6 +142,7 @@ def play_episodes(
     `Interrupted` once `stop` is set, and what the engine raises.
     """
     environments: dict[int, GuardedEnvironment] = {}
+    further: dict[int, list[Trajectory]] = {}
     of_each = [samples] * len(tasks) if isinstance(samples, range) else samples
     identities = [
         EpisodeIdentity(task, sample, setup.provenance)
@@ -136,7 +150,7 @@ def play_episodes(
         for sample in own
     ]
     episodes: list[loop.Episode] = [
-        partial(_episode, setup, identity, environments) for identity in identities
+        partial(_episode, setup, identity, environments, further) for identity in identities
     ]
     replaced_before = setup.chat.texts.replaced
     played = _run(episodes, setup, sampling, retrieve, on_episode, stop or threading.Event())
@@ -155,6 +169,7 @@ def play_episodes(
         rows=rows,
         counters={name: count for name, count in counters.items() if count},
         determinism=("bytes" if setup.timing == "instant" and setup.chat_server is None else "approximate"),
+        further=[row for index in sorted(further) for row in further[index]],
     )
 
 
@@ -162,11 +177,12 @@ async def _episode(
     setup: EpisodeSetup,
     identity: EpisodeIdentity,
     environments: dict[int, GuardedEnvironment],
+    further: dict[int, list[Trajectory]],
     index: int,
     answers: loop.Answers,
 ) -> list[Trajectory]:
     context = _context(setup, identity, partial(answers.sample, index), partial(answers.retrieve, index))
-    environments[index] = context.environment
+    environments[index], further[index] = context.environment, context.further_sequences
     try:
         return await setup.protocol(context)
     finally:
@@ -189,6 +205,7 @@ def _context(
         mean_metrics=part.plugin.episodes.mean_metrics,
         withhold=setup.withhold,
         chat_server=setup.chat_server,
+        gateway=setup.gateway if part.plugin.episodes.played_by == "agent" else None,
     )
 
 
@@ -201,7 +218,7 @@ def _run(
     stop: threading.Event,
 ) -> list[list[Trajectory]]:
     async def playing(answers: loop.Answers, max_in_flight: int) -> list[list[Trajectory]]:
-        async with setup.chat_server or nullcontext():
+        async with setup.chat_server or nullcontext(), setup.gateway or nullcontext():
             return await loop.run_episodes(episodes, answers, max_in_flight, on_episode, stop)
 
     if isinstance(sampling, ConcurrentSampling):

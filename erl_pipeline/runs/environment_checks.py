@@ -109,8 +109,14 @@ def qualify_environment(
     """Examine the environment of a configuration, with its seed. A stored examination with the same settings
     is reused.
 
-    Raises InputError for files that cannot be read, and `Interrupted` once `stop` is set.
+    Raises InputError for files that cannot be read and for an environment that agents play, and `Interrupted`
+    once `stop` is set.
     """
+    if plugins("environments")[config.environment.type].value.has_agents(config.environment):
+        raise InputError(
+            f"environment.type: {config.environment.type} is played by an agent, whose turns nobody else can "
+            "take; `erl-pipeline env try` lets it play once"
+        )
     planner = Planner(config, examined_sources(config))
     plan_qualification(planner, tasks, answers)
     store = ArtifactStore(store_uri, config.resources.threads, config.store.cache())

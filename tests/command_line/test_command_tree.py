@@ -16,7 +16,7 @@ WITHOUT_JSON = {"serve", "trainer-node", "ui", "env play"}
 """Commands that are interactive until the user leaves them."""
 WITHOUT_STORE = {
     *("serve", "trainer-node", "plugins", "config show", "config check"),
-    *("env list", "env show", "env play", "env new"),
+    *("env list", "env show", "env try", "env play", "env new"),
 }
 """Commands that read no store."""
 WORDS = {

@@ -209,6 +209,11 @@ def require_possible(config: RunConfig) -> None:
     """Raise ValueError, which names both settings, where two settings exclude each other."""
     method = config.method
     assert isinstance(method, ComplementaryConfig)
+    if plugins("environments")[config.environment.type].value.has_agents(config.environment):
+        raise ValueError(
+            f"environment.type: {config.environment.type}; method complementary trains no agents yet, since "
+            "it reads one token sequence of each attempt; use method.type: erl or rlvr"
+        )
     if method.crl is not None:
         _require_extractor(config, method.crl)
     if isinstance(method.experience, WeightsExperienceConfig) and config.pipeline.max_age is not None:

@@ -10,7 +10,7 @@ from erl_pipeline.plan.plan import POLICY, RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
-from erl_pipeline.stages.names import MEMORY, TASKS, TRAINING, TRAJECTORIES
+from erl_pipeline.stages.names import FURTHER_SEQUENCES, MEMORY, TASKS, TRAINING, TRAJECTORIES
 from erl_pipeline.stages.rollouts.counts import count_parts, count_rollouts, part_rates, success_rates
 from erl_pipeline.stages.rollouts.playing import PlaySettings, play_settings, play_with_checkpoint
 from erl_pipeline.stages.rollouts.select_tasks import plan_selection
@@ -105,15 +105,20 @@ def _generate(call: StageCall[RolloutSettings]) -> StageResult:
         run_seed=call.seed,
         must_fit=tasks if (iteration, shard) == (1, 0) else (),
     )
-    write_trajectories(call.folder / TRAJECTORIES, played.rows)
+    rows = {TRAJECTORIES: write_trajectories(call.folder / TRAJECTORIES, played.rows)}
+    further = {}
+    if played.further:
+        rows[FURTHER_SEQUENCES] = write_trajectories(call.folder / FURTHER_SEQUENCES, played.further)
+        further = {"further_sequences": len(played.further)}
     memory = call.inputs.get(MEMORY)
     return StageResult(
         counters={
             **count_rollouts(played.rows),
             **(count_parts(played.rows) if weights else {}),
+            **further,
             **played.counters,
         },
-        rows={TRAJECTORIES: len(played.rows)},
+        rows=rows,
         policy_version=call.inputs[CHECKPOINT].manifest.artifact_id,
         memory_version=None if memory is None else memory.manifest.artifact_id,
         determinism=played.determinism,

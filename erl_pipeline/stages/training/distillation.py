@@ -24,6 +24,7 @@ from erl_pipeline.stages.training.training_stage import (
 from erl_pipeline.trainers.interface import SupervisedTraining
 from erl_pipeline.trainers.sequences import DISTILLED, supervised_sequence
 from storage.tables.scored import is_scored
+from storage.tables.trajectories import OTHER_OPENING
 
 if TYPE_CHECKING:
     from erl_pipeline.config.optimizer import DistillationConfig
@@ -84,11 +85,13 @@ def distilled_rows(trajectories: Sequence[Trajectory], settings: DistillationSet
     """Supervised rows of the attempts of a role that went well.
 
     The prompt is token for token that of the episode's attempt of `prompt_role`, which is the prompt that
-    evaluation uses; the response is token for token what was sampled. With `chain` two rows follow, each on
-    its own prompt: the text that led to the attempt, where it is whole and well-formed, and the attempt
-    itself, where its own prompt is another. An attempt that was not scored gives no row, and neither does one
-    of an episode whose first attempt was not. Where a task has more such attempts than `max_rows_per_task`,
-    the first in the order of the trajectories are kept.
+    evaluation uses; the response is token for token what was sampled, of an agent's attempt in its first
+    sequence. With `chain` two rows follow, each on its own prompt: the text that led to the attempt, where it
+    is whole and well-formed, and the attempt itself, where its own prompt is another.
+
+    An attempt gives no row where it was not scored, where its episode's first attempt was not, and where an
+    agent began it otherwise than the first. Where a task has more such attempts than `max_rows_per_task`, the
+    first in the order of the trajectories are kept.
     """
     roles, most = settings.roles, settings.max_rows_per_task
     by_id = {row.trajectory_id: row for row in trajectories}
@@ -98,7 +101,7 @@ def distilled_rows(trajectories: Sequence[Trajectory], settings: DistillationSet
         if row.role != roles.role or row.truncated or not _went_well(row, settings.reward_above):
             continue
         first = firsts[row.episode_id]
-        if not is_scored(row) or not is_scored(first):
+        if not is_scored(row) or not is_scored(first) or OTHER_OPENING in json.loads(row.metrics):
             continue
         if most is not None and attempts_at[row.task_id] >= most:
             continue

@@ -14,7 +14,7 @@ from erl_pipeline.objectives.advantages import group_advantages
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import BASE, CHECKPOINT, StoredPolicy, checkpoint_parts
-from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
+from erl_pipeline.stages.names import ROLLOUTS, further_sequence_files, trajectory_files
 from erl_pipeline.stages.training import training_stage
 from erl_pipeline.trainers.interface import Reinforcement
 from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
@@ -165,12 +165,15 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
 
     settings = call.settings
     replayed = read_replayed(call.inputs.get(REPLAY))
-    files = trajectory_files(call.inputs[ROLLOUTS], call.resources.store)
-    rows = [*read_trajectories(files), *replayed.rows]
+    rollouts, store = call.inputs[ROLLOUTS], call.resources.store
+    attempts = [*read_trajectories(trajectory_files(rollouts, store)), *replayed.rows]
+    further = read_trajectories(further_sequence_files(rollouts, store))
+    rows = [*attempts, *further]
     old = _too_old(call, rows)
-    given = [row for row in rows if row.trajectory_id not in old]
+    given = [row for row in attempts if row.trajectory_id not in old]
+    sequences = training_sequences(given, settings.objective)
     work = Reinforcement(
-        sequences=weighed(training_sequences(given, settings.objective), replayed),
+        sequences=weighed([*sequences, *further_sequences(further, sequences)], replayed),
         objective=settings.objective,
         update=settings.update,
         seed=call.seed,
@@ -212,6 +215,19 @@ def training_sequences(
     trained = trainable(trajectories)
     advantages = _advantages(trained, objective)
     return [trajectory_sequence(row, advantage) for row, advantage in zip(trained, advantages, strict=True)]
+
+
+def further_sequences(
+    rows: Sequence[Trajectory], attempts: Sequence[TrainingSequence]
+) -> list[TrainingSequence]:
+    """Further token sequences of agents' attempts, each with the advantage of its attempt: groups compare
+    attempts, however many sequences an attempt has. One whose attempt is not trained gives none."""
+    advantages = {each.trajectory_id: each.advantage for each in attempts}
+    return [
+        trajectory_sequence(row, advantages[row.parent_trajectory_id])
+        for row in rows
+        if row.parent_trajectory_id in advantages
+    ]
 
 
 def groups_by_role(trajectories: Sequence[Trajectory], objective: ObjectiveConfig) -> dict[str, int]:

@@ -22,6 +22,7 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.evaluation import history as stored
 from erl_pipeline.evaluation.iterations import history_rows
 from erl_pipeline.plan.column import Column
+from erl_pipeline.stages.names import TRAJECTORIES
 from erl_pipeline.statistics import PairedDifference
 from erl_pipeline.views.report import tables
 from erl_pipeline.views.report.curves import ChartedRun, curves_as_numbers, role_rewards
@@ -41,7 +42,7 @@ from storage.filesystem import open_root, open_to_write, refuse_linked_path
 from storage.memory.chain import texts_of
 from storage.runs.documents import BranchOrigin, OfflineOrigin, read_origin, read_warnings
 from storage.runs.run import Run
-from storage.tables.trajectories import TRAJECTORIES, scan_trajectories
+from storage.tables.trajectories import scan_trajectories
 from storage.texts import storable
 
 _STYLES = ("vendor/uplot/uPlot.min.css", "page.css")
@@ -151,9 +152,8 @@ def _shard_files(store: ArtifactStore, rollouts: stored.StageRecord) -> list[Pat
     Files that retention has pruned hold rewards and ids, but no texts.
     """
     shards = rollouts.manifest.inputs
-    return [
-        path for name in sorted(shards) for path in store.open(shards[name]).rows_paths(TRAJECTORIES.name)
-    ]
+    # Attempts alone: further sequences of agents' attempts would count them again.
+    return [store.open(shards[name]).rows_path(TRAJECTORIES) for name in sorted(shards)]
 
 
 def _has_texts(store: ArtifactStore, rollouts: stored.StageRecord) -> bool:

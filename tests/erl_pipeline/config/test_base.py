@@ -46,3 +46,13 @@ def test_settings_are_changed_at_dotted_keys_and_all_others_stay() -> None:
 def test_a_key_that_leads_nowhere_is_an_error(key: str) -> None:
     with pytest.raises(KeyError):
         with_settings(Outer(parts={"a": Inner()}), {key: 1})
+
+
+def test_a_key_in_a_mapping_may_have_dots() -> None:
+    """Such as the name of a file."""
+
+    class Files(Settings):
+        files: dict[str, str | None]
+
+    changed = with_settings(Files(files={"agent.py": "a", "b": "b"}), {"files.agent.py": None})
+    assert changed.files == {"agent.py": None, "b": "b"}

@@ -47,6 +47,13 @@ def test_failures_and_other_roles_are_left_out() -> None:
     assert (row.trajectory_id, row.reflection_trajectory_id) == (solved[0].trajectory_id, None)
 
 
+def test_an_attempt_that_its_agent_began_otherwise_than_the_first_is_left_out() -> None:
+    """Its answers belong to another prompt than that of the first attempt."""
+    first, reflection, second = play(["down b", "? a b ?", "right a", "right a"])[0]
+    other = replace(second, metrics='{"other_opening": 1.0}')
+    assert list(distilled_rows([first, reflection, other], SECOND_ATTEMPTS)) == []
+
+
 def test_a_task_gives_no_more_rows_than_allowed() -> None:
     solved = play(["right a", "right a"])[0]
 

@@ -1,0 +1,265 @@
+"""The attempts of an agent: a command or a function plays a task, and reports what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import json
+import math
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from erl_pipeline.environments import interface
+from erl_pipeline.environments.agent.settings import AgentConfig
+from erl_pipeline.environments.agent.tasks import agent_files
+from erl_pipeline.environments.messages import AssistantTurn, ToolSchema
+from erl_pipeline.environments.scorers.interface import checked_score, scorer_named
+from erl_pipeline.environments.threads import in_thread
+from storage.errors import ConfigError, InputError
+
+_LAST_LINES = 20
+_LARGEST_OUTPUT = 64 * 1024  # bytes of its end that are read for a message
+_LARGEST_REPORT = 1024 * 1024
+_END_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class AgentTask:
+    """What a function gets: the task, and where it finds the policy. `payload` are the task's further fields,
+    without the `answer` that a scorer compares with."""
+
+    task_id: str
+    prompt: str
+    payload: Mapping[str, Any]
+    base_url: str
+    api_key: str
+    model: str
+    seed: int
+
+
+class AgentAttempts:
+    """The attempts of one episode; a fresh process, or a fresh call of the function, for each."""
+
+    instructions = ""
+    tools: Sequence[ToolSchema] = ()
+
+    def __init__(self, config: AgentConfig, task: interface.Task, folder: Path | None) -> None:
+        self._config = config
+        self._task = task
+        self._folder = folder
+        limits = config.limits
+        self.limits = interface.AgentLimits(limits.seconds, limits.calls, limits.tokens)
+
+    async def reset(self) -> interface.Observation:
+        prompt: str = self._task.payload["prompt"]
+        return prompt
+
+    async def run(self, endpoint: interface.AgentEndpoint) -> interface.AgentResult:
+        given = AgentTask(
+            self._task.task_id,
+            self._task.payload["prompt"],
+            {
+                name: value
+                for name, value in self._task.payload.items()
+                if name != "prompt" and (name != "answer" or self._config.reward == "report")
+            },
+            endpoint.base_url,
+            endpoint.api_key,
+            endpoint.model,
+            endpoint.seed,
+        )
+        if self._config.function is not None:
+            report = await _call(self._config.function, given)
+        else:
+            assert self._config.command is not None
+            report = await _run(self._config, given, endpoint.seconds, self._folder)
+        return await self._result(report)
+
+    async def _result(self, report: object) -> interface.AgentResult:
+        """What a report means. Raises `ValueError` for one that says nothing or something impossible."""
+        if not isinstance(report, Mapping):
+            raise ValueError(f"no report: {report!r} is no object with {' or '.join(_REPORT)}")
+        unknown = sorted(set(map(str, report)) - set(_REPORT))
+        if unknown:
+            raise ValueError(f"the report has {unknown[0]!r}; allowed are {', '.join(_REPORT)}")
+        if report.get("not_scored") is not None:
+            raise ValueError(f"the agent could not be scored: {report['not_scored']}")
+        feedback, metrics = report.get("feedback", ""), report.get("metrics", {})
+        if not isinstance(feedback, str) or not isinstance(metrics, Mapping):
+            raise ValueError("the report's feedback has to be a text, and its metrics an object")
+        numbers = {str(name): _number(f"metric {name}", value) for name, value in metrics.items()}
+        if self._config.reward == "report":
+            reward = _number("reward", report.get("reward"))
+            if not 0.0 <= reward <= 1.0:
+                raise ValueError(f"the reward is {reward}; allowed are numbers from 0 to 1")
+            return interface.AgentResult(reward, feedback or _outcome(reward), numbers)
+        if report.get("reward") is not None:
+            raise ValueError("the report has a reward; with environment.reward: scorer only an answer counts")
+        answer = report.get("answer")
+        if answer is not None and not isinstance(answer, str):
+            answer = str(answer)
+        scorer = scorer_named(self._config.scorer)
+        if scorer.bounded:
+            scored = checked_score(scorer, answer, self._task.payload)
+        else:
+            scored = await in_thread(lambda: checked_score(scorer, answer, self._task.payload))
+        said = [_outcome(scored.score), scored.remark, feedback]
+        return interface.AgentResult(scored.score, " ".join(filter(None, said)), numbers)
+
+    async def step(self, turn: AssistantTurn) -> interface.Transition:
+        raise TypeError("an agent plays this environment; nobody else takes its turns")
+
+    async def feedback(self) -> str:
+        raise TypeError("the feedback of an agent's attempt is in its result")
+
+    def trace(self) -> str:
+        raise TypeError("the trace of an agent's attempt is what it asked and was answered")
+
+    async def close(self) -> None:
+        """There is nothing to release: what an attempt starts, it ends."""
+
+
+_REPORT = ("reward", "answer", "feedback", "metrics", "not_scored")
+
+
+def _number(what: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"the report's {what} is {value!r}, not a number")
+    return float(value)
+
+
+def _outcome(reward: float) -> str:
+    outcome = {0.0: "The attempt failed.", 1.0: "The attempt succeeded."}
+    return outcome.get(reward, f"The score of the attempt is {reward:.3g}, where 1 is right.")
+
+
+def function_named(name: str) -> Callable[[AgentTask], Any]:
+    """The function of `environment.function`. Raises `ConfigError` where there is none."""
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"environment.function: {name} cannot be imported: {error}; its package must be installed, or in "
+            "the folder that the command is called in"
+        ) from error
+    if not callable(found):
+        raise ConfigError(f"environment.function: {name} is no function")
+    function: Callable[[AgentTask], Any] = found
+    return function
+
+
+async def _call(name: str, task: AgentTask) -> object:
+    """The report of a function, called in a thread of its own. One that does not end by the deadline goes on
+    there; its calls are then refused."""
+    function = function_named(name)
+
+    def call() -> object:
+        found = function(task)
+        return asyncio.run(_awaited(found)) if inspect.isawaitable(found) else found
+
+    return await in_thread(call)
+
+
+async def _awaited(work: Any) -> object:
+    found: object = await work
+    return found
+
+
+async def _run(config: AgentConfig, task: AgentTask, seconds: float, files: Path | None) -> object:
+    """The report of a command. It runs in a process group of its own, which is ended with it."""
+    assert config.command is not None
+    with tempfile.TemporaryDirectory(prefix="erl-agent-", ignore_cleanup_errors=True) as scratch:
+        folder, report, output = Path(scratch, "agent"), Path(scratch, "report.json"), Path(scratch, "output")
+        if files is None:
+            folder.mkdir()
+        else:
+            shutil.copytree(files, folder)
+        given = {"task_id": task.task_id, "prompt": task.prompt, **task.payload}
+        Path(scratch, "task.json").write_text(json.dumps(given), encoding="utf-8")
+        variables = {
+            **{name: os.environ[name] for name in ("PATH", "HOME", *config.secret_env) if name in os.environ},
+            **config.env,
+            "OPENAI_BASE_URL": task.base_url,
+            "OPENAI_API_KEY": task.api_key,
+            "OPENAI_MODEL": task.model,
+            "ERL_TASK_FILE": str(Path(scratch, "task.json")),
+            "ERL_REPORT_FILE": str(report),
+            "ERL_SEED": str(task.seed),
+            "ERL_SECONDS": f"{seconds:g}",
+        }
+        program, *arguments = config.command
+        with output.open("wb") as out:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable if program == "python" else program,
+                *arguments,
+                cwd=folder,
+                env=variables,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+        try:
+            status = await process.wait()
+        finally:
+            await _end_group(process)
+        if not report.exists():
+            raise ValueError(
+                f"no report: the command ended with status {status} and wrote no file at ERL_REPORT_FILE"
+                f"{_last_lines(output)}"
+            )
+        if report.stat().st_size > _LARGEST_REPORT:
+            raise ValueError(f"the report has more than {_LARGEST_REPORT} bytes")
+        return json.loads(report.read_text(encoding="utf-8"))
+
+
+async def _end_group(process: asyncio.subprocess.Process) -> None:
+    """End the command and all that it has started: by SIGTERM, and after some seconds by SIGKILL."""
+    for sent, seconds in ((signal.SIGTERM, _END_SECONDS), (signal.SIGKILL, _END_SECONDS)):
+        try:
+            os.killpg(process.pid, sent)
+        except ProcessLookupError:
+            break
+        try:
+            await asyncio.wait_for(process.wait(), seconds)
+        except TimeoutError:
+            continue
+
+
+def _last_lines(output: Path) -> str:
+    with output.open("rb") as file:
+        file.seek(max(0, output.stat().st_size - _LARGEST_OUTPUT))
+        lines = file.read().decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
+    return "; its last lines:\n" + "\n".join(lines) if lines else ""
+
+
+def build(config: AgentConfig, folder: Path, embedders: interface.Embedders) -> Mapping[str, int]:
+    """Copy the agent's files into a folder, by their names there."""
+    found = agent_files(config)
+    for key, path in found.items():
+        target = folder / key.removeprefix("files.")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            shutil.copyfile(path, target)
+        except OSError as error:
+            raise InputError(f"environment.{key}: {path} cannot be read: {error.strerror}") from error
+    return {"agent_files": len(found)}
+
+
+def open_with_files(
+    config: AgentConfig, task: interface.Task, folder: Path, embedders: interface.Embedders
+) -> AgentAttempts:
+    return AgentAttempts(config, task, folder)
+
+
+def open_agent(config: AgentConfig, task: interface.Task) -> AgentAttempts:
+    return AgentAttempts(config, task, None)

@@ -1,0 +1,116 @@
+"""Settings of agents as environments."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from erl_pipeline.config.base import PluginSettings, Settings
+from erl_pipeline.config.plugins import plugins
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class AttemptLimitSettings(Settings):
+    """Limits of one attempt of an agent."""
+
+    seconds: float = Field(default=600.0, gt=0.0)
+    """The agent is ended after so many seconds, and its attempt is not scored."""
+    calls: int = Field(default=64, ge=1)
+    """Most calls of the policy; a further one is refused with `attempt_limit`."""
+    tokens: int = Field(default=32_768, ge=1)
+    """Most tokens that the policy says in all calls together."""
+
+
+class AgentConfig(PluginSettings):
+    """An agent of one's own: a command or a Python function that talks to an OpenAI-compatible address."""
+
+    type: Literal["agent"] = "agent"
+    training_file: str | None = None
+    """The file of tasks, one JSON object a line: `prompt`, and if wanted `id`, `task_type` and any further
+    fields, which the agent and the scorer see; with a scorer also `answer`, which only the scorer sees. It
+    has to be given."""
+    held_out_file: str | None = None
+    """Tasks for evaluation, in the same form; null: a share of `training_file` is held out."""
+    held_out_share: float = Field(default=0.1, ge=0.0, lt=1.0)
+    """Share of the tasks of `training_file` that are held out where there is no `held_out_file`."""
+    split_seed: int = Field(default=0, ge=0)
+    """Chooses which tasks are held out."""
+    command: tuple[str, ...] | None = None
+    """The program and its arguments, such as `[python, agent.py]`; it runs in an empty folder with the
+    `files`. `python` is the interpreter of the pipeline. Either this or `function` has to be given."""
+    function: str | None = None
+    """A Python function, such as `my_package.agent:solve`. It gets a task, and returns the report; a function
+    with `async def` may await. It runs in a thread of the process that samples."""
+    files: dict[str, str | None] = Field(default_factory=dict)
+    """Files that the command needs: the name in its folder, and the path here, such as
+    `{agent.py: agents/agent.py}`. They are part of what a run depends on."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Variables of the command's environment. It has `PATH` and `HOME`, these, and those of the attempt."""
+    secret_env: tuple[str, ...] = ()
+    """Names of variables that are passed on from the pipeline's own environment. Their values are stored
+    nowhere."""
+    reward: Literal["report", "scorer"] = "report"
+    """`report`: the reward is a number from 0 to 1 in the agent's report. `scorer`: a scorer compares the
+    report's `answer` with that of the task, and a report may hold no reward. Prefer this for agents that
+    execute what the policy writes: such code could report its own reward."""
+    scorer: str = "exact"
+    """Name of the scorer: `exact`, `numeric`, `math`, `contains`, `f1`, or one of an installed package."""
+    limits: AttemptLimitSettings = AttemptLimitSettings()
+
+    @field_validator("function")
+    @classmethod
+    def _names_a_function(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"[\w.]+:[A-Za-z_]\w*", value):
+            raise ValueError(f"{value!r}: allowed is MODULE:FUNCTION, such as my_package.agent:solve")
+        return value
+
+    @field_validator("command")
+    @classmethod
+    def _has_a_program(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value is not None and (not value or not value[0]):
+            raise ValueError("a command needs a program, such as [python, agent.py]")
+        return value
+
+    @field_validator("files")
+    @classmethod
+    def _stays_in_its_folder(cls, files: dict[str, str | None]) -> dict[str, str | None]:
+        for name in files:
+            parts = PurePosixPath(name).parts
+            if (
+                not parts
+                or ".." in parts
+                or PurePosixPath(name).is_absolute()
+                or str(PurePosixPath(name)) != name
+            ):
+                raise ValueError(f"{name!r}: allowed are names within the agent's folder, such as agent.py")
+        return files
+
+    @field_validator("env", "secret_env")
+    @classmethod
+    def _can_be_set(cls, names: dict[str, str] | tuple[str, ...]) -> dict[str, str] | tuple[str, ...]:
+        for name in names:
+            if not _VARIABLE.fullmatch(name):
+                raise ValueError(f"{name!r} is no name of an environment variable")
+            if name.startswith(("OPENAI_", "ERL_")):
+                raise ValueError(f"{name}: variables that begin with OPENAI_ or ERL_ are set by the pipeline")
+        return names
+
+    @field_validator("scorer")
+    @classmethod
+    def _installed(cls, name: str) -> str:
+        if name not in plugins("scorers").found:
+            allowed = ", ".join(sorted(plugins("scorers").found))
+            raise ValueError(f"there is no scorer {name!r} that can be used; allowed are {allowed}")
+        return name
+
+    @model_validator(mode="after")
+    def _one_agent(self) -> AgentConfig:
+        if self.command is not None and self.function is not None:
+            raise ValueError("command and function exclude each other; give the one that is the agent")
+        if self.function is not None and (self.files or self.env or self.secret_env):
+            raise ValueError("files, env and secret_env are for a command; leave them out with a function")
+        return self

@@ -1,0 +1,188 @@
+"""One attempt that an agent plays: a program that asks the policy by itself, through the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any
+
+from erl_pipeline.environments.interface import AgentResult
+from erl_pipeline.environments.messages import Message
+from erl_pipeline.episodes.guarded_environment import EnvironmentFailure
+from storage.artifacts.recipe import derive_seed
+from storage.tables.trajectories import OTHER_OPENING
+
+if TYPE_CHECKING:
+    from erl_pipeline.episodes.context import EpisodeContext, TurnKey
+    from erl_pipeline.episodes.gateway.sequences import SampledSequence
+    from erl_pipeline.episodes.gateway.server import Gateway
+    from erl_pipeline.episodes.gateway.session import AgentSession
+
+_LONGEST_TRACE = 8_000
+"""Characters of an attempt that a reflection is shown: the first half and the last half of so many."""
+
+
+@dataclass(frozen=True)
+class AgentAttempt:
+    """What an agent played. Either `result` or `failure` is None.
+
+    `instructions` and `observation` are the system message and the first user message with which the agent
+    began, as it wrote them.
+    """
+
+    sequences: Sequence[SampledSequence]
+    instructions: str
+    observation: str
+    trace: str
+    result: AgentResult | None
+    failure: EnvironmentFailure | None
+    metrics: Mapping[str, float]
+
+
+async def play_agent(
+    context: EpisodeContext,
+    gateway: Gateway,
+    place: TurnKey,
+    opening: Callable[[str, str], Sequence[Message] | Awaitable[Sequence[Message]]],
+) -> AgentAttempt:
+    """Let the agent play the task once.
+
+    `opening` makes the prompt of the attempt from the agent's own system message and its first message. Its
+    system message takes the place of the agent's wherever a conversation begins with that: so notes reach an
+    agent that knows nothing of them, and what is trained later can be asked without them.
+
+    Raises what asking the policy raises.
+    """
+    # A web server, which episodes without agents do not import.
+    from erl_pipeline.episodes.gateway.session import AgentSession, CallLimits
+
+    environment = context.environment
+    inserted = _Inserted(context, opening)
+    session: AgentSession | None = None
+    result, failure = None, None
+    task = ""
+    try:
+        task = await environment.reset()
+        limits = environment.agent_limits()
+        session = AgentSession(context, place, CallLimits(limits.calls, limits.tokens), inserted.shown)
+        seed = derive_seed(context.identity.seed(place.role, place.revision, 0), "agent")
+        async with gateway.serving(session, seed, limits.seconds) as endpoint:
+            result = await _unless_failed(session, environment.run_agent(endpoint))
+        if not session.calls:
+            raise environment.fail(
+                "the agent made no call: it has to ask the model at OPENAI_BASE_URL, with OPENAI_API_KEY"
+            )
+    except EnvironmentFailure as failed:
+        result, failure = None, failed
+    began = inserted.began or ()
+    sequences = [] if session is None else _in_order(session.sequences.sequences)
+    return AgentAttempt(
+        sequences=sequences,
+        instructions=_system(began),
+        observation=_first_asked(began) or task,
+        trace=_trace(sequences),
+        result=result,
+        failure=failure,
+        metrics={} if session is None or result is None else _metrics(session, result, inserted),
+    )
+
+
+async def _unless_failed(session: AgentSession, running: Awaitable[AgentResult]) -> AgentResult:
+    """What the agent's run gives; raises at once where the policy could not be asked."""
+    run = asyncio.ensure_future(running)
+    try:
+        either: set[asyncio.Future[Any]] = {run, session.failed}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if session.failed.done():
+            session.failed.result()
+        return await run
+    finally:
+        run.cancel()
+        session.failed.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+
+
+class _Inserted:
+    """Puts the system message of the attempt in place of the agent's own, in every conversation that begins
+    with the system message of the episode's first call."""
+
+    def __init__(
+        self,
+        context: EpisodeContext,
+        opening: Callable[[str, str], Sequence[Message] | Awaitable[Sequence[Message]]],
+    ) -> None:
+        self._environment = context.environment
+        self._opening = opening
+        self.began: Sequence[Message] | None = None
+        """The messages of the attempt's first call, as the agent wrote them."""
+
+    @property
+    def as_before(self) -> bool:
+        """Whether the agent began as in the episode's first attempt."""
+        return self.began == self._environment.agent_opening
+
+    async def shown(self, messages: Sequence[Message]) -> Sequence[Message]:
+        if self.began is None:
+            self.began = tuple(messages)
+        if self._environment.agent_opening is None:
+            self._environment.agent_opening = self.began
+        own = _system(messages)
+        if own != _system(self._environment.agent_opening):
+            return messages
+        told = self._opening(own, _first_asked(messages))
+        first = (await told if isawaitable(told) else told)[0]
+        if first["role"] != "system" or first["content"] == own:
+            return messages
+        return [first, *(messages[1:] if own else messages)]
+
+
+def _system(messages: Sequence[Message]) -> str:
+    return messages[0]["content"] if messages and messages[0]["role"] == "system" else ""
+
+
+def _first_asked(messages: Sequence[Message]) -> str:
+    return next((each["content"] for each in messages if each["role"] == "user"), "")
+
+
+def _in_order(sequences: Sequence[SampledSequence]) -> list[SampledSequence]:
+    """The first sequence, then the others by their tokens: calls at the same time begin in any order."""
+    return [
+        *sequences[:1],
+        *sorted(sequences[1:], key=lambda each: (each.prompt_token_ids, each.response_token_ids)),
+    ]
+
+
+def _trace(sequences: Sequence[SampledSequence]) -> str:
+    """What was said after the opening, in the first sequence and in the last."""
+    shown = (*sequences[:1], *sequences[1:][-1:])
+    text = "\n".join(
+        f"{message['role']}: {_told(message)}"
+        for sequence in shown
+        for message in sequence.messages[len(sequence.opening) :]
+    )
+    half = _LONGEST_TRACE // 2
+    return text if len(text) <= _LONGEST_TRACE else f"{text[:half]}\n[...]\n{text[-half:]}"
+
+
+def _told(message: Message) -> str:
+    """The text of a message, and its tool calls."""
+    calls = [
+        f"{call['function']['name']}({dict(call['function']['arguments'])})"
+        for call in message.get("tool_calls", [])
+    ]
+    return " ".join([message["content"], *calls]).strip()
+
+
+def _metrics(session: AgentSession, result: AgentResult, inserted: _Inserted) -> dict[str, float]:
+    """The agent's own metrics, and what the gateway counted; those that are 0 are left out."""
+    counted = {
+        "calls": session.calls,
+        "sequences": len(session.sequences.sequences),
+        "overridden_calls": session.overridden,
+        "refused_calls": session.refused,
+        "limit_reached": session.limit_reached,
+        OTHER_OPENING: not inserted.as_before,
+    }
+    return {**{name: float(count) for name, count in counted.items() if count}, **result.metrics}

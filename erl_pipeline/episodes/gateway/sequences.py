@@ -1,0 +1,211 @@
+"""What an agent asked and the policy answered in one attempt, as token sequences that can be trained on.
+
+An agent sends its whole history with each call, as texts. Texts are never tokenized again where their tokens
+are known: a history that ends in an answer which was sampled here goes on from that answer's tokens. Any
+other history (a compacted or edited one, a sub-agent's) is rendered by the chat template, and begins a new
+sequence. So each sampled token is trained once, behind exactly the tokens that it was sampled after.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+from erl_pipeline.engines.interface import Generation
+from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema, read_turn, turn_message
+from erl_pipeline.episodes.dialogue import ChatTokenizer
+
+_Key = tuple[str, ...]
+_History = tuple[str, tuple[_Key, ...]]
+"""The tools, as JSON, and the keys of the messages."""
+
+
+@dataclass
+class SampledSequence:
+    """One token sequence of an attempt; the fields are those of a trajectory.
+
+    `opening` is what the policy was told before it first spoke in this sequence. In a branch the prompt also
+    has turns of the policy: they are trained in the sequence that they were sampled in.
+    """
+
+    opening: tuple[Message, ...]
+    prompt_token_ids: tuple[int, ...]
+    seed: int
+    number: int
+    messages: list[Message] = field(default_factory=list)
+    response_token_ids: list[int] = field(default_factory=list)
+    response_mask: list[int] = field(default_factory=list)
+    behaviour_logprobs: list[float] = field(default_factory=list)
+    truncated: bool = False
+
+
+@dataclass
+class _Turn:
+    """An answer of the policy: where it is, and all tokens up to its end."""
+
+    sequence: SampledSequence
+    token_ids: tuple[int, ...]
+    end_token: int | None
+    """The end token that was sampled; None where the turn was cut off before it."""
+    messages: tuple[Message, ...]
+    followed: bool = False
+    """Whether a call goes on from it in the same sequence; another one branches off."""
+
+
+@dataclass
+class Call:
+    """A call that has its place: what to sample after, and where the answer belongs.
+
+    `repeat` counts the earlier calls of the attempt with the same tokens, so that each has a seed of its own.
+    `number` is that of its sequence, by the order in which calls began them.
+    """
+
+    history: _History
+    messages: tuple[Message, ...]
+    prompt_token_ids: tuple[int, ...]
+    repeat: int
+    number: int
+    after: _Turn | None
+    """The turn whose sequence this call continues; None where it begins a sequence."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the agent is told: the turn, its number of sampled tokens, and whether a limit cut it off."""
+
+    turn: AssistantTurn
+    tokens: int
+    cut_off: bool
+
+
+class AttemptSequences:
+    """The sequences of one attempt, in the order in which they began.
+
+    A turn is found by its history: the tools and all messages up to it, by role, text, and name and arguments
+    of tool calls. Reasoning that a message carries beside its text is left out, since agents drop it.
+    """
+
+    def __init__(self, chat: ChatTokenizer, end_token_ids: frozenset[int]) -> None:
+        self._chat = chat
+        self._end_token_ids = end_token_ids
+        self._turns: dict[_History, _Turn] = {}
+        self._asked: Counter[tuple[int, ...]] = Counter()
+        self._answered = 0
+        self._begun = 0
+        self.sequences: list[SampledSequence] = []
+
+    def place(
+        self, messages: Sequence[Message], shown: Sequence[Message], tools: Sequence[ToolSchema]
+    ) -> Call:
+        """Where a call belongs. `shown` are the messages as the policy is to be shown them, where the call
+        begins a conversation: with what was inserted for this attempt.
+
+        Another call on the same turn branches off until this one is answered or `give_up` is called.
+        """
+        offered = json.dumps(list(tools), sort_keys=True) if tools else "[]"
+        keys = tuple(map(_key, messages))
+        last = max((i for i, each in enumerate(messages) if each["role"] == "assistant"), default=-1)
+        turn = self._turns.get((offered, keys[: last + 1])) if last >= 0 else None
+        if turn is not None:
+            between = self._chat.between_turns(messages[last + 1 :], turn.end_token, offered)
+            prompt = turn.token_ids + between
+            known = (*turn.messages, *messages[last + 1 :])
+        else:
+            prompt = self._chat.prompt(shown, offered)
+            known = tuple(shown)
+            turn = self._ends_with(prompt)
+        repeat = self._asked[prompt]
+        self._asked[prompt] += 1
+        after = turn if turn is not None and not turn.followed else None
+        if after is not None:
+            after.followed = True
+        if after is None:
+            self._begun += 1
+        number = self._begun if after is None else after.sequence.number
+        return Call((offered, keys), known, prompt, repeat, number, after)
+
+    def give_up(self, call: Call) -> None:
+        """Forget a call that was not answered: a later one may go on from the same turn."""
+        if call.after is not None:
+            call.after.followed = False
+
+    def answer(self, call: Call, generation: Generation, seed: int, stop: Sequence[str] = ()) -> Answer:
+        """Record what was sampled after the call's tokens, which the agent is told as this turn.
+
+        Of an answer that holds one of the `stop` texts, the tokens up to the one that completes it are kept,
+        and the agent is told what is before it. So a long answer is cut as if sampling had ended there.
+        """
+        has_tools = call.history[0] != "[]"
+        text = self._chat.text(generation.token_ids, keep_tool_calls=has_tools)
+        if any(each in text for each in stop):
+            generation, text = self._cut(generation, stop, has_tools)
+        sequence = self._sequence_of(call, seed)
+        sequence.response_token_ids.extend(generation.token_ids)
+        sequence.response_mask.extend([1] * len(generation.token_ids))
+        sequence.behaviour_logprobs.extend(generation.logprobs)
+        sequence.truncated = sequence.truncated or generation.finish_reason == "length"
+        offered, keys = call.history
+        turn = read_turn(text, self._answered, self._chat.texts, has_tools=has_tools)
+        self._answered += 1
+        message = turn_message(turn)
+        sequence.messages = [*call.messages, message]
+        last = generation.token_ids[-1] if generation.token_ids else None
+        recorded = _Turn(
+            sequence,
+            call.prompt_token_ids + generation.token_ids,
+            last if last in self._end_token_ids else None,
+            tuple(sequence.messages),
+        )
+        # Of two equal answers to equal histories the first is continued: the agent cannot tell them apart.
+        self._turns.setdefault((offered, (*keys, _key(message))), recorded)
+        return Answer(turn, len(generation.token_ids), generation.finish_reason == "length")
+
+    def _cut(self, generation: Generation, stop: Sequence[str], has_tools: bool) -> tuple[Generation, str]:
+        """The answer up to the token that completes a stop text, and what it says before that text."""
+
+        def said(tokens: int) -> str:
+            return self._chat.text(generation.token_ids[:tokens], keep_tool_calls=has_tools)
+
+        tokens = bisect_left(
+            range(len(generation.token_ids)),
+            True,
+            key=lambda count: any(each in said(count) for each in stop),
+        )
+        text = said(tokens)
+        kept = Generation(generation.token_ids[:tokens], generation.logprobs[:tokens], "stop")
+        return kept, text[: min(text.find(each) for each in stop if each in text)]
+
+    def _sequence_of(self, call: Call, seed: int) -> SampledSequence:
+        """The sequence that the answer belongs to, with all tokens of the call."""
+        if call.after is None:
+            opening = tuple(takewhile(lambda each: each["role"] != "assistant", call.messages))
+            begun = SampledSequence(opening, call.prompt_token_ids, seed, call.number)
+            self.sequences.append(begun)
+            return begun
+        sequence = call.after.sequence
+        between = call.prompt_token_ids[len(call.after.token_ids) :]
+        sequence.response_token_ids.extend(between)
+        sequence.response_mask.extend([0] * len(between))
+        sequence.behaviour_logprobs.extend([0.0] * len(between))
+        return sequence
+
+    def _ends_with(self, prompt: tuple[int, ...]) -> _Turn | None:
+        """A turn that ends a sequence, and whose tokens are the beginning of these: a history that the agent
+        has changed, but not for the tokenizer."""
+        for turn in self._turns.values():
+            if not turn.followed and prompt[: len(turn.token_ids)] == turn.token_ids:
+                return turn
+        return None
+
+
+def _key(message: Message) -> _Key:
+    """What tells a message from others."""
+    calls = [
+        json.dumps([call["function"]["name"], call["function"]["arguments"]], sort_keys=True)
+        for call in message.get("tool_calls", [])
+    ]
+    return message["role"], message["content"], message.get("tool_call_id", ""), *calls

@@ -1,0 +1,153 @@
+"""One attempt of an agent: its calls are answered by the policy, within its limits."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from erl_pipeline.engines.interface import GenerationRequest
+from erl_pipeline.environments.messages import Message
+from erl_pipeline.episodes.context import SampleRequest
+from erl_pipeline.episodes.gateway.chat_api import ChatCompletion, ChatRequest, Choice, RequestRefused
+from erl_pipeline.episodes.gateway.sequences import Answer, AttemptSequences
+from storage.artifacts.recipe import derive_seed, digest
+
+if TYPE_CHECKING:
+    from erl_pipeline.episodes.context import EpisodeContext, TurnKey
+
+Shown = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
+"""Gives the messages of a conversation that begins as the policy is to be shown them."""
+
+
+@dataclass(frozen=True)
+class CallLimits:
+    """Most calls of an attempt, and most tokens that the policy says in it."""
+
+    calls: int
+    tokens: int
+
+
+class AgentSession:
+    """The calls of one attempt. All methods run in one event loop.
+
+    `failed` is set where the policy could not be asked, which ends the run's stage as in any other episode;
+    the agent is not told.
+    """
+
+    def __init__(self, context: EpisodeContext, place: TurnKey, limits: CallLimits, shown: Shown) -> None:
+        self._context = context
+        self._place = place
+        self._limits = limits
+        self._shown = shown
+        self._sequences = AttemptSequences(context.chat, context.limits.end_token_ids)
+        self._answers: dict[bytes, asyncio.Task[ChatCompletion]] = {}
+        self._sampled_tokens = 0
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.calls = 0
+        self.overridden = 0
+        """Calls with values of sampling that do not count."""
+        self.refused = 0
+        """Calls that could not be answered."""
+        self.limit_reached = False
+
+    @property
+    def sequences(self) -> AttemptSequences:
+        return self._sequences
+
+    async def complete(self, request: ChatRequest, body: bytes, *, is_repeat: bool) -> ChatCompletion:
+        """Answer a call. `is_repeat`: the client says that it sends this body again, since an answer did not
+        reach it; then it gets that answer.
+
+        Raises `RequestRefused` for a call that is over a limit or has no room in the context.
+        """
+        digest = hashlib.sha256(body).digest()
+        task = self._answers.get(digest) if is_repeat else None
+        if task is None:
+            # A task of its own: the client may go away and ask for the same answer again.
+            task = self._answers[digest] = asyncio.create_task(self._complete(request))
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """Cancel the calls that are under way; they are not recorded."""
+        for task in self._answers.values():
+            task.cancel()
+        await asyncio.gather(*self._answers.values(), return_exceptions=True)
+
+    def refuse(self) -> None:
+        """Count a call that could not be answered."""
+        self.refused += 1
+
+    async def _complete(self, request: ChatRequest) -> ChatCompletion:
+        self._require_allowed()
+        number = self.calls
+        self.calls += 1
+        self.overridden += bool(request.overridden)
+        shown = await self._shown(request.messages)
+        if request.tools and not self._context.chat.shows(request.tools):
+            raise RequestRefused("tools: the policy's chat template does not show tools", "tools")
+        choices = [self._sample(request, shown) for _ in range(request.choices)]
+        answers = await asyncio.gather(*(sampled for sampled, _ in choices))
+        return ChatCompletion(
+            call_id=f"chatcmpl-{self._context.identity.episode_id[:16]}-{self._place.revision}-{number}",
+            model=self._place.role,
+            choices=[Choice(answer) for answer in answers],
+            prompt_tokens=choices[0][1],
+        )
+
+    def _require_allowed(self) -> None:
+        limits = self._limits
+        if self.calls < limits.calls and self._sampled_tokens < limits.tokens:
+            return
+        self.limit_reached = True
+        what = f"{limits.calls} calls" if self.calls >= limits.calls else f"{limits.tokens} tokens of answers"
+        raise RequestRefused(f"this attempt may have at most {what}", code="attempt_limit", status=403)
+
+    def _sample(self, request: ChatRequest, shown: Sequence[Message]) -> tuple[Awaitable[Answer], int]:
+        """What gives one choice, and the number of tokens before it. Its place is taken at once, so that the
+        choices of a call, and calls at the same time, each get one of their own."""
+        context, place = self._context, self._place
+        call = self._sequences.place(request.messages, shown, request.tools)
+        room = context.limits.context_length - len(call.prompt_token_ids)
+        if room < 1:
+            self._sequences.give_up(call)
+            raise RequestRefused(
+                f"the conversation has {len(call.prompt_token_ids)} tokens, and the policy's context holds "
+                f"{context.limits.context_length}",
+                "messages",
+                "context_length_exceeded",
+            )
+        limits = context.limits.by_role[place.role]
+        assert limits.model is not None
+        most = min(limits.max_new_tokens, room, self._limits.tokens - self._sampled_tokens)
+        identity = context.identity
+        # By content, never by arrival: calls at the same time come in any order.
+        seed = derive_seed(
+            identity.seed(place.role, place.revision, 0), digest(call.prompt_token_ids), call.repeat
+        )
+        asked = GenerationRequest(
+            prompt_token_ids=call.prompt_token_ids,
+            max_new_tokens=most if request.max_tokens is None else min(most, request.max_tokens),
+            temperature=limits.temperature,
+            seed=seed,
+            conversation=f"{identity.episode_id}/{place.role}/{place.revision}/{call.number}",
+            model=limits.model,
+        )
+
+        async def sample() -> Answer:
+            try:
+                generation = await context.ask_policy(SampleRequest(place.phase, asked))
+            except asyncio.CancelledError:
+                self._sequences.give_up(call)
+                raise
+            except Exception as error:
+                # The stage must end with it, whatever the agent makes of its call's end.
+                if not self.failed.done():
+                    self.failed.set_exception(error)
+                raise RequestRefused("the policy cannot be asked any more", status=403) from error
+            self._sampled_tokens += len(generation.token_ids)
+            return self._sequences.answer(call, generation, seed, request.stop)
+
+        return sample(), len(call.prompt_token_ids)

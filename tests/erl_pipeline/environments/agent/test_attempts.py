@@ -1,0 +1,236 @@
+"""Agents that are commands: their folder, their environment, what they report, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from erl_pipeline.environments.agent import ENVIRONMENT
+from erl_pipeline.environments.agent.attempts import AgentAttempts, build
+from erl_pipeline.environments.agent.settings import AgentConfig
+from erl_pipeline.environments.interface import AgentEndpoint, AgentResult, ScorerFailed, Task
+from storage.errors import ConfigError, InputError
+from tests.waiting import wait_for
+
+TASK = Task("t", "agent", "agent", {"prompt": "how many?", "answer": "7", "hint": "count"})
+ENDPOINT = AgentEndpoint("http://127.0.0.1:1/v1", "key", "policy", 5, 60.0)
+
+
+def program(folder: Path, code: str, **settings: Any) -> AgentAttempts:
+    """An agent in Python, as a file that the environment copies into each attempt's folder."""
+    (folder / "source.py").write_text(textwrap.dedent(code))
+    config = AgentConfig(
+        command=("python", "agent.py"), files={"agent.py": str(folder / "source.py")}, **settings
+    )
+    built = folder / "built"
+    built.mkdir()
+    assert build(config, built, lambda name: pytest.fail("no embedder is asked for")) == {"agent_files": 1}
+    return AgentAttempts(config, TASK, built)
+
+
+def run(attempts: AgentAttempts) -> AgentResult:
+    return asyncio.run(attempts.run(ENDPOINT))
+
+
+def test_a_command_finds_its_task_the_policy_and_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEARCH_KEY", "hush")
+    monkeypatch.setenv("OTHER_SECRET", "not for agents")
+    attempts = program(
+        tmp_path,
+        """
+        import json, os
+        task = json.load(open(os.environ["ERL_TASK_FILE"]))
+        seen = {"task": task, "files": os.listdir("."), "variables": dict(os.environ)}
+        report = {"reward": 0.25, "feedback": json.dumps(seen), "metrics": {"steps": 3}}
+        json.dump(report, open(os.environ["ERL_REPORT_FILE"], "w"))
+        """,
+        env={"MODE": "fast"},
+        secret_env=("SEARCH_KEY",),
+    )
+    result = run(attempts)
+    seen = json.loads(result.feedback)
+    assert (result.reward, result.metrics) == (0.25, {"steps": 3.0})
+    assert seen["task"] == {"task_id": "t", "prompt": "how many?", "answer": "7", "hint": "count"}
+    assert seen["files"] == ["agent.py"]
+    variables = seen["variables"]
+    told = {name: value for name, value in variables.items() if name.startswith("OPENAI_")}
+    assert told == {
+        "OPENAI_BASE_URL": "http://127.0.0.1:1/v1",
+        "OPENAI_API_KEY": "key",
+        "OPENAI_MODEL": "policy",
+    }
+    assert (variables["MODE"], variables["SEARCH_KEY"], "OTHER_SECRET" in variables) == (
+        "fast",
+        "hush",
+        False,
+    )
+
+
+def test_a_scorer_compares_an_answer_that_the_agent_never_saw(tmp_path: Path) -> None:
+    attempts = program(
+        tmp_path,
+        """
+        import json, os
+        task = json.load(open(os.environ["ERL_TASK_FILE"]))
+        answer = "6" if "answer" in task else "7"
+        json.dump({"answer": answer, "feedback": "I counted."}, open(os.environ["ERL_REPORT_FILE"], "w"))
+        """,
+        reward="scorer",
+        scorer="exact",
+    )
+    result = run(attempts)
+    assert (result.reward, result.feedback) == (1.0, "The attempt succeeded. I counted.")
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (
+            "print('half way'); raise SystemExit(3)",
+            "status 3 and wrote no file.*\nhalf way",
+        ),
+        ("pass", "status 0 and wrote no file"),
+        ("report('{')", "JSON|Expecting"),
+        ("report('[1]')", "is no object with reward or answer"),
+        ("report('{}')", "reward is None, not a number"),
+        ("report('{\"reward\": 2}')", "the reward is 2.0; allowed are numbers from 0 to 1"),
+        ("report('{\"reward\": true}')", "reward is True, not a number"),
+        ("report('{\"reward\": NaN}')", "reward is nan, not a number"),
+        ("report('{\"rewards\": 1}')", "the report has 'rewards'; allowed are reward, answer"),
+        ('report(\'{"not_scored": "the site was down"}\')', "could not be scored: the site was down"),
+        ("report('\"' + 'x' * 2000000 + '\"')", "more than 1048576 bytes"),
+    ],
+)
+def test_without_a_report_that_says_something_an_attempt_is_not_scored(
+    tmp_path: Path, code: str, message: str
+) -> None:
+    """A crash is no failure of the policy: a reward of 0 would train it."""
+    attempts = program(
+        tmp_path,
+        f"import os\ndef report(text):\n    open(os.environ['ERL_REPORT_FILE'], 'w').write(text)\n{code}\n",
+    )
+    with pytest.raises(ValueError, match=message):
+        run(attempts)
+
+
+def test_a_scorer_that_fails_is_told_apart(tmp_path: Path) -> None:
+    attempts = program(
+        tmp_path,
+        "import os; open(os.environ['ERL_REPORT_FILE'], 'w').write('{\"answer\": \"x\"}')",
+        reward="scorer",
+        scorer="numeric",
+    )
+    broken = AgentAttempts(attempts._config, Task("t", "agent", "agent", {"prompt": "?"}), tmp_path / "built")
+    with pytest.raises(ScorerFailed):
+        run(broken)
+
+
+def test_at_its_deadline_a_command_ends_with_all_that_it_has_started(tmp_path: Path) -> None:
+    """Also a child that ignores SIGTERM, as the command itself does."""
+    pids = tmp_path / "pids"
+    attempts = program(
+        tmp_path,
+        f"""
+        import os, signal, subprocess, sys, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        open({str(pids)!r}, "w").write(f"{{os.getpid()}} {{child.pid}}")
+        time.sleep(600)
+        """,
+    )
+
+    async def stopped() -> None:
+        running = asyncio.create_task(attempts.run(ENDPOINT))
+        while not pids.exists() or len(pids.read_text().split()) < 2:
+            await asyncio.sleep(0.05)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(stopped())
+    wait_for("the group's end", lambda: not any(map(_lives, pids.read_text().split())))
+
+
+def _lives(pid: str) -> bool:
+    return bool(psutil.pid_exists(int(pid)) and psutil.Process(int(pid)).status() != psutil.STATUS_ZOMBIE)
+
+
+def test_a_command_that_is_not_there_is_named(tmp_path: Path) -> None:
+    config = AgentConfig(command=("no-such-program-here",))
+    with pytest.raises(FileNotFoundError, match="no-such-program-here"):
+        run(AgentAttempts(config, TASK, None))
+
+
+def test_a_function_that_is_not_there_is_named() -> None:
+    config = AgentConfig(function="tests.nowhere:solve")
+    with pytest.raises(ConfigError, match=r"environment\.function: tests.nowhere:solve cannot be imported"):
+        run(AgentAttempts(config, TASK, None))
+
+
+def lines(path: Path, *records: dict[str, Any]) -> str:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(path)
+
+
+def test_tasks_come_from_lines_and_no_prompt_is_in_two_splits(tmp_path: Path) -> None:
+    training = lines(tmp_path / "train.jsonl", *({"prompt": f"task {n}", "level": n} for n in range(10)))
+    config = AgentConfig(training_file=training, held_out_share=0.2, function="a:b")
+    trained = ENVIRONMENT.training_tasks(config, 0)
+    held_out = ENVIRONMENT.held_out_tasks(config, 0, 2)
+    assert len(trained) == 8
+    assert {task.payload["prompt"] for task in (*trained, *held_out)} == {f"task {n}" for n in range(10)}
+    assert trained[0].payload["level"] in range(10)
+    assert ENVIRONMENT.splits.kept_split is not None
+    find = ENVIRONMENT.splits.kept_split(config, 0)
+    assert [find(task.payload) for task in held_out] == ["held-out", "held-out"]
+    assert find(trained[0].payload) is None
+    with pytest.raises(InputError, match="3 held-out tasks are asked for, but there are 2"):
+        ENVIRONMENT.held_out_tasks(config, 0, 3)
+
+
+def test_a_held_out_prompt_that_is_trained_on_is_refused(tmp_path: Path) -> None:
+    training = lines(tmp_path / "train.jsonl", {"prompt": "Go  up"}, {"prompt": "down"})
+    held_out = lines(tmp_path / "held.jsonl", {"prompt": "go up"})
+    config = AgentConfig(training_file=training, held_out_file=held_out, function="a:b")
+    with pytest.raises(InputError, match="trained on"):
+        ENVIRONMENT.training_tasks(config, 0)
+
+
+def test_a_line_that_cannot_be_scored_is_named(tmp_path: Path) -> None:
+    training = lines(tmp_path / "train.jsonl", {"prompt": "one", "answer": "1"}, {"prompt": "two"})
+    config = AgentConfig(training_file=training, function="a:b", reward="scorer")
+    with pytest.raises(InputError, match="line 2: answer missing"):
+        ENVIRONMENT.training_tasks(config, 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"command": ["x"], "function": "a:b"}, "command and function exclude each other"),
+        ({"function": "solve"}, "allowed is MODULE:FUNCTION"),
+        ({"command": []}, "a command needs a program"),
+        ({"command": ["x"], "files": {"../up.py": "a"}}, "allowed are names within the agent's folder"),
+        ({"command": ["x"], "env": {"OPENAI_API_KEY": "k"}}, "are set by the pipeline"),
+        ({"command": ["x"], "secret_env": ["A-B"]}, "is no name of an environment variable"),
+        ({"function": "a:b", "files": {"a.py": "a"}}, "leave them out with a function"),
+        ({"scorer": "sense"}, "there is no scorer 'sense'"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        AgentConfig(**settings)
+
+
+def test_what_has_to_be_given_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"environment\.training_file: give a file of tasks"):
+        ENVIRONMENT.training_tasks(AgentConfig(command=("x",)), 0)
+    with pytest.raises(ConfigError, match=r"environment\.command: give the agent's command"):
+        ENVIRONMENT.training_tasks(AgentConfig(training_file=os.devnull), 0)

@@ -1,0 +1,193 @@
+"""What the gateway's address gets from clients that are wrong, slow, gone or hostile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+
+from erl_pipeline.engines.interface import Generation
+from erl_pipeline.environments.frozen_lake import ENVIRONMENT
+from erl_pipeline.environments.messages import Message
+from erl_pipeline.episodes.context import EpisodeContext, EpisodeIdentity, SampleRequest, TurnKey
+from erl_pipeline.episodes.dialogue import ChatTokenizer
+from erl_pipeline.episodes.gateway.server import Gateway
+from erl_pipeline.episodes.gateway.session import AgentSession, CallLimits
+from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
+from erl_pipeline.methods.erl.settings import FIRST_ATTEMPT
+from tests.erl_pipeline.episodes.script import PROVENANCE, SETTINGS, TASK, limits
+from tests.erl_pipeline.episodes.test_dialogue import chatml_tokenizer, said
+
+TOKENIZER = chatml_tokenizer()
+GOOD = {"messages": [{"role": "user", "content": "go"}]}
+
+
+class Client:
+    def __init__(self, session: AgentSession, http: aiohttp.ClientSession, url: str, key: str) -> None:
+        self.session, self._http, self._url, self._key = session, http, url, key
+
+    async def post(
+        self, body: object, key: str | None = None, **headers: str
+    ) -> tuple[int, Any, aiohttp.ClientResponse]:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        sent = {"Authorization": f"Bearer {key or self._key}", **headers}
+        async with self._http.post(f"{self._url}/chat/completions", data=data, headers=sent) as answer:
+            text = await answer.text()
+            return answer.status, json.loads(text) if text.startswith("{") else text, answer
+
+
+def served(
+    use: Callable[[Client], Awaitable[None]],
+    answer: Callable[[], Awaitable[Generation]] | None = None,
+) -> None:
+    """Serve one attempt whose policy says `up`, and use it."""
+
+    async def ask(asked: SampleRequest) -> Generation:
+        return await answer() if answer is not None else said(TOKENIZER, "up<|im_end|>")
+
+    async def nothing(asked: object) -> list[Any]:
+        return []
+
+    async def unchanged(messages: Any) -> list[Message]:
+        return list(messages)
+
+    async def run() -> None:
+        context = EpisodeContext(
+            identity=EpisodeIdentity(TASK, 0, PROVENANCE),
+            environment=GuardedEnvironment(lambda: ENVIRONMENT.open(SETTINGS, TASK), 60.0),
+            chat=ChatTokenizer(TOKENIZER),
+            limits=limits(2000),
+            ask_policy=ask,
+            ask_memory=nothing,
+        )
+        session = AgentSession(context, TurnKey(FIRST_ATTEMPT, 0), CallLimits(10_000, 10_000), unchanged)
+        async with (
+            Gateway() as gateway,
+            gateway.serving(session, 0, 60.0) as endpoint,
+            aiohttp.ClientSession() as http,
+        ):
+            await use(Client(session, http, endpoint.base_url, endpoint.api_key))
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"logprobs": True}, "logprobs"),
+        ({"modalities": ["audio"]}, "modalities"),
+        ({"n": 0}, "n"),
+        ({"stop": ["", "x"]}, "stop"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages"),
+        ({"messages": [{"role": "wizard", "content": "go"}]}, "messages"),
+    ],
+)
+def test_what_would_change_the_distribution_is_refused_by_name(changed: dict[str, Any], field: str) -> None:
+    async def use(client: Client) -> None:
+        status, body, answer = await client.post({**GOOD, **changed})
+        assert status == 400
+        assert body["error"]["param"].startswith(field)
+        assert answer.headers["x-should-retry"] == "false"
+        assert client.session.calls == 0
+
+    served(use)
+
+
+def test_malformed_requests_get_an_error_and_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    """Bodies with a byte changed, cut off, or values of other types in them; good ones are still answered."""
+    draw = random.Random(0)
+    good = json.dumps(
+        {**GOOD, "tools": None, "n": 1, "stop": ["x"], "stream": False, "max_tokens": 5, "seed": 1}
+    ).encode()
+    values: list[Any] = [None, -1, 1e400, "x", [], {}, [[]], True, {"type": "text"}, "\ud800", 2**70]
+
+    def malformed() -> bytes:
+        kind = draw.randrange(3)
+        if kind == 0:
+            place = draw.randrange(len(good))
+            return good[:place] + bytes([draw.randrange(256)]) + good[place + 1 :]
+        if kind == 1:
+            return good[: draw.randrange(len(good))]
+        body = json.loads(good)
+        body[draw.choice(list(body))] = draw.choice(values)
+        return json.dumps(body).encode()
+
+    async def use(client: Client) -> None:
+        statuses = {(await client.post(malformed()))[0] for _ in range(1000)}
+        assert statuses == {200, 400}
+        assert (await client.post(GOOD))[0] == 200
+
+    served(use)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_a_wrong_key_is_refused_and_counted_for_no_attempt() -> None:
+    async def use(client: Client) -> None:
+        status, body, _ = await client.post(GOOD, key="guessed")
+        assert (status, body["error"]["code"]) == (403, "attempt_closed")
+        assert client.session.calls == 0
+
+    served(use)
+
+
+def test_a_request_that_a_client_sends_again_gets_the_first_answer() -> None:
+    """Its header says so. The same request without it is another call."""
+
+    async def use(client: Client) -> None:
+        _, first, _ = await client.post(GOOD)
+        _, again, _ = await client.post(GOOD, **{"x-stainless-retry-count": "1"})
+        _, other, _ = await client.post(GOOD)
+        assert first["id"] == again["id"] != other["id"]
+        assert len(client.session.sequences.sequences) == 2
+
+    served(use)
+
+
+def test_a_client_that_goes_away_and_asks_again_gets_the_answer_that_was_sampled() -> None:
+    begun = asyncio.Event()
+    asked = 0
+
+    async def slow() -> Generation:
+        nonlocal asked
+        asked += 1
+        begun.set()
+        await asyncio.sleep(0.2)
+        return said(TOKENIZER, "up<|im_end|>")
+
+    async def use(client: Client) -> None:
+        gone = asyncio.create_task(client.post(GOOD))
+        await begun.wait()
+        gone.cancel()
+        status, body, _ = await client.post(GOOD, **{"x-stainless-retry-count": "1"})
+        assert (status, body["choices"][0]["message"]["content"]) == (200, "up")
+        assert asked == 1
+
+    served(use, slow)
+
+
+def test_a_call_under_way_when_the_attempt_ends_is_not_recorded() -> None:
+    sessions = []
+    begun = asyncio.Event()
+
+    async def never() -> Generation:
+        begun.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def use(client: Client) -> None:
+        sessions.append(client.session)
+        call = asyncio.create_task(client.post(GOOD))
+        await begun.wait()
+        call.cancel()
+
+    served(use, never)
+    assert sessions[0].sequences.sequences == []

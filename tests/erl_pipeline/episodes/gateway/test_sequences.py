@@ -1,0 +1,228 @@
+"""Calls of an agent as token sequences: one character a token, so that tokens can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from erl_pipeline.environments.messages import Message, ToolSchema, assistant_message, user_message
+from erl_pipeline.episodes.dialogue import ChatTokenizer, Dialogue
+from erl_pipeline.episodes.gateway.sequences import Answer, AttemptSequences, Call, SampledSequence
+from tests.erl_pipeline.episodes.test_dialogue import SEARCH, chatml_tokenizer, end_ids, said
+
+TOKENIZER = chatml_tokenizer()
+CHAT = ChatTokenizer(TOKENIZER)
+END = "<|im_end|>"
+
+
+def attempt() -> AttemptSequences:
+    return AttemptSequences(CHAT, end_ids(TOKENIZER))
+
+
+def place(sequences: AttemptSequences, messages: Sequence[Message], tools: Sequence[ToolSchema] = ()) -> Call:
+    return sequences.place(messages, messages, tools)
+
+
+def answered(sequences: AttemptSequences, call: Call, text: str, stop: Sequence[str] = ()) -> Answer:
+    return sequences.answer(call, said(TOKENIZER, text), seed=0, stop=stop)
+
+
+def read(sequence: SampledSequence) -> tuple[str, str]:
+    """Its prompt, and its response with what is not trained in brackets."""
+    prompt = "".join(TOKENIZER.convert_ids_to_tokens(sequence.prompt_token_ids))
+    response, inside = "", False
+    for token, trained in zip(
+        TOKENIZER.convert_ids_to_tokens(sequence.response_token_ids), sequence.response_mask, strict=True
+    ):
+        if inside == bool(trained):
+            response += "]" if trained else "["
+            inside = not inside
+        response += token
+    return prompt, response + "]" * inside
+
+
+def test_a_conversation_is_one_sequence_with_the_tokens_of_a_dialogue() -> None:
+    dialogue = Dialogue(CHAT, [user_message("go")], end_ids(TOKENIZER))
+    dialogue.add_turn(said(TOKENIZER, f"up{END}"))
+    dialogue.add_messages([user_message("more")])
+    dialogue.add_turn(said(TOKENIZER, f"down{END}"))
+
+    sequences = attempt()
+    history: list[Message] = [user_message("go")]
+    answered(sequences, place(sequences, history), f"up{END}")
+    history += [assistant_message("up"), user_message("more")]
+    answered(sequences, place(sequences, history), f"down{END}")
+
+    (only,) = sequences.sequences
+    assert only.prompt_token_ids == dialogue.prompt_token_ids
+    assert only.response_token_ids == dialogue.response_token_ids
+    assert only.response_mask == dialogue.response_mask
+    assert only.behaviour_logprobs == dialogue.behaviour_logprobs
+    assert only.messages == dialogue.messages
+
+
+def test_sampled_tokens_stay_though_their_text_would_be_tokenized_otherwise() -> None:
+    """The tokenizer writes the space at the end of an answer nowhere; it was sampled, so it is kept."""
+    sequences = attempt()
+    answered(sequences, place(sequences, [user_message("go")]), f"up {END}")
+    call = place(sequences, [user_message("go"), assistant_message("up"), user_message("more")])
+    answered(sequences, call, f"down{END}")
+    (only,) = sequences.sequences
+    assert read(only)[1] == (f"up {END}[\n<|im_start|>user\nmore{END}\n<|im_start|>assistant\n]down{END}")
+
+
+def test_two_calls_at_the_same_time_branch_and_each_answer_is_trained_once() -> None:
+    sequences = attempt()
+    answered(sequences, place(sequences, [user_message("go")]), f"up{END}")
+    history = [user_message("go"), assistant_message("up")]
+    left = place(sequences, [*history, user_message("left?")])
+    right = place(sequences, [*history, user_message("right?")])
+    answered(sequences, right, f"no{END}")
+    answered(sequences, left, f"yes{END}")
+
+    first, branch = sequences.sequences
+    assert read(first)[1] == (f"up{END}[\n<|im_start|>user\nleft?{END}\n<|im_start|>assistant\n]yes{END}")
+    prompt, response = read(branch)
+    assert prompt.endswith(f"assistant\nup{END}\n<|im_start|>user\nright?{END}\n<|im_start|>assistant\n")
+    assert response == f"no{END}"
+
+    # Each branch goes on by itself.
+    longer = place(sequences, [*history, user_message("right?"), assistant_message("no"), user_message("ok")])
+    answered(sequences, longer, f"bye{END}")
+    assert len(sequences.sequences) == 2
+    assert read(branch)[1].endswith(f"]bye{END}")
+
+
+def test_an_edited_history_begins_a_sequence_and_what_was_said_is_context_there() -> None:
+    sequences = attempt()
+    answered(sequences, place(sequences, [user_message("go")]), f"up{END}")
+    call = place(sequences, [user_message("summary: up"), assistant_message("fine"), user_message("more")])
+    answered(sequences, call, f"down{END}")
+    _, second = sequences.sequences
+    assert read(second) == (
+        f"<|im_start|>user\nsummary: up{END}\n<|im_start|>assistant\nfine{END}\n"
+        f"<|im_start|>user\nmore{END}\n<|im_start|>assistant\n",
+        f"down{END}",
+    )
+    assert second.opening == (user_message("summary: up"),)
+
+
+def test_a_history_that_is_changed_for_people_alone_is_continued() -> None:
+    """The agent has put a space before an answer; the chat template takes it away again."""
+    sequences = attempt()
+    answered(sequences, place(sequences, [user_message("go")]), f"up{END}")
+    call = place(sequences, [user_message("go"), assistant_message(" up"), user_message("more")])
+    answered(sequences, call, f"down{END}")
+    assert len(sequences.sequences) == 1
+
+
+def test_an_agent_with_other_tools_is_another_one() -> None:
+    sequences = attempt()
+    answered(sequences, place(sequences, [user_message("go")], [SEARCH]), f"up{END}")
+    history = [user_message("go"), assistant_message("up"), user_message("more")]
+    answered(sequences, place(sequences, history), f"down{END}")
+    assert len(sequences.sequences) == 2
+
+
+def test_a_tool_call_is_found_again_by_its_name_and_arguments() -> None:
+    sequences = attempt()
+    written = '<tool_call>{"name": "search", "arguments": {"for": "lakes"}}</tool_call>'
+    turn = answered(sequences, place(sequences, [user_message("go")], [SEARCH]), f"{written}{END}").turn
+    (called,) = turn.tool_calls
+    sent_back: Message = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {
+                "id": called.call_id,
+                "type": "function",
+                "function": {"name": "search", "arguments": {"for": "lakes"}},
+            }
+        ],
+    }
+    tool: Message = {"role": "tool", "content": "page 7", "tool_call_id": called.call_id}
+    answered(sequences, place(sequences, [user_message("go"), sent_back, tool], [SEARCH]), f"7{END}")
+    (only,) = sequences.sequences
+    assert read(only)[1] == (
+        f"{written}{END}[\n<|im_start|>user\n<tool_response>page 7</tool_response>{END}\n"
+        f"<|im_start|>assistant\n]7{END}"
+    )
+
+
+def test_an_answer_is_cut_at_the_token_that_completes_a_stop_text() -> None:
+    sequences = attempt()
+    call = place(sequences, [user_message("go")])
+    answer = answered(sequences, call, f"look Observation: none{END}", stop=["Observation:", "none"])
+    assert (answer.turn.text, answer.tokens, answer.cut_off) == ("look ", len("look Observation:"), False)
+    assert read(sequences.sequences[0])[1] == "look Observation:"
+
+    history = [user_message("go"), assistant_message("look "), user_message("Observation: ice")]
+    answered(sequences, place(sequences, history), f"up{END}")
+    assert read(sequences.sequences[0])[1] == (
+        f"look Observation:[{END}\n<|im_start|>user\nObservation: ice{END}\n<|im_start|>assistant\n]up{END}"
+    )
+
+
+def test_equal_calls_are_counted_so_that_each_has_a_seed_of_its_own() -> None:
+    sequences = attempt()
+    calls = [place(sequences, [user_message("go")]) for _ in range(3)]
+    assert [call.repeat for call in calls] == [0, 1, 2]
+    assert [call.number for call in calls] == [1, 2, 3]
+
+
+def test_after_a_call_that_was_given_up_the_turn_is_continued() -> None:
+    sequences = attempt()
+    answered(sequences, place(sequences, [user_message("go")]), f"up{END}")
+    history = [user_message("go"), assistant_message("up"), user_message("more")]
+    sequences.give_up(place(sequences, history))
+    answered(sequences, place(sequences, history), f"down{END}")
+    assert len(sequences.sequences) == 1
+
+
+TURNS = st.lists(st.tuples(st.integers(0, 30), st.sampled_from("abc"), st.sampled_from("xyz")), max_size=12)
+
+
+@given(TURNS)
+def test_each_sampled_token_is_trained_once_behind_what_it_was_sampled_after(
+    turns: list[tuple[int, str, str]],
+) -> None:
+    """Calls go on from any earlier history, in any order: a random tree of conversations."""
+    sequences = attempt()
+    histories: list[list[Message]] = [[user_message("go")]]
+    sampled: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    for number, (where, text, asked) in enumerate(turns):
+        history = histories[where % len(histories)]
+        call = place(sequences, history)
+        generation = said(TOKENIZER, f"{text}{number}{END}")
+        sequences.answer(call, generation, seed=0)
+        sampled.append((call.prompt_token_ids, generation.token_ids))
+        histories.append([*history, assistant_message(f"{text}{number}"), user_message(asked)])
+
+    trained = []
+    for sequence in sequences.sequences:
+        tokens, begun = list(sequence.prompt_token_ids), 0
+        for token, mask in zip(sequence.response_token_ids, sequence.response_mask, strict=True):
+            if mask and not begun:
+                before = tuple(tokens)
+                begun = 1
+                trained.append((before, [token]))
+            elif mask:
+                trained[-1][1].append(token)
+            else:
+                begun = 0
+            tokens.append(token)
+    assert sorted((before, tuple(tokens)) for before, tokens in trained) == sorted(sampled)
+
+
+@pytest.mark.parametrize("turns", [200])
+def test_a_long_history_is_found_by_its_messages(turns: int) -> None:
+    sequences = attempt()
+    history: list[Message] = [user_message("go")]
+    for number in range(turns):
+        answered(sequences, place(sequences, history), f"a{number}{END}")
+        history += [assistant_message(f"a{number}"), user_message("more")]
+    assert len(sequences.sequences) == 1
+    assert sum(sequences.sequences[0].response_mask) == sum(len(f"a{n}") + 1 for n in range(turns))

@@ -1,0 +1,123 @@
+"""Training on what an agent asks: from its calls to a checkpoint, and back."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.environments.agent.settings import AgentConfig
+from erl_pipeline.plan.sources import read_sources
+from erl_pipeline.runs.run_plans import plan_run
+from erl_pipeline.stages.names import FURTHER_SEQUENCES, TRAJECTORIES
+from storage.artifacts.store import ArtifactStore
+from storage.lineage.trained_on import RowFilter, TrainedOn
+from storage.tables.training import TRAINING_RECORD_FILE, scan_training_records
+from storage.tables.trajectories import read_trajectories
+from tests.erl_pipeline.episodes.gateway import agents
+from tests.erl_pipeline.runs.small_runs import SMALL, go
+from tests.random_models import byte_tokenizer, random_llama
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> RunConfig:
+    tokenizer = byte_tokenizer()
+    model = random_llama(len(tokenizer), positions=2048, hidden=32, layers=1, intermediate=32)
+    for each in (tokenizer, model):
+        each.save_pretrained(tmp_path / "model")
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text("".join(json.dumps({"prompt": f"task {n}"}) + "\n" for n in range(8)))
+    changes: dict[str, Any] = {
+        "name": "agents",
+        "method": {"type": "erl"},
+        "environment": {
+            "type": "agent",
+            "training_file": str(tasks),
+            "held_out_share": 0.25,
+            "function": f"{agents.__name__}:{agents.branches_and_varies.__name__}",
+        },
+        "policy": {"type": "pretrained", "model": str(tmp_path / "model")},
+        "sampling": {"max_new_tokens": 6},
+        "rollouts": {"tasks_per_iteration": 2, "group_size": 4, "tasks_per_shard": 1},
+    }
+    return RunConfig.model_validate({**SMALL, **changes})
+
+
+def test_an_agent_is_trained_and_each_of_its_sequences_counts_with_its_attempt(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    """Attempts have two sequences each. Groups compare attempts, and both sequences get the advantage."""
+    store_folder = tmp_path / "store"
+    notes = go(config, store_folder, iterations=1)
+    store = ArtifactStore(str(store_folder))
+    shards = [store.open(each) for each in store.ids("rollout_shard")]
+    rows = read_trajectories([shard.path(TRAJECTORIES) for shard in shards])
+    further = read_trajectories([shard.path(FURTHER_SEQUENCES) for shard in shards])
+    attempts = [row for row in rows if row.role != "reflection"]
+    assert {row.finish_reason for row in attempts} == {"done"}
+    assert Counter(row.parent_trajectory_id for row in further) == Counter(
+        row.trajectory_id for row in attempts
+    )
+    assert [row.reward for row in rows if row.role == "first_attempt"].count(0.0) < 8
+
+    (update,) = [store.open(each) for each in store.ids("update_policy")]
+    record = scan_training_records([update.path(TRAINING_RECORD_FILE)]).collect()
+    advantages = dict(record.select("trajectory_id", "advantage").iter_rows())
+    assert advantages.keys() == {row.trajectory_id for row in (*rows, *further)}
+    for row in further:
+        assert advantages[row.trajectory_id] == advantages[row.parent_trajectory_id]
+    for group in {row.group_id for row in rows}:
+        of_group = [advantages[row.trajectory_id] for row in rows if row.group_id == group]
+        assert sum(of_group) == pytest.approx(0.0, abs=1e-5)
+    trained = [row for row in further if advantages[row.trajectory_id]]
+    assert trained
+
+    # The lineage of the checkpoint leads to each of the sequences, and to what was said in it.
+    (checkpoint,) = store.ids("fine_tune")
+    learned = TrainedOn(store, checkpoint)
+    texts = dict(
+        learned.texts(learned.rows(RowFilter()).collect())
+        .select("trajectory_id", "text")
+        .drop_nulls()
+        .iter_rows()
+    )
+    assert texts.keys() >= {row.trajectory_id for row in trained}
+    assert not notes.warnings
+
+
+def test_a_run_of_an_agent_that_is_continued_goes_on_where_it_was(config: RunConfig, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    go(config, store, iterations=2, stop_after="generate_rollouts of iteration 2")
+    notes = go(config, store, iterations=2)
+    assert not notes.warnings
+    assert not go(config, store, iterations=2).made
+
+
+def test_an_edited_file_of_the_agent_changes_what_is_sampled_and_its_tasks_alone_do_not(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    """The agent's files are copied into an artifact that the tasks, and so the rollouts, depend on."""
+    source = tmp_path / "source.py"
+
+    def ids(code: str, **more: Any) -> dict[str, str]:
+        source.write_text(code)
+        environment = {
+            **config.environment.model_dump(),
+            "function": None,
+            "command": ["python", "agent.py"],
+            "files": {"agent.py": str(source)},
+            **more,
+        }
+        chosen = config.model_copy(update={"environment": AgentConfig.model_validate(environment)})
+        plan = plan_run(chosen, read_sources(chosen))
+        return {node.stage.name: node.artifact_id for node in plan.nodes if node.iteration in (None, 1)}
+
+    before, after = ids("1"), ids("2")
+    assert before["rollout_shard"] != after["rollout_shard"]
+    assert before["bootstrap"] == after["bootstrap"]
+    assert ids("1") == before
+    assert ids("1", env={"MODE": "fast"})["rollout_shard"] != before["rollout_shard"]
