@@ -8,7 +8,8 @@ BIN := $(VENV)/bin
 CONFIG ?= configs/frozen_lake.yaml
 SMOLLM2 := models/SmolLM2-135M-Instruct
 # Each process gets whole files of tests, so that a file's fixtures are made once. Files run in the order of their
-# names: otherwise files with few tests would run last, and these take the longest.
+# names, after those that mostly wait (tests/conftest.py): otherwise files with few tests would run last, and these
+# take the longest.
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --numprocesses
 # Python keeps what it compiles, also where the caller's environment forbids it: pytest rewrites all assertions,
 # which takes each process five seconds.

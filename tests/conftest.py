@@ -1,5 +1,7 @@
-"""One thread for all numeric libraries: the tests are small, and spinning threads cost more than they
-gain."""
+"""What all tests have in common: the environment, the order, and one small finished run.
+
+Numeric libraries have one thread: the tests are small, and spinning threads cost more than they gain.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,12 @@ import os
 
 os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # as in the command, which sets it before the import
+
+from flows.stage_tasks import PREFECT_VARIABLES
+
+# As in the command, before Prefect is imported. Else it would start a server of its own for an event that
+# comes after the end of a flow run.
+os.environ.update(PREFECT_VARIABLES)
 
 from pathlib import Path
 
@@ -22,6 +30,14 @@ torch.set_num_threads(1)
 hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")
 gc.set_threshold(50_000, 10, 10)  # as in the command; by default a fifth of the collection of tests
+
+MOSTLY_WAITING = ("tests/flows/", "tests/erl_pipeline/trainers/fsdp2/", "tests/integration/test_bad_stores")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that mostly wait for other processes: in `make test`, vLLM keeps a core busy
+    meanwhile. Tests that compute come when both cores are free."""
+    items.sort(key=lambda item: not item.nodeid.startswith(MOSTLY_WAITING))
 
 
 @pytest.fixture(scope="session")

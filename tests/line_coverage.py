@@ -1,8 +1,9 @@
-"""A pytest plugin that notes which lines of the packages the tests execute in pytest's own processes.
+"""A pytest plugin that notes which lines of the packages the tests execute, in pytest's own processes and in
+those that `tests/forked.py` forks.
 
-`make test` and `make coverage` load it. Each process of pytest writes a file into build/coverage. SlipCover
-removes a probe once it was hit, which takes less time than a tracer. Two kinds of lines are not seen: those
-that only other processes execute, and those of `UNSEEN`.
+`make test` and `make coverage` load it. Each process writes a file into build/coverage as it ends. SlipCover
+removes a probe once it was hit, which takes less time than a tracer. Not seen are lines that only other
+processes execute, or processes that are killed, and those of `UNSEEN`.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+import uuid
+from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from multiprocessing import util
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import slipcover
@@ -55,5 +59,32 @@ sys.meta_path.insert(0, _MeasuredImports(_MEASURED))
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish() -> None:
     """Write what this process has executed."""
+    _write(f"{os.getpid()}.json", _MEASURED.get_coverage())
+
+
+def _begin_in_forked(measured: slipcover.Slipcover) -> None:
+    """In a forked process: forget what the process before it has imported, and write the rest at the end."""
+    measured.all_seen.clear()
+    measured.newly_seen.clear()
+    util.Finalize(None, _write_forked, (measured,), exitpriority=0)
+
+
+def _write_forked(measured: slipcover.Slipcover) -> None:
+    files = {
+        name: {"executed_lines": sorted(measured.all_seen[name] | lines), "missing_lines": []}
+        for name, lines in {**measured.all_seen, **measured.newly_seen}.items()
+    }
+    meta = {"software": "slipcover", "branch_coverage": False, "show_contexts": False}
+    # Sorted after the files of pytest's processes, into which it is merged; numbers of processes come again.
+    _write(f"forked-{uuid.uuid4().hex}.json", {"meta": meta, "files": files})
+
+
+def _write(name: str, found: Mapping[str, Any]) -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
-    (FOLDER / f"{os.getpid()}.json").write_text(json.dumps(_MEASURED.get_coverage()))
+    beside = FOLDER / f"{name}.part"
+    beside.write_text(json.dumps(found))
+    beside.rename(FOLDER / name)  # A test may kill a forked process meanwhile.
+
+
+# The process that others are forked from imports this module first.
+util.register_after_fork(_MEASURED, _begin_in_forked)

@@ -17,7 +17,7 @@ name: small
 iterations: 2
 resources: {threads: 1}
 environment: {type: frozen_lake, training_boards: 32, rows: [3, 3], path_length: [1, 2], max_steps: 2}
-policy: {type: tiny, layers: 2, cold_start: {steps: 60, demonstrations_per_step: 16, gate: 0}}
+policy: {type: tiny, layers: 1, cold_start: {steps: 60, demonstrations_per_step: 8, gate: 0}}
 rollouts: {tasks_per_iteration: 4, group_size: 4, tasks_per_shard: 2}
 evaluation: {tasks: 8}
 """

@@ -28,9 +28,14 @@ def file_hashes(store: Path, artifact_ids: list[str]) -> list[dict[str, str]]:
     return [{file.path: file.sha256 for file in manifest.files} for manifest in opened]
 
 
+def post(api: str, path: str, **body: Any) -> httpx.Response:
+    """The answer of a Prefect server, which may take long: its writers wait for SQLite for up to a minute."""
+    return httpx.post(f"{api}/{path}", json=body, timeout=90.0).raise_for_status()
+
+
 def ask(api: str, what: str, **body: Any) -> list[dict[str, Any]]:
     """What a Prefect server finds by a filter."""
-    found: list[dict[str, Any]] = httpx.post(f"{api}/{what}/filter", json=body).raise_for_status().json()
+    found: list[dict[str, Any]] = post(api, f"{what}/filter", **body).json()
     return found
 
 

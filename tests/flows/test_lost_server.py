@@ -10,7 +10,6 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-import httpx
 import psutil
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -23,7 +22,7 @@ from flows.runner import PREFECT, PrefectConfig
 from flows.submissions import TaskOptions
 from storage.artifacts.store import ArtifactStore
 from storage.errors import Interrupted
-from tests.flows.records import ask
+from tests.flows.records import ask, post
 from tests.flows.small_plans import (
     Recorded,
     chain,
@@ -160,6 +159,7 @@ def test_a_run_whose_own_prefect_server_is_killed_while_it_starts_goes_on(store:
 def test_a_stage_that_waits_for_a_slot_of_a_lost_server_does_not_wait_for_ever(
     settings: PrefectConfig,
     store: Path,
+    tmp_path: Path,
     owned: tuple[str, subprocess.Popen[str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -168,12 +168,10 @@ def test_a_stage_that_waits_for_a_slot_of_a_lost_server_does_not_wait_for_ever(
     monkeypatch.setattr(stage_tasks, "_PATIENCE_SECONDS", 0.5)
     monkeypatch.setattr(training_flow, "_TRIES_FOR_SLOTS", 1)
     url, owner = owned
-    tag = f"taken-{settings.task_runner}"  # The servers of these tests have one database.
-    limit = {"name": f"tag:{tag}", "limit": 1}
-    httpx.post(f"{url}/v2/concurrency_limits/", json=limit, timeout=30.0).raise_for_status()
+    tag = f"taken-{tmp_path.name}"  # The servers of these tests have one database.
+    post(url, "v2/concurrency_limits/", name=f"tag:{tag}", limit=1)
     lease = {"names": [f"tag:{tag}"], "slots": 1, "mode": "concurrency", "lease_duration": 600}
-    path = "v2/concurrency_limits/increment-with-lease"
-    httpx.post(f"{url}/{path}", json=lease, timeout=30.0).raise_for_status()
+    post(url, "v2/concurrency_limits/increment-with-lease", **lease)
 
     def asking() -> list[dict[str, Any]]:
         return [each for each in ask(url, "task_runs") if tag in each["tags"]]

@@ -10,14 +10,13 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-import httpx
 import pytest
 
 from flows.runner import PREFECT, PrefectConfig
 from flows.submissions import TaskOptions
 from flows.training_flow import TRAINING, StageTimedOut
 from storage.errors import ConfigError, Interrupted
-from tests.flows.records import ask, flow_run_of, task_runs_of
+from tests.flows.records import ask, flow_run_of, post, task_runs_of
 from tests.flows.small_plans import (
     FAIL,
     STORE_AWAY_ONCE,
@@ -67,8 +66,8 @@ def test_a_stage_that_takes_too_long_is_asked_to_stop(api: str, store: Path) -> 
 def test_a_flow_run_that_is_cancelled_on_prefects_page_ends_and_goes_on_later(api: str, store: Path) -> None:
     def cancel() -> None:
         wait_for("the stage", lambda: [each for each in store.iterdir() if each.name.isdigit()])
-        state = {"state": {"type": "CANCELLING"}, "force": True}
-        httpx.post(f"{api}/flow_runs/{flow_run_of(api, store)['id']}/set_state", json=state)
+        path = f"flow_runs/{flow_run_of(api, store)['id']}/set_state"
+        post(api, path, state={"type": "CANCELLING"}, force=True)
 
     cancelling = Thread(target=cancel)
     cancelling.start()
@@ -97,7 +96,7 @@ walk(PREFECT, settings, store, [planned(SAY_WHEN, name, folder=store) for name i
 
 def test_a_limit_of_prefect_holds_stages_with_its_tag(api: str, store: Path) -> None:
     """Each of the two stages says when it begins and ends; with a limit of 1 these do not overlap."""
-    httpx.post(f"{api}/v2/concurrency_limits/", json={"name": "tag:alone", "limit": 1}).raise_for_status()
+    post(api, "v2/concurrency_limits/", name="tag:alone", limit=1)
     environment = {**os.environ, "PREFECT_API_URL": api}
     subprocess.run([sys.executable, "-c", TAGGED, str(store)], cwd=ROOT, env=environment, check=True)
     moments = [line.split()[0] for line in (store / "moments").read_text().splitlines()]
@@ -140,7 +139,7 @@ def test_an_artifact_is_an_asset_with_those_that_it_was_made_from(api: str, stor
     }
 
     def events() -> list[dict[str, Any]]:
-        found = httpx.post(f"{api}/events/filter", json=asked).raise_for_status().json()["events"]
+        found = post(api, "events/filter", **asked).json()["events"]
         return list(found) if len(found) == 2 else []
 
     first, second = wait_for("the events of both artifacts", events)

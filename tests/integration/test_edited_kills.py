@@ -29,7 +29,7 @@ LEARNING: dict[str, Any] = {
     "policy": {
         "type": "tiny",
         "layers": 1,
-        "cold_start": {"steps": 60, "demonstrations_per_step": 16, "gate": 0},
+        "cold_start": {"steps": 60, "demonstrations_per_step": 8, "gate": 0},
     },
     "rollouts": {"tasks_per_iteration": 3, "group_size": 8, "tasks_per_shard": 2},
 }

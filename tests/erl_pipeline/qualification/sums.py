@@ -18,7 +18,8 @@ class SumsConfig(PluginSettings):
     type: Literal["sums"] = "sums"
     fault: str = ""
     by_tool: bool = False
-    """The sum is given by calling a tool, and a turn that does not call it well is answered in words."""
+    """The sum is given by calling a tool, and a turn that does not call it well is answered in words; the
+    third one ends the attempt."""
 
 
 TOOL = {
@@ -39,6 +40,7 @@ class Sums:
         self._fault = settings.fault
         self._one, self._other = task.payload["numbers"]
         self._task = task
+        self._turns = 0
         self._right = False
 
     async def reset(self) -> str:
@@ -75,11 +77,13 @@ class Sums:
         return Transition([user_message("Thank you.")], reward, done=True)
 
     def _step_by_tool(self, turn: AssistantTurn) -> Transition:
+        self._turns += 1
+        last = self._turns == 3
         if not turn.tool_calls:
-            return Transition([user_message("Call the tool.")], 0.0, done=False)
+            return Transition([user_message("Call the tool.")], 0.0, done=last)
         call = turn.tool_calls[0]
         if call.problem or call.name != "give" or not isinstance(call.arguments.get("total"), int):
-            return Transition([tool_message(call, call.problem or "It takes a total.")], 0.0, done=False)
+            return Transition([tool_message(call, call.problem or "It takes a total.")], 0.0, done=last)
         self._right = call.arguments["total"] == self._sum
         return Transition([tool_message(call, "Thank you.")], float(self._right), done=True)
 

@@ -171,9 +171,9 @@ def numbers() -> list[int]:
     made = random.Random(25)
     return [
         *(3, 4, 7),  # 1 and 2 are their own factorials
-        *made.sample(range(10, 100), 8),
-        *made.sample(range(100, 1000), 8),
-        *made.sample(range(1000, 100_000), 8),
+        *made.sample(range(10, 100), 4),
+        *made.sample(range(100, 1000), 4),
+        *made.sample(range(1000, 100_000), 4),
     ]
 
 
@@ -192,14 +192,14 @@ def score(right: str, said: str) -> float:
     return checked_score(scorer_named("math"), said, {"answer": right}).score
 
 
-def test_two_thousand_answers_in_seventy_five_forms() -> None:
+def test_a_thousand_answers_in_seventy_five_forms() -> None:
     cases = [
         (expected, name, str(number), form(number))
         for expected, forms in ((1.0, RIGHT), (0.0, WRONG))
         for name, form in forms.items()
         for number in numbers()
     ]
-    assert len(cases) == 75 * 27
+    assert len(cases) == 75 * 15
     unlike: dict[str, set[str]] = {"unboxed": set(), "boxed": set()}
     # One after the other: what notes the executed lines of tests is not safe among threads.
     for expected, name, right, said in cases:

@@ -67,14 +67,15 @@ def test_a_rank_that_is_killed_fails_its_stage_at_once_and_nothing_is_committed(
 
 
 def test_a_rank_waits_no_longer_for_the_others_than_the_settings_say(first: Path, tmp_path: Path) -> None:
-    bench = Bench(tmp_path, {"timeout_seconds": 3.0})
+    """On a busy machine a rank that works may be seconds behind the other."""
+    bench = Bench(tmp_path, {"timeout_seconds": 8.0})
     stage = EndlessStage(bench, Fsdp2TrainerConfig(processes=2), first / "llama")
     with (
         striking_at_first_step(bench.resources.scratch, psutil.Process.suspend) as stopped,
         pytest.raises(PipelineError, match=r"rank 0 of 2 (.|\n)*[Tt]imed out"),
     ):
         stage.compute()
-    assert 3.0 <= time.monotonic() - stopped[0] < 60.0
+    assert 8.0 <= time.monotonic() - stopped[0] < 60.0
 
 
 def test_ranks_are_told_to_add_in_a_fixed_order(tmp_path: Path) -> None:
