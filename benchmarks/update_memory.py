@@ -84,6 +84,8 @@ def compare(arguments: argparse.Namespace, trainer: str, tokens: int) -> dict[st
 
 def _measure(arguments: argparse.Namespace, trainer: str, tokens: int) -> int:
     """Run the processes of a trainer; the most that any of them took."""
+    from erl_pipeline.trainers.fsdp2.launcher import DETERMINISTIC_VARIABLE, TIMEOUT_VARIABLE
+
     count = PROCESSES if trainer == "fsdp2" else 1
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -101,6 +103,8 @@ def _measure(arguments: argparse.Namespace, trainer: str, tokens: int) -> int:
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(count),
+                DETERMINISTIC_VARIABLE: "0",
+                TIMEOUT_VARIABLE: "1800",
             }
             words = [str(arguments.config), "--tokens", str(tokens), "--trainer", trainer]
             words += ["--figure", f"{folder}/{rank}", *(f"--set={each}" for each in arguments.set)]
