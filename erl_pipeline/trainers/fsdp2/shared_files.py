@@ -4,31 +4,17 @@ import erl_pipeline.policies.lean_imports  # noqa: F401
 
 # isort: split
 import json
-import struct
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from erl_pipeline.trainers.fsdp2.sharding import ProcessRanks, own_rows
-
-_ALIGNMENT = 8
-_TYPES = {
-    torch.bool: "BOOL",
-    torch.uint8: "U8",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int32: "I32",
-    torch.float32: "F32",
-    torch.float64: "F64",
-    torch.int64: "I64",
-}
-"""What safetensors calls them. Its files begin with the tensors of the last."""
+from erl_pipeline.trainers.local.state_file import TYPES, file_header
 
 
 @dataclass(frozen=True)
@@ -106,24 +92,13 @@ def write_files(
 
 def in_file_order(tensors: Mapping[str, SharedTensor]) -> list[str]:
     """Names of tensors in the order in which safetensors writes them."""
-    order = list(_TYPES)
+    order = list(TYPES)
     return sorted(tensors, key=lambda name: (-order.index(tensors[name].rows.dtype), name))
 
 
 def header(tensors: Mapping[str, SharedTensor], notes: Mapping[str, str] | None = None) -> bytes:
     """What stands in a safetensors file before the tensors, which follow in this order."""
-    described: dict[str, Any] = {} if notes is None else {"__metadata__": dict(notes)}
-    end = 0
-    for name, tensor in tensors.items():
-        begin, end = end, end + tensor.bytes
-        described[name] = {
-            "dtype": _TYPES[tensor.rows.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [begin, end],
-        }
-    text = json.dumps(described, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % _ALIGNMENT)
-    return struct.pack("<Q", len(text)) + text
+    return file_header({name: (tensor.rows.dtype, tensor.shape) for name, tensor in tensors.items()}, notes)
 
 
 def _gathered(tensor: SharedTensor, writer: int, ranks: ProcessRanks) -> torch.Tensor | None:

@@ -6,34 +6,48 @@ import erl_pipeline.policies.lean_imports  # noqa: F401
 # isort: split
 import json
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
 _ALIGNMENT = 8
-_FLOAT_BYTES = 4
+TYPES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int32: "I32",
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.int64: "I64",
+}
+"""What safetensors calls them. Its files begin with the tensors of the last."""
 
 
-def file_header(shapes: Mapping[str, Sequence[int]]) -> bytes:
-    """What precedes fp32 tensors with these shapes, which follow in the order of their names."""
-    header: dict[str, Any] = {}
+def file_header(
+    tensors: Mapping[str, tuple[torch.dtype, torch.Size]], notes: Mapping[str, str] | None = None
+) -> bytes:
+    """What stands in a safetensors file before tensors of these types and shapes, which follow in this
+    order."""
+    described: dict[str, Any] = {} if notes is None else {"__metadata__": dict(notes)}
     end = 0
-    for name in sorted(shapes):
-        begin, end = end, end + _FLOAT_BYTES * torch.Size(shapes[name]).numel()
-        header[name] = {"dtype": "F32", "shape": list(shapes[name]), "data_offsets": [begin, end]}
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    for name, (dtype, shape) in tensors.items():
+        begin, end = end, end + dtype.itemsize * shape.numel()
+        described[name] = {"dtype": TYPES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(described, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
     return struct.pack("<Q", len(text)) + text
 
 
 def file_size(tensors: Mapping[str, torch.Tensor]) -> int:
     """Number of bytes of a file with these tensors."""
-    return len(_header_of(tensors)) + _FLOAT_BYTES * sum(tensor.numel() for tensor in tensors.values())
+    return len(_header_of(tensors)) + sum(tensor.nbytes for tensor in tensors.values())
 
 
 def file_parts(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:
-    """The bytes of the file. Those of tensors in host memory are not copied."""
+    """The bytes of a file with fp32 tensors, in the order of their names. Those of tensors in host memory are
+    not copied."""
     yield memoryview(_header_of(tensors))
     for name in sorted(tensors):
         yield tensors[name].detach().contiguous().cpu().reshape(-1).numpy().data.cast("B")
@@ -42,4 +56,4 @@ def file_parts(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:
 def _header_of(tensors: Mapping[str, torch.Tensor]) -> bytes:
     if other := [name for name, tensor in tensors.items() if tensor.dtype != torch.float32]:
         raise ValueError(f"{other[0]} is not fp32")
-    return file_header({name: tensor.shape for name, tensor in tensors.items()})
+    return file_header({name: (tensors[name].dtype, tensors[name].shape) for name in sorted(tensors)})
