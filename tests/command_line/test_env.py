@@ -128,7 +128,7 @@ def test_what_is_neither_is_told() -> None:
     result = invoke("env", "show", "no_such")
     assert result.status == 2
     assert (
-        "no_such is neither a type of environment nor a configuration file; there are froz" in result.errors
+        "no_such is neither a type of environment nor a configuration file; there are agent" in result.errors
     )
 
 

@@ -90,7 +90,7 @@ def test_an_agent_that_is_written_can_be_tried_as_it_is(config: Path, tmp_path: 
     """With a model of random weights, whose answers are wrong."""
     written = invoke("env", "new", "my_agent", "--kind", "agent", "--folder", tmp_path / "my_agent")
     assert written.status == 0, written.errors
-    assert "pip install --no-deps" not in written.output
+    assert "--editable" not in written.output
     model = ("--set", f"policy.model={tmp_path}/model", "--set", "policy.dtype=float32")
     result = invoke("env", "try", tmp_path / "my_agent" / "my_agent.yaml", *model)
     assert result.status == 0, result.errors
