@@ -62,6 +62,7 @@ def main() -> None:
 def compare(arguments: argparse.Namespace) -> dict[str, list[Figures]]:
     """Measure hand-overs and restarts in turn, on two servers."""
     config = VllmEngineConfig(
+        transfer="shared_memory",
         dtype="bfloat16",
         enforce_eager=arguments.eager,
         environment={"VLLM_CPU_KVCACHE_SPACE": "1"},

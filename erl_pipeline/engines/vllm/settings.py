@@ -12,7 +12,6 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from erl_pipeline.config.base import PluginSettings, Settings, checked_address
 from erl_pipeline.config.explain import explain
-from erl_pipeline.engines.weights_in_memory import memory_is_usable
 from storage.errors import ConfigError
 
 _OF_DEVICES = ("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp")
@@ -117,13 +116,13 @@ class VllmEngineConfig(VllmSampling):
     ask for with `--tensor-parallel-size` and `--pipeline-parallel-size`."""
     executable: str | None = None
     """Python interpreter that has vLLM; null: the one that runs this program."""
-    transfer: Literal["auto", "files", "shared_memory"] = "auto"
+    transfer: Literal["files", "shared_memory"] = "files"
     """How new weights come to the run's own servers. `files`: each server reads the files of the checkpoint.
     `shared_memory`: the process that trains also writes them to `/dev/shm`, and servers on the same machine
     take them from there. At most two checkpoints of a run are kept there. Where that fails, or they are not
-    there, the servers read the files, and the run warns of a failure. Both are proven alike. `auto`:
-    `shared_memory` where this machine has it and no setting is in the way. Adapters are always read from
-    files."""
+    there, the servers read the files, and the run warns of a failure. Both are proven alike. On a machine
+    that still has a checkpoint's files in its page cache both take the same time; memory is for a store that
+    is slow to read. Adapters are always read from files."""
     lifecycle: Literal["persistent", "per_stage"] = "persistent"
     """`persistent`: the run's own server runs from the first stage that samples to the end of the run, and
     loads new weights while it runs. `per_stage`: it ends before training and starts again with the new
@@ -184,10 +183,7 @@ class VllmEngineConfig(VllmSampling):
 
 def reads_memory(config: VllmEngineConfig) -> bool:
     """Whether servers take weights from this machine's memory, where they are there."""
-    if config.transfer != "auto":
-        return config.transfer == "shared_memory"
-    loads_new_weights = not config.others_servers and config.lifecycle == "persistent"
-    return loads_new_weights and not _taken(config.arguments) and memory_is_usable()
+    return config.transfer == "shared_memory"
 
 
 def _taken(arguments: Sequence[str]) -> str:

@@ -212,23 +212,15 @@ def test_a_server_cannot_rest_in_two_ways_or_on_behalf_of_others(
         VllmEngineConfig.model_validate(settings)
 
 
-def test_weights_come_from_memory_where_nothing_is_in_the_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(weights_in_memory, "MEMORY", tmp_path)
-    own_engine = ("--weight_transfer_config={}",)
-    assert ENGINE.reads_memory(VllmEngineConfig())
-    assert not ENGINE.reads_memory(VllmEngineConfig(transfer="files"))
-    assert not ENGINE.reads_memory(VllmEngineConfig.model_validate({"servers": [SERVER]}))
-    assert not ENGINE.reads_memory(VllmEngineConfig(arguments=own_engine))
-    assert not ENGINE.reads_memory(VllmEngineConfig(lifecycle="per_stage"))
+def test_weights_come_from_memory_where_a_run_asks_for_it() -> None:
+    assert ENGINE.reads_memory(VllmEngineConfig(transfer="shared_memory"))
+    assert not ENGINE.reads_memory(VllmEngineConfig())
 
 
-def test_without_such_memory_files_are_read_and_a_run_that_asks_for_it_is_refused(
+def test_without_such_memory_a_run_that_asks_for_it_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(weights_in_memory, "MEMORY", tmp_path / "missing")
-    assert not ENGINE.reads_memory(VllmEngineConfig())
     ENGINE.require_here(VllmEngineConfig())
     with pytest.raises(ConfigError, match=r"engine\.transfer: shared_memory needs a folder"):
         ENGINE.require_here(VllmEngineConfig(transfer="shared_memory"))
