@@ -3,6 +3,8 @@ tokenizer of seven words, and one that knows every byte."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel as ByteDecoder
@@ -73,6 +75,22 @@ def random_llama(
         **settings,
     )
     return LlamaForCausalLM(config).eval()
+
+
+def save_byte_llama(folder: Path, positions: int, layers: int = 2) -> Path:
+    """A tiny Llama of random weights that knows every byte, as a checkpoint in a folder."""
+    tokenizer = byte_tokenizer()
+    model = random_llama(
+        len(tokenizer),
+        positions=positions,
+        layers=layers,
+        hidden=32,
+        intermediate=32,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    tokenizer.save_pretrained(folder)
+    model.save_pretrained(folder)
+    return folder
 
 
 def random_gpt2(

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.environments.interface import AgentResult
 from erl_pipeline.environments.messages import Message
+from erl_pipeline.episodes.context import EpisodeContext, SampleRequest, TurnKey
 from erl_pipeline.episodes.guarded_environment import EnvironmentFailure
 from storage.artifacts.recipe import derive_seed
 from storage.tables.trajectories import OTHER_OPENING
 
 if TYPE_CHECKING:
-    from erl_pipeline.episodes.context import EpisodeContext, TurnKey
     from erl_pipeline.episodes.gateway.sequences import SampledSequence
     from erl_pipeline.episodes.gateway.server import Gateway
-    from erl_pipeline.episodes.gateway.session import AgentSession
+    from erl_pipeline.episodes.gateway.session import AgentSession, AskedPolicy
 
 _LONGEST_TRACE = 8_000
 """Characters of an attempt that a reflection is shown: the first half and the last half of so many."""
@@ -56,9 +56,9 @@ async def play_agent(
     Raises what asking the policy raises.
     """
     # A web server, which episodes without agents do not import.
-    from erl_pipeline.episodes.gateway.session import AgentSession, CallLimits
+    from erl_pipeline.episodes.gateway.session import AgentSession
 
-    environment = context.environment
+    environment, policy = context.environment, _asked_policy(context, place)
     inserted = _Inserted(context, opening)
     session: AgentSession | None = None
     result, failure = None, None
@@ -66,8 +66,8 @@ async def play_agent(
     try:
         task = await environment.reset()
         limits = environment.agent_limits()
-        session = AgentSession(context, place, CallLimits(limits.calls, limits.tokens), inserted.shown)
-        seed = derive_seed(context.identity.seed(place.role, place.revision, 0), "agent")
+        session = AgentSession(policy, limits, inserted.shown)
+        seed = derive_seed(policy.seed, "agent")
         async with gateway.serving(session, seed, limits.seconds) as endpoint:
             result = await _unless_failed(session, environment.run_agent(endpoint))
         if not session.calls:
@@ -77,7 +77,7 @@ async def play_agent(
     except EnvironmentFailure as failed:
         result, failure = None, failed
     began = inserted.began or ()
-    sequences = [] if session is None else _in_order(session.sequences.sequences)
+    sequences = [] if session is None else _in_order(session.sequences)
     return AgentAttempt(
         sequences=sequences,
         instructions=_system(began),
@@ -86,6 +86,24 @@ async def play_agent(
         result=result,
         failure=failure,
         metrics={} if session is None or result is None else _metrics(session, result, inserted),
+    )
+
+
+def _asked_policy(context: EpisodeContext, place: TurnKey) -> AskedPolicy:
+    from erl_pipeline.episodes.gateway.session import AskedPolicy
+
+    limits, identity = context.limits.by_role[place.role], context.identity
+    assert limits.model is not None
+    return AskedPolicy(
+        chat=context.chat,
+        context_length=context.limits.context_length,
+        end_token_ids=context.limits.end_token_ids,
+        model=limits.model,
+        temperature=limits.temperature,
+        max_new_tokens=limits.max_new_tokens,
+        seed=identity.seed(place.role, place.revision, 0),
+        conversation=f"{identity.episode_id}/{place.role}/{place.revision}",
+        ask=lambda request: context.ask_policy(SampleRequest(place.phase, request)),
     )
 
 
@@ -179,7 +197,7 @@ def _metrics(session: AgentSession, result: AgentResult, inserted: _Inserted) ->
     """The agent's own metrics, and what the gateway counted; those that are 0 are left out."""
     counted = {
         "calls": session.calls,
-        "sequences": len(session.sequences.sequences),
+        "sequences": len(session.sequences),
         "overridden_calls": session.overridden,
         "refused_calls": session.refused,
         "limit_reached": session.limit_reached,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.examples.installed import ROOT, Site, config_of
-from tests.random_models import byte_tokenizer, random_llama
+from tests.random_models import save_byte_llama
 
 FOLDER = ROOT / "examples" / "backwards"
 
@@ -21,12 +21,7 @@ def test_it_is_one_file_of_60_lines_and_100_with_its_test() -> None:
 
 @pytest.mark.slow
 def test_it_is_qualified_and_trained_and_its_reward_is_part_of_recipes(site: Site, tmp_path: Path) -> None:
-    tokenizer = byte_tokenizer()
-    tokenizer.save_pretrained(tmp_path / "model")
-    model = random_llama(
-        len(tokenizer), positions=2048, hidden=32, intermediate=32, eos_token_id=tokenizer.eos_token_id
-    )
-    model.save_pretrained(tmp_path / "model")
+    save_byte_llama(tmp_path / "model", positions=2048)
     config, store = config_of("backwards"), ("--store", tmp_path / "store")
     settings = (
         f"policy.model={tmp_path / 'model'}", "policy.dtype=float32", "iterations=1", "metrics=[]",

@@ -20,15 +20,12 @@ from storage.tables.training import TRAINING_RECORD_FILE, scan_training_records
 from storage.tables.trajectories import read_trajectories
 from tests.erl_pipeline.episodes.gateway import agents
 from tests.erl_pipeline.runs.small_runs import SMALL, go
-from tests.random_models import byte_tokenizer, random_llama
+from tests.random_models import save_byte_llama
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> RunConfig:
-    tokenizer = byte_tokenizer()
-    model = random_llama(len(tokenizer), positions=2048, hidden=32, layers=1, intermediate=32)
-    for each in (tokenizer, model):
-        each.save_pretrained(tmp_path / "model")
+    save_byte_llama(tmp_path / "model", positions=2048, layers=1)
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text("".join(json.dumps({"prompt": f"task {n}"}) + "\n" for n in range(8)))
     changes: dict[str, Any] = {

@@ -38,33 +38,31 @@ class RequestRefused(Exception):
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
 
-class _Part(BaseModel):
+class _Strict(BaseModel):
+    """Refuses fields that it does not know."""
+
     model_config = ConfigDict(extra="forbid")
 
+
+class _Part(_Strict):
     type: Literal["text"]
     text: str
 
 
-class _Function(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _Function(_Strict):
     name: str = Field(min_length=1)
     arguments: str
 
 
-class _Call(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _Call(_Strict):
     id: str
     type: Literal["function"] = "function"
     function: _Function
 
 
-class _Message(BaseModel):
+class _Message(_Strict):
     """A message of a request. Clients send their own answers back with fields that are null, and reasoning
     that is not shown again."""
-
-    model_config = ConfigDict(extra="forbid")
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[_Part] | None = None
@@ -79,38 +77,28 @@ class _Message(BaseModel):
     annotations: list[Any] | None = Field(default=None, max_length=0)
 
 
-class _ToolFunction(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _ToolFunction(_Strict):
     name: str = Field(min_length=1)
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
 
 
-class _Tool(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _Tool(_Strict):
     type: Literal["function"]
     function: _ToolFunction
 
 
-class _StreamOptions(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _StreamOptions(_Strict):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
 
 
-class _TextFormat(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _TextFormat(_Strict):
     type: Literal["text"]
 
 
-class _Request(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class _Request(_Strict):
     model: str | None = None
     messages: list[_Message] = Field(min_length=1)
     tools: list[_Tool] | None = None

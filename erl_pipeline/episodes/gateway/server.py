@@ -75,7 +75,7 @@ class Gateway:
             )
         except RequestRefused as refused:
             if session is not None:
-                session.refuse()
+                session.refused += 1
             return _refusal(refused)
         except web.HTTPRequestEntityTooLarge:
             return _refusal(RequestRefused(f"a body may have at most {_LARGEST_BODY} bytes"))

@@ -6,28 +6,37 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from erl_pipeline.engines.interface import GenerationRequest
+from erl_pipeline.engines.interface import Generation, GenerationRequest
+from erl_pipeline.environments.interface import AgentLimits
 from erl_pipeline.environments.messages import Message
-from erl_pipeline.episodes.context import SampleRequest
+from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.gateway.chat_api import ChatCompletion, ChatRequest, Choice, RequestRefused
-from erl_pipeline.episodes.gateway.sequences import Answer, AttemptSequences
+from erl_pipeline.episodes.gateway.sequences import Answer, AttemptSequences, SampledSequence
 from storage.artifacts.recipe import derive_seed, digest
-
-if TYPE_CHECKING:
-    from erl_pipeline.episodes.context import EpisodeContext, TurnKey
 
 Shown = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
 """Gives the messages of a conversation that begins as the policy is to be shown them."""
 
 
 @dataclass(frozen=True)
-class CallLimits:
-    """Most calls of an attempt, and most tokens that the policy says in it."""
+class AskedPolicy:
+    """The policy, as the calls of one attempt ask it.
 
-    calls: int
-    tokens: int
+    `context_length` in tokens and `end_token_ids` are those of model and tokenizer. Requests have this
+    `model`, `temperature` and at most `max_new_tokens`; their seeds derive from `seed`, and the names of
+    their conversations begin with `conversation`. `ask` samples.
+    """
+
+    chat: ChatTokenizer
+    context_length: int
+    end_token_ids: frozenset[int]
+    model: str
+    temperature: float
+    max_new_tokens: int
+    seed: int
+    conversation: str
+    ask: Callable[[GenerationRequest], Awaitable[Generation]]
 
 
 class AgentSession:
@@ -37,12 +46,11 @@ class AgentSession:
     the agent is not told.
     """
 
-    def __init__(self, context: EpisodeContext, place: TurnKey, limits: CallLimits, shown: Shown) -> None:
-        self._context = context
-        self._place = place
+    def __init__(self, policy: AskedPolicy, limits: AgentLimits, shown: Shown) -> None:
+        self._policy = policy
         self._limits = limits
         self._shown = shown
-        self._sequences = AttemptSequences(context.chat, context.limits.end_token_ids)
+        self._sequences = AttemptSequences(policy.chat, policy.end_token_ids)
         self._answers: dict[bytes, asyncio.Task[ChatCompletion]] = {}
         self._sampled_tokens = 0
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -54,8 +62,9 @@ class AgentSession:
         self.limit_reached = False
 
     @property
-    def sequences(self) -> AttemptSequences:
-        return self._sequences
+    def sequences(self) -> list[SampledSequence]:
+        """What was sampled, in the order in which the sequences began."""
+        return self._sequences.sequences
 
     async def complete(self, request: ChatRequest, body: bytes, *, is_repeat: bool) -> ChatCompletion:
         """Answer a call. `is_repeat`: the client says that it sends this body again, since an answer did not
@@ -63,11 +72,11 @@ class AgentSession:
 
         Raises `RequestRefused` for a call that is over a limit or has no room in the context.
         """
-        digest = hashlib.sha256(body).digest()
-        task = self._answers.get(digest) if is_repeat else None
+        key = hashlib.sha256(body).digest()
+        task = self._answers.get(key) if is_repeat else None
         if task is None:
             # A task of its own: the client may go away and ask for the same answer again.
-            task = self._answers[digest] = asyncio.create_task(self._complete(request))
+            task = self._answers[key] = asyncio.create_task(self._complete(request))
         return await asyncio.shield(task)
 
     async def close(self) -> None:
@@ -76,23 +85,19 @@ class AgentSession:
             task.cancel()
         await asyncio.gather(*self._answers.values(), return_exceptions=True)
 
-    def refuse(self) -> None:
-        """Count a call that could not be answered."""
-        self.refused += 1
-
     async def _complete(self, request: ChatRequest) -> ChatCompletion:
+        shown = await self._shown(request.messages)
         self._require_allowed()
         number = self.calls
         self.calls += 1
         self.overridden += bool(request.overridden)
-        shown = await self._shown(request.messages)
-        if request.tools and not self._context.chat.shows(request.tools):
+        if request.tools and not self._policy.chat.shows(request.tools):
             raise RequestRefused("tools: the policy's chat template does not show tools", "tools")
         choices = [self._sample(request, shown) for _ in range(request.choices)]
         answers = await asyncio.gather(*(sampled for sampled, _ in choices))
         return ChatCompletion(
-            call_id=f"chatcmpl-{self._context.identity.episode_id[:16]}-{self._place.revision}-{number}",
-            model=self._place.role,
+            call_id=f"chatcmpl-{digest([self._policy.conversation, number])[:24]}",
+            model=self._policy.model,
             choices=[Choice(answer) for answer in answers],
             prompt_tokens=choices[0][1],
         )
@@ -108,37 +113,32 @@ class AgentSession:
     def _sample(self, request: ChatRequest, shown: Sequence[Message]) -> tuple[Awaitable[Answer], int]:
         """What gives one choice, and the number of tokens before it. Its place is taken at once, so that the
         choices of a call, and calls at the same time, each get one of their own."""
-        context, place = self._context, self._place
+        policy = self._policy
         call = self._sequences.place(request.messages, shown, request.tools)
-        room = context.limits.context_length - len(call.prompt_token_ids)
+        room = policy.context_length - len(call.prompt_token_ids)
         if room < 1:
             self._sequences.give_up(call)
             raise RequestRefused(
                 f"the conversation has {len(call.prompt_token_ids)} tokens, and the policy's context holds "
-                f"{context.limits.context_length}",
+                f"{policy.context_length}",
                 "messages",
                 "context_length_exceeded",
             )
-        limits = context.limits.by_role[place.role]
-        assert limits.model is not None
-        most = min(limits.max_new_tokens, room, self._limits.tokens - self._sampled_tokens)
-        identity = context.identity
+        most = min(policy.max_new_tokens, room, self._limits.tokens - self._sampled_tokens)
         # By content, never by arrival: calls at the same time come in any order.
-        seed = derive_seed(
-            identity.seed(place.role, place.revision, 0), digest(call.prompt_token_ids), call.repeat
-        )
+        seed = derive_seed(policy.seed, digest(call.prompt_token_ids), call.repeat)
         asked = GenerationRequest(
             prompt_token_ids=call.prompt_token_ids,
             max_new_tokens=most if request.max_tokens is None else min(most, request.max_tokens),
-            temperature=limits.temperature,
+            temperature=policy.temperature,
             seed=seed,
-            conversation=f"{identity.episode_id}/{place.role}/{place.revision}/{call.number}",
-            model=limits.model,
+            conversation=f"{policy.conversation}/{call.number}",
+            model=policy.model,
         )
 
         async def sample() -> Answer:
             try:
-                generation = await context.ask_policy(SampleRequest(place.phase, asked))
+                generation = await policy.ask(asked)
             except asyncio.CancelledError:
                 self._sequences.give_up(call)
                 raise

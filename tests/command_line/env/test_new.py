@@ -20,7 +20,7 @@ from erl_pipeline.environments.questions.settings import QuestionsConfig
 from tests.command_line.invoke import Result, invoke
 from tests.documents.pages import Page
 from tests.examples.installed import ROOT, Site
-from tests.random_models import byte_tokenizer, random_llama
+from tests.random_models import save_byte_llama
 
 KINDS: dict[str, Kind] = {"my_words": "questions", "my_lock": "game"}
 SMALL = (
@@ -62,12 +62,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
     how = ["--no-deps", "--no-build-isolation", "--no-cache-dir", "--target", str(folder / "site")]
     subprocess.run([*pip, *how, *(str(folder / "sources" / name) for name in KINDS)], check=True)
-    tokenizer = byte_tokenizer()
-    tokenizer.save_pretrained(folder / "model")
-    model = random_llama(
-        len(tokenizer), positions=2048, hidden=32, intermediate=32, eos_token_id=tokenizer.eos_token_id
-    )
-    model.save_pretrained(folder / "model")
+    save_byte_llama(folder / "model", positions=2048)
     return Written(folder, Site(folder / "site"), folder / "model")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.command_line.invoke import SMALL, invoke
-from tests.random_models import byte_tokenizer, random_llama
+from tests.random_models import save_byte_llama
 
 AGENT = """\
 import json, os, urllib.request
@@ -27,10 +27,7 @@ with open(os.environ["ERL_REPORT_FILE"], "w") as report:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    tokenizer = byte_tokenizer()
-    model = random_llama(len(tokenizer), positions=256, hidden=32, layers=1, intermediate=32)
-    for each in (tokenizer, model):
-        each.save_pretrained(tmp_path / "model")
+    save_byte_llama(tmp_path / "model", positions=256, layers=1)
     (tmp_path / "tasks.jsonl").write_text(
         "".join(json.dumps({"prompt": f"task {n}"}) + "\n" for n in range(8))
     )

@@ -140,11 +140,11 @@ def test_at_its_deadline_a_command_ends_with_all_that_it_has_started(tmp_path: P
     attempts = program(
         tmp_path,
         f"""
-        import os, signal, subprocess, sys, time
+        import os, signal, subprocess, sys
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
         open({str(pids)!r}, "w").write(f"{{os.getpid()}} {{child.pid}}")
-        time.sleep(600)
+        signal.pause()
         """,
     )
 

@@ -11,17 +11,13 @@ from typing import Any
 import aiohttp
 import pytest
 
-from erl_pipeline.engines.interface import Generation
-from erl_pipeline.environments.frozen_lake import ENVIRONMENT
+from erl_pipeline.engines.interface import Generation, GenerationRequest
+from erl_pipeline.environments.interface import AgentLimits
 from erl_pipeline.environments.messages import Message
-from erl_pipeline.episodes.context import EpisodeContext, EpisodeIdentity, SampleRequest, TurnKey
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.gateway.server import Gateway
-from erl_pipeline.episodes.gateway.session import AgentSession, CallLimits
-from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
-from erl_pipeline.methods.erl.settings import FIRST_ATTEMPT
-from tests.erl_pipeline.episodes.script import PROVENANCE, SETTINGS, TASK, limits
-from tests.erl_pipeline.episodes.test_dialogue import chatml_tokenizer, said
+from erl_pipeline.episodes.gateway.session import AgentSession, AskedPolicy
+from tests.erl_pipeline.episodes.test_dialogue import chatml_tokenizer, end_ids, said
 
 TOKENIZER = chatml_tokenizer()
 GOOD = {"messages": [{"role": "user", "content": "go"}]}
@@ -47,25 +43,17 @@ def served(
 ) -> None:
     """Serve one attempt whose policy says `up`, and use it."""
 
-    async def ask(asked: SampleRequest) -> Generation:
+    async def ask(asked: GenerationRequest) -> Generation:
         return await answer() if answer is not None else said(TOKENIZER, "up<|im_end|>")
-
-    async def nothing(asked: object) -> list[Any]:
-        return []
 
     async def unchanged(messages: Any) -> list[Message]:
         return list(messages)
 
     async def run() -> None:
-        context = EpisodeContext(
-            identity=EpisodeIdentity(TASK, 0, PROVENANCE),
-            environment=GuardedEnvironment(lambda: ENVIRONMENT.open(SETTINGS, TASK), 60.0),
-            chat=ChatTokenizer(TOKENIZER),
-            limits=limits(2000),
-            ask_policy=ask,
-            ask_memory=nothing,
+        policy = AskedPolicy(
+            ChatTokenizer(TOKENIZER), 2000, end_ids(TOKENIZER), "policy", 1.0, 8, 0, "episode", ask
         )
-        session = AgentSession(context, TurnKey(FIRST_ATTEMPT, 0), CallLimits(10_000, 10_000), unchanged)
+        session = AgentSession(policy, AgentLimits(60.0, 10_000, 10_000), unchanged)
         async with (
             Gateway() as gateway,
             gateway.serving(session, 0, 60.0) as endpoint,
@@ -147,7 +135,7 @@ def test_a_request_that_a_client_sends_again_gets_the_first_answer() -> None:
         _, again, _ = await client.post(GOOD, **{"x-stainless-retry-count": "1"})
         _, other, _ = await client.post(GOOD)
         assert first["id"] == again["id"] != other["id"]
-        assert len(client.session.sequences.sequences) == 2
+        assert len(client.session.sequences) == 2
 
     served(use)
 
@@ -190,4 +178,4 @@ def test_a_call_under_way_when_the_attempt_ends_is_not_recorded() -> None:
         call.cancel()
 
     served(use, never)
-    assert sessions[0].sequences.sequences == []
+    assert sessions[0].sequences == []

@@ -132,7 +132,7 @@ def test_idle_ranks_wait_without_a_processor_and_dead_ones_are_replaced(
         assert len(processes) == 2
         waiting = [*map(psutil.Process, processes), *psutil.Process().children()]
         used = sum(sum(each.cpu_times()[:2]) for each in waiting)
-        time.sleep(3.0)
+        time.sleep(3.0)  # What idle processes use is seen only over a time.
         assert sum(sum(each.cpu_times()[:2]) for each in waiting) - used < 0.3
 
         kept.make_room()  # Only GPUs are needed by others.
