@@ -213,7 +213,7 @@ class Trainer(Protocol):
 
     def state_files(self) -> Mapping[str, StateFile]:
         """The files that `save` would write with the optimizer's tensors, by their names, so that they can be
-        written while the policy is sampled from. None where only `save` can write them."""
+        written while the policy is sampled from. Empty where only `save` can write them."""
 
     def trained_policy(self) -> LoadedPolicy | None:
         """The current policy, for sampling in this process; None where it is in other processes, and must be

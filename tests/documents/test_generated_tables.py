@@ -92,6 +92,7 @@ OWN: dict[str, Callable[[Any], list[str]]] = {
     "history_growth": history_growth,
     "iteration_growth": iteration_growth,
     "page_speed": page_speed,
+    "shard_tails": compared("rollout_speed"),
     "simulated_cluster_here": simulated("rows_here"),
     "simulated_cluster_clusters": simulated("rows_of_clusters"),
     "simulated_cluster_iteration": simulated("rows_of_iterations"),
