@@ -154,8 +154,8 @@ def require_whole_attempts(config: RunConfig) -> None:
     how = config.objective.loss_normalization
     if how != "token_mean" and environment.has_agents(config.environment):
         raise ValueError(
-            f"objective.loss_normalization: {how}; allowed with an agent as environment is token_mean, since "
-            "an attempt of an agent may have several token sequences, and the others would count each of them"
+            f"objective.loss_normalization: {how}; allowed with an agent as environment is token_mean: an "
+            "attempt may have several token sequences, and the other values would count each as an attempt"
         )
 
 
