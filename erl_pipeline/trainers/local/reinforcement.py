@@ -97,13 +97,13 @@ def _reason(sequence: TrainingSequence, terms: RoleTerms) -> NotTrained | None:
         return "no_tokens"
     if terms.weight == 0.0:
         return "zero_weight"
-    return "zero_advantage" if sequence.advantage == 0.0 and not terms.regularized else None
+    return "zero_advantage" if not sequence.has_advantage and not terms.regularized else None
 
 
 def _live_share(sequences: Sequence[TrainingSequence], objective: ObjectiveConfig) -> float:
     by_token = objective.loss_normalization == "token_mean"
     sizes = [sequence.trained_tokens if by_token else 1 for sequence in sequences]
-    live = [size for size, sequence in zip(sizes, sequences, strict=True) if sequence.advantage != 0.0]
+    live = [size for size, sequence in zip(sizes, sequences, strict=True) if sequence.has_advantage]
     return sum(live) / sum(sizes) if sizes else 1.0
 
 

@@ -149,7 +149,7 @@ def token_columns(
     `policy_weights`; the share of all rows that have an advantage, where the policy loss is normalised over
     all rows."""
     counts = [sequence.trained_tokens for sequence in sequences]
-    with_advantage = [i for i, sequence in enumerate(sequences) if sequence.advantage != 0.0]
+    with_advantage = [i for i, sequence in enumerate(sequences) if sequence.has_advantage]
     policy_weights = [0.0] * len(sequences)
     if with_advantage:
         weights = token_weights([counts[i] for i in with_advantage], normalization)
@@ -164,10 +164,11 @@ def token_columns(
         return by_token(np.array(values, dtype=np.float32), counts, device)
 
     behaviour = [sequence.trained_behaviour_logprobs for sequence in sequences]
+    advantages = [sequence.trained_advantages for sequence in sequences]
     return TokenColumns(
         sequence=by_token(np.arange(len(sequences)), counts, device),
         behaviour_logprobs=moved(np.concatenate([np.zeros(0), *behaviour]).astype(np.float32), device),
-        advantages=column([sequence.advantage for sequence in sequences]),
+        advantages=moved(np.concatenate([np.zeros(0), *advantages]).astype(np.float32), device),
         temperatures=column([sequence.temperature for sequence in sequences]),
         policy_weights=column(policy_weights),
         regularizer_weights=column(regularizer_weights),
