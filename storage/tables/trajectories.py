@@ -184,8 +184,10 @@ def write_trajectories(path: Path, rows: Iterable[Trajectory]) -> int:
 
 def read_trajectories(paths: Sequence[Path]) -> list[Trajectory]:
     """All trajectories of files, in order; what learns from them takes those that `storage.tables.scored`
-    passes. Raises StoreError for a file in another format."""
-    return [Trajectory(**row) for row in read_rows(paths, TRAJECTORIES)]
+    passes. Redacted ones, which have no tokens, are left out. Raises StoreError for a file in another format.
+    """
+    rows = read_rows(paths, TRAJECTORIES)
+    return [Trajectory(**row) for row in rows if row["prompt_token_ids"] or row["response_token_ids"]]
 
 
 def scan_trajectories(paths: Sequence[Path]) -> pl.LazyFrame:
