@@ -22,17 +22,8 @@ from storage.memory.forgetting import forget
 from storage.memory.index import MemoryIndex, index_folder
 from storage.runs.locks import lock_collection
 from storage.runs.run import RunStore
-from storage.serving.traffic import (
-    Feedback,
-    ReadTraffic,
-    Record,
-    ServedTurn,
-    half_rewritten,
-    is_being_written,
-    read_traffic,
-    rewrite_segment,
-    segments,
-)
+from storage.serving.rewriting import half_rewritten, is_being_written, rewrite_segment
+from storage.serving.traffic import Feedback, ReadTraffic, Record, ServedTurn, read_traffic, segments
 from storage.serving.user_traces import CONTENTS, REASON, Content, InFile, UserTraces, find_user
 
 
@@ -87,10 +78,10 @@ def _rewrite_log(store_uri: str, run: str, user: str) -> None:
 
     for path in paths:
         counts = ReadTraffic()
-        if not all(map(keeps, read_traffic([path], counts))) or counts.torn:
-            if counts.torn and is_being_written(path):
-                continue  # its last record is being written just now
-            rewrite_segment(path, keeps)
+        # What a server writes has no turns of the user: that was seen before.
+        if is_being_written(path) or (all(map(keeps, read_traffic([path], counts))) and not counts.torn):
+            continue
+        rewrite_segment(path, keeps)
 
 
 def _changes(files: Sequence[InFile]) -> dict[str, dict[str, Any]]:

@@ -2,7 +2,8 @@
 
 Layout: `STORE/serving/RUN/log/<begun>-<random>.jsonl`, one segment for each server process. A record is a
 sealed line of JSON. Records are only ever appended. A kill may cut off the last line of a segment; any other
-line that is not as it was written is damage.
+line that is not as it was written is damage. A server locks its segment as long as it writes to it; only a
+segment without a lock is ever rewritten (`storage.serving.rewriting`).
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from storage.artifacts.sealing import seal, unseal
-from storage.errors import DamagedRecord, InputError, RunBusy, store_errors
+from storage.errors import DamagedRecord, InputError, store_errors
 from storage.filesystem import make_folder, open_root, open_to_write, sync_folder
 
 
@@ -194,64 +194,6 @@ def read_traffic(paths: Iterable[Path], found: ReadTraffic) -> Iterator[Record]:
                     found.torn += 1
                     continue
                 yield _record(path, number, line)
-
-
-def is_being_written(path: Path) -> bool:
-    """Whether a server has a segment open."""
-    try:
-        with _closed_segment(path):
-            return False
-    except RunBusy:
-        return True
-
-
-def rewrite_segment(path: Path, keeps: Callable[[Record], bool]) -> int:
-    """Leave only some records in a segment, as they were written; returns how many went.
-
-    What a kill cut short goes too: nobody can tell whose it was. Readers see the old or the new segment as a
-    whole, and one that has no records any more is removed.
-
-    Raises RunBusy while a server writes to it, DamagedRecord as `read_traffic` does.
-    """
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    gone = kept = 0
-    with _closed_segment(path), store_errors("write", path), path.open("rb") as segment:
-        with beside.open("xb") as file:
-            for number, line in enumerate(segment, start=1):
-                if line.endswith(b"\n") and keeps(_record(path, number, line)):
-                    file.write(line)
-                    kept += 1
-                else:
-                    gone += 1
-            file.flush()
-            os.fsync(file.fileno())
-        if gone and kept:
-            beside.replace(path)
-        else:
-            beside.unlink()
-            if not kept:
-                path.unlink()
-        sync_folder(path.parent)
-    return gone
-
-
-def half_rewritten(store_uri: str, run: str) -> list[Path]:
-    """What killed rewritings left beside the segments."""
-    folder = serving_folder(store_uri, run) / "log"
-    return sorted(folder.glob(".*.jsonl.*")) if folder.exists() else []
-
-
-@contextmanager
-def _closed_segment(path: Path) -> Iterator[None]:
-    with store_errors("lock", path), path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunBusy(
-                f"a server is writing to {path}. Stop that server, or wait for its end, then run the same "
-                "command again."
-            ) from None
-        yield
 
 
 def _record(path: Path, number: int, line: bytes) -> Record:

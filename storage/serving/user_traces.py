@@ -23,7 +23,8 @@ from storage.memory.versions import latest_version
 from storage.runs.run import RunStore
 from storage.serving.aliases import AliasChange, current_aliases
 from storage.serving.collected import SERVED_TRAJECTORIES
-from storage.serving.traffic import EpisodeEnd, ReadTraffic, is_being_written, read_traffic, segments
+from storage.serving.rewriting import is_being_written
+from storage.serving.traffic import EpisodeEnd, ReadTraffic, read_traffic, segments
 from storage.tables.parquet import TableFormat, scan_files
 from storage.tables.training import SFT
 from storage.tables.trajectories import TRAJECTORIES

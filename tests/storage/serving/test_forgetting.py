@@ -15,7 +15,7 @@ from storage.errors import InputError, RunBusy
 from storage.memory.view import ReflectionMemory
 from storage.runs.run import RunStore
 from storage.serving.forgetting import forget_user
-from storage.serving.traffic import ReadTraffic, TrafficLog, read_traffic, segments
+from storage.serving.traffic import EpisodeEnd, ReadTraffic, TrafficLog, read_traffic, segments
 from storage.serving.user_traces import UserTraces, find_user
 from storage.tables.training import read_sft_rows
 from storage.tables.trajectories import read_trajectories
@@ -24,7 +24,7 @@ from storage.upkeep.retention import retain
 from storage.upkeep.rules import parse_rule
 from storage.upkeep.verification import verify_run
 from tests.embedders import WordEmbedder
-from tests.storage.serving.traffic_of_users import RUN, Served, files_that_say, turn, write_served
+from tests.storage.serving.traffic_of_users import NOON, RUN, Served, files_that_say, turn, write_served
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,8 @@ def test_rows_that_retention_has_pruned_are_redacted_too(served: Served) -> None
 
 def test_a_segment_that_a_server_writes_is_left_alone(served: Served) -> None:
     log = TrafficLog(served.store.uri, RUN)
-    log.append([turn("bob", served.digests["bob"], 9)])
+    end = EpisodeEnd(episode_id="episode-alice", tenant="acme", received=NOON)
+    log.append([turn("bob", served.digests["bob"], 9), end])
     log.sync()
     delete(served)
     log.append([turn("alice", served.digests["alice"], 9)])
