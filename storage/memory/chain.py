@@ -24,7 +24,7 @@ from storage.memory.versions import EMPTY_MEMORY, PARENT_INPUT
 
 ENTRIES_FILE = "entries.parquet"
 OPERATIONS_FILE = "operations.parquet"
-REDACTED = ""
+NO_TEXT = ""
 """Text of an entry that was redacted."""
 
 
@@ -43,7 +43,7 @@ class Delta:
         ones are left out."""
         for path in self.entry_files:
             for batch in iterate_delta(path):
-                yield batch.filter(pc.not_equal(batch.column("text"), REDACTED))
+                yield batch.filter(pc.not_equal(batch.column("text"), NO_TEXT))
 
     def operations(self) -> list[ops.Operation]:
         """Its operations on entries, its own and earlier ones."""
@@ -120,7 +120,7 @@ def remaining(deltas: Sequence[Delta]) -> Iterator[pa.RecordBatch]:
 
 def held_entries(deltas: Sequence[Delta]) -> pl.LazyFrame:
     """The entries in a memory after a chain, with all changes and vectors, in the order of their addition."""
-    speaking = scan_entries(deltas).filter(pl.col("text") != REDACTED)
+    speaking = scan_entries(deltas).filter(pl.col("text") != NO_TEXT)
     entries = speaking.join(_removed(deltas), on="entry_id", how="anti", maintain_order="left")
     touched = states(deltas)
     if not touched:
@@ -141,7 +141,7 @@ def held_entries(deltas: Sequence[Delta]) -> pl.LazyFrame:
 def held_rows(deltas: Sequence[Delta]) -> npt.NDArray[np.int64]:
     """Numbers of the rows that `held_entries` gives, in its order; rows are counted from 0 over all files."""
     ids = scan_entries(deltas).select("entry_id", "text").with_row_index("row")
-    speaking = ids.filter(pl.col("text") != REDACTED)
+    speaking = ids.filter(pl.col("text") != NO_TEXT)
     held = speaking.join(_removed(deltas), on="entry_id", how="anti", maintain_order="left")
     return held.select("row").collect()["row"].to_numpy().astype(np.int64)
 

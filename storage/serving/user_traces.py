@@ -16,7 +16,7 @@ from storage.filesystem import list_names, open_root
 from storage.lineage.graph import ArtifactGraph
 from storage.lineage.learned_from import BranchPoint, Learner, branch_points, learners
 from storage.lineage.rows import LineageRows
-from storage.memory.chain import REDACTED, held_entries, read_chain
+from storage.memory.chain import NO_TEXT, held_entries, read_chain
 from storage.memory.entries import MEMORY
 from storage.memory.forgetting import awaiting
 from storage.memory.versions import latest_version
@@ -27,7 +27,7 @@ from storage.serving.rewriting import is_being_written
 from storage.serving.traffic import EpisodeEnd, ReadTraffic, read_traffic, segments
 from storage.tables.parquet import TableFormat, scan_files
 from storage.tables.training import SFT
-from storage.tables.trajectories import TRAJECTORIES
+from storage.tables.trajectories import REDACTED, TRAJECTORIES
 
 REASON = "its user was forgotten"
 """What records of removed rows and of forgotten entries say."""
@@ -61,6 +61,7 @@ CONTENTS = {
                 "text": None,
                 "feedback": "",
                 "task_payload": "{}",
+                "finish_reason": REDACTED,
             },
         ),
         Content(SERVED_TRAJECTORIES, "trajectory_id", {"not_trainable": REASON}),
@@ -69,7 +70,7 @@ CONTENTS = {
             MEMORY,
             "entry_id",
             # A vector tells of its text.
-            {"text": REDACTED, "task_text": "", "feedback": "", "key_text": "", "vector": []},
+            {"text": NO_TEXT, "task_text": "", "feedback": "", "key_text": "", "vector": []},
         ),
     )
 }

@@ -87,9 +87,9 @@ def write_sft_rows(path: Path, rows: Iterable[SftRow]) -> int:
 
 
 def read_sft_rows(paths: Sequence[Path]) -> list[SftRow]:
-    """All rows of files, in order, but for redacted ones, which have no tokens. Raises StoreError for a file
+    """All rows of files, in order, but for redacted ones, which say nothing. Raises StoreError for a file
     in another format."""
-    return [SftRow(**row) for row in read_rows(paths, SFT) if row["input_token_ids"]]
+    return [SftRow(**row) for row in read_rows(paths, SFT) if row["completion"]]
 
 
 def _validated(rows: Iterable[SftRow]) -> Iterator[Mapping[str, Any]]:
