@@ -44,6 +44,11 @@ class AgentTask:
     model: str
     seed: int
 
+    @property
+    def anthropic_url(self) -> str:
+        """The base URL as Anthropic's clients take it."""
+        return self.base_url.removesuffix("/v1")
+
 
 class AgentAttempts:
     """The attempts of one episode; a fresh process, or a fresh call of the function, for each."""
@@ -191,6 +196,8 @@ async def _run(config: AgentConfig, task: AgentTask, seconds: float, files: Path
             "OPENAI_BASE_URL": task.base_url,
             "OPENAI_API_KEY": task.api_key,
             "OPENAI_MODEL": task.model,
+            "ANTHROPIC_BASE_URL": task.anthropic_url,
+            "ANTHROPIC_API_KEY": task.api_key,
             "ERL_TASK_FILE": str(Path(scratch, "task.json")),
             "ERL_REPORT_FILE": str(report),
             "ERL_SEED": str(task.seed),

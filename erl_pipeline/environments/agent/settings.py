@@ -12,6 +12,7 @@ from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.plugins import plugins
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SET = ("OPENAI_", "ANTHROPIC_", "ERL_")
 
 
 class AttemptLimitSettings(Settings):
@@ -95,8 +96,10 @@ class AgentConfig(PluginSettings):
         for name in names:
             if not _VARIABLE.fullmatch(name):
                 raise ValueError(f"{name!r} is no name of an environment variable")
-            if name.startswith(("OPENAI_", "ERL_")):
-                raise ValueError(f"{name}: variables that begin with OPENAI_ or ERL_ are set by the pipeline")
+            if name.startswith(_SET):
+                raise ValueError(
+                    f"{name}: variables that begin with {', '.join(_SET)} are set by the pipeline"
+                )
         return names
 
     @field_validator("scorer")

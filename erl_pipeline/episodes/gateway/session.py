@@ -11,7 +11,7 @@ from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.environments.interface import AgentLimits
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.episodes.dialogue import ChatTokenizer
-from erl_pipeline.episodes.gateway.chat_api import ChatCompletion, ChatRequest, Choice, RequestRefused
+from erl_pipeline.episodes.gateway.api import ChatCompletion, ChatRequest, Choice, RequestRefused
 from erl_pipeline.episodes.gateway.sequences import Answer, AttemptSequences, SampledSequence
 from storage.artifacts.recipe import derive_seed, digest
 
@@ -96,7 +96,7 @@ class AgentSession:
         choices = [self._sample(request, shown) for _ in range(request.choices)]
         answers = await asyncio.gather(*(sampled for sampled, _ in choices))
         return ChatCompletion(
-            call_id=f"chatcmpl-{digest([self._policy.conversation, number])[:24]}",
+            call_id=f"call-{digest([self._policy.conversation, number])[:24]}",
             model=self._policy.model,
             choices=[Choice(answer) for answer in answers],
             prompt_tokens=choices[0][1],
