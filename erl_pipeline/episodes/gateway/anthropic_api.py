@@ -226,4 +226,4 @@ def _refused_stream(refused: RequestRefused) -> Iterator[bytes]:
     yield event(_refusal(refused), "error")
 
 
-ANTHROPIC = Api("/v1/messages", read_request, _answer, _stream, _refusal, _refused_stream)
+ANTHROPIC = Api("messages", "/v1/messages", read_request, _answer, _stream, _refusal, _refused_stream)

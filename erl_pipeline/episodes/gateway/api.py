@@ -46,9 +46,10 @@ class ChatRequest:
 
 @dataclass(frozen=True)
 class Choice:
-    """One answer as clients read it."""
+    """One answer as clients read it, and how long the policy took for it."""
 
     answer: Answer
+    engine_seconds: float
 
     @property
     def finish_reason(self) -> Literal["stop", "length", "tool_calls"]:
@@ -82,12 +83,13 @@ class ChatCompletion:
 
 @dataclass(frozen=True)
 class Api:
-    """One API: where it is, how a request is read, and how answers and refusals are written.
+    """One API: its name, where it is, how a request is read, and how answers and refusals are written.
 
     `read` raises `RequestRefused` for whatever a request cannot hold. Streams are server-sent events; each
     answer is whole when it is sent, since its tool calls are read from all of its tokens.
     """
 
+    name: str
     path: str
     read: Callable[[bytes], ChatRequest]
     answer: Callable[[ChatCompletion], dict[str, Any]]

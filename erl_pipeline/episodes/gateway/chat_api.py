@@ -223,4 +223,4 @@ def _refused_stream(refused: RequestRefused) -> Iterator[bytes]:
     yield _DONE
 
 
-CHAT = Api("/v1/chat/completions", read_request, _answer, _stream, refusal, _refused_stream)
+CHAT = Api("chat", "/v1/chat/completions", read_request, _answer, _stream, refusal, _refused_stream)

@@ -291,4 +291,4 @@ def _refused_stream(refused: RequestRefused) -> Iterator[bytes]:
     yield event({**error, "sequence_number": 0}, "error")
 
 
-RESPONSES = Api("/v1/responses", read_request, _answer, _stream, refusal, _refused_stream)
+RESPONSES = Api("responses", "/v1/responses", read_request, _answer, _stream, refusal, _refused_stream)

@@ -76,8 +76,10 @@ class Call:
 @dataclass(frozen=True)
 class Answer:
     """What the agent is told: the turn, its number of sampled tokens, whether a limit cut it off, and the
-    stop text that ended it, if one did."""
+    stop text that ended it, if one did. Its tokens begin at `start` of the sequence's response."""
 
+    sequence: SampledSequence
+    start: int
     turn: AssistantTurn
     tokens: int
     cut_off: bool
@@ -147,6 +149,7 @@ class AttemptSequences:
         if any(each in text for each in stop):
             generation, text, stopped_by = self._cut(generation, stop, has_tools)
         sequence = self._sequence_of(call, seed)
+        start = len(sequence.response_token_ids)
         sequence.response_token_ids.extend(generation.token_ids)
         sequence.response_mask.extend([1] * len(generation.token_ids))
         sequence.behaviour_logprobs.extend(generation.logprobs)
@@ -165,7 +168,8 @@ class AttemptSequences:
         )
         # Of two equal answers to equal histories the first is continued: the agent cannot tell them apart.
         self._turns.setdefault((offered, (*keys, _key(message))), recorded)
-        return Answer(turn, len(generation.token_ids), generation.finish_reason == "length", stopped_by)
+        cut_off = generation.finish_reason == "length"
+        return Answer(sequence, start, turn, len(generation.token_ids), cut_off, stopped_by)
 
     def _cut(
         self, generation: Generation, stop: Sequence[str], has_tools: bool

@@ -69,7 +69,7 @@ class Gateway:
             body = await request.read()
             asked = api.read(body)
             again = request.headers.get("x-stainless-retry-count", "0") != "0"
-            completion = asyncio.create_task(session.complete(asked, body, is_repeat=again))
+            completion = asyncio.create_task(session.complete(asked, body, api.name, is_repeat=again))
             headers = {"x-erl-overridden": ",".join(asked.overridden)} if asked.overridden else {}
             if asked.stream:
                 return await _stream(api, request, asked, completion, headers)
@@ -77,7 +77,7 @@ class Gateway:
             return web.json_response(api.answer(found), headers={"x-erl-call-id": found.call_id, **headers})
         except RequestRefused as refused:
             if session is not None:
-                session.refused += 1
+                session.refuse(api.name, refused)
             return _refusal(api, refused)
         except web.HTTPRequestEntityTooLarge:
             return _refusal(api, RequestRefused(f"a body may have at most {_LARGEST_BODY} bytes"))

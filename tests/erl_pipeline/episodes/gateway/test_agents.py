@@ -90,6 +90,28 @@ def test_calls_at_the_same_time_become_further_sequences() -> None:
     assert {"left" in row.messages, "left" in branch.messages} == {True, False}
 
 
+def test_each_call_is_recorded_with_its_tokens() -> None:
+    """In the order of the sequences, whatever came first; then what was refused."""
+    episodes = played(agents.asks_at_the_same_time, lambda prompt: f"said{prompt.count('assistant')}")
+    (row,), (branch,) = episodes.rows, episodes.further
+    assert {call.attempt_id for call in episodes.calls} == {row.trajectory_id}
+    assert [call.sequence_index for call in episodes.calls] == [0, 0, 0, 1, 1]
+    for call in episodes.calls:
+        sequence = (row, branch)[call.sequence_index or 0]
+        assert "said" in text(sequence.response_token_ids[call.start : call.end])
+        assert set(sequence.response_mask[call.start : call.end]) == {1}
+        assert (call.api, call.finish, call.streamed, call.problem) == ("chat", "stop", False, None)
+        assert min(call.arrived_ms, call.engine_ms, call.gateway_ms) > 0
+    assert len({call.call_id for call in episodes.calls}) == 5
+
+    *_, refused = played(agents.asks_without_end, lambda prompt: "7", limits={"calls": 1}).calls
+    assert (refused.call_id, refused.start) == (None, None)
+    assert refused.problem == "this attempt may have at most 1 calls"
+
+    (streamed,) = played(agents.streams, lambda prompt: "<tool_call>").calls
+    assert (streamed.streamed, streamed.problem) == (True, None)
+
+
 def test_the_seeds_of_calls_depend_on_what_was_asked_not_on_what_arrives_first() -> None:
     def once() -> set[int]:
         engine = ScriptedEngine(lambda prompt: f"said{prompt.count('assistant')}")

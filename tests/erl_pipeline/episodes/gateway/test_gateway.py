@@ -135,6 +135,9 @@ def test_a_request_that_a_client_sends_again_gets_the_first_answer() -> None:
         _, again, _ = await client.post(GOOD, **{"x-stainless-retry-count": "1"})
         _, other, _ = await client.post(GOOD)
         assert first["id"] == again["id"] != other["id"]
+        calls = [each.call for each in client.session.recorded]
+        assert [call.call_id for call in calls] == [first["id"], first["id"], other["id"]]
+        assert [(call.retry_of, call.start) for call in calls] == [(None, 0), (first["id"], None), (None, 0)]
         assert len(client.session.sequences) == 2
 
     served(use)
