@@ -120,3 +120,20 @@ def show(
         )
         return
     print_episode(rows, holder, training, memory, calls, prompts=prompts)
+
+
+@app.command()
+def replay(
+    episode: Annotated[str, typer.Argument(metavar="EPISODE", help="Id of an episode, or its beginning.")],
+    run: options.OnlyRun = None,
+    store: options.ExistingStore = options.DEFAULT_STORE,
+    json: options.Json = False,
+) -> None:
+    """Let an agent play an episode again, and give it the recorded answers of the policy.
+
+    No model is needed. It stops where the agent asks something that it did not ask before, and says what
+    differs; status 1 also tells that an attempt ended otherwise.
+    """
+    from command_line.episodes.replaying import replay_episode
+
+    replay_episode(episode, run, store, json)

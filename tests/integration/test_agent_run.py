@@ -50,7 +50,7 @@ def config(tmp_path: Path) -> RunConfig:
 
 
 def test_an_agent_is_trained_and_each_of_its_sequences_counts_with_its_attempt(
-    config: RunConfig, tmp_path: Path
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Attempts have two sequences each. Groups compare attempts, and both sequences get the advantage."""
     store_folder = tmp_path / "store"
@@ -86,6 +86,18 @@ def test_an_agent_is_trained_and_each_of_its_sequences_counts_with_its_attempt(
     printed = invoke("episodes", "show", rows[0].episode_id, "--store", str(store_folder)).output
     assert printed.count(": chat; sequence 2, tokens ") == 2 * len(played)
 
+    # The agent plays it again with the answers that it got, and says where it would ask something else.
+    again = ("episodes", "replay", rows[0].episode_id, "--store", str(store_folder))
+    replayed = invoke(*again, "--json")
+    assert (replayed.status, replayed.json["equal"]) == (0, True)
+    assert [each["answers"] for each in replayed.json["attempts"]] == [5] * len(played)
+    assert "5 recorded answers given; reward" in invoke(*again).output
+    monkeypatch.setattr(agents, "branches_and_varies", agents.asks_once)
+    differs = invoke(*again)
+    assert differs.status == 2
+    assert "the agent asks something else than it did" in differs.errors
+    monkeypatch.undo()
+
     # The lineage of the checkpoint leads to each of the sequences, and to what was said in it.
     (checkpoint,) = store.ids("fine_tune")
     learned = TrainedOn(store, checkpoint)
@@ -100,8 +112,8 @@ def test_an_agent_is_trained_and_each_of_its_sequences_counts_with_its_attempt(
 
     # Calls at the same time may be sampled in other batches; the times of calls never count.
     folder, quiet = tmp_path / "scratch", threading.Event()
-    again = audit(str(store_folder), config.name, 1, "generate_rollouts", 1, folder, Listener(), quiet)
-    found = [each for each in again if each.stage == "rollout_shard"]
+    audited = audit(str(store_folder), config.name, 1, "generate_rollouts", 1, folder, Listener(), quiet)
+    found = [each for each in audited if each.stage == "rollout_shard"]
     assert {each.verdict for each in found} <= {"equal", "not promised"}
     assert not [line for each in found for line in each.differences if AGENT_CALLS in line]
 
