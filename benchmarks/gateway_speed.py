@@ -4,10 +4,10 @@
     python benchmarks/gateway_speed.py --runs 5 --write
 
 Agents in a process of their own ask the gateway; each makes some calls in one growing conversation, and waits
-50 ms before each. The engine is scripted: an answer takes a fixed time for each of its tokens, however many
-are under way. With `engine` as many agents ask it in its own process, without texts. What a call takes beyond
-the tokens' time is added: HTTP, reading the request, matching its history, rendering, tokens to text, and the
-wait for other calls.
+50 ms on average before each, drawn from 0 to 100 ms so that they do not call in step. The engine is scripted:
+an answer takes a fixed time for each of its tokens, however many are under way. With `engine` as many agents
+ask it in its own process, without texts. What a call takes beyond the tokens' time is added: HTTP, reading
+the request, matching its history, rendering, tokens to text, and the wait for other calls.
 
 The last column is `AttemptSequences.place` alone: for a request with 200 messages of 100 characters, which
 goes on from the last answer.
@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import statistics
 import sys
 import time
@@ -111,17 +112,17 @@ async def measure_gateway(model: str) -> Figures:
 
 
 async def measure_engine(model: str) -> Figures:
-    async def agent() -> list[float]:
+    async def agent(number: int) -> list[float]:
         taken = []
-        for _ in range(CALLS):
-            await asyncio.sleep(WAIT_SECONDS)
+        for seconds in _waits(number):
+            await asyncio.sleep(seconds)
             began = time.perf_counter()
             await asyncio.sleep(TOKENS * TOKEN_SECONDS)
             taken.append(time.perf_counter() - began)
         return taken
 
     began = time.perf_counter()
-    calls = await asyncio.gather(*(agent() for _ in range(AGENTS)))
+    calls = await asyncio.gather(*map(agent, range(AGENTS)))
     return {**_figures({"calls": calls, "seconds": time.perf_counter() - began}), "place_ms": 0.0}
 
 
@@ -135,11 +136,11 @@ async def be_agents(endpoints: Sequence[tuple[str, str]]) -> None:
     """Play an attempt at each endpoint, all at the same time, and print how long each call took."""
     import aiohttp
 
-    async def agent(http: aiohttp.ClientSession, url: str, key: str) -> list[float]:
+    async def agent(number: int, url: str, key: str) -> list[float]:
         messages = [user_message("word " * (CHARACTERS // 5))]
         taken = []
-        for _ in range(CALLS):
-            await asyncio.sleep(WAIT_SECONDS)
+        for seconds in _waits(number):
+            await asyncio.sleep(seconds)
             began = time.perf_counter()
             async with http.post(
                 f"{url}/chat/completions",
@@ -153,8 +154,14 @@ async def be_agents(endpoints: Sequence[tuple[str, str]]) -> None:
 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=AGENTS)) as http:
         began = time.perf_counter()
-        calls = await asyncio.gather(*(agent(http, url, key) for url, key in endpoints))
+        calls = await asyncio.gather(*(agent(number, *each) for number, each in enumerate(endpoints)))
         print(json.dumps({"calls": calls, "seconds": time.perf_counter() - began}))
+
+
+def _waits(agent: int) -> list[float]:
+    """Seconds before each of an agent's calls."""
+    draw = random.Random(agent)
+    return [draw.uniform(0.0, 2 * WAIT_SECONDS) for _ in range(CALLS)]
 
 
 def _figures(found: dict[str, Any]) -> Figures:

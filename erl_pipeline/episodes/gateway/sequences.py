@@ -215,8 +215,9 @@ class AttemptSequences:
 
 def _key(message: Message) -> _Key:
     """What tells a message from others."""
-    calls = [
-        json.dumps([call["function"]["name"], call["function"]["arguments"]], sort_keys=True)
-        for call in message.get("tool_calls", [])
-    ]
-    return message["role"], message["content"], message.get("tool_call_id", ""), *calls
+    said = message["role"], message["content"], message.get("tool_call_id", "")
+    calls = message.get("tool_calls")
+    if not calls:
+        return said
+    asked = ([call["function"]["name"], call["function"]["arguments"]] for call in calls)
+    return (*said, *(json.dumps(each, sort_keys=True) for each in asked))

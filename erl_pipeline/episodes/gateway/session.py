@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -191,7 +192,7 @@ class AgentSession:
             )
         most = min(policy.max_new_tokens, room, self._limits.tokens - self._sampled_tokens)
         # By content, never by arrival: calls at the same time come in any order.
-        seed = derive_seed(policy.seed, digest(call.prompt_token_ids), call.repeat)
+        seed = derive_seed(policy.seed, _token_digest(call.prompt_token_ids), call.repeat)
         asked = GenerationRequest(
             prompt_token_ids=call.prompt_token_ids,
             max_new_tokens=most if request.max_tokens is None else min(most, request.max_tokens),
@@ -218,3 +219,9 @@ class AgentSession:
             return Choice(self._sequences.answer(call, generation, seed, request.stop), seconds)
 
         return sample(), len(call.prompt_token_ids)
+
+
+def _token_digest(token_ids: Sequence[int]) -> str:
+    """Of the ids as numbers of 64 bits: as JSON, those of a long conversation would take milliseconds in
+    which all other calls wait."""
+    return hashlib.sha256(array("q", token_ids)).hexdigest()
