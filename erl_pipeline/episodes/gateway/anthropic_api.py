@@ -14,6 +14,7 @@ from erl_pipeline.episodes.gateway.api import (
     ChatCompletion,
     ChatRequest,
     Choice,
+    JsonObject,
     RequestRefused,
     Strict,
     called_tool,
@@ -49,7 +50,7 @@ class _UseBlock(_Block):
     type: Literal["tool_use"]
     id: str
     name: str = Field(min_length=1)
-    input: dict[str, Any]
+    input: JsonObject
     caller: dict[Literal["type"], Literal["direct"]] | None = None
 
 
@@ -74,7 +75,7 @@ class _Tool(_Block):
     type: Literal["custom"] | None = None
     name: str = Field(min_length=1)
     description: str | None = None
-    input_schema: dict[str, Any]
+    input_schema: JsonObject
     strict: bool | None = None
     eager_input_streaming: bool | None = None
 

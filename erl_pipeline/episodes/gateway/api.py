@@ -6,12 +6,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from erl_pipeline.environments.messages import CalledTool, Message, ToolSchema, turn_message
 from erl_pipeline.episodes.gateway.sequences import Answer
+from storage.texts import StorableTexts, read_json
 
 
 class RequestRefused(Exception):
@@ -110,6 +111,14 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+def _storable_object(value: dict[str, Any]) -> dict[str, Any]:
+    storable: dict[str, Any] = StorableTexts().value(read_json(json.dumps(value)))
+    return storable
+
+
+JsonObject = Annotated[dict[str, Any], AfterValidator(_storable_object)]
+"""An object that becomes a part of messages, so that every table has to be able to hold it."""
+
 StrictT = TypeVar("StrictT", bound=Strict)
 
 
@@ -149,9 +158,9 @@ def called_tool(call_id: str, name: str, arguments: Mapping[str, Any]) -> Called
 def json_arguments(where: str, text: str) -> Mapping[str, Any]:
     """The arguments of a tool call. Raises `RequestRefused` where they are no JSON object."""
     try:
-        arguments = json.loads(text or "{}")
-    except (ValueError, RecursionError) as error:
-        raise RequestRefused(f"{where}: its arguments are not JSON: {error}", where) from error
+        arguments = StorableTexts().value(read_json(text or "{}"))
+    except ValueError as error:
+        raise RequestRefused(f"{where}: what its arguments hold {error}", where) from error
     if not isinstance(arguments, dict):
         raise RequestRefused(f"{where}: its arguments are no JSON object", where)
     return arguments

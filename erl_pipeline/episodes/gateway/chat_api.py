@@ -18,6 +18,7 @@ from erl_pipeline.episodes.gateway.api import (
     ChatCompletion,
     ChatRequest,
     Choice,
+    JsonObject,
     RequestRefused,
     Strict,
     arguments_text,
@@ -69,7 +70,7 @@ class _Message(Strict):
 class _ToolFunction(Strict):
     name: str = Field(min_length=1)
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: JsonObject | None = None
     strict: bool | None = None
 
 

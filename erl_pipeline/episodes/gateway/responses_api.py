@@ -17,6 +17,7 @@ from erl_pipeline.episodes.gateway.api import (
     Api,
     ChatCompletion,
     ChatRequest,
+    JsonObject,
     RequestRefused,
     Strict,
     arguments_text,
@@ -96,7 +97,7 @@ class _Tool(Strict):
     type: Literal["function"]
     name: str = Field(min_length=1)
     description: str | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: JsonObject | None = None
     strict: bool | None = None
 
 
