@@ -17,6 +17,7 @@ from storage.lineage.trained_on import record_file, training_data
 from storage.memory.chain import texts_of
 from storage.runs.run import Run
 from storage.tables.parquet import scan_files
+from storage.tables.sequences import attempt_files
 from storage.tables.training import scan_training_records
 from storage.tables.trajectories import TRAJECTORIES, says, scan_trajectories
 
@@ -89,7 +90,7 @@ def run_episodes(
 def trajectory_paths(
     store: ArtifactStore, manifests: Iterable[Manifest], kinds: Collection[ArtifactKind] = EPISODES
 ) -> dict[Path, Manifest]:
-    """The Parquet files of trajectories in artifacts of these kinds, verified, and the artifact of each.
+    """The Parquet files of attempts and texts in artifacts of these kinds, verified, each with its artifact.
 
     Replays are left out by default: they repeat trajectories of other artifacts.
     """
@@ -97,7 +98,7 @@ def trajectory_paths(
         path: manifest
         for manifest in manifests
         if manifest.kind in kinds and manifest.tables(TRAJECTORIES.name)
-        for path in store.open_found(manifest).rows_paths(TRAJECTORIES.name)
+        for path in attempt_files([store.open_found(manifest)])
     }
 
 

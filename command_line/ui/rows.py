@@ -15,6 +15,7 @@ from erl_pipeline.evaluation.history import StageRecord
 from erl_pipeline.evaluation.samples import NO_RECORD, NOT_GIVEN, TRAINED
 from storage.artifacts.manifest import Manifest
 from storage.lineage.trained_on import record_file
+from storage.tables.sequences import attempt_files
 from storage.tables.training import scan_training_records
 from storage.tables.trajectories import TRAJECTORIES, said, scan_trajectories
 
@@ -67,6 +68,14 @@ def row_files(
 ) -> dict[Path, Manifest]:
     """The files of trajectories of some iterations, the newest first, each verified."""
     return trajectory_paths(stored.artifacts, reversed(_holders(stored, run, span, held_out=held_out)))
+
+
+def sequence_files(
+    stored: Stored, run: RunView, span: tuple[int, int], *, held_out: bool = False
+) -> list[Path]:
+    """Like `row_files`, with the files of further sequences of agents' attempts."""
+    holders = map(stored.artifacts.open_found, _holders(stored, run, span, held_out=held_out))
+    return [path for each in holders for path in each.rows_paths(TRAJECTORIES.name)]
 
 
 def _holders(
@@ -132,7 +141,7 @@ def find_rows(
         for manifest in reversed(_holders(stored, run, span, held_out=held_out))
         if manifest.kind in EPISODES
     ]
-    files = {path: each for each in artifacts for path in each.rows_paths(TRAJECTORIES.name)}
+    files = {path: each for each in artifacts for path in attempt_files([each])}
     ends = np.cumsum([0, *stored.trajectories.counts(files, filters)])
     count = int(ends[-1])
     number = min(max(1, page), page_count(count))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
+from storage.tables.sequences import further_files
 
 TASKS = "tasks"
 """The input of a stage that plays: task sets, or tasks drawn from them."""
@@ -25,19 +26,10 @@ TRAJECTORIES = "trajectories.parquet"
 """The file of a shard of rollouts."""
 
 
-FURTHER_SEQUENCES = "further_sequences.parquet"
-"""The file of a shard with the token sequences of agents' attempts beside their first ones, in the form of
-trajectories; the parent of each is the first one. A shard without such sequences has no such file."""
-
-
 def further_sequence_files(rollouts: Artifact, store: ArtifactStore) -> list[Path]:
     """Those of an iteration's rollouts, in the order of their shards; each verified."""
-    shards = [store.open(rollouts.manifest.inputs[name]) for name in sorted(rollouts.manifest.inputs)]
-    return [
-        shard.path(FURTHER_SEQUENCES)
-        for shard in shards
-        if any(file.path == FURTHER_SEQUENCES for file in shard.manifest.files)
-    ]
+    inputs = rollouts.manifest.inputs
+    return further_files(store.open(inputs[name]) for name in sorted(inputs))
 
 
 def trajectory_files(rollouts: Artifact, store: ArtifactStore) -> list[Path]:

@@ -11,13 +11,17 @@ import pytest
 
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.agent.settings import AgentConfig
+from erl_pipeline.evaluation.samples import count_samples
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.runs.run_plans import plan_run
-from erl_pipeline.stages.names import FURTHER_SEQUENCES, TRAJECTORIES
+from erl_pipeline.stages.names import TRAJECTORIES
 from storage.artifacts.store import ArtifactStore
 from storage.lineage.trained_on import RowFilter, TrainedOn
+from storage.memory.credit import rollout_files
+from storage.runs.run import RunStore
+from storage.tables.sequences import FURTHER_SEQUENCES
 from storage.tables.training import TRAINING_RECORD_FILE, scan_training_records
-from storage.tables.trajectories import read_trajectories
+from storage.tables.trajectories import read_trajectories, scan_trajectories
 from tests.erl_pipeline.episodes.gateway import agents
 from tests.erl_pipeline.runs.small_runs import SMALL, go
 from tests.random_models import save_byte_llama
@@ -84,6 +88,13 @@ def test_an_agent_is_trained_and_each_of_its_sequences_counts_with_its_attempt(
     )
     assert texts.keys() >= {row.trajectory_id for row in trained}
     assert not notes.warnings
+
+    # An attempt is one sample, and one use of what memory gave, however many sequences it has.
+    run = RunStore(str(store_folder)).open("agents")
+    counted = count_samples(store, run)
+    assert not counted.problems
+    assert {each.role: each.generated for each in counted.counts}["first_attempt"] == 8
+    assert scan_trajectories(rollout_files(store, run)).collect().height == len(rows)
 
 
 def test_a_run_of_an_agent_that_is_continued_goes_on_where_it_was(config: RunConfig, tmp_path: Path) -> None:
