@@ -8,7 +8,7 @@ from typing import Annotated
 import yaml
 from fastapi import APIRouter, Query
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import HTMLResponse, StreamingResponse
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from command_line.ui.pages import ARunVisit
 from command_line.ui.stored import RunStatus, RunView, Stored
@@ -92,9 +92,12 @@ _SIGN_OF_LIFE_SECONDS = 15.0
 @router.get("")
 def overview(
     here: ARunVisit, x: Axis = "iteration", smooth: Annotated[float, Query(ge=0, lt=1)] = 0.0
-) -> HTMLResponse:
+) -> Response:
     """The overview of a run: curves, figures and its state."""
     run, name, stored = here.run, here.name, here.stored
+    if here.wants_csv:
+        rows = [row.plain(run.columns) for row in run.rows if row.values]
+        return here.csv(f"{name}-iterations", list(rows[0]) if rows else ["iteration"], rows)
     config = stored.config(run)
     origin = read_origin(stored.uri, name)
     state = live_state(stored, run)

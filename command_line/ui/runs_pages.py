@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 
 from command_line.ui.pages import AVisit, Crumb, address
 from command_line.ui.stored import RunStatus, RunView, Stored
@@ -138,15 +138,40 @@ def _order(line: RunLine, sort: SortKey) -> tuple[Any, ...]:
     return value, line.name
 
 
+_CSV = (
+    "run", "state", "method", "environment", "done", "total", "success", "low", "high", "changed", "problem",
+)  # fmt: skip
+
+
+def _plain(line: RunLine) -> dict[str, Any]:
+    """A run in the table, for programs; `low` and `high` are the bounds of the 95 % interval of `success`."""
+    score = line.score
+    return {
+        "run": line.name,
+        "state": line.status,
+        "method": line.method,
+        "environment": line.environment,
+        "done": line.done,
+        "total": line.total,
+        "success": score and score.success,
+        "low": score and score.low,
+        "high": score and score.high,
+        "changed": line.age,
+        "problem": line.problem,
+    }
+
+
 router = APIRouter()
 
 
 @router.get("/")
 def runs(
     here: AVisit, q: str = "", method: str = "", status: str = "", sort: SortKey = "age", rising: bool = False
-) -> HTMLResponse:
+) -> Response:
     """All runs of the store."""
     lines = run_lines(here.stored, q, method, status, sort, rising=rising)
+    if here.wants_csv:
+        return here.csv("runs", _CSV, map(_plain, lines))
     return here.page(
         "runs.html.j2",
         "Runs",
