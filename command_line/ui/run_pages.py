@@ -21,6 +21,7 @@ from erl_pipeline.runs.planning import plan_for
 from erl_pipeline.views.report.curves import AXES, Axis
 from erl_pipeline.views.report.tables import version_rows
 from storage.runs.documents import read_origin
+from storage.runs.notes import read_notes
 
 _NEWEST = 6
 
@@ -101,7 +102,11 @@ def overview(
     config = stored.config(run)
     origin = read_origin(stored.uri, name)
     state = live_state(stored, run)
-    commands = [here.command("The same numbers", "status", name)]
+    commands = [
+        here.command("The same numbers", "status", name),
+        here.command("Tag it", "runs", "tag", name, "TAG"),
+        here.command("Write a note on it", "runs", "note", name, "TEXT"),
+    ]
     if state.status == "stopped":
         commands.insert(0, here.command("What going on would compute", "plan", name))
     if state.status == "finished":
@@ -113,6 +118,7 @@ def overview(
         name,
         commands=commands,
         config=config,
+        notes=read_notes(stored.uri, name),
         origin=None if origin is None else origin.describe(),
         state=state,
         tiles=run.tiles,
