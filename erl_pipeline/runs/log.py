@@ -34,6 +34,7 @@ class LoggedListener(Listener):
     def __init__(self, logger: logging.Logger, listener: Listener) -> None:
         self._logger, self._listener = logger, listener
         self._told: dict[str, float] = {}
+        self._reused = 0
 
     def stage_started(self, title: str) -> None:
         """The computation of a stage has begun."""
@@ -59,11 +60,18 @@ class LoggedListener(Listener):
     def stage_finished(self, title: str, outcome: StageOutcome) -> None:
         """The artifact is committed and recorded."""
         self._told.pop(title, None)
-        if outcome.reused:
-            self._logger.debug("%s: artifact %s, reused", title, outcome.artifact_id[:12])
+        if outcome.reused:  # A long run that goes on would fill its log with these.
+            self._reused += 1
         else:
+            self.tell_reused()
             self._logger.info("%s in %.1f s: artifact %s", title, outcome.seconds, outcome.artifact_id[:12])
         self._listener.stage_finished(title, outcome)
+
+    def tell_reused(self) -> None:
+        """Write down how many artifacts were reused since the last that was not."""
+        if self._reused:
+            self._logger.info("%d artifacts reused", self._reused)
+            self._reused = 0
 
     def warn(self, message: str) -> None:
         """Something that a user should know."""
@@ -95,7 +103,9 @@ def logged(store_uri: str, run_name: str, listener: Listener) -> Iterator[Listen
     logger.addHandler(handler)
     try:
         logger.info("process %d on %s works on run %s", os.getpid(), socket.gethostname(), run_name)
-        yield LoggedListener(logger, listener)
+        passing_on = LoggedListener(logger, listener)
+        yield passing_on
+        passing_on.tell_reused()
         logger.info("the work ended")
     except Interrupted:
         logger.info("the work was stopped")

@@ -33,8 +33,10 @@ def test_what_a_run_does_is_logged_and_passed_on(tmp_path: Path) -> None:
     assert [line.removeprefix("INFO ").partition(" in ")[0].split()[0] for line in made] == [
         title.split()[0] for title in notes.made
     ]
-    go(small(), tmp_path, iterations=1)
-    assert lines(tmp_path, "small")[: len(found)] == found  # the next process appends
+    notes = go(small(), tmp_path, iterations=1)
+    again = lines(tmp_path, "small")
+    assert again[: len(found)] == found  # the next process appends
+    assert again[-2:] == [f"INFO {len(notes.reused)} artifacts reused", "INFO the work ended"]
 
 
 def test_warnings_and_waiting_are_logged(folder: Path) -> None:
