@@ -6,12 +6,14 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from erl_pipeline.plan.stage import Listener, StageOutcome
 from storage.errors import Interrupted, PipelineError
-from storage.filesystem import open_root
+from storage.filesystem import open_root, open_to_write
 
 RUN_LOG = "run.log"
 _MOST_BYTES = 4_000_000
@@ -21,8 +23,11 @@ _WAITING_SECONDS = 60.0
 
 
 class _LogFile(RotatingFileHandler):
-    """A file that takes no more lines is no reason to stop a run: a full disk stops it at the next artifact,
-    with a message."""
+    """A file, never a link to another one. That it takes no more lines does not stop a run: a full disk does so
+    at the next artifact, with a message."""
+
+    def _open(self) -> TextIOWrapper:
+        return TextIOWrapper(cast(BinaryIO, open_to_write(Path(self.baseFilename), "ab")), encoding="utf-8")
 
     def handleError(self, record: logging.LogRecord) -> None:
         pass
@@ -90,11 +95,9 @@ def logged(store_uri: str, run_name: str, listener: Listener) -> Iterator[Listen
     """Gives a listener: what it is told within the block is written into the run's log, and so is the error
     that ends the block. The run has to be locked, since one process writes a log at a time.
 
-    A file of 4 MB is put aside, and two such files are kept.
+    A file of 4 MB is put aside, and two such files are kept. Raises StoreError where the log is a link.
     """
-    handler = _LogFile(
-        log_file(store_uri, run_name), maxBytes=_MOST_BYTES, backupCount=_KEPT_FILES, encoding="utf-8"
-    )
+    handler = _LogFile(log_file(store_uri, run_name), maxBytes=_MOST_BYTES, backupCount=_KEPT_FILES)
     formatter = logging.Formatter("%(asctime)sZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     handler.setFormatter(formatter)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from erl_pipeline.runs import log
 from erl_pipeline.runs.log import logged
-from storage.errors import InputError, Interrupted
+from storage.errors import InputError, Interrupted, StoreError
 from tests.erl_pipeline.runs.small_runs import Notes, go, small
 
 
@@ -67,10 +68,33 @@ def test_the_error_that_ends_the_work_is_logged(folder: Path, error: Exception, 
     assert lines(folder)[-1] == last
 
 
-def test_a_log_that_cannot_be_written_stops_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "runs" / "one" / "run.log").symlink_to("/dev/full")  # as a disk without space
+def test_a_log_that_cannot_be_written_stops_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # As on a disk without space.
+    monkeypatch.setattr(log, "open_to_write", lambda *_: open("/dev/full", "ab"))  # noqa: SIM115
     notes = Notes()
     with logged(str(folder), "one", notes) as listener:
         listener.warn("it learns nothing")
     assert notes.warnings == ["it learns nothing"]
     assert capsys.readouterr().err == ""
+
+
+def test_a_long_log_is_put_aside_and_a_link_is_not_followed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "_MOST_BYTES", 200)
+    with logged(str(folder), "one", Notes()) as listener:
+        for number in range(9):
+            listener.warn(f"{number} " + "x" * 80)
+    run = folder / "runs" / "one"
+    assert sorted(path.name for path in run.iterdir()) == ["run.log", "run.log.1", "run.log.2"]
+    assert lines(folder)[-1] == "INFO the work ended"
+
+    (run / "run.log").unlink()
+    ledger = run / "ledger.jsonl"
+    ledger.write_text("")
+    (run / "run.log").symlink_to(ledger)
+    with pytest.raises(StoreError, match="is a symbolic link"), logged(str(folder), "one", Notes()):
+        pass
+    assert ledger.read_text() == ""
