@@ -23,7 +23,7 @@ _WAITING_SECONDS = 60.0
 
 
 class _LogFile(RotatingFileHandler):
-    """A file, never a link to another one. That it takes no more lines does not stop a run: a full disk does so
+    """A file, never a link to another one. That it takes no more lines stops no run: a full disk does so
     at the next artifact, with a message."""
 
     def _open(self) -> TextIOWrapper:
