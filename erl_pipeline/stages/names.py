@@ -8,7 +8,7 @@ from pathlib import Path
 
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
-from storage.tables.sequences import further_files
+from storage.tables.sequences import FURTHER_SEQUENCES
 
 TASKS = "tasks"
 """The input of a stage that plays: task sets, or tasks drawn from them."""
@@ -28,8 +28,12 @@ TRAJECTORIES = "trajectories.parquet"
 
 def further_sequence_files(rollouts: Artifact, store: ArtifactStore) -> list[Path]:
     """Those of an iteration's rollouts, in the order of their shards; each verified."""
-    inputs = rollouts.manifest.inputs
-    return further_files(store.open(inputs[name]) for name in sorted(inputs))
+    shards = [store.open(rollouts.manifest.inputs[name]) for name in sorted(rollouts.manifest.inputs)]
+    return [
+        shard.path(FURTHER_SEQUENCES)
+        for shard in shards
+        if any(file.path == FURTHER_SEQUENCES for file in shard.manifest.files)
+    ]
 
 
 def trajectory_files(rollouts: Artifact, store: ArtifactStore) -> list[Path]:

@@ -13,7 +13,8 @@ trajectories; the parent of each is the first one. A shard without such sequence
 
 def attempt_files(artifacts: Iterable[Artifact]) -> list[Path]:
     """The Parquet files of trajectories, without further sequences: whoever counts attempts or their rewards
-    must not count an attempt once for each of its sequences. Each file is verified."""
+    must not count an attempt once for each of its sequences. Each file is verified; of pruned ones there are
+    those with the columns that were kept."""
     return [
         artifact.rows_path(entry.path)
         for artifact in artifacts
@@ -23,7 +24,7 @@ def attempt_files(artifacts: Iterable[Artifact]) -> list[Path]:
 
 
 def further_files(artifacts: Iterable[Artifact]) -> list[Path]:
-    """The files of further sequences. Each file is verified."""
+    """The files of further sequences; verified and pruned ones as in `attempt_files`."""
     return [
         artifact.rows_path(FURTHER_SEQUENCES)
         for artifact in artifacts
