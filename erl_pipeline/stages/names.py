@@ -27,7 +27,7 @@ TRAJECTORIES = "trajectories.parquet"
 
 
 def further_sequence_files(rollouts: Artifact, store: ArtifactStore) -> list[Path]:
-    """Those of an iteration's rollouts, in the order of their shards; each verified."""
+    """The files of further sequences of an iteration, in the order of their shards; each verified."""
     shards = [store.open(rollouts.manifest.inputs[name]) for name in sorted(rollouts.manifest.inputs)]
     return [
         shard.path(FURTHER_SEQUENCES)

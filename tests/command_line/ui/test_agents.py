@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from starlette.testclient import TestClient
 
@@ -62,3 +64,12 @@ def test_further_sequences_are_no_attempts_of_their_own(page: TestClient) -> Non
     strip = page.get("/runs/helper/iterations/1/trajectories/twig/tokens")
     assert strip.status_code == 200
     assert ">#3<" in strip.text
+
+
+def test_sequences_that_retention_has_pruned_are_named(tmp_path: Path) -> None:
+    uri = str(tmp_path / "store")
+    made = add_agent(TrainingStore(ArtifactStore(uri), RunStore(uri)))
+    made.store.prune(made.ids["rollout_shard"], ["trajectories.parquet", "further_sequences.parquet"], "test")
+    answer = client(uri).get(EPISODE)
+    assert answer.status_code == 200
+    assert main_text(answer.text).count("The texts of this sequence were pruned by retention.") == 5
