@@ -68,6 +68,11 @@ def _without_former(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _require_trained(run: Run) -> None:
     """Raise InputError for a run that has no policy."""
+    if "source_system" in run.config.get(IMPORTED, {}):
+        raise InputError(
+            f"run {run.name} holds imported conversations, which have no tokens and no log-probabilities: a "
+            "policy can only begin with a warm start on them (policy.warm_start: {type: messages})"
+        )
     if IMPORTED in run.config:
         raise InputError(
             f"run {run.name} holds imported trajectories and is not trained; train another run on them with "

@@ -80,7 +80,13 @@ class SftRow:
             raise ValueError(f"SFT row {self.sft_row_id} has an assistant message in its prompt")
 
 
-SFT_SCHEMA = schema_of(SftRow, prompt=_MESSAGES, completion=_MESSAGES, loss_mask=pa.list_(pa.int8()))
+SFT_SCHEMA = schema_of(
+    SftRow,
+    prompt=_MESSAGES,
+    completion=_MESSAGES,
+    loss_mask=pa.list_(pa.int8()),
+    source_span_ids=pa.list_(pa.string()),
+)
 SFT = TableFormat(
     name="sft",
     version=SFT_VERSION,
