@@ -59,7 +59,7 @@ def read_conversations(path: Path, texts: StorableTexts) -> list[Conversation]:
 
 
 def _conversation(row: Mapping[str, Any], where: str) -> Conversation:
-    if row.get("completion") is None:
+    if row.get("completion") is None or row.get("messages") is not None:
         messages = _messages(row.get("messages"), where)
         if "assistant" not in [each["role"] for each in messages[1:]] or messages[0]["role"] == "assistant":
             raise InputError(f"{where}: messages: a user's message and an assistant's after it are needed")
