@@ -67,10 +67,10 @@ class ChatTokenizer:
         return all(after.count(marker) > before.count(marker) for marker in MARKERS)
 
     def completion(self, turns: Sequence[Message], tools: str = "[]") -> tuple[list[int], list[int]]:
-        """Ids and mask of what follows a prompt, from the assistant's first turn to its last; `tools` as JSON.
+        """Ids and mask of what follows a prompt, from the assistant's first turn to its last.
 
         Each turn of the assistant ends with the tokenizer's end token, and is trained with it (mask 1); what
-        others say in between is not. What they say after the last turn is left out.
+        others say in between is not. What they say after the last turn is left out. `tools` as JSON.
         """
         end = int(self._tokenizer.eos_token_id)
         ids: list[int] = []

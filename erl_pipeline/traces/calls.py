@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -120,11 +120,9 @@ def tool_use(name: str | None, arguments: Any, call_id: str | None, field: str) 
     if isinstance(arguments, str):
         require_whole(arguments, field)
         arguments = parsed(arguments, field) if arguments.strip() else {}
-    if arguments is None:
-        arguments = {}
-    if not isinstance(arguments, Mapping):
+    if not isinstance(arguments, Mapping | None):
         raise Refused(field, f"is {shown(arguments)}; allowed is an object")
-    return ToolUse(name, arguments, call_id)
+    return ToolUse(name, arguments or {}, call_id)
 
 
 def tools_text(definitions: Any, field: str) -> str:
@@ -144,13 +142,8 @@ def tools_text(definitions: Any, field: str) -> str:
             raise Refused(name, "has no name")
         tools.append({"type": "function", "function": dict(function)})
     text = json.dumps(tools, ensure_ascii=False, sort_keys=True)
-    _require_characters(text, field)
+    require_whole(text, field)
     return text
-
-
-def text_of(parts: Iterable[str]) -> str:
-    """The text of a message with several parts."""
-    return "\n".join(parts)
 
 
 def answered_call(
@@ -164,14 +157,16 @@ def answered_call(
     span_id: str,
     model: str | None,
 ) -> Call:
-    """The call that sent `asked` and got one answer, which `field` holds; `tools` are definitions. Raises
-    Refused."""
+    """The call that sent `asked` and got one answer, which `field` holds; `tools` are definitions.
+
+    Raises what `conversation_of` and `tools_text` raise, and Refused for several answers or none."""
     if len(answers) != 1:
         raise Refused(field, f"has {len(answers)} answers; allowed is one")
     if answers[0].role != "assistant":
         raise Refused(
             f"{answers[0].field}.role", f"is {shown(answers[0].role)}; an answer is the assistant's"
         )
+    require_whole(" ".join((conversation, trace_id, span_id)), "ids")
     messages = conversation_of([*asked, *answers])
     named = tools_text(tools, "tools")
     return Call(messages, (len(messages) - 1,), named, conversation, trace_id, span_id, model)
@@ -197,7 +192,6 @@ def _message(said: Said) -> Message:
     role = _ROLES.get(said.role)
     if role is None:
         raise Refused(f"{said.field}.role", f"is {shown(said.role)}; allowed are {', '.join(_ROLES)}")
-    require_whole(said.text, f"{said.field}.content")
     if not said.text.strip() and not said.calls and role != "tool":
         missing = "the answer is missing" if role == "assistant" else "is empty"
         raise Refused(f"{said.field}.content", missing)
@@ -209,14 +203,8 @@ def _message(said: Said) -> Message:
         for each in said.calls
     ]
     content = "\n".join([said.text, *calls] if said.text else calls)
-    _require_characters(content, said.field)
+    require_whole(content, f"{said.field}.content")
     return {"role": role, "content": content}  # type: ignore[typeddict-item]  # one of _ROLES
-
-
-def _require_characters(text: str, field: str) -> None:
-    """Raise Refused for half of a character (an unpaired surrogate), as a cut in UTF-16 leaves it."""
-    if storable(text) != text:
-        raise Refused(field, "holds half of a character, as a cut leaves it")
 
 
 def _require_results(turns: Sequence[Said]) -> None:
@@ -246,19 +234,17 @@ def require_whole(text: str, field: str) -> None:
     """Raise Refused for a text that an exporter has cut or redacted.
 
     It counts as cut where its end says so, or is an ellipsis at a length limit: 64 or more characters or
-    bytes, a power of two or a multiple of 500, with or without the ellipsis.
+    bytes, a power of two or a multiple of 500, with or without the ellipsis. Half of a character (an unpaired
+    surrogate) is what a cut in UTF-16 leaves.
     """
+    if storable(text) != text:
+        raise Refused(field, "holds half of a character, as a cut leaves it")
     if _REDACTED.search(text):
         raise Refused(field, "is redacted")
-    ellipsis = next((each for each in _ELLIPSES if text.endswith(each)), None)
-    if _MARKED.search(text) or (ellipsis is not None and any(map(_is_limit, _lengths(text, ellipsis)))):
+    ellipsis = next((each for each in _ELLIPSES if text.endswith(each)), "")
+    ends = (text, text.removesuffix(ellipsis)) if ellipsis else ()
+    if _MARKED.search(text) or any(_is_limit(len(each)) or _is_limit(len(each.encode())) for each in ends):
         raise Refused(field, f"is cut at a length limit: it ends with {shown(text[-20:])}")
-
-
-def _lengths(text: str, ellipsis: str) -> Iterator[int]:
-    for each in (text, text.removesuffix(ellipsis)):
-        yield len(each)
-        yield len(each.encode("utf-8", "surrogatepass"))
 
 
 def _is_limit(length: int) -> bool:
@@ -269,10 +255,11 @@ _FINISHED = {"stop", "tool_call", "tool_calls", "tool_use", "end_turn", "stop_se
 _AT_LIMIT = {"length", "max_tokens", "max_output_tokens", "model_length"}
 
 
-def require_finished(reason: str | None, field: str) -> None:
+def require_finished(reason: Any, field: str) -> None:
     """Raise Refused for an answer that did not come to its end; without a reason nothing is known."""
-    if reason is None or reason.lower() in _FINISHED:
+    named = str(reason).lower()
+    if reason is None or named in _FINISHED:
         return
-    if reason.lower() in _AT_LIMIT:
+    if named in _AT_LIMIT:
         raise Refused(field, f"is {shown(reason)}: the answer is cut at the limit of its tokens")
     raise Refused(field, f"is {shown(reason)}: the answer is not a whole one, or the reason is not known")

@@ -16,7 +16,6 @@ from erl_pipeline.traces.calls import (
     checked,
     conversation_of,
     require_finished,
-    text_of,
     tool_use,
     tools_text,
     without_empty,
@@ -133,7 +132,7 @@ def said(value: Any, field: str) -> Said:
         for number, each in enumerate(message.tool_calls)
     ]
     texts = _texts(message.content, f"{field}.content")
-    return Said(field, message.role, text_of(texts), tuple(calls), message.tool_call_id)
+    return Said(field, message.role, "\n".join(texts), tuple(calls), message.tool_call_id)
 
 
 def _texts(content: Any, field: str) -> Iterator[str]:

@@ -18,7 +18,6 @@ from erl_pipeline.traces.calls import (
     checked,
     parsed,
     require_finished,
-    text_of,
     tool_use,
 )
 from erl_pipeline.traces.otlp import Span, plain, unread_spans
@@ -191,4 +190,4 @@ def _said(message: _Message, field: str) -> Said:
         tool_use(call.function.name, call.function.arguments, call.id, f"{field}.tool_calls.{number}")
         for number, call in enumerate(each.tool_call for each in message.tool_calls)
     ]
-    return Said(field, message.role, text_of(texts), tuple(calls), message.tool_call_id)
+    return Said(field, message.role, "\n".join(texts), tuple(calls), message.tool_call_id)

@@ -23,7 +23,6 @@ from erl_pipeline.traces.calls import (
     checked,
     parsed,
     require_finished,
-    text_of,
     tool_use,
     without_empty,
 )
@@ -118,7 +117,7 @@ def _call(span: Span, attributes: Mapping[str, Any]) -> Call:
     turns = []
     if _SYSTEM in attributes:
         parts = [_part(each, _SYSTEM) for each in _list(attributes, _SYSTEM)]
-        turns.append(Said(_SYSTEM, "system", text_of(each.content or "" for each in parts)))
+        turns.append(Said(_SYSTEM, "system", "\n".join(each.content or "" for each in parts)))
     for number, value in enumerate(_list(attributes, _INPUT)):
         turns += _said(checked(_Message, value, f"{_INPUT}.{number}"), f"{_INPUT}.{number}")
     output = [checked(_Message, value, f"{_OUTPUT}.0") for value in _list(attributes, _OUTPUT)]
@@ -169,7 +168,7 @@ def _said(message: _Message, field: str) -> list[Said]:
             results.append(Said(name, "tool", text, answers_call=part.id))
     if results and not texts and not calls:
         return results
-    return [*results, Said(field, message.role, text_of(texts), tuple(calls))]
+    return [*results, Said(field, message.role, "\n".join(texts), tuple(calls))]
 
 
 def _part(value: Any, name: str) -> _Part:

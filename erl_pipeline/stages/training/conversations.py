@@ -38,7 +38,8 @@ def as_conversation(messages: Sequence[Message]) -> Conversation:
 
 
 def read_conversations(path: Path, texts: StorableTexts) -> list[Conversation]:
-    """The conversations of a `.jsonl` or `.parquet` file; `texts` counts those in which something is replaced.
+    """The conversations of a `.jsonl` or `.parquet` file; `texts` counts those in which something is
+    replaced.
 
     A row has `messages`; or, as the rows of a distillation dataset, `prompt`, `completion` and `tools`.
 

@@ -48,8 +48,8 @@ def rows_of(store: Path, records: list[Any], choice: Choice, name: str = "theirs
 
 
 def test_answers_above_the_limit_become_rows_that_name_their_source(tmp_path: Path) -> None:
-    """The second of three answers is not above it: the first and the third are two rows, and the third has the
-    others before it as its prompt."""
+    """The second of three answers is not above it: the first and the third are two rows, and the prompt of
+    the third has the others."""
     scores = [score("o1", 1.0), score("o2", 0.5), score("o3", 0.75)]
     first, last = rows_of(tmp_path / "store", [*THREE, *scores], SCORED)
     assert (first.prompt, first.completion) == ((USER,), (ANSWER,))

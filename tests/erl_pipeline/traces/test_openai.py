@@ -48,8 +48,8 @@ def test_a_line_of_the_fine_tuning_format(tmp_path: Path) -> None:
 
 
 def test_lines_of_a_log_that_go_on_from_each_other_are_one_conversation(tmp_path: Path) -> None:
-    audio = {**ANSWER, "refusal": None, "annotations": [], "audio": None, "reasoning_content": "Hm."}
-    first = logged(USER, answer=audio, finish_reason="stop")
+    empty: dict[str, Any] = {"refusal": None, "annotations": [], "audio": None}
+    first = logged(USER, answer={**ANSWER, **empty, "reasoning_content": "Hm."}, finish_reason="stop")
     second = logged(USER, ANSWER, {"role": "user", "content": "And 3 + 3?"})
     second["request"] = {"body": second["request"], "custom_id": "x"}
     found = read(tmp_path, "openai", first, second, model="m")

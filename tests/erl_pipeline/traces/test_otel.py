@@ -29,7 +29,7 @@ CALL_TEXT = '<tool_call>\n{"name": "get_weather", "arguments": {"location": "Par
 
 
 def test_two_spans_with_a_tool_call_become_one_conversation(tmp_path: Path) -> None:
-    """The second span repeats the history of the first. One has its messages structured, the other as JSON."""
+    """The second span repeats the history of the first. One has structured messages, the other JSON."""
     first = span("s1", {**CHAT, "gen_ai.output.messages": [{**CALLED, "finish_reason": "tool_call"}]})
     messages = {
         "gen_ai.input.messages": json.dumps([ASKED, CALLED, RESULT]),
