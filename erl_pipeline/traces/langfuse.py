@@ -81,12 +81,18 @@ def _call(observation: _Observation) -> Call:
     )
 
 
-_MESSAGES = re.compile(r"\s*(\[\s*)?\{\s*\"(role|content|messages|tools|tool_calls)\"\s*:")
+_MESSAGES = re.compile(r"\s*[\[{].*\"(role|content|messages|tool_calls)\"\s*:", re.S)
 
 
 def _json(value: Any, field: str) -> Any:
-    """An input or output: exports hold messages as JSON text, and a text as it is, also where it is JSON."""
-    return parsed(value, field) if isinstance(value, str) and _MESSAGES.match(value) else value
+    """An input or output: exports hold messages as JSON text, and a text as it is. An output that is JSON
+    without a role is what the model said."""
+    if not isinstance(value, str) or not _MESSAGES.match(value):
+        return value
+    found = parsed(value, field)
+    first = found[0] if isinstance(found, list) and found else found
+    is_message = isinstance(first, Mapping) and "role" in first
+    return found if is_message or field == "input" else value
 
 
 def _turns(value: Any, field: str, role: str) -> list[Said]:

@@ -112,8 +112,11 @@ def _decoded(text: bytes) -> str:
 def _require_model(read: Iterable[Call | Score], source_model: str) -> None:
     """Raise Refused for a call of a model that is not `source_model`, or a version of it."""
     for each in read:
-        if isinstance(each, Call) and each.model is not None and not each.model.startswith(source_model):
-            raise Refused("model", f"is {shown(each.model)}, and --source-model is {shown(source_model)}")
+        named = each.model if isinstance(each, Call) else None
+        if named not in (None, source_model) and not str(named).startswith(
+            tuple(source_model + mark for mark in "-.:@")
+        ):
+            raise Refused("model", f"is {shown(named)}, and --source-model is {shown(source_model)}")
 
 
 def _message(path: Path, problems: Problems) -> str:

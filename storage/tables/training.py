@@ -57,6 +57,7 @@ class SftRow:
     """The format that the row was imported from, with the version of its mapping, such as `otel/1`; None in a
     row of the project's own trajectories, which has no other source columns either."""
     source_trace_id: str | None = None
+    """The trace of the first answer that is trained."""
     source_span_ids: tuple[str, ...] | None = None
     """The calls whose answers are trained, in their order."""
     source_model: str | None = None

@@ -130,7 +130,7 @@ def conversation_sequences(
     the end of its turns.
 
     Raises InputError, which begins with `name` and its number, for one that does not fit into the policy's
-    context, and for one that the chat template refuses.
+    context, for one that the chat template refuses, and for tools that it does not know.
     """
     from jinja2 import TemplateError
 
@@ -141,6 +141,11 @@ def conversation_sequences(
     chat, room = ChatTokenizer(load_tokenizer(model)), read_context_length(model)
     found = []
     for number, each in enumerate(conversations, start=1):
+        if each.tools != "[]" and not chat.knows_tools:
+            raise InputError(
+                f"{name} {number}: it has tools, and the model's chat template does not write calls of tools "
+                "as this project reads them"
+            )
         try:
             prompt = chat.prompt(each.prompt, each.tools)
             response, mask = chat.completion(each.completion, each.tools)

@@ -23,7 +23,7 @@ def write(folder: Path, *records: Any) -> Path:
     return path
 
 
-def read(folder: Path, name: Format, *records: Any, model: str = "") -> Traces:
+def read(folder: Path, name: Format, *records: Any, model: str = "m") -> Traces:
     return read_traces(write(folder, *records), name, model, skip_bad=False)
 
 

@@ -47,6 +47,14 @@ def test_observations_of_the_export_and_of_the_api(tmp_path: Path) -> None:
     assert found.others == 1
 
 
+@pytest.mark.parametrize(
+    "said", ['{"title": "x", "content": "y"}', "[1, 2]", "{", "[a](b)", '"role": {', '["content"]']
+)
+def test_an_answer_that_is_json_is_what_the_model_said(said: str, tmp_path: Path) -> None:
+    [call] = read(tmp_path, "langfuse", {**EXPORTED, "output": said}).calls
+    assert texts(call.messages)[-1] == ("assistant", said)
+
+
 def test_a_score_belongs_to_its_observation_else_to_its_trace(tmp_path: Path) -> None:
     of_trace = {"name": "right", "dataType": "BOOLEAN", "value": 1, "traceId": "t2", "comment": "Thanks!"}
     category = {"name": "tone", "dataType": "CATEGORICAL", "value": "kind", "traceId": "t2"}
@@ -60,6 +68,8 @@ def test_a_score_belongs_to_its_observation_else_to_its_trace(tmp_path: Path) ->
     [
         ({"output": None}, "output: is missing; content was not recorded"),
         ({"output": json.dumps(ANSWER)[:-3]}, "output: is cut or malformed"),
+        ({"output": '{"title": "x", "content": "y'}, "output: is cut or malformed"),
+        ({"input": '[{"type": "human", "content": "x"}]'}, "input.0.role: Field required"),
         ({"output": [ANSWER, ANSWER]}, "output: has 2 answers"),
         ({"output": USER}, 'output.0.role: is "user"; an answer is the assistant\'s'),
         ({"output": {"answer": 4}}, "output.0.role: Field required"),

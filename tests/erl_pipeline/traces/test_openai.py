@@ -52,7 +52,7 @@ def test_lines_of_a_log_that_go_on_from_each_other_are_one_conversation(tmp_path
     first = logged(USER, answer={**ANSWER, **empty, "reasoning_content": "Hm."}, finish_reason="stop")
     second = logged(USER, ANSWER, {"role": "user", "content": "And 3 + 3?"})
     second["request"] = {"body": second["request"], "custom_id": "x"}
-    found = read(tmp_path, "openai", first, second, model="m")
+    found = read(tmp_path, "openai", first, second)
     [conversation] = put_together(found.calls)
     assert [said for _, said in texts(conversation.messages)] == ["2 + 2?", "4", "And 3 + 3?", "4"]
     assert list(conversation.answers) == [1, 3]
@@ -109,8 +109,11 @@ def test_an_ellipsis_at_another_length_is_no_cut(tmp_path: Path) -> None:
 
 
 def test_calls_of_another_model_are_refused_and_can_be_left_out(tmp_path: Path) -> None:
-    with pytest.raises(MalformedTraces, match='line 1: model: is "m-1", and --source-model is "other"'):
-        read(tmp_path, "openai", logged(USER), model="other")
+    for model in ("other", "m-"):
+        with pytest.raises(
+            MalformedTraces, match=f'line 1: model: is "m-1", and --source-model is "{model}"'
+        ):
+            read(tmp_path, "openai", logged(USER), model=model)
     path = write(tmp_path, logged(USER), "{", {"messages": [USER, ANSWER]})
     found = read_traces(path, "openai", "other", skip_bad=True)
     assert (len(found.calls), found.refused) == (1, 2)
