@@ -1,0 +1,203 @@
+"""The log of a policy that serves: each answer, each piece of feedback, and each end of an episode.
+
+Layout: `STORE/serving/RUN/log/<begun>-<random>.jsonl`, one segment for each server process. A record is a
+sealed line of JSON. Records are only ever appended. A kill may cut off the last line of a segment; any other
+line that is not as it was written is damage.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from storage.artifacts.sealing import seal, unseal
+from storage.errors import DamagedRecord, InputError, store_errors
+from storage.filesystem import make_folder, open_root, open_to_write, sync_folder
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class ServedTurn(_Record):
+    """One answer of the policy. A call with `n` choices has as many turns."""
+
+    type: Literal["turn"] = "turn"
+    turn_id: str
+    call_id: str
+    """What the client was told as the id of its answer."""
+    episode_id: str
+    tenant: str
+    """Whose key it was."""
+    user: str
+    """A keyed digest of the user's name; empty where the request named none."""
+    task_type: str
+    alias: str
+    policy_version: str
+    """Artifact id of the checkpoint."""
+    tokenizer_digest: str
+    temperature: float
+    after: str | None
+    """The turn behind whose tokens this one was sampled; None where it begins a token sequence."""
+    context_token_ids: tuple[int, ...]
+    """The tokens between that turn and this one; the whole prompt where there is none."""
+    sampled_token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """Of the sampled tokens, in nats, after temperature."""
+    seed: int
+    finish_reason: Literal["stop", "length"]
+    not_trainable: str
+    """Why its tokens can never be trained, such as a temperature of 0; empty where they can."""
+    messages: tuple[Mapping[str, Any], ...]
+    """What the client sent after the messages of `after`, as it wrote them."""
+    answer: Mapping[str, Any]
+    """The assistant's message."""
+    notes: str
+    """What was put into the system message, such as notes of the memory; empty for nothing."""
+    memory_version: str
+    memory_entry_ids: tuple[str, ...]
+    arrived: datetime
+    seconds: float
+    """From the call's arrival to its last token."""
+
+
+class Feedback(_Record):
+    """What somebody said about a call or about a whole episode."""
+
+    type: Literal["feedback"] = "feedback"
+    feedback_id: str
+    episode_id: str
+    call_id: str | None
+    tenant: str
+    user: str
+    """Of the episode."""
+    metric: str
+    """A metric that the server's settings declare, or `comment` or `correction`."""
+    value: float | str
+    reward: float | None
+    """The value as a reward from 0 to 1; None for texts."""
+    source: str
+    received: datetime
+
+
+class EpisodeEnd(_Record):
+    """A client said that an episode is over. Other episodes end when nothing is heard of them."""
+
+    type: Literal["end"] = "end"
+    episode_id: str
+    tenant: str
+    received: datetime
+
+
+Record = ServedTurn | Feedback | EpisodeEnd
+_RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="type")])
+
+
+def serving_folder(store_uri: str, run: str) -> Path:
+    """Where everything of a served run lies. Raises InputError for a store that is not local: an object store
+    cannot append to a file."""
+    root = open_root(store_uri)
+    if not root.local:
+        raise InputError(f"{store_uri}: a policy is served from a store on a local disk, not an object store")
+    return Path(root.join("serving", run))
+
+
+class TrafficLog:
+    """The segment that one server writes. Its methods may be called from several threads."""
+
+    def __init__(self, store_uri: str, run: str) -> None:
+        folder = serving_folder(store_uri, run) / "log"
+        make_folder(folder)
+        self.path = folder / f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}-{secrets.token_hex(4)}.jsonl"
+        with store_errors("write", self.path):
+            self._file = open_to_write(self.path, "ab")
+            sync_folder(folder)
+        self._lines: list[bytes] = []
+        self._taking, self._writing = threading.Lock(), threading.Lock()
+
+    def append(self, records: Iterable[Record]) -> None:
+        """Take records; they are on disk after the next `sync`."""
+        lines = [seal(json.dumps(each.model_dump(mode="json"), ensure_ascii=False)) for each in records]
+        with self._taking:
+            self._lines.extend(lines)
+
+    @property
+    def waiting(self) -> int:
+        """Records that no `sync` has taken yet."""
+        return len(self._lines)
+
+    def sync(self) -> None:
+        """Write what was appended before, and wait for the disk.
+
+        Raises StoreError when it cannot be written; nothing is lost then, and the next `sync` tries again.
+        """
+        with self._writing:
+            with self._taking:
+                lines, self._lines = self._lines, []
+            if not lines:
+                return
+            end = self._file.tell()
+            try:
+                with store_errors("write", self.path):
+                    self._file.write(b"".join(line + b"\n" for line in lines))
+                    self._file.flush()
+                    os.fdatasync(self._file.fileno())
+            except BaseException:
+                # A part of a line must not stand before the lines that follow.
+                os.truncate(self.path, end)
+                with self._taking:
+                    self._lines = lines + self._lines
+                raise
+
+    def close(self) -> None:
+        """Write what is left, and end the segment; one without records is removed."""
+        self.sync()
+        self._file.close()
+        if not self.path.stat().st_size:
+            self.path.unlink()
+
+
+@dataclass
+class ReadTraffic:
+    """What reading a log has found. `torn` counts records that a kill cut short."""
+
+    torn: int = 0
+
+
+def segments(store_uri: str, run: str) -> list[Path]:
+    """The segments of a run's log, the oldest first."""
+    folder = serving_folder(store_uri, run) / "log"
+    return sorted(folder.glob("*.jsonl")) if folder.exists() else []
+
+
+def read_traffic(paths: Iterable[Path], found: ReadTraffic) -> Iterator[Record]:
+    """The records of segments, in their order.
+
+    Raises DamagedRecord, which names file and line, for one that is not as it was written.
+    """
+    for path in paths:
+        with store_errors("read", path), path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.endswith(b"\n"):
+                    found.torn += 1
+                    continue
+                yield _record(path, number, line)
+
+
+def _record(path: Path, number: int, line: bytes) -> Record:
+    content = unseal(line.rstrip(b"\n"))
+    if content is None:
+        raise DamagedRecord(f"{path}, line {number} is not as it was written; put the file back from a copy")
+    try:
+        return _RECORD.validate_json(content)
+    except ValidationError as error:
+        raise DamagedRecord(f"{path}, line {number} is of another version of this program") from error
