@@ -16,14 +16,18 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from erl_pipeline.comparison import runs as trainings
-from erl_pipeline.comparison.design import ComparedRun, Design
+from erl_pipeline.comparison.arms import SearchSettings
+from erl_pipeline.comparison.design import ComparedRun, Design, with_chosen
 from erl_pipeline.comparison.measures import Budgets, find_budgets, iterations_to_spend
-from erl_pipeline.comparison.result import Failure, Result, make_result
+from erl_pipeline.comparison.opened_split import opened_sentence, split_use
+from erl_pipeline.comparison.result import Failure, Result, SplitHistory, make_result
+from erl_pipeline.comparison.search import Search, judge_trials
 from erl_pipeline.evaluation.history import CurvePoint
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Listener
 from erl_pipeline.runs.run_plans import plan_run
 from storage.errors import InputError, Interrupted, PipelineError
+from storage.runs.split_openings import SplitUse, opened_before, openings
 from storage.texts import counted
 
 
@@ -192,17 +196,26 @@ class Rounds:
     stop: threading.Event
     notify: Callable[[str], None]
     """Shows the user one line."""
+    split: SplitUse = field(init=False)
+    search: Search | None = None
     failures: dict[str, Failure] = field(default_factory=dict)
     """Run name -> its failure."""
     curves: Curves = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.split = split_use(self.design)
+
     def result(self) -> Result:
         """Do what is left to do, and make the result.
 
-        Raises Interrupted when asked to stop, InputError if no run of any arm succeeded or the common start
-        cannot be made, ConfigError if a run exists with other settings.
+        Raises Interrupted when asked to stop, InputError if no run of any arm succeeded, or the common start
+        or a trial cannot be made, ConfigError if a run exists with other settings.
         """
-        self._make_starts()
+        if said := opened_sentence(opened_before(openings(self.store_uri), self.split), self.split):
+            self.notify(said)
+        if self.design.search is not None:
+            self._search(self.design.search)
+        self._make_starts(self.design.runs)
         self._complete([self._task(run, run.iterations) for run in self.design.runs], count=True)
         if not self.curves:
             reasons = "; ".join(f"{each.run}: {each.message}" for each in self.failures.values())
@@ -213,12 +226,45 @@ class Rounds:
         )
         while longer := self._too_short(budgets):
             self._complete(longer)
-        return make_result(self.design, budgets, self.curves, self._training(), tuple(self.failures.values()))
+        return make_result(
+            self.design,
+            budgets,
+            self.curves,
+            self._training(),
+            tuple(self.failures.values()),
+            SplitHistory(self.split, tuple(opened_before(openings(self.store_uri), self.split))),
+            self.search,
+        )
 
-    def _make_starts(self) -> None:
+    def _search(self, settings: SearchSettings) -> None:
+        """Make all trials on held-out tasks, and give each arm the settings of its best one.
+
+        Raises InputError if a trial failed: another one would be chosen if it were made again later, and the
+        test split must not be open by then.
+        """
+        runs = [run for trial in self.design.trials for run in trial.runs]
+        self._make_starts(runs)
+        self.notify(
+            f"Search on held-out tasks: {counted(settings.budget, 'trial')} of each arm, "
+            f"{counted(settings.seeds, 'seed')} each"
+        )
+        self._do([self._task(run, run.iterations, on_test=False) for run in runs], count=True)
+        if self.failures:
+            reasons = "; ".join(f"{each.run}: {each.message}" for each in self.failures.values())
+            raise InputError(
+                f"trials of the search failed, so nothing is evaluated on test tasks: {reasons}. Run the "
+                "same command to try again, or search other values"
+            )
+        curves = {run.config.name: trainings.read_held_out_curve(run, self.store_uri) for run in runs}
+        self.search, chosen = judge_trials(self.design, settings.measure, curves)
+        self.design = with_chosen(self.design, chosen)
+        for arm, trial in chosen.items():
+            self.notify(f"{arm}: {', '.join(trial.settings)}")
+
+    def _make_starts(self, runs: Sequence[ComparedRun]) -> None:
         """Make each first checkpoint once, before several runs need it at the same time."""
         starts: dict[str, ComparedRun] = {}
-        for run in self.design.runs:
+        for run in runs:
             plan = plan_run(run.config, run.sources, iterations=0)
             starts.setdefault(plan.states[0].models[POLICY], run)
         self._do([self._task(run, 0) for run in starts.values()])
@@ -235,8 +281,8 @@ class Rounds:
             else:
                 self.curves.setdefault(run.arm, {})[run.seed] = trainings.read_curve(run, self.store_uri)
 
-    def _task(self, run: ComparedRun, iterations: int) -> trainings.TrainingTask:
-        return trainings.TrainingTask(run, self.store_uri, iterations)
+    def _task(self, run: ComparedRun, iterations: int, on_test: bool = True) -> trainings.TrainingTask:
+        return trainings.TrainingTask(run, self.store_uri, iterations, self.split if on_test else None)
 
     def _do(self, tasks: Sequence[trainings.TrainingTask], count: bool = False) -> None:
         """Do what is left of some tasks. Only those that each run has once are counted, so that there is one

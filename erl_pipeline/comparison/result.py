@@ -15,9 +15,11 @@ from erl_pipeline.comparison.measures import (
     seed_difference,
 )
 from erl_pipeline.comparison.runs import Thirds, TrainingFigures, thirds
+from erl_pipeline.comparison.search import Search
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.evaluation.history import CurvePoint
 from erl_pipeline.runs.config import method_columns
+from storage.runs.split_openings import Opening, SplitUse
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,14 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class SplitHistory:
+    """How this comparison used its test tasks, and which others had opened them before."""
+
+    use: SplitUse
+    before: tuple[Opening, ...]
+
+
+@dataclass(frozen=True)
 class Result:
     """A whole comparison. `differences` are by measure. An arm without a successful run is only in
     `failures`."""
@@ -115,6 +125,8 @@ class Result:
     arms: Mapping[str, ArmResult]
     differences: Mapping[str, list[ArmDifference]]
     failures: tuple[Failure, ...]
+    split: SplitHistory | None = None
+    search: Search | None = None
 
     @property
     def comparisons(self) -> int:
@@ -128,6 +140,8 @@ def make_result(
     curves: Mapping[str, Mapping[int, list[CurvePoint]]],
     training: Mapping[str, Mapping[int, TrainingFigures]],
     failures: tuple[Failure, ...],
+    split: SplitHistory,
+    search: Search | None,
 ) -> Result:
     """Put the result together. `curves` maps arm -> seed -> curve, `training` arm -> seed -> figures."""
     of_arm = {run.arm: run for run in design.runs}
@@ -148,6 +162,8 @@ def make_result(
         arms=arms,
         differences=arm_differences({arm: each.measures for arm, each in arms.items()}, design.baseline),
         failures=failures,
+        split=split,
+        search=search,
     )
 
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from erl_pipeline.comparison.design import Arm, Design
+from erl_pipeline.comparison.arms import Arm
+from erl_pipeline.comparison.design import Design
 from erl_pipeline.comparison.measures import Budgets, across_seeds, measure
 from erl_pipeline.comparison.result import ArmResult, Failure, Result, arm_differences
 from erl_pipeline.comparison.tables import markdown, rate_text, tables, warnings
