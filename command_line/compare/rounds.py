@@ -17,6 +17,7 @@ from typing import Any
 
 from erl_pipeline.comparison import runs as trainings
 from erl_pipeline.comparison.arms import SearchSettings
+from erl_pipeline.comparison.bootstrap import Outcomes
 from erl_pipeline.comparison.design import ComparedRun, Design, with_chosen
 from erl_pipeline.comparison.measures import Budgets, find_budgets, iterations_to_spend
 from erl_pipeline.comparison.opened_split import opened_sentence, split_use
@@ -231,6 +232,7 @@ class Rounds:
             budgets,
             self.curves,
             self._training(),
+            self._outcomes(),
             tuple(self.failures.values()),
             SplitHistory(self.split, tuple(opened_before(openings(self.store_uri), self.split))),
             self.search,
@@ -326,6 +328,13 @@ class Rounds:
         self.curves.get(run.arm, {}).pop(run.seed, None)
         if not self.curves.get(run.arm, True):
             del self.curves[run.arm]
+
+    def _outcomes(self) -> dict[str, dict[int, Outcomes]]:
+        runs = {(run.arm, run.seed): run for run in self.design.runs}
+        return {
+            arm: {seed: trainings.read_outcomes(runs[arm, seed], self.store_uri) for seed in seeds}
+            for arm, seeds in self.curves.items()
+        }
 
     def _training(self) -> dict[str, dict[int, trainings.TrainingFigures]]:
         runs = {(run.arm, run.seed): run for run in self.design.runs}

@@ -194,5 +194,6 @@ def _arm(arm: ArmResult) -> dict[str, Any]:
             name: asdict(across_seeds([getattr(each, name) for each in figures]))
             for name in ("start", *MEASURES)
         },
+        "over_seeds_and_tasks": dict(arm.over_seeds_and_tasks),
         "training": {name: asdict(number) for name, number in arm.training.items()},
     }

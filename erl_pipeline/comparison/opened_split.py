@@ -38,7 +38,7 @@ def split_use(design: Design) -> SplitUse:
     first = design.runs[0]
     plugin = plugins("environments")[first.config.environment.type].value
     tasks = plugin.splits.test_tasks(first.config.environment, _ANY_SEED)
-    artifacts = {}
+    artifacts: dict[str, None] = {}
     for run in design.runs:
         if run.arm == first.arm:
             plan = plan_on_test(run.config, run.sources, plan_run(run.config, run.sources, iterations=0))

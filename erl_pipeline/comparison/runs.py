@@ -14,6 +14,7 @@ from erl_pipeline.evaluation.history import (
     learning_curve,
     mean_rewards,
     of_kind,
+    outcomes_by_task,
     read_history,
     test_evaluations,
 )
@@ -91,6 +92,14 @@ def read_curve(run: ComparedRun, store_uri: str) -> list[CurvePoint]:
     """The learning curve of a run on the test tasks. Raises StoreError if an artifact is missing."""
     history = read_history(ArtifactStore(store_uri), RunStore(store_uri).open(run.config.name))
     return learning_curve(history, test_evaluations(history))
+
+
+def read_outcomes(run: ComparedRun, store_uri: str) -> dict[str, list[bool]]:
+    """Test task -> whether its greedy attempt succeeded at each point of the run's curve; empty if retention
+    removed attempts. Raises StoreError if an artifact is missing or damaged."""
+    store = ArtifactStore(store_uri)
+    history = read_history(store, RunStore(store_uri).open(run.config.name))
+    return outcomes_by_task(store, test_evaluations(history))
 
 
 def read_held_out_curve(run: ComparedRun, store_uri: str) -> list[CurvePoint]:

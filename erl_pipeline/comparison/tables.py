@@ -1,10 +1,11 @@
 """The tables of a comparison, as text for both terminals and Markdown files."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from erl_pipeline.comparison.measures import MEASURES, RunMeasures, SeedSummary, across_seeds
+from erl_pipeline.comparison.bootstrap import Interval
+from erl_pipeline.comparison.measures import MEASURES, Measure, RunMeasures, SeedSummary, across_seeds
 from erl_pipeline.comparison.opened_split import opened_sentence
 from erl_pipeline.comparison.result import Result
 from storage.texts import counted
@@ -39,6 +40,7 @@ def tables(result: Result) -> list[ShownTable]:
     shown = [
         _success(result),
         *_differences(result),
+        _over_seeds_and_tasks(result),
         _trials(result),
         _training(result),
         _costs(result),
@@ -80,7 +82,8 @@ def preface(result: Result) -> str:
         f"is that of one greedy first attempt at each of {result.test_tasks} test tasks, which training has "
         "not seen; the result is fair if no setting was chosen by it either. Arms are read off at "
         f"{budgets.generated_tokens:,} generated tokens and at "
-        f"{budgets.policy_steps:,} policy steps. Intervals are 95 % t intervals of the mean over seeds."
+        f"{budgets.policy_steps:,} policy steps. Intervals are 95 % t intervals of the mean over seeds, "
+        "where no other is named."
     )
 
 
@@ -143,6 +146,35 @@ def _differences(result: Result) -> list[ShownTable]:
         )
         shown.append(ShownTable(f"Differences: {label}", rows, note))
     return shown
+
+
+def _over_seeds_and_tasks(result: Result) -> ShownTable:
+    """Intervals by the bootstrap; as in other tables, fewer than three seeds give none."""
+    rows = [
+        _intervals(arm, each.over_seeds_and_tasks)
+        for arm, each in result.arms.items()
+        if len(each.measures) >= _SEEDS_FOR_INTERVAL
+    ]
+    rows += [
+        _intervals(
+            f"{result.design.baseline} - {of_arm[0].arm}",
+            {name: each.over_seeds_and_tasks for name, each in zip(MEASURES, of_arm, strict=True)},
+        )
+        for of_arm in zip(*result.differences.values(), strict=True)
+        if len(of_arm[0].seeds) >= _SEEDS_FOR_INTERVAL
+    ]
+    note = (
+        "95 % intervals of the means above by the bootstrap: seeds are drawn with replacement, and test "
+        "tasks, for all drawn seeds together where seeds have the same ones. They include that other tasks "
+        "might have been drawn, which t intervals over seeds leave out. With few seeds a bootstrap is too "
+        "narrow: read the wider of the two."
+    )
+    return ShownTable("Intervals over seeds and test tasks", rows, note)
+
+
+def _intervals(who: str, found: Mapping[Measure, Interval | None]) -> dict[str, str]:
+    texts = {name: "" if each is None else f"{each[0]:.3f} to {each[1]:.3f}" for name, each in found.items()}
+    return {"arm or difference": who} | {label: texts.get(name, "") for name, label in MEASURES.items()}
 
 
 def _trials(result: Result) -> ShownTable:

@@ -75,6 +75,9 @@ def test_all_arms_are_read_off_at_equal_tokens_and_steps(compared: Compared) -> 
     curves = [seed["curve"] for arm in document["arms"].values() for seed in arm["seeds"].values()]
     assert len(curves) == 4
     assert all(curve[0]["iteration"] == 0 and curve[-1]["generated_tokens"] >= tokens for curve in curves)
+    for arm in document["arms"].values():
+        for name, (low, high) in arm["over_seeds_and_tasks"].items():
+            assert 0 <= low <= arm["summary"][name]["mean"] <= high <= 1
     # RLVR generates fewer tokens in an iteration, so its runs continued until they had generated as many.
     assert min(curve[-1]["iteration"] for curve in curves[2:]) > 2
 
