@@ -28,7 +28,7 @@ from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Listener
 from erl_pipeline.runs.run_plans import plan_run
 from storage.errors import InputError, Interrupted, PipelineError
-from storage.runs.split_openings import SplitUse, opened_before, openings
+from storage.runs.split_openings import SplitUse, open_test_split, opened_before, openings
 from storage.texts import counted
 
 
@@ -221,6 +221,8 @@ class Rounds:
         if not self.curves:
             reasons = "; ".join(f"{each.run}: {each.message}" for each in self.failures.values())
             raise InputError(f"no run succeeded: {reasons}")
+        # Where all runs were finished already, perhaps by an earlier version, none has recorded it.
+        open_test_split(self.store_uri, self.split)
         budgets = find_budgets(
             {arm: list(seeds.values()) for arm, seeds in self.curves.items()},
             {run.arm: run.iterations for run in self.design.runs},
