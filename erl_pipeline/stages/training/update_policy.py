@@ -181,7 +181,7 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
     given = [row for row in attempts if row.trajectory_id not in old]
     sequences = _taught(training_sequences(given, settings.objective), call.inputs.get(TEACHER))
     work = Reinforcement(
-        sequences=weighed([*sequences, *further_sequences(further, sequences)], replayed),
+        sequences=weighed([*sequences, *further_sequences(further, sequences, settings.objective)], replayed),
         objective=settings.objective,
         update=settings.update,
         seed=call.seed,
@@ -230,20 +230,27 @@ def training_sequences(
 ) -> list[TrainingSequence]:
     """The sequences of trajectories, with their advantages. Groups are those of the rows, one for each task
     and role, or their subgroups where the objective compares those. Roles that are never trained and
-    trajectories that were not scored are in no group and give no sequence."""
+    trajectories that were not scored are in no group and give no sequence. Those that a limit cut off have
+    weight 0 where the objective leaves them out."""
     trained = trainable(trajectories)
     advantages = _advantages(trained, objective)
-    return [trajectory_sequence(row, advantage) for row, advantage in zip(trained, advantages, strict=True)]
+    return [_sequence(row, advantage, objective) for row, advantage in zip(trained, advantages, strict=True)]
+
+
+def _sequence(row: Trajectory, advantage: float, objective: ObjectiveConfig) -> TrainingSequence:
+    sequence = trajectory_sequence(row, advantage)
+    left_out = row.truncated and objective.truncated == "leave_out"
+    return replace(sequence, weight=0.0) if left_out else sequence
 
 
 def further_sequences(
-    rows: Sequence[Trajectory], attempts: Sequence[TrainingSequence]
+    rows: Sequence[Trajectory], attempts: Sequence[TrainingSequence], objective: ObjectiveConfig
 ) -> list[TrainingSequence]:
     """Further token sequences of agents' attempts, each with the advantage of its attempt: groups compare
     attempts, however many sequences an attempt has. One whose attempt is not trained gives none."""
     advantages = {each.trajectory_id: each.advantage for each in attempts}
     return [
-        trajectory_sequence(row, advantages[row.parent_trajectory_id])
+        _sequence(row, advantages[row.parent_trajectory_id], objective)
         for row in rows
         if row.parent_trajectory_id in advantages
     ]
@@ -270,6 +277,9 @@ def groups_by_role(trajectories: Sequence[Trajectory], objective: ObjectiveConfi
 
 def _advantages(trained: Sequence[Trajectory], objective: ObjectiveConfig) -> list[float]:
     keys = [_group(row, objective) for row in trained]
+    penalty = objective.length_penalty
+    if penalty is not None:
+        trained = [replace(row, reward=row.reward - penalty.of(sum(row.response_mask))) for row in trained]
     return group_advantages(trained, keys, objective.advantage_normalization)
 
 

@@ -144,20 +144,25 @@ def token_columns(
     normalization: LossNormalization,
     device: torch.device,
     policy_share: float = 1.0,
+    length: int = 1,
 ) -> TokenColumns:
-    """Columns of a whole optimizer batch, before it is cut into microbatches. `policy_share`: multiplies
-    `policy_weights`; the share of all rows that have an advantage, where the policy loss is normalised over
-    all rows."""
+    """Columns of a whole optimizer batch, before it is cut into microbatches.
+
+    Args:
+        policy_share: multiplies `policy_weights`; the share of all rows that have an advantage, where the
+            policy loss is normalised over all rows.
+        length: see `token_weights`.
+    """
     counts = [sequence.trained_tokens for sequence in sequences]
     with_advantage = [i for i, sequence in enumerate(sequences) if sequence.has_advantage]
     policy_weights = [0.0] * len(sequences)
     if with_advantage:
-        weights = token_weights([counts[i] for i in with_advantage], normalization)
+        weights = token_weights([counts[i] for i in with_advantage], normalization, length)
         for i, weight in zip(with_advantage, weights, strict=True):
             policy_weights[i] = weight * sequences[i].weight * policy_share
     regularizer_weights = [
         weight * sequence.weight
-        for weight, sequence in zip(token_weights(counts, normalization), sequences, strict=True)
+        for weight, sequence in zip(token_weights(counts, normalization, length), sequences, strict=True)
     ]
 
     def column(values: Sequence[float]) -> torch.Tensor:
