@@ -18,7 +18,7 @@ from erl_pipeline.serving.aliases import Canary, ServedAliases
 from erl_pipeline.serving.answering import PolicyService
 from erl_pipeline.serving.keys import KeyRing, read_keys
 from erl_pipeline.serving.known import KnownTraffic
-from erl_pipeline.serving.notes import NoteSearch, RunMemorySearch, prompts_with_notes
+from erl_pipeline.serving.notes import NoteSearch, prompts_with_notes, run_memory_search
 from erl_pipeline.serving.policies import OpenedPolicy, OpenPolicy, StoredPolicies, require_several_models
 from erl_pipeline.serving.server import PolicyServer
 from erl_pipeline.serving.settings import ServingSettings
@@ -178,7 +178,7 @@ def _notes(serving: Serving, config: RunConfig, stored: StoredPolicies, tell: Te
     memory = serving.settings.memory
     if memory.scope == "none":
         return None
-    search = RunMemorySearch(stored.resources, config, memory)
+    search = run_memory_search(config, memory, stored.resources)
     # The first search loads the model that embeds.
     search("", "", "")
     return NoteSearch(search, prompts_with_notes(config), tell)

@@ -44,7 +44,11 @@ class PolicyServer:
         app.router.add_post("/erl/v1/episodes/{id}/close", self._close)
         app.router.add_get("/erl/v1/health", self._health)
         runner = web.AppRunner(
-            app, access_log=None, keepalive_timeout=_KEEP_ALIVE_SECONDS, shutdown_timeout=5.0
+            app,
+            access_log=None,
+            auto_decompress=False,
+            keepalive_timeout=_KEEP_ALIVE_SECONDS,
+            shutdown_timeout=5.0,
         )
         await runner.setup()
         try:

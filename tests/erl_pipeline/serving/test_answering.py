@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import openai
 import pytest
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from storage.serving.traffic import ServedTurn
-from tests.erl_pipeline.serving.served import TOKENIZER, Scripted, Served, said
+from tests.erl_pipeline.episodes.test_dialogue import said
+from tests.erl_pipeline.serving.served import TOKENIZER, Scripted, Served
 
 HI: Any = [{"role": "user", "content": "hi"}]
 SEARCH: Any = {
@@ -40,7 +41,7 @@ def test_a_conversation_is_logged_as_the_tokens_that_were_sampled(tmp_path: Path
             answer = first.parse().choices[0].message
             second = await client.chat.completions.with_raw_response.create(
                 model="any",
-                messages=[*HI, answer, {"role": "user", "content": "go on"}],
+                messages=[*HI, cast(Any, answer), {"role": "user", "content": "go on"}],
                 metadata={"user": "anna"},
                 temperature=0.7,
                 seed=3,
@@ -51,9 +52,13 @@ def test_a_conversation_is_logged_as_the_tokens_that_were_sampled(tmp_path: Path
         assert first.headers["x-erl-checkpoint"] == one.policy_version == "one"
         assert first.headers["x-erl-episode-id"] == second.headers["x-erl-episode-id"] == two.episode_id
         assert (one.after, two.after) == (None, one.turn_id)
-        assert text_of(one.context_token_ids).endswith("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n")
+        assert text_of(one.context_token_ids).endswith(
+            "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+        )
         assert text_of(one.sampled_token_ids) == "one after 21<|im_end|>"
-        assert text_of(two.context_token_ids) == "\n<|im_start|>user\ngo on<|im_end|>\n<|im_start|>assistant\n"
+        assert (
+            text_of(two.context_token_ids) == "\n<|im_start|>user\ngo on<|im_end|>\n<|im_start|>assistant\n"
+        )
         asked = len(one.context_token_ids + one.sampled_token_ids + two.context_token_ids)
         assert text_of(two.sampled_token_ids) == f"one after {asked}<|im_end|>"
         assert two.messages == ({"role": "user", "content": "go on"},)
@@ -183,6 +188,7 @@ def test_a_seed_of_the_request_gives_the_same_seed_again(tmp_path: Path) -> None
         ({"logit_bias": {"5": 1}}, "logit_bias"),
         ({"metadata": {"task_type": "user:anna"}}, "metadata.task_type"),
         ({"metadata": {"user": ""}}, "metadata.user"),
+        ({"metadata": {"episode_id": "e\r\nx-erl-checkpoint: two"}}, "metadata.episode_id"),
         ({"messages": [{"role": "user", "content": "x" * 3000}]}, "messages"),
     ],
 )
