@@ -18,6 +18,7 @@ from erl_pipeline.environments.messages import Message
 from erl_pipeline.environments.prompt_format import AttemptPrompts, ChatPrompts
 from erl_pipeline.episodes.context import situation
 from erl_pipeline.plan.stage import Resources
+from erl_pipeline.policies.checkpoints import policy_traits
 from erl_pipeline.serving.requests import USER_TASK_TYPE
 from erl_pipeline.serving.settings import ServedMemory
 from erl_pipeline.stages.memory import opened_memory
@@ -190,6 +191,11 @@ def run_memory_search(config: RunConfig, settings: ServedMemory, resources: Reso
         raise ConfigError(
             f"memory.scope: {settings.scope}; run {config.name} has no memory (its configuration says "
             "method.memory: off, or its method has none); use scope: none"
+        )
+    if policy_traits(config.policy).own_words:
+        raise ConfigError(
+            f"memory.scope: {settings.scope}; the policy of run {config.name} reads only the words of its "
+            "environment, and no notes; use scope: none"
         )
     run = RunStore(resources.store.uri).open(config.name)
     return RunMemorySearch(run, how, settings, opened_memory(resources, how.embedding_model).at)

@@ -186,6 +186,7 @@ def test_a_seed_of_the_request_gives_the_same_seed_again(tmp_path: Path) -> None
         ({"presence_penalty": 1}, "presence_penalty"),
         ({"temperature": 3}, "temperature"),
         ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"messages": [{"role": "user", "content": "a word that has no token: \u00e9"}]}, "messages"),
         ({"metadata": {"task_type": "user:anna"}}, "metadata.task_type"),
         ({"metadata": {"user": ""}}, "metadata.user"),
         ({"metadata": {"episode_id": "e\r\nx-erl-checkpoint: two"}}, "metadata.episode_id"),
