@@ -15,6 +15,7 @@ from erl_pipeline.evaluation.history import StageRecord
 from erl_pipeline.evaluation.samples import NO_RECORD, NOT_GIVEN, TRAINED
 from storage.artifacts.manifest import Manifest
 from storage.lineage.trained_on import record_file
+from storage.tables.further import first_sequences
 from storage.tables.training import scan_training_records
 from storage.tables.trajectories import TRAJECTORIES, said, scan_trajectories
 
@@ -132,7 +133,7 @@ def find_rows(
         for manifest in reversed(_holders(stored, run, span, held_out=held_out))
         if manifest.kind in EPISODES
     ]
-    files = {path: each for each in artifacts for path in each.rows_paths(TRAJECTORIES.name)}
+    files = {path: each for each in artifacts for path in first_sequences(each.rows_paths(TRAJECTORIES.name))}
     ends = np.cumsum([0, *stored.trajectories.counts(files, filters)])
     count = int(ends[-1])
     number = min(max(1, page), page_count(count))
