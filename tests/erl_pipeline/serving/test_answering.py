@@ -11,6 +11,8 @@ import openai
 import pytest
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest
+from erl_pipeline.serving.episodes import OpenEpisodes
+from erl_pipeline.serving.known import KnownTraffic
 from storage.serving.traffic import ServedTurn
 from tests.erl_pipeline.episodes.test_dialogue import said
 from tests.erl_pipeline.serving.served import TOKENIZER, Scripted, Served
@@ -143,6 +145,47 @@ def test_an_episode_has_one_user_and_is_of_one_tenant(tmp_path: Path) -> None:
         assert [turn.tenant for turn in await turns(served)] == ["a", "b"]
 
     Scripted(tmp_path).use(use)
+
+
+@pytest.mark.parametrize(("idle_seconds", "most_tokens"), [(1e-9, 10**9), (1e9, 20)])
+def test_what_is_idle_or_too_much_is_forgotten_but_not_its_name(
+    tmp_path: Path, idle_seconds: float, most_tokens: int
+) -> None:
+    async def use(served: Served) -> None:
+        traffic = KnownTraffic()
+        served.service.episodes = OpenEpisodes(traffic, idle_seconds, most_tokens)
+        answer, first = await served.chat("hi")
+        _, second = await served.chat("hi", answer, "more")
+        assert first["x-erl-episode-id"] != second["x-erl-episode-id"]
+        _, named = await served.chat("hi", answer, "more", metadata={"episode_id": first["x-erl-episode-id"]})
+        assert named["x-erl-episode-id"] == first["x-erl-episode-id"]
+        assert len(served.service.episodes) == 1
+        assert all(turn.after is None for turn in await turns(served))
+
+    Scripted(tmp_path).use(use)
+
+
+def test_a_call_that_is_answered_after_its_episode_was_closed_is_logged_and_forgotten(tmp_path: Path) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def says(checkpoint: str, request: GenerationRequest) -> Generation:
+        if len(request.prompt_token_ids) > 30:
+            begun.set()
+            await go_on.wait()
+        return said(TOKENIZER, "yes<|im_end|>")
+
+    async def use(served: Served) -> None:
+        answer, told = await served.chat("hi")
+        late = asyncio.create_task(served.chat("hi", answer, "more"))
+        await begun.wait()
+        await served.post(f"/erl/v1/episodes/{told['x-erl-episode-id']}/close", {})
+        go_on.set()
+        assert (await late)[1]["x-erl-episode-id"] == told["x-erl-episode-id"]
+        _, other = await served.chat("hi", answer, "more", "yes", "on")
+        assert other["x-erl-episode-id"] != told["x-erl-episode-id"]
+        assert len(await turns(served)) == 3
+
+    Scripted(tmp_path, says=says).use(use)
 
 
 def test_what_must_not_be_stored_is_not_logged_and_nothing_goes_on_with_it(tmp_path: Path) -> None:
