@@ -18,6 +18,7 @@ from tests.erl_pipeline.episodes.gateway.agents import client
 from tests.erl_pipeline.episodes.gateway.playing import END, only, played, text
 
 SEARCH: Any = {"name": "search", "description": "Find pages.", "parameters": {"type": "object"}}
+CALL = {"type": "function_call", "call_id": "c", "name": "f"}
 USE = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
 CALLS = (
     'look <tool_call>{"name": "search", "arguments": {"for": "lakes"}}</tool_call>'
@@ -150,11 +151,9 @@ def test_limits_are_told_in_the_words_of_each_api() -> None:
     ("changed", "field"),
     [
         ({"input": [{"type": "web_search_call", "id": "w"}]}, "input.0"),
-        (
-            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
-            "input.0.message",
-        ),
-        ({"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "["}]}, "input.0"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.message"),
+        ({"input": [{**CALL, "arguments": "["}]}, "input.0"),
+        ({"input": [{**CALL, "arguments": '{"a": 1e400}'}]}, "input.0"),
         ({"tools": [{"type": "web_search"}]}, "tools.0"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"previous_response_id": "r"}, "previous_response_id"),
@@ -175,14 +174,8 @@ def test_responses_that_cannot_be_honoured_are_refused_by_name(changed: dict[str
         ({"max_tokens": None}, "max_tokens"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages.0.content.0"),
         ({"messages": [{"role": "assistant", "content": "It is"}]}, "messages.0"),
-        (
-            {
-                "messages": [
-                    {"role": "user", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {}}]}
-                ]
-            },
-            "messages.0.content.0",
-        ),
+        ({"messages": [{"role": "user", "content": [USE]}]}, "messages.0.content.0"),
+        ({"tools": [{"name": "f", "input_schema": {"a": 1e400}}]}, "tools.0.input_schema"),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools.0.type"),
         ({"tool_choice": {"type": "any"}}, "tool_choice.type"),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
