@@ -10,8 +10,9 @@ from pydantic import ConfigDict, Field, StringConstraints
 
 from erl_pipeline.episodes.gateway.api import ChatRequest, RequestRefused, Strict, validated
 from erl_pipeline.episodes.gateway.chat_api import CHAT
+from storage.serving.user_traces import user_task_type
 
-USER_TASK_TYPE = "user:"
+USER_TASK_TYPE = user_task_type("")
 """Task types that begin so are those of memory entries that reach one user only."""
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")]
