@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from erl_pipeline.config.base import AnySettingsT, Settings
 from erl_pipeline.config.explain import KeyPath, explain, parse_yaml, shorten
 from erl_pipeline.config.plugins import Group, plugins
 from erl_pipeline.config.run import RunConfig
@@ -41,12 +42,22 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), options: Option
         ConfigError: the file cannot be read or is not YAML, or settings are unknown, of the wrong type,
             out of bounds or impossible together. The message lists all problems, one per line.
     """
-    document = parse_yaml(_read(Path(path)), str(path))
-    values = {} if document.value is None else document.value
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: holds {shorten(values)}; allowed is a mapping of settings, `key: value`")
-    lines = {key: f"line {line}" for key, line in document.lines.items()}
+    values, lines = _settings_in(Path(path))
     return _validate(values, lines, overrides, options, str(path))
+
+
+def load_settings(path: Path, model: type[AnySettingsT], only: str | None = None) -> AnySettingsT:
+    """Read and validate a file of settings that are not a run's. `only`: the file holds this one setting.
+
+    Raises ConfigError as `load_config` does.
+    """
+    values, lines = _settings_in(path)
+    if only is not None:
+        values, lines = {only: values}, {(only, *key): line for key, line in lines.items()}
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise _all_problems(error, model, lines, str(path)) from error
 
 
 def change_config(config: RunConfig, overrides: Sequence[str], options: Options = _NONE) -> RunConfig:
@@ -75,9 +86,14 @@ def _validate(
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:
-        problems = explain(error, RunConfig, origins)
-        count = counted(len(problems), "problem")
-        raise ConfigError("\n  ".join([f"{where}: {count}", *problems])) from error
+        raise _all_problems(error, RunConfig, origins, where) from error
+
+
+def _all_problems(
+    error: ValidationError, model: type[Settings], origins: Mapping[KeyPath, str], where: str
+) -> ConfigError:
+    problems = explain(error, model, origins)
+    return ConfigError("\n  ".join([f"{where}: {counted(len(problems), 'problem')}", *problems]))
 
 
 def require_usable_plugins(values: Mapping[str, Any]) -> None:
@@ -87,6 +103,15 @@ def require_usable_plugins(values: Mapping[str, Any]) -> None:
         type_ = value.get("type") if isinstance(value, dict) else value
         if isinstance(type_, str):
             plugins(group).require_usable(type_)
+
+
+def _settings_in(path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
+    """The settings that a file holds, and the line of each key."""
+    document = parse_yaml(_read(path), str(path))
+    values = {} if document.value is None else document.value
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: holds {shorten(values)}; allowed is a mapping of settings, `key: value`")
+    return values, {key: f"line {line}" for key, line in document.lines.items()}
 
 
 def _read(path: Path) -> str:
