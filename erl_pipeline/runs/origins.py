@@ -2,7 +2,7 @@
 entered in their ledger before their own work, or from trajectories of a file."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
@@ -27,6 +27,7 @@ from erl_pipeline.stages.tasks.held_out import KeptApart, refuse_held_out_rows
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
+from storage.artifacts.uncommitted import Told
 from storage.errors import ConfigError, InputError, store_errors
 from storage.filesystem import sha256_file
 from storage.runs.documents import IMPORTED, BranchOrigin, OfflineOrigin, read_origin, write_origin
@@ -97,19 +98,25 @@ def begin_offline(opened: OpenRun, origin: OfflineOrigin) -> None:
 def _refuse_held_out(opened: OpenRun, source: Run, rollouts: Mapping[int, str]) -> None:
     """Raise InputError, which names the row, if a stored trajectory is of a held-out or a test task."""
     config, store = opened.config, opened.store
-    plugin = plugins("environments")[config.environment.type].value
     beginning = beginning_of(store.uri, source)
-    if beginning is None:
-        held_out = plugin.held_out_tasks(config.environment, config.seed, config.evaluation.tasks)
-    else:
+    held_out = None
+    if beginning is not None:
         lines = store.open(beginning.tasks).path(HELD_OUT).read_text(encoding="utf-8").splitlines()
         held_out = [Task(**json.loads(line)) for line in lines]
-    kept = KeptApart(plugin, config.environment, config.seed, held_out)
+    kept = kept_apart(config, held_out)
     for iteration, rollouts_id in rollouts.items():
         shards = store.open(rollouts_id).manifest.inputs.values()
         # What retention keeps of pruned rows is enough.
         rows = scan_trajectories([store.open(shard).rows_path(TRAJECTORIES) for shard in sorted(shards)])
         refuse_held_out_rows(rows, kept, f"run {source.name}, iteration {iteration}")
+
+
+def kept_apart(config: RunConfig, held_out: Sequence[Task] | None = None) -> KeptApart:
+    """What a run may not train on; `held_out`: its held-out tasks, by default those of its configuration."""
+    plugin = plugins("environments")[config.environment.type].value
+    if held_out is None:
+        held_out = plugin.held_out_tasks(config.environment, config.seed, config.evaluation.tasks)
+    return KeptApart(plugin, config.environment, config.seed, held_out)
 
 
 def require_offline(config: RunConfig) -> None:
@@ -174,7 +181,7 @@ def import_trajectories(store_uri: str, path: Path, name: str) -> list[ImportedI
     with store_errors("read", path):
         digest = sha256_file(path)
     settings = {IMPORTED: {"file": path.name, "sha256": digest, "rows": rows}}
-    run = _open_import(store_uri, name, settings)
+    run = open_import(store_uri, name, settings)
     with run.lock():
         store = ArtifactStore(store_uri)
         return [
@@ -183,20 +190,25 @@ def import_trajectories(store_uri: str, path: Path, name: str) -> list[ImportedI
         ]
 
 
-def _open_import(store_uri: str, name: str, settings: Mapping[str, Any]) -> Run:
+def open_import(store_uri: str, name: str, settings: Mapping[str, Any]) -> Run:
+    """The run that holds trajectories from outside; it is made if the store lacks it.
+
+    Args:
+        settings: under `IMPORTED`, where they come from: `file` with its `sha256`, or the run that `served`.
+
+    Raises InputError where the name is taken by something else.
+    """
     runs = RunStore(store_uri)
     if name not in runs.list():
         with suppress(InputError):
             return runs.create(name, settings)
     run = runs.open(name)
     before, now = run.config.get(IMPORTED), settings[IMPORTED]
-    if before is None or before["sha256"] != now["sha256"]:
-        held = (
-            "was not imported"
-            if before is None
-            else f"holds the trajectories of another file, {before['file']}"
-        )
-        raise InputError(f"run {name} exists and {held}; choose another --name")
+    if before is None:
+        raise InputError(f"run {name} exists and was not imported; choose another --name")
+    if any(before.get(key) != now.get(key) for key in ("sha256", "served")):
+        held = f"another file, {before['file']}" if "file" in before else f"run {before['served']}"
+        raise InputError(f"run {name} exists and holds the trajectories of {held}; choose another --name")
     return run
 
 
@@ -209,30 +221,67 @@ def _import_iteration(
 ) -> ImportedIteration:
     rows, replaced = [row for row, _ in read], sum(count for _, count in read)
     found = {REPLACED_TEXTS: replaced} if replaced else {}
+
+    def write(folder: Path) -> Told:
+        written = write_trajectories(folder / TRAJECTORIES, rows)
+        return {"counters": {"trajectories": len(rows), **found}, "rows": {TRAJECTORIES: written}}
+
     recipe = Recipe(IMPORT_STAGE, 1, {**settings, "iteration": iteration}, {}, 0, kind="trajectories")
-    trajectories, reused = _commit_once(
-        store, run, recipe, iteration, {"trajectories": len(rows), **found}, rows
+    committed = commit_rollouts(
+        store, run, recipe, iteration, write, lambda _: {**count_rollouts(rows), **found}
     )
-    listing = Recipe(
-        GENERATE_ROLLOUTS.name, 1, {}, {"shard-0000": trajectories.artifact_id}, 0, kind="rollouts"
-    )
-    counters = {**count_rollouts(rows), **found}
-    written = scan_trajectories([store.open(trajectories.artifact_id).path(TRAJECTORIES)])
-    metrics = {**success_rates(counters), **graded_rewards(written), **gain_metrics(written)}
-    rollouts, _ = _commit_once(store, run, listing, iteration, counters, None, metrics)
     return ImportedIteration(
-        iteration, len(rows), trajectories.artifact_id, rollouts.artifact_id, reused, replaced
+        iteration,
+        len(rows),
+        committed.trajectories.artifact_id,
+        committed.rollouts.artifact_id,
+        committed.reused,
+        replaced,
     )
 
 
-def _commit_once(
+@dataclass(frozen=True)
+class CommittedRollouts:
+    """Trajectories from outside, and the artifact that lists them as an iteration's rollouts. `reused` says
+    that the trajectories were in the store already."""
+
+    trajectories: Manifest
+    rollouts: Manifest
+    reused: bool
+
+
+def commit_rollouts(
     store: ArtifactStore,
     run: Run,
     recipe: Recipe,
     iteration: int,
-    counters: Mapping[str, int],
-    rows: Sequence[Trajectory] | None,
-    metrics: Mapping[str, float] | None = None,
+    write: Callable[[Path], Told],
+    count: Callable[[Manifest], Mapping[str, int | float]],
+) -> CommittedRollouts:
+    """Commit trajectories from outside as the rollouts of an iteration; what is there is not written again.
+    The run has to be locked.
+
+    Args:
+        recipe: of the trajectories.
+        write: writes them into a folder and says what the manifest is to say.
+        count: the counters of the rollouts, from the manifest of the trajectories; see `count_rollouts`.
+    """
+    trajectories, reused = _commit_once(store, run, recipe, iteration, write)
+
+    def listed(_: Path) -> Told:
+        counters = {name: int(number) for name, number in count(trajectories).items()}
+        written = scan_trajectories([store.open(trajectories.artifact_id).path(TRAJECTORIES)])
+        metrics = {**success_rates(counters), **graded_rewards(written), **gain_metrics(written)}
+        return {"counters": counters, "metrics": metrics}
+
+    inputs = {"shard-0000": trajectories.artifact_id}
+    listing = Recipe(GENERATE_ROLLOUTS.name, 1, {}, inputs, 0, kind="rollouts")
+    rollouts, _ = _commit_once(store, run, listing, iteration, listed)
+    return CommittedRollouts(trajectories, rollouts, reused)
+
+
+def _commit_once(
+    store: ArtifactStore, run: Run, recipe: Recipe, iteration: int, write: Callable[[Path], Told]
 ) -> tuple[Manifest, bool]:
     """The artifact of a recipe, written if it is missing, and whether it was there already. The run's ledger
     names it once."""
@@ -240,10 +289,7 @@ def _commit_once(
     reused = manifest is not None
     if manifest is None:
         with store.create(recipe, run=run.name, iteration=iteration) as staging:
-            counted = {}
-            if rows is not None:
-                counted[TRAJECTORIES] = write_trajectories(staging.path / TRAJECTORIES, rows)
-            manifest = staging.commit(counters=counters, metrics=metrics or {}, rows=counted).manifest
+            manifest = staging.commit(**write(staging.path)).manifest
     known = {(entry.iteration, entry.artifact_id) for entry in run.stages()}
     if (iteration, manifest.artifact_id) not in known:
         seconds = (manifest.finished_at - manifest.started_at).total_seconds()
