@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any
 
 from storage.serving.traffic import ServedTurn
-from storage.tables.trajectories import LOGPROB_TOLERANCE
+from storage.tables.trajectories import are_logprobs
 
 LOST = "the turn before it is not in the log"
 UNEVEN = "its log-probabilities do not fit its tokens"
@@ -116,6 +115,6 @@ def _why_not(turn: ServedTurn) -> str:
     logprobs = turn.logprobs
     if not logprobs or len(logprobs) != len(turn.sampled_token_ids):
         return UNEVEN
-    if not isfinite(sum(logprobs)) or max(logprobs) > LOGPROB_TOLERANCE:
+    if not are_logprobs(logprobs):
         return "its log-probabilities are none"
     return "" if turn.temperature > 0 else "it was sampled at temperature 0"

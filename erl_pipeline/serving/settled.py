@@ -23,7 +23,9 @@ from storage.errors import DamagedRecord, store_errors
 from storage.serving.traffic import Record, read_record, unsealed
 from storage.tables.trajectories import trajectory_id
 
-_SEAL_BYTES = 32
+_SEAL = slice(-67, -3)
+"""Where a line of a log has the digest of its content."""
+_DIGITS = 64
 
 
 class _Seen(BaseModel):
@@ -40,22 +42,19 @@ class _Seen(BaseModel):
 
 @dataclass
 class TrafficIndex:
-    """Numbers about each record of a log, in its order, and about each of its episodes, by their number.
+    """Numbers about each record of a log, in its order, and about each of its episodes, by their number."""
 
-    `digests` holds the digest of each record, `unrated` whether an episode has no reward yet, and `types` how
-    many rated episodes there are of each type of tasks.
-    """
-
+    run: str
     paths: Sequence[Path]
     torn: int = 0
     numbers: dict[str, int] = field(default_factory=dict)
-    """Id of an episode in trajectories -> its number, in the order of their first records."""
+    """Tenant and name of an episode -> its number, in the order of their first records."""
     of_episode: array[int] = field(default_factory=lambda: array("L"))
     segments: array[int] = field(default_factory=lambda: array("H"))
     offsets: array[int] = field(default_factory=lambda: array("Q"))
     lengths: array[int] = field(default_factory=lambda: array("L"))
     times: array[float] = field(default_factory=lambda: array("d"))
-    digests: bytearray = field(default_factory=bytearray)
+    seals: bytearray = field(default_factory=bytearray)
     heard: array[float] = field(default_factory=lambda: array("d"))
     """When something was last heard of an episode, in seconds since 1970."""
     has_turn: bytearray = field(default_factory=bytearray)
@@ -72,15 +71,15 @@ class TrafficIndex:
         return Counter(self.task_types[episode] for episode in episodes if self.is_rated[episode])
 
     def settled(self, now: datetime, settle: timedelta, sealed: Collection[str]) -> list[int]:
-        """Numbers of the episodes that are over and not `sealed` yet: a client ended them, or nothing was
-        heard of them for so long."""
+        """Numbers of the episodes that are over and whose ids are not `sealed` yet: a client ended them, or
+        nothing was heard of them for so long."""
         before = (now - settle).timestamp()
         return [
             number
-            for episode_id, number in self.numbers.items()
+            for name, number in self.numbers.items()
             if self.has_turn[number]
             and (self.has_ended[number] or self.heard[number] <= before)
-            and episode_id not in sealed
+            and not (sealed and self._episode_id(name) in sealed)
         ]
 
     def places(self, episodes: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -95,7 +94,7 @@ class TrafficIndex:
         """A digest of all records of these episodes."""
         found = hashlib.sha256()
         for place in self.places(episodes).tolist():
-            found.update(self.digests[place * _SEAL_BYTES : (place + 1) * _SEAL_BYTES])
+            found.update(self.seals[place * _DIGITS : (place + 1) * _DIGITS])
         return found.hexdigest()
 
     def records(self, episodes: Sequence[int]) -> Iterator[tuple[str, list[Record]]]:
@@ -110,31 +109,36 @@ class TrafficIndex:
             for place in self.places(episodes).tolist():
                 if self.of_episode[place] != number:
                     if read:
-                        yield names[number], read
+                        yield self._episode_id(names[number]), read
                     number, read = self.of_episode[place], []
                 segment, offset = self.segments[place], self.offsets[place]
                 with store_errors("read", self.paths[segment]):
                     line = os.pread(files[segment], self.lengths[place], offset)
                 read.append(read_record(line, f"{self.paths[segment]}, at byte {offset},"))
             if read:
-                yield names[number], read
+                yield self._episode_id(names[number]), read
         finally:
             for file in files:
                 os.close(file)
 
     def late(self, sealed: dict[str, float]) -> int:
         """Records that came after their episode was sealed; `sealed`: id -> when, in seconds since 1970."""
-        limits = [sealed.get(episode_id, float("inf")) for episode_id in self.numbers]
+        if not sealed:
+            return 0
+        limits = [sealed.get(self._episode_id(name), float("inf")) for name in self.numbers]
         return sum(at > limits[number] for number, at in zip(self.of_episode, self.times, strict=True))
 
-    def take(self, run: str, segment: int, offset: int, line: bytes) -> None:
+    def _episode_id(self, name: str) -> str:
+        """The id of an episode in trajectories."""
+        return trajectory_id("served", self.run, name)
+
+    def take(self, segment: int, offset: int, line: bytes) -> None:
         where = f"{self.paths[segment]}, at byte {offset},"
         try:
             seen = _Seen.model_validate_json(unsealed(line, where))
         except ValidationError as error:
             raise DamagedRecord(f"{where} is of another version of this program") from error
-        episode_id = trajectory_id("served", run, seen.tenant, seen.episode_id)
-        number = self.numbers.setdefault(episode_id, len(self.numbers))
+        number = self.numbers.setdefault(f"{seen.tenant}\n{seen.episode_id}", len(self.numbers))
         if number == len(self.heard):
             self.heard.append(0.0)
             for flags in (self.has_turn, self.is_rated, self.has_ended):
@@ -153,7 +157,7 @@ class TrafficIndex:
         self.offsets.append(offset)
         self.lengths.append(len(line))
         self.times.append(at)
-        self.digests += hashlib.sha256(line).digest()
+        self.seals += line[_SEAL]
 
 
 def index_traffic(run: str, paths: Sequence[Path]) -> TrafficIndex:
@@ -161,13 +165,13 @@ def index_traffic(run: str, paths: Sequence[Path]) -> TrafficIndex:
 
     Raises DamagedRecord, which names file and place, for a record that is not as it was written.
     """
-    index = TrafficIndex(paths)
+    index = TrafficIndex(run, paths)
     for segment, path in enumerate(paths):
         offset = 0
         with store_errors("read", path), path.open("rb") as file:
             for line in file:
                 if line.endswith(b"\n"):
-                    index.take(run, segment, offset, line)
+                    index.take(segment, offset, line)
                 else:
                     index.torn += 1
                 offset += len(line)
