@@ -28,6 +28,12 @@ COMMANDS = {
     "diff": ("runs.command:diff", "Show which settings of two runs differ, and their results side by side."),
     "ui": ("ui.command:ui", "Serve a page that shows a store: runs, episodes, memory, lineage."),
     "serve": ("serve:serve", "Run scheduled flows: a Prefect server with its page, and a worker."),
+    "collect": (
+        "traffic:collect",
+        "Seal the settled traffic of a served policy for training.",
+    ),
+    "learn": ("traffic:learn", "Train a served policy on what people rated, and judge what came of it."),
+    "promote": ("traffic:promote", "Let an alias mean another checkpoint, or go back; or print the aliases."),
     "trainer-node": (
         "cluster.command:trainer_node",
         "Start ranks here for runs that train on several machines.",

@@ -17,7 +17,13 @@ from erl_pipeline.plan.plan import PlannedStage
 from erl_pipeline.plan.sources import unread_sources
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.driver import OpenRun
-from erl_pipeline.runs.planning import beginning_of, plan_as_made, plan_before_branch, stored_rollouts
+from erl_pipeline.runs.planning import (
+    beginning_of,
+    begun_by,
+    plan_before_branch,
+    plan_of_beginning,
+    stored_rollouts,
+)
 from erl_pipeline.runs.run_plans import shared_stages
 from erl_pipeline.runs.state import place_of
 from erl_pipeline.stages.names import HELD_OUT, TRAJECTORIES
@@ -83,14 +89,12 @@ def begin_offline(opened: OpenRun, origin: OfflineOrigin) -> None:
     _establish(opened, origin)
     first, last = origin.first_iteration, origin.last_iteration
     shared: list[LedgerEntry] = []
-    beginning = set()
-    if IMPORTED not in source.config:
-        plan = plan_as_made(opened.store.uri, source, 0, sources=unread_sources(run_config(source)))
+    plan, begun = plan_of_beginning(opened.store.uri, source), begun_by(opened.store.uri, source)
+    if plan is not None and begun is not None:
         beginning = {node.place for node in plan.nodes if node.stage.output != "evaluation"}
+        shared += [entry for entry in begun.stages() if place_of(entry) in beginning]
     for entry in source.stages():
-        if place_of(entry) in beginning:
-            shared.append(entry)
-        elif entry.kind in ("trajectories", "rollouts") and first <= (entry.iteration or 0) <= last:
+        if entry.kind in ("trajectories", "rollouts") and first <= (entry.iteration or 0) <= last:
             shared.append(entry.model_copy(update={"iteration": (entry.iteration or 0) - first + 1}))
     opened.share(shared)
 
@@ -117,6 +121,18 @@ def kept_apart(config: RunConfig, held_out: Sequence[Task] | None = None) -> Kep
     if held_out is None:
         held_out = plugin.held_out_tasks(config.environment, config.seed, config.evaluation.tasks)
     return KeptApart(plugin, config.environment, config.seed, held_out)
+
+
+def offline_settings(config: RunConfig, own: Sequence[str] = ()) -> list[str]:
+    """The settings that a configuration lacks for training on stored rollouts, unless `own` settings say
+    otherwise: the importance correction, and evaluations by the embedded engine."""
+    needed = []
+    if not any(key.startswith("engine") for key in own) and config.engine.type != "transformers":
+        needed.append("engine={type: transformers}")
+    chosen = any(key.startswith(("objective.correction", "objective=")) for key in own)
+    if config.objective.correction.type == "bypass" and not chosen:
+        needed.append("objective.correction={type: decoupled}")
+    return needed
 
 
 def require_offline(config: RunConfig) -> None:

@@ -42,7 +42,7 @@ _CHUNK_EPISODES = 1000
 
 @dataclass(frozen=True)
 class SealedBatch:
-    """A batch of traffic: iteration `iteration` of the run that holds the traffic. `counters` are those of the
+    """A batch of traffic: iteration `iteration` of the run that holds the traffic, with the counters of its
     trajectories."""
 
     iteration: int
@@ -58,8 +58,8 @@ class SealedBatch:
 
 @dataclass(frozen=True)
 class Collected:
-    """What a collection found: `settled` episodes that no earlier batch has, how many of them are `rated`, and
-    the `batch` they are in now; None if they were left for later, or if there were none.
+    """What a collection found: `settled` episodes that no earlier batch has, how many of them are `rated`,
+    and the `batch` they are in now; None if they were left for later, or if there were none.
 
     `late` counts records that came after their episode was sealed, which are in no batch; `torn` counts those
     that a kill cut short.
@@ -75,8 +75,8 @@ class Collected:
 def collect(
     store_uri: str, run: str, settings: EpisodeSettings, now: datetime, *, at_least: int = 1
 ) -> Collected:
-    """Seal what is settled in the log of a served run as the next batch. After a kill, the same call gives the
-    same batch.
+    """Seal what is settled in the log of a served run as the next batch. After a kill, the same call gives
+    the same batch.
 
     Args:
         at_least: rated episodes without which all are left for later; 0: also seal what nobody rated.

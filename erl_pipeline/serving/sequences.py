@@ -1,5 +1,5 @@
-"""The token sequences of a served episode: chains of turns, each sampled token once, behind exactly the tokens
-that it was sampled after."""
+"""The token sequences of a served episode: chains of turns, each sampled token once, behind exactly the
+tokens that it was sampled after."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which episodes of a log are settled, and where their records are: one pass over the log, without its tokens.
+"""Which episodes of a log are settled, and where their records are: one pass over the log, without tokens.
 
 What is kept of each record is a few numbers, so that millions fit in memory; records are read again, episode
 by episode, from their places.

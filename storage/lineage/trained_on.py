@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -12,8 +13,12 @@ from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.lineage.graph import START, Link, walk
+from storage.serving.collected import SERVED_TRAJECTORIES
+from storage.tables.parquet import scan_files
 from storage.tables.training import REINFORCEMENT, TRAINING_RECORD, scan_training_records
 from storage.tables.trajectories import TRAJECTORIES, said, says, scan_trajectories
+
+_OF_TRAFFIC = ("episode_id", "user", "call_ids", "feedback_ids")
 
 FindManifest = Callable[[str], Manifest | None]
 """Gives the manifest of an artifact; None where there is none."""
@@ -159,6 +164,20 @@ class TrainedOn:
         ids = pl.col("trajectory_id").is_in(rows["trajectory_id"].unique().implode())
         found = self._trajectories(rows["policy"].unique().to_list()).filter(ids)
         return _with_attempts(rows.lazy(), found, text=said()).collect()
+
+    def served(self, rows: pl.DataFrame) -> dict[str, dict[str, Any]]:
+        """For those of the rows that were made of a served policy's traffic: trajectory -> `episode_id`,
+        `user`, `call_ids` and `feedback_ids`, as clients and the log know them."""
+        found = (self._find(each) for each in self._data_of(rows["policy"].unique().to_list()))
+        artifacts = [
+            self._store.open_found(each)
+            for each in found
+            if each is not None and each.tables(SERVED_TRAJECTORIES.name)
+        ]
+        files = [path for each in artifacts for path in each.rows_paths(SERVED_TRAJECTORIES.name)]
+        ids = pl.col("trajectory_id").is_in(rows["trajectory_id"].unique().implode())
+        table = scan_files(files, SERVED_TRAJECTORIES).filter(ids).select("trajectory_id", *_OF_TRAFFIC)
+        return {row.pop("trajectory_id"): row for row in table.collect().to_dicts()}
 
     def memory_entries(self, rows: pl.LazyFrame) -> pl.DataFrame:
         """Memory entries that stood in the prompts of rows: `entry_id` and `rows`, those of most rows first.

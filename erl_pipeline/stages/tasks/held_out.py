@@ -86,9 +86,9 @@ def refuse_held_out(training: Iterable[Task], kept: KeptApart) -> None:
 
 
 def refuse_held_out_rows(rows: pl.LazyFrame, kept: KeptApart, source: str) -> None:
-    """Raise InputError, naming the row, where a trajectory is of a task that is kept apart. What was not scored
-    does not count, since it is never trained on. `source`: where the rows are from, for the message, such as
-    `run x, iteration 3`."""
+    """Raise InputError, naming the row, where a trajectory is of a task that is kept apart. What was not
+    scored does not count, since it is never trained on. `source`: where the rows are from, for the message,
+    such as `run x, iteration 3`."""
     numbered = rows.select(_COLUMNS).with_row_index("row", offset=1)
     found = numbered.filter(was_scored()).drop("finish_reason").collect()
     # The trajectories of a task have one payload.
