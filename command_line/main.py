@@ -28,6 +28,10 @@ COMMANDS = {
     "diff": ("runs.command:diff", "Show which settings of two runs differ, and their results side by side."),
     "ui": ("ui.command:ui", "Serve a page that shows a store: runs, episodes, memory, lineage."),
     "serve": ("serve:serve", "Run scheduled flows: a Prefect server with its page, and a worker."),
+    "serve-policy": (
+        "serve_policy:serve_policy",
+        "Serve a run's checkpoint behind OpenAI's API; what it answers is logged to learn from.",
+    ),
     "collect": (
         "traffic:collect",
         "Seal the settled traffic of a served policy for training.",

@@ -46,9 +46,14 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), options: Option
     return _validate(values, lines, overrides, options, str(path))
 
 
-def load_settings(path: Path, model: type[AnySettingsT]) -> AnySettingsT:
-    """Read and validate a file of settings that are not a run's. Raises ConfigError as `load_config` does."""
+def load_settings(path: Path, model: type[AnySettingsT], only: str | None = None) -> AnySettingsT:
+    """Read and validate a file of settings that are not a run's. `only`: the file holds this one setting.
+
+    Raises ConfigError as `load_config` does.
+    """
     values, lines = _settings_in(path)
+    if only is not None:
+        values, lines = {only: values}, {(only, *key): line for key, line in lines.items()}
     try:
         return model.model_validate(values)
     except ValidationError as error:

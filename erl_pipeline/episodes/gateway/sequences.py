@@ -20,7 +20,7 @@ from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchem
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 
 _Key = tuple[str, ...]
-_History = tuple[str, tuple[_Key, ...]]
+History = tuple[str, tuple[_Key, ...]]
 """The tools, as JSON, and the keys of the messages."""
 
 
@@ -43,8 +43,8 @@ class SampledSequence:
     truncated: bool = False
 
 
-@dataclass
-class _Turn:
+@dataclass(eq=False)
+class RecordedTurn:
     """An answer of the policy: where it is, and all tokens up to its end."""
 
     sequence: SampledSequence
@@ -64,13 +64,17 @@ class Call:
     `number` is that of its sequence, by the order in which calls began them.
     """
 
-    history: _History
+    history: History
     messages: tuple[Message, ...]
     prompt_token_ids: tuple[int, ...]
     repeat: int
     number: int
-    after: _Turn | None
+    after: RecordedTurn | None
     """The turn whose sequence this call continues; None where it begins a sequence."""
+    known: RecordedTurn | None
+    """The turn with which its history ends, also where another call continues that; None if there is none."""
+    answered: RecordedTurn | None = None
+    """Its own turn, once it is answered."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ class AttemptSequences:
     def __init__(self, chat: ChatTokenizer, end_token_ids: frozenset[int]) -> None:
         self._chat = chat
         self._end_token_ids = end_token_ids
-        self._turns: dict[_History, _Turn] = {}
+        self._turns: dict[History, RecordedTurn] = {}
         self._asked: Counter[tuple[int, ...]] = Counter()
         self._answered = 0
         self._begun = 0
@@ -106,10 +110,9 @@ class AttemptSequences:
 
         Another call on the same turn branches off until this one is answered or `give_up` is called.
         """
-        offered = json.dumps(list(tools), sort_keys=True) if tools else "[]"
-        keys = tuple(map(_key, messages))
-        last = max((i for i, each in enumerate(messages) if each["role"] == "assistant"), default=-1)
-        turn = self._turns.get((offered, keys[: last + 1])) if last >= 0 else None
+        offered, keys = history_of(messages, tools)
+        last = last_answer(messages)
+        turn = self.turn_of((offered, keys[: last + 1])) if last >= 0 else None
         if turn is not None:
             between = self._chat.between_turns(messages[last + 1 :], turn.end_token, offered)
             prompt = turn.token_ids + between
@@ -126,7 +129,11 @@ class AttemptSequences:
         if after is None:
             self._begun += 1
         number = self._begun if after is None else after.sequence.number
-        return Call((offered, keys), known, prompt, repeat, number, after)
+        return Call((offered, keys), known, prompt, repeat, number, after, turn)
+
+    def turn_of(self, history: History) -> RecordedTurn | None:
+        """The turn with which a history ends, if it was answered here."""
+        return self._turns.get(history)
 
     def give_up(self, call: Call) -> None:
         """Forget a call that was not answered: a later one may go on from the same turn."""
@@ -154,7 +161,7 @@ class AttemptSequences:
         message = turn_message(turn)
         sequence.messages = [*call.messages, message]
         last = generation.token_ids[-1] if generation.token_ids else None
-        recorded = _Turn(
+        recorded = call.answered = RecordedTurn(
             sequence,
             call.prompt_token_ids + generation.token_ids,
             last if last in self._end_token_ids else None,
@@ -193,13 +200,23 @@ class AttemptSequences:
         sequence.behaviour_logprobs.extend([0.0] * len(between))
         return sequence
 
-    def _ends_with(self, prompt: tuple[int, ...]) -> _Turn | None:
+    def _ends_with(self, prompt: tuple[int, ...]) -> RecordedTurn | None:
         """A turn that ends a sequence, and whose tokens are the beginning of these: a history that the agent
         has changed, but not for the tokenizer."""
         for turn in self._turns.values():
             if not turn.followed and prompt[: len(turn.token_ids)] == turn.token_ids:
                 return turn
         return None
+
+
+def history_of(messages: Sequence[Message], tools: Sequence[ToolSchema]) -> History:
+    """What tells one beginning of a conversation from another."""
+    return json.dumps(list(tools), sort_keys=True) if tools else "[]", tuple(map(_key, messages))
+
+
+def last_answer(messages: Sequence[Message]) -> int:
+    """The place of the last message of an assistant; -1 if there is none."""
+    return max((place for place, each in enumerate(messages) if each["role"] == "assistant"), default=-1)
 
 
 def _key(message: Message) -> _Key:

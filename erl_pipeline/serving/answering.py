@@ -1,0 +1,216 @@
+"""Answering calls: each by the checkpoint of an alias, token by token in its episode, and into the log."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+
+from erl_pipeline.config.rollouts import SamplingConfig
+from erl_pipeline.engines.interface import Generation, GenerationRequest
+from erl_pipeline.environments.messages import Message
+from erl_pipeline.episodes.gateway.chat_api import ChatCompletion, Choice, RequestRefused
+from erl_pipeline.serving.aliases import ServedAliases
+from erl_pipeline.serving.episodes import Episode, OpenEpisodes, known_notes
+from erl_pipeline.serving.feedback import feedback_record, known_episode
+from erl_pipeline.serving.known import KnownEpisode, KnownTraffic
+from erl_pipeline.serving.notes import NO_NOTES, NoteSearch
+from erl_pipeline.serving.placed import PlacedCall, served_turn
+from erl_pipeline.serving.requests import FeedbackRequest, ServedRequest, Unavailable
+from erl_pipeline.serving.settings import ServingSettings
+from erl_pipeline.serving.writing import LogWriter
+from storage.artifacts.recipe import derive_seed, digest
+from storage.errors import EngineError, StoreError
+from storage.serving.traffic import EpisodeEnd, Record
+from storage.serving.users import digest_of
+
+
+class PolicyService:
+    """Answers the calls of all clients, and takes their feedback. Lives in one event loop.
+
+    Args:
+        sampling: how turns are sampled that leave it to the server.
+        user_key: of the digests of users' names.
+        notes: finds notes for conversations; None where there is no memory.
+    """
+
+    def __init__(
+        self,
+        settings: ServingSettings,
+        sampling: SamplingConfig,
+        aliases: ServedAliases,
+        traffic: KnownTraffic,
+        log: LogWriter,
+        user_key: bytes,
+        notes: NoteSearch | None,
+    ) -> None:
+        self._settings, self._sampling = settings, sampling
+        self._user_key = user_key
+        self._traffic = traffic
+        self.aliases, self.log, self.notes = aliases, log, notes
+        self.episodes = OpenEpisodes(traffic, settings.episode.idle_minutes * 60)
+        self.under_way = 0
+        self.is_stopping = False
+        self._ended = asyncio.Event()
+
+    async def place(self, tenant: str, request: ServedRequest) -> PlacedCall:
+        """Find out what a call is sampled after, with which checkpoint. It has to be given to `answer`.
+
+        Raises `RequestRefused` for one that cannot be answered.
+        """
+        arrived, began = datetime.now(UTC), time.monotonic()
+        self._require_room()
+        async with AsyncExitStack() as held:
+            episode = self._episode(tenant, request)
+            self._hold(held, episode)
+            drawn_by = episode.known.user or episode.known.episode_id
+            policy = await held.enter_async_context(self.aliases.chosen_for(drawn_by))
+            chat = request.chat
+            if chat.tools and not policy.chat.shows(chat.tools):
+                raise RequestRefused("tools: the policy's chat template does not show tools", "tools")
+            shown: Sequence[Message] = chat.messages
+            notes = known_notes(episode, episode.sequences_with(policy), request)
+            if notes is None and self.notes is not None:
+                user = episode.known.user
+                shown, notes = await self.notes.notes_for(chat.messages, episode.task_type, user)
+            # Only now: an earlier call of the episode may have been answered meanwhile.
+            sequences = episode.sequences_with(policy)
+            choices = [sequences.place(chat.messages, shown, chat.tools) for _ in range(chat.choices)]
+            placed = PlacedCall(
+                call_id=f"chatcmpl-{secrets.token_hex(12)}",
+                tenant=tenant,
+                request=request,
+                policy=policy,
+                episode=episode,
+                sequences=sequences,
+                notes=notes or NO_NOTES,
+                choices=choices,
+                arrived=arrived,
+                began=began,
+                held=held.pop_all(),
+            )
+        if placed.room < 1:
+            await placed.give_up()
+            raise RequestRefused(
+                f"the conversation has {placed.prompt_tokens} tokens, and the policy's context holds "
+                f"{policy.context_length}",
+                "messages",
+                "context_length_exceeded",
+            )
+        return placed
+
+    async def answer(self, placed: PlacedCall) -> ChatCompletion:
+        """Answer a call, and log it. Raises `RequestRefused` where the policy cannot be asked, or the log
+        cannot be written."""
+        async with placed.held:
+            asked = self._asked(placed)
+            generations = await _sampled(placed, asked)
+            seconds = time.monotonic() - placed.began
+            choices, turns = [], []
+            for number, generation in enumerate(generations):
+                call, request = placed.choices[number], placed.request
+                seed = asked[number].seed
+                answer = placed.sequences.answer(call, generation, seed, request.chat.stop)
+                choices.append(Choice(answer))
+                turn = served_turn(placed, number, asked[number], choices[-1], generation.logprobs, seconds)
+                turns.append(turn)
+                if request.is_stored:
+                    self.episodes.record(placed.episode, call, answer, request, turn.turn_id, placed.notes)
+            if placed.request.is_stored:
+                self._traffic.register(placed.episode.known)
+                await self._write(turns)
+            return ChatCompletion(placed.call_id, placed.policy.change.alias, choices, placed.prompt_tokens)
+
+    async def feedback(self, tenant: str, given: FeedbackRequest) -> str:
+        """Log what somebody says about a call or an episode; returns its id. The same again is logged once.
+
+        Raises what `feedback_record` raises.
+        """
+        feedback_id, record = feedback_record(self._settings, self._traffic, tenant, given)
+        if record is not None:
+            await self._write([record])
+        return feedback_id
+
+    async def close_episode(self, tenant: str, episode_id: str) -> None:
+        """Log that an episode is over. Raises `RequestRefused` for one that the tenant does not have."""
+        known = known_episode(self._traffic, tenant, episode_id)
+        if not known.is_over:
+            self.episodes.close(known)
+            await self._write([EpisodeEnd(episode_id=episode_id, tenant=tenant, received=datetime.now(UTC))])
+
+    async def stop(self) -> None:
+        """Answer no more calls, and wait until those under way have ended."""
+        self.is_stopping = True
+        while self.under_way:
+            self._ended.clear()
+            await self._ended.wait()
+
+    def _require_room(self) -> None:
+        if self.is_stopping:
+            raise Unavailable("the server is stopping", "stopping", 503, 5.0)
+        if self.log.failure:
+            raise Unavailable(f"the log cannot be written: {self.log.failure}", "log_failed", 503, 5.0)
+        if self.under_way >= self._settings.limits.in_flight:
+            what = f"{self.under_way} calls are under way, as many as limits.in_flight allows"
+            raise Unavailable(what, "too_many_calls", 429)
+
+    def _episode(self, tenant: str, request: ServedRequest) -> Episode:
+        user = digest_of(self._user_key, request.user)
+        if request.is_stored:
+            return self.episodes.of_call(tenant, user, request)
+        return Episode(KnownEpisode("", tenant, user), request.task_type)
+
+    def _hold(self, held: AsyncExitStack, episode: Episode) -> None:
+        def end() -> None:
+            self.under_way -= 1
+            episode.under_way -= 1
+            self._ended.set()
+
+        self.under_way += 1
+        episode.under_way += 1
+        held.callback(end)
+
+    def _asked(self, placed: PlacedCall) -> list[GenerationRequest]:
+        request = placed.request
+        most = min(placed.room, self._settings.limits.max_tokens or self._sampling.max_new_tokens)
+        temperature = self._sampling.temperature if request.temperature is None else request.temperature
+        # A client that gives a seed gets the same answer again. Without one, no two calls are alike.
+        seed = placed.call_id
+        if request.seed is not None:
+            seed = f"{request.seed} {digest(placed.choices[0].prompt_token_ids)}"
+        conversation = placed.episode.known.episode_id or placed.call_id
+        return [
+            GenerationRequest(
+                prompt_token_ids=choice.prompt_token_ids,
+                max_new_tokens=min(most, request.chat.max_tokens or most),
+                temperature=temperature,
+                seed=derive_seed(seed, number),
+                conversation=f"{conversation}/{choice.number}",
+                model=placed.policy.change.alias,
+            )
+            for number, choice in enumerate(placed.choices)
+        ]
+
+    async def _write(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self._traffic.add(record)
+        try:
+            await self.log.write(records)
+        except StoreError as error:
+            raise Unavailable(f"the log cannot be written: {error}", "log_failed", 503, 5.0) from error
+
+
+async def _sampled(placed: PlacedCall, asked: Sequence[GenerationRequest]) -> list[Generation]:
+    found = await asyncio.gather(*map(placed.policy.sample, asked), return_exceptions=True)
+    failure = next((each for each in found if isinstance(each, BaseException)), None)
+    if failure is None:
+        return [each for each in found if not isinstance(each, BaseException)]
+    for choice in placed.choices:
+        placed.sequences.give_up(choice)
+    # Frameworks raise RuntimeError, such as where a device has no memory left.
+    if isinstance(failure, EngineError | RuntimeError):
+        raise Unavailable(f"the policy cannot be asked: {failure}", "engine_failed", 503) from failure
+    raise failure

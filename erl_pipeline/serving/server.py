@@ -1,0 +1,185 @@
+"""The address that clients talk to: OpenAI's routes for calls, and routes of our own for feedback."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+
+from erl_pipeline.episodes.gateway.chat_api import ChatCompletion, RequestRefused
+from erl_pipeline.serving.answering import PolicyService
+from erl_pipeline.serving.keys import Client, KeyRing
+from erl_pipeline.serving.requests import FeedbackRequest, Unavailable, read_call, validated
+
+LARGEST_BODY = 16 * 2**20
+"""Bytes of a request."""
+_KEEP_ALIVE_SECONDS = 75.0
+_STREAM_SIGN_SECONDS = 10.0
+"""How often a client that waits for a stream is told that its call is alive."""
+
+_KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class PolicyServer:
+    """Serves `service` to the clients in `keys`, in the event loop that it is entered in."""
+
+    def __init__(self, service: PolicyService, keys: KeyRing, run: str) -> None:
+        self._service = service
+        self._keys = keys
+        self._run = run
+        self._answering: set[asyncio.Task[ChatCompletion]] = set()
+
+    @asynccontextmanager
+    async def listening(self, host: str, port: int) -> AsyncIterator[str]:
+        """Listen on an address, port 0 for a free one; gives the URL. Raises OSError where that fails."""
+        app = web.Application(client_max_size=LARGEST_BODY, middlewares=[_errors_as_json])
+        app.router.add_post("/v1/chat/completions", self._complete)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_post("/erl/v1/feedback", self._feedback)
+        app.router.add_post("/erl/v1/episodes/{id}/close", self._close)
+        app.router.add_get("/erl/v1/health", self._health)
+        runner = web.AppRunner(
+            app, access_log=None, keepalive_timeout=_KEEP_ALIVE_SECONDS, shutdown_timeout=5.0
+        )
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, host, port).start()
+            shown = f"[{host}]" if ":" in host else host
+            yield f"http://{shown}:{runner.addresses[0][1]}"
+        finally:
+            await runner.cleanup()
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        client = self._client(request)
+        wait = client.seconds_to_wait()
+        if wait:
+            raise Unavailable("more calls a minute than this key may make", "rate_limited", 429, wait)
+        asked = read_call(await request.read())
+        placed = await self._service.place(client.tenant, asked)
+        # A task of its own: what was sampled is logged, also where the client goes away.
+        answering = asyncio.create_task(self._service.answer(placed))
+        self._answering.add(answering)
+        answering.add_done_callback(self._answering.discard)
+        if asked.chat.stream:
+            return await _stream(request, answering, placed.headers, asked.chat.with_usage)
+        completion = await asyncio.shield(answering)
+        return web.json_response(completion.body, headers=placed.headers)
+
+    async def _models(self, request: web.Request) -> web.Response:
+        self._client(request)
+        models = [
+            {
+                "id": policy.change.alias,
+                "object": "model",
+                "created": int(policy.change.changed.timestamp()),
+                "owned_by": "erl-pipeline",
+            }
+            for policy in self._service.aliases.policies
+        ]
+        return web.json_response({"object": "list", "data": models})
+
+    async def _feedback(self, request: web.Request) -> web.Response:
+        client = self._client(request)
+        given = validated(FeedbackRequest, await request.read())
+        return web.json_response({"feedback_id": await self._service.feedback(client.tenant, given)})
+
+    async def _close(self, request: web.Request) -> web.Response:
+        client, episode_id = self._client(request), request.match_info["id"]
+        await self._service.close_episode(client.tenant, episode_id)
+        return web.json_response({"episode_id": episode_id, "closed": True})
+
+    async def _health(self, request: web.Request) -> web.Response:
+        """Needs no key, and says nothing about anybody's calls."""
+        service = self._service
+        failures = service.aliases.failures
+        aliases = {
+            policy.change.alias: {
+                "checkpoint": policy.checkpoint_id,
+                "run": policy.change.run,
+                "failure": failures.get(policy.change.alias, ""),
+            }
+            for policy in service.aliases.policies
+        }
+        log = service.log
+        status = "log_failed" if log.failure else "stopping" if service.is_stopping else "ok"
+        return web.json_response(
+            {
+                "status": status,
+                "run": self._run,
+                "aliases": aliases,
+                "calls_under_way": service.under_way,
+                "episodes_open": len(service.episodes),
+                "log": {
+                    "waiting": log.waiting,
+                    "lag_ms": round(1000 * log.lag_seconds),
+                    "failure": log.failure,
+                },
+                "answered_without_notes": 0 if service.notes is None else service.notes.unanswered,
+            }
+        )
+
+    def _client(self, request: web.Request) -> Client:
+        scheme, _, key = request.headers.get("Authorization", "").partition(" ")
+        client = self._keys.client(key.strip()) if scheme.lower() == "bearer" else None
+        if client is None:
+            raise RequestRefused("this key is not known here", code="invalid_api_key", status=401)
+        return client
+
+
+async def _stream(
+    request: web.Request,
+    answering: asyncio.Task[ChatCompletion],
+    headers: Mapping[str, str],
+    with_usage: bool,
+) -> web.StreamResponse:
+    """The answer as server-sent events; a refusal that comes before the first of them is an ordinary one."""
+    response = web.StreamResponse(
+        headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache", **headers}
+    )
+    while not (await asyncio.wait({answering}, timeout=_STREAM_SIGN_SECONDS))[0]:
+        if not response.prepared:
+            await response.prepare(request)
+        await response.write(b": waiting\n\n")
+    try:
+        chunks = list(answering.result().chunks(with_usage))
+    except RequestRefused as refused:
+        if not response.prepared:
+            raise
+        chunks = [_error(refused)]
+    if not response.prepared:
+        await response.prepare(request)
+    for chunk in (*map(json.dumps, chunks), "[DONE]"):
+        await response.write(f"data: {chunk}\n\n".encode())
+    await response.write_eof()
+    return response
+
+
+@web.middleware
+async def _errors_as_json(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    """What cannot be answered, in the form that clients of OpenAI read."""
+    try:
+        return await handler(request)
+    except RequestRefused as refused:
+        return _refusal(refused)
+    except web.RequestPayloadError as error:
+        return _refusal(RequestRefused(f"the body cannot be read: {error}"))
+    except web.HTTPException as error:
+        what = f"a body may have at most {LARGEST_BODY} bytes" if error.status == 413 else error.reason
+        return _refusal(RequestRefused(what, status=error.status))
+
+
+def _refusal(refused: RequestRefused) -> web.Response:
+    headers = {"x-should-retry": "false"}
+    if isinstance(refused, Unavailable):
+        headers = {"Retry-After": str(max(1, round(refused.seconds)))}
+    return web.json_response(_error(refused), status=refused.status, headers=headers)
+
+
+def _error(refused: RequestRefused) -> dict[str, Any]:
+    kind = _KINDS.get(refused.status, "invalid_request_error" if refused.status < 500 else "server_error")
+    return {"error": {"message": str(refused), "type": kind, "param": refused.param, "code": refused.code}}
