@@ -198,7 +198,9 @@ def _learn(
         return Completed(name=SKIPPED, message=f"Skipped: {busy}")
     except Interrupted:
         return Cancelled(message="Asked to stop; what was committed is kept")
-    changed = "no alias was changed" if judged.change is None else f"{judged.change.alias} is now this"
+    changed = (
+        "no alias was changed" if judged.change is None else f"{judged.change.alias} is now this checkpoint"
+    )
     return Completed(message=f"Night {night.name}: {judged.verdict.reason}; {changed}")
 
 

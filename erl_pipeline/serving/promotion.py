@@ -10,7 +10,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.runs.run import RunStore
 from storage.serving.aliases import AliasChange, change_alias, current_aliases
-from storage.serving.gates import verdicts
+from storage.serving.gates import Verdict, verdicts
 
 PRODUCTION, CANDIDATE = "production", "candidate"
 
@@ -50,9 +50,11 @@ def promote(
     with RunStore(store_uri).open(run).lock():
         before = current_aliases(store_uri, run).get(alias)
         previous = None if before is None else before.checkpoint_id
-        gate: dict[str, float | int | str | bool] = {"without_gate": True}
-        if not without_gate:
-            gate = _passed(store_uri, run, checkpoint_id, previous, settings)
+        if without_gate:
+            gate: dict[str, float | int | str | bool] = {"without_gate": True}
+        else:
+            passed = _passed(store_uri, run, checkpoint_id, previous, settings)
+            gate, why = passed.numbers, why or passed.reason
         return _change(store_uri, run, alias, checkpoint_id, previous, manifest.run, who, why, gate)
 
 
@@ -74,8 +76,9 @@ def roll_back(store_uri: str, run: str, alias: str, who: str, why: str = "") -> 
 
 def _passed(
     store_uri: str, run: str, checkpoint_id: str, previous: str | None, settings: GateSettings
-) -> dict[str, float | int | str | bool]:
-    """The numbers of a checkpoint's gate, and of feedback by now. Raises InputError if it did not pass."""
+) -> Verdict:
+    """The verdict on a checkpoint, with the numbers of feedback by now. Raises InputError if it did not
+    pass."""
     found = [each for each in verdicts(store_uri, run) if each.checkpoint_id == checkpoint_id]
     if not found or not found[-1].passed:
         said = f"did not pass: {found[-1].reason}" if found else "was never asked: no night has made it"
@@ -83,18 +86,18 @@ def _passed(
             f"the gate of checkpoint {checkpoint_id[:12]} {said}. To promote it all the same: --without-gate "
             "--why TEXT"
         )
-    numbers = dict(found[-1].numbers)
+    verdict = found[-1]
     if previous is None or previous == checkpoint_id:
-        return numbers
+        return verdict
     feedback = feedback_of(store_uri, run, checkpoint_id, previous, settings)
     if feedback is None:
-        return numbers
+        return verdict
     if feedback.low < -settings.held_out_drop:
         raise InputError(
             f"feedback speaks against checkpoint {checkpoint_id[:12]}: {feedback.difference:+.3f}, at least "
             f"{feedback.low:+.3f} by the lower bound. To promote it all the same: --without-gate --why TEXT"
         )
-    return {**numbers, **feedback.numbers("feedback")}
+    return verdict.model_copy(update={"numbers": {**verdict.numbers, **feedback.numbers("feedback")}})
 
 
 def _change(

@@ -24,7 +24,7 @@ from erl_pipeline.runs.run_plans import plan_offline, plan_run
 from erl_pipeline.runs.state import last_score
 from erl_pipeline.runs.warnings import ROWS, rollout_warnings
 from erl_pipeline.stages.names import TRAJECTORIES
-from erl_pipeline.stages.rollouts.counts import graded_rewards
+from erl_pipeline.stages.rollouts.counts import graded_rewards, reason_counter
 from erl_pipeline.views.report.curves import role_rewards
 from erl_pipeline.views.report.page import example_episodes
 from storage.artifacts.artifact import Artifact

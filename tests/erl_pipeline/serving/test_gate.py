@@ -42,9 +42,9 @@ def test_held_out_tasks_are_compared_task_by_task() -> None:
 def test_each_lower_bound_must_reach_the_allowed_drop(
     held_out: float | None, feedback: float | None, passed: bool
 ) -> None:
-    found = [None if low is None else Comparison(0.2, low, {}) for low in (held_out, feedback)]
+    on_tasks, by_users = (None if low is None else Comparison(0.2, low, {}) for low in (held_out, feedback))
 
-    judged = verdict(*found, "new", "old", "night", GateSettings(held_out_drop=0.02))
+    judged = verdict(on_tasks, by_users, "new", "old", "night", GateSettings(held_out_drop=0.02))
 
     assert judged.passed == passed
     assert ("held_out_low" in judged.numbers) == (held_out is not None)

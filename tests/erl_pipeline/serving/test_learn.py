@@ -24,8 +24,7 @@ from storage.serving.aliases import current_aliases
 from storage.serving.gates import verdicts
 from storage.upkeep.verification import verify_run
 from tests.erl_pipeline.runs.small_runs import Notes
-from tests.erl_pipeline.serving.conftest import conversations
-from tests.erl_pipeline.serving.served_traffic import RUN, TOMORROW, log
+from tests.erl_pipeline.serving.served_traffic import RUN, TOMORROW, conversations, log
 
 
 def settings(**changes: Any) -> ServingSettings:
