@@ -201,7 +201,7 @@ def test_what_was_not_scored_is_shown_without_reward_or_success(twins: Twins) ->
     opened, run = ArtifactStore(str(twins.with_them)), RunStore(str(twins.with_them)).open("small")
     files = rollout_files(opened, run)
     count, episodes = list_episodes(files, EpisodeFilter(outcome="not_scored"), 100)
-    assert count == 2 * 2 * 6  # iterations, shards, copies
+    assert count == 2 * 2 * 2 * len(NOT_SCORED)  # iterations, shards, copies
     assert {reward for each in episodes for reward in each["rewards"]} == {None}
     rows = scan_trajectories(files).filter(~was_scored()).collect()
     assert rows["reward"].null_count() == rows["success"].null_count() == rows.height
