@@ -43,6 +43,7 @@ COMMANDS = {
         "Start ranks here for runs that train on several machines.",
     ),
     "gc": ("gc:gc", "Remove what no run reaches and what killed processes left behind."),
+    "forget-user": ("forget_user:forget_user", "Delete what a user said to a served policy."),
     "doctor": ("doctor.command:doctor", "Check what this machine can run."),
     "plugins": ("config:plugins", "List the installed plug-ins, and those that cannot be used."),
     "import": ("importing:app", "Bring in what was made elsewhere."),

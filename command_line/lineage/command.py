@@ -262,6 +262,9 @@ def verify(
                 f"Pruned by retention: {counted(found.pruned_files, 'file')}, "
                 f"{found.pruned_bytes / 1e6:,.1f} MB."
             )
+        if found.redacted_files:
+            redacted = counted(found.redacted_files, "file")
+            print_line(f"Redacted, since a user of a served policy was forgotten: {redacted}.")
         if found.problems:
             print_line("Damaged or missing artifacts are made again by: erl-pipeline train CONFIG --check")
     if found.problems:

@@ -1,10 +1,12 @@
 """Settings of the reinforcement-learning objective."""
 
+from __future__ import annotations
+
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.plugins import function_of
@@ -31,6 +33,16 @@ class DecoupledCorrection(Settings):
     Yao et al. 2025). `mask`: tokens with weights above the cap are left out of the loss."""
     cap: float = Field(default=2.0, gt=1.0)
     """Largest importance weight."""
+    floor: float | None = Field(default=None, gt=0.0, lt=1.0, exclude_if=lambda floor: floor is None)
+    """Tokens with weights below it are left out of the loss too, so that a mismatch counts on both sides
+    (IcePop, Zhao et al. 2025, "Small leak can sink a great ship"); only with `mode: mask`. `null`: none
+    are."""
+
+    @model_validator(mode="after")
+    def _masks_on_both_sides(self) -> DecoupledCorrection:
+        if self.floor is not None and self.mode != "mask":
+            raise ValueError(f"floor: {self.floor:g}; allowed with mode: {self.mode} is null; set mode: mask")
+        return self
 
 
 CorrectionConfig = Annotated[BypassCorrection | DecoupledCorrection, Field(discriminator="type")]
@@ -70,6 +82,27 @@ class RoleObjective(Settings):
     """Multiplies all losses of the role; 0 leaves its trajectories out of the update."""
 
 
+class LengthPenalty(Settings):
+    """Answers near the limit lose reward (soft overlong punishment of DAPO, arXiv 2503.14476, eq. 13): with y
+    the trained tokens of a trajectory, nothing up to `limit - margin` tokens, from there linearly up to 1 at
+    `limit`, and 1 beyond."""
+
+    limit: int = Field(ge=1)
+    """Tokens from which on an answer loses all of it."""
+    margin: int = Field(ge=1)
+    """Tokens before the limit from which on it loses something."""
+
+    @model_validator(mode="after")
+    def _begins_within_the_answer(self) -> LengthPenalty:
+        if self.margin > self.limit:
+            raise ValueError(f"margin: {self.margin}; allowed are 1 to {self.limit}, the limit")
+        return self
+
+    def of(self, tokens: int) -> float:
+        """What an answer of so many tokens loses, from 0 to 1."""
+        return min(max(tokens - (self.limit - self.margin), 0) / self.margin, 1.0)
+
+
 class ObjectiveConfig(Settings):
     """A GRPO-family policy-gradient objective (arXiv 2402.03300).
 
@@ -85,8 +118,9 @@ class ObjectiveConfig(Settings):
 
     advantage_normalization: Annotated[str, function_of("advantages")] = "std"
     """How the rewards of a group become advantages. `std`: minus their mean, divided by their standard
-    deviation (GRPO, arXiv 2402.03300). `mean`: only minus their mean (Dr. GRPO, arXiv 2503.20783). Or a
-    function of an installed package; `erl-pipeline plugins` lists them."""
+    deviation (GRPO, arXiv 2402.03300). `mean`: only minus their mean (Dr. GRPO, arXiv 2503.20783).
+    `leave_one_out`: minus the mean of the others (RLOO, arXiv 2402.14740). Or a function of an installed
+    package; `erl-pipeline plugins` lists them."""
     advantages_per: Literal["group", "subgroup"] = "subgroup"
     """Which rewards are compared. `subgroup`: those of rows with the same group and subgroup, if a method
     splits its groups, as ERL does by `memory.withhold` (Complementary RL, arXiv 2603.17621). So a row
@@ -116,7 +150,18 @@ class ObjectiveConfig(Settings):
     loss_normalization: Literal["token_mean", "sequence_mean", "sequence_sum"] = "token_mean"
     """How token losses of an optimizer batch become one number. `token_mean`: mean over all tokens (DAPO).
     `sequence_mean`: mean over sequences of the mean over tokens (GRPO). `sequence_sum`: mean over
-    sequences of the sum over tokens, which is Dr. GRPO up to its constant."""
+    sequences of the sum over tokens, which is Dr. GRPO up to its constant, `loss_length`."""
+    loss_length: int | None = Field(default=None, ge=1, exclude_if=lambda length: length is None)
+    """With `sequence_sum`: the constant by which the sum over tokens is divided, such as the most tokens of
+    an answer (Dr. GRPO, arXiv 2503.20783). `null`: 1."""
+    truncated: Literal["train", "leave_out"] = Field(
+        default="train", exclude_if=lambda truncated: truncated == "train"
+    )
+    """What an update does with trajectories that a limit cut off. `leave_out`: their rewards count in their
+    groups, and their tokens are not trained (overlong filtering of DAPO, arXiv 2503.14476, section 3.4)."""
+    length_penalty: LengthPenalty | None = Field(default=None, exclude_if=lambda penalty: penalty is None)
+    """What long answers lose of their reward before rewards are compared; the stored rewards stay. `null`:
+    nothing."""
     normalizer: Literal["live_rows", "all_rows"] = "live_rows"
     """Which rows count in the mean of the policy loss. `live_rows`: those with an advantage that is not 0, so
     that steps stay as large when fewer groups give a signal. `all_rows`: also those with advantage 0, as in
@@ -132,6 +177,15 @@ class ObjectiveConfig(Settings):
         """The numbers of the objective for trajectories of this role."""
         own = self.roles.get(role, RoleObjective()).model_dump(exclude_none=True)
         return RoleTerms(**(self.model_dump(include=set(RoleObjective.model_fields)) | own))
+
+    @model_validator(mode="after")
+    def _divides_sums(self) -> ObjectiveConfig:
+        if self.loss_length is not None and self.loss_normalization != "sequence_sum":
+            raise ValueError(
+                f"loss_length: {self.loss_length}; allowed with loss_normalization: "
+                f"{self.loss_normalization} is null, since only sums are divided by a constant"
+            )
+        return self
 
     @property
     def needs_reference(self) -> bool:

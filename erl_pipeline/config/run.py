@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from erl_pipeline.config.base import NotInstalledSettings, PluginSettings, Settings
+from erl_pipeline.config.base import NotInstalledSettings, PluginSettings, Settings, switch
 from erl_pipeline.config.memory import require_subgroups
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, require_known_roles
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
@@ -20,6 +20,7 @@ from erl_pipeline.config.pipeline import (
 )
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.rollouts import EasyToHardSelection, EvaluationConfig, RolloutConfig, SamplingConfig
+from erl_pipeline.config.self_distillation import SelfDistillationConfig
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -68,6 +69,8 @@ class RunConfig(Settings):
     rollouts: RolloutConfig = RolloutConfig()
     objective: ObjectiveConfig = ObjectiveConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
+    self_distillation: Annotated[SelfDistillationConfig | None, BeforeValidator(switch)] = None
+    """`on`, or its settings: the policy also teaches itself, token by token, with hindsight."""
     update: UpdateConfig = UpdateConfig()
     fine_tune: FineTuneConfig = FineTuneConfig()
     trainer: TrainerSettings = Field(
@@ -109,6 +112,7 @@ class RunConfig(Settings):
         require_groups_fit(self)
         require_equal_bytes(self)
         require_state_in_memory(self)
+        require_hindsight(self)
         require_known_roles(self.objective, method.roles(self.method))
         retrieval = method.retrieval(self.method)
         if retrieval is not None and self.objective.advantages_per == "subgroup":
@@ -156,6 +160,31 @@ def require_whole_attempts(config: RunConfig) -> None:
         raise ValueError(
             f"objective.loss_normalization: {how}; allowed with an agent as environment is token_mean: an "
             "attempt may have several token sequences, and the other values would count each as an attempt"
+        )
+
+
+def require_hindsight(config: RunConfig) -> None:
+    """Raise ValueError if the method, or a tiny policy's words, cannot give the hindsight that
+    `self_distillation` asks for."""
+    if config.self_distillation is None:
+        return
+    roles = plugins("methods")[config.method.type].value.self_distilled
+    if roles is None:
+        raise ValueError(
+            f"self_distillation: method {config.method.type} cannot be combined with it; "
+            "allowed are erl and rlvr"
+        )
+    hindsight = config.self_distillation.hindsight
+    if hindsight == "reflection" and roles.retry is None:
+        raise ValueError(
+            f"self_distillation.hindsight: reflection; method {config.method.type} writes none; allowed are "
+            "sibling and feedback"
+        )
+    traits = plugins("policies")[config.policy.type].value.traits(config.policy)
+    if hindsight != "reflection" and traits.own_words:
+        raise ValueError(
+            f"self_distillation.hindsight: {hindsight} puts sentences into the prompt, and policy.type: "
+            f"{config.policy.type} reads only the words of its environment; allowed is reflection"
         )
 
 

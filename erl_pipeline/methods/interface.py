@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from erl_pipeline.config.prompts import JudgeFeedback
     from erl_pipeline.config.rollouts import SamplingConfig
     from erl_pipeline.config.run import RunConfig
+    from erl_pipeline.config.self_distillation import SelfDistilledRoles
     from erl_pipeline.environments.prompt_format import PromptFormat
     from erl_pipeline.episodes.context import EpisodeProtocol, RoleLimits
     from erl_pipeline.plan.column import Column
@@ -115,5 +116,8 @@ class Method(Generic[SettingsT]):
         default=lambda _settings: (), metadata=NO_BYTES
     )
     """Folders or hub names of pretrained models that it needs besides the policy's."""
+    self_distilled: SelfDistilledRoles | None = field(default=None, metadata=NO_BYTES)
+    """Roles of the trajectories for `self_distillation`; None for a method that cannot be combined with
+    it."""
     plan_evaluation: PlanEvaluation = field(default=_no_evaluation, metadata=NO_BYTES)
     """Plans evaluations of its own."""

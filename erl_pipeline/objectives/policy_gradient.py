@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from erl_pipeline.config.objective import DecoupledCorrection
 from erl_pipeline.config.plugins import plugins
 from storage.errors import InputError
 
@@ -137,7 +138,7 @@ def cispo_surrogate(
 @dataclass(frozen=True)
 class ImportanceWeights:
     """`weights`: `[tokens]`, after truncation or masking. `capped`: `[tokens]`, true where the raw weight
-    exceeded the cap."""
+    exceeded the cap, or fell below the floor."""
 
     weights: torch.Tensor
     capped: torch.Tensor
@@ -147,17 +148,14 @@ def importance_weights(
     old_logprobs: torch.Tensor,
     behaviour_logprobs: torch.Tensor,
     sequence: torch.Tensor,
-    *,
-    level: Literal["token", "sequence"],
-    mode: Literal["truncate", "mask"],
-    cap: float,
+    correction: DecoupledCorrection,
 ) -> ImportanceWeights:
     """Weights `exp(old - behaviour)` of the trainer's policy over the sampler's.
 
     At `level` "sequence" the log-ratios of a sequence's tokens are summed and all its tokens get the
     product. Above `cap`, `mode` "truncate" sets the weight to the cap (truncated importance sampling,
     Ionides 2008; for the mismatch of engines Yao et al. 2025, "Your efficient RL framework secretly
-    brings you off-policy training") and "mask" sets it to 0.
+    brings you off-policy training") and "mask" sets it to 0. Weights below `floor` become 0 too.
 
     Args:
         old_logprobs, behaviour_logprobs: `[tokens]`, nats.
@@ -165,13 +163,16 @@ def importance_weights(
             to the largest occurs.
     """
     log_ratio = old_logprobs - behaviour_logprobs
-    if level == "sequence":
+    if correction.level == "sequence":
         # Each sequence has a token, so there are no more sequences than tokens.
         totals = log_ratio.new_zeros(log_ratio.shape)
         log_ratio = totals.index_add(0, sequence, log_ratio)[sequence]
     raw = bounded(log_ratio).exp()
-    capped = raw > cap
-    weights = raw.clamp(max=cap) if mode == "truncate" else raw.masked_fill(capped, 0.0)
+    capped = raw > correction.cap
+    if correction.floor is not None:
+        capped = capped | (raw < correction.floor)
+    truncates = correction.mode == "truncate"
+    weights = raw.clamp(max=correction.cap) if truncates else raw.masked_fill(capped, 0.0)
     return ImportanceWeights(weights, capped)
 
 
@@ -237,7 +238,9 @@ def kl_estimate(
     return (-difference).expm1() + difference
 
 
-def token_weights(token_counts: Sequence[int], normalization: LossNormalization) -> list[float]:
+def token_weights(
+    token_counts: Sequence[int], normalization: LossNormalization, length: int = 1
+) -> list[float]:
     """The factor of each token's loss, one for each sequence of a whole optimizer batch.
 
     The loss of the batch is the sum over its tokens of factor times token loss. All sequences of the batch
@@ -246,7 +249,7 @@ def token_weights(token_counts: Sequence[int], normalization: LossNormalization)
 
     - `token_mean`: `1 / tokens of the batch` (DAPO, arXiv 2503.14476, eq. 12)
     - `sequence_mean`: `1 / (sequences * tokens of the sequence)` (GRPO, arXiv 2402.03300, eq. 3)
-    - `sequence_sum`: `1 / sequences` (Dr. GRPO, arXiv 2503.20783, up to its constant)
+    - `sequence_sum`: `1 / (sequences * length)` (Dr. GRPO, arXiv 2503.20783)
 
     Args:
         token_counts: trained tokens of each sequence, all at least 1.
@@ -255,4 +258,4 @@ def token_weights(token_counts: Sequence[int], normalization: LossNormalization)
         return [1.0 / sum(token_counts)] * len(token_counts)
     if normalization == "sequence_mean":
         return [1.0 / (len(token_counts) * count) for count in token_counts]
-    return [1.0 / len(token_counts)] * len(token_counts)
+    return [1.0 / (len(token_counts) * length)] * len(token_counts)

@@ -59,9 +59,7 @@ def summarize_weights(
         return WeightSummary(0, 0.0, 0.0, 0.0, 0.0, 0.0)
     behaviour, sequence = _behaviour(rows)
     olds = torch.cat(list(logprobs))
-    weights = importance_weights(
-        olds, behaviour, sequence, level=correction.level, mode=correction.mode, cap=correction.cap
-    )
+    weights = importance_weights(olds, behaviour, sequence, correction)
     log_ratios = olds - behaviour
     used, capped = weights.weights, weights.capped
     if correction.level == "sequence":
@@ -98,9 +96,7 @@ def weight_rows(
     result: list[dict[str, object]] = []
     for row, olds in zip(rows, logprobs, strict=True):
         behaviour, sequence = _behaviour([row])
-        weights = importance_weights(
-            olds, behaviour, sequence, level=correction.level, mode=correction.mode, cap=correction.cap
-        )
+        weights = importance_weights(olds, behaviour, sequence, correction)
         result.append(
             {
                 "trajectory_id": row.trajectory_id,

@@ -60,15 +60,18 @@ class NextNight:
 def next_night(store_uri: str, run: str, settings: ServingSettings, now: datetime) -> NextNight:
     """Collect what is settled, and give the night that is due. A night that has no verdict yet goes on first.
 
-    With fewer rated episodes than `learn.min_episodes`, those of earlier batches that no night has trained on
-    included, nothing is sealed, and they wait for more.
+    A night trains on the new batches and, before them, on earlier ones that production has not learned from,
+    since their nights were refused or are candidates: on `learn.max_age` batches at most.
+
+    With fewer rated episodes than `learn.min_episodes` that no night has trained on, nothing is sealed, and
+    they wait for more.
 
     Raises:
         InputError: the alias `production` means nothing.
         RunBusy: another process collects.
     """
     config = run_config(RunStore(store_uri).open(run))
-    production = require_alias(store_uri, run, PRODUCTION).checkpoint_id
+    production = require_alias(store_uri, run, PRODUCTION)
     origins = _origins_of_nights(store_uri, run)
     judged = {verdict.run for verdict in verdicts(store_uri, run)}
     batches = sealed_batches(store_uri, run)
@@ -77,8 +80,8 @@ def next_night(store_uri: str, run: str, settings: ServingSettings, now: datetim
             trains = [b for b in batches if origin.first_iteration <= b.iteration <= origin.last_iteration]
             begun = Night(run, run_config(RunStore(store_uri).open(name)), origin, _rated(trains))
             return NextNight(begun, "", None)
-    trained = max((origin.last_iteration for origin in origins.values()), default=0)
-    waiting = [batch for batch in batches if batch.iteration > trained]
+    last_night = max((origin.last_iteration for origin in origins.values()), default=0)
+    waiting = [batch for batch in batches if batch.iteration > last_night]
     wanted = settings.learn.min_episodes - _rated(waiting)
     collected = collect(store_uri, run, settings.episode, now, at_least=max(wanted, 1))
     if collected.batch is not None:
@@ -88,14 +91,18 @@ def next_night(store_uri: str, run: str, settings: ServingSettings, now: datetim
         found = rated if collected.batch is not None else rated + collected.rated
         reason = f"{found} of {settings.learn.min_episodes} rated episodes (learn.min_episodes) are there"
         return NextNight(None, reason, collected)
+    last = waiting[-1].iteration
+    learned = origins[production.run].last_iteration if production.run in origins else 0
+    first = min(waiting[0].iteration, max(learned, last - settings.learn.max_age) + 1)
     origin = OfflineOrigin(
         run=traffic_run(run),
-        first_iteration=waiting[0].iteration,
-        last_iteration=waiting[-1].iteration,
-        checkpoint_id=production,
+        first_iteration=first,
+        last_iteration=last,
+        checkpoint_id=production.checkpoint_id,
         evaluates=_has_held_out(config),
     )
-    night = Night(run, _night_config(config, origin, settings), origin, rated)
+    again = [batch for batch in batches if first <= batch.iteration <= last_night]
+    night = Night(run, _night_config(config, origin, settings), origin, _rated([*again, *waiting]))
     return NextNight(night, "", collected)
 
 
@@ -156,7 +163,7 @@ def _night_config(config: RunConfig, origin: OfflineOrigin, settings: ServingSet
     own = [
         *offline_settings(config),
         f"pipeline={{max_age: {settings.learn.max_age}, too_old: drop}}",
-        "objective.advantage_normalization=mean",
+        "objective.advantage_normalization=leave_one_out",
     ]
     options = {
         "--name": ("name", night_name(config.name, origin.last_iteration)),

@@ -23,7 +23,7 @@ NotTrained = Literal[
 - `not_rated`, `not_trainable`: nobody rated the served conversation, or its tokens cannot be trained
 - `too_old`: the policy that sampled it is too old (`pipeline.max_age`), so that no trainer was given it
 - `no_tokens`: the policy sampled none of its tokens
-- `zero_weight`: the objective gives its role the weight 0
+- `zero_weight`: the objective gives its role the weight 0, or leaves it out since a limit cut it off
 - `zero_advantage`: its reward is the mean of its group, and nothing but the advantage gives it a loss
 - `not_drawn`: the supervised steps were over before its turn came
 """

@@ -26,7 +26,8 @@ class TrainingSequence:
 
     `response_mask` is 1 on tokens of the policy and 0 on those of the environment; log-probabilities
     (nats, after temperature) are those of the sampler, 0.0 where the mask is 0, and empty for
-    supervised rows. `weight` multiplies the sequence's losses.
+    supervised rows. `weight` multiplies the sequence's losses. `token_advantages` are added to the
+    `advantage`, one for each response token; empty for none.
     """
 
     trajectory_id: str
@@ -38,6 +39,7 @@ class TrainingSequence:
     advantage: float
     weight: float = 1.0
     temperature: float = 1.0
+    token_advantages: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.response_token_ids and not self.prompt_token_ids:
@@ -51,6 +53,11 @@ class TrainingSequence:
             raise ValueError(
                 f"trajectory {self.trajectory_id} has {len(self.response_token_ids)} response tokens, "
                 f"{len(self.response_mask)} mask entries and {len(self.behaviour_logprobs)} log-probabilities"
+            )
+        if self.token_advantages and len(self.token_advantages) != len(self.response_token_ids):
+            raise ValueError(
+                f"trajectory {self.trajectory_id} has {len(self.response_token_ids)} response tokens and "
+                f"{len(self.token_advantages)} advantages of tokens"
             )
 
     @cached_property
@@ -74,6 +81,19 @@ class TrainingSequence:
     @property
     def trained_tokens(self) -> int:
         return len(self.trained_offsets)
+
+    @cached_property
+    def trained_advantages(self) -> npt.NDArray[np.float64]:
+        """The advantages of the tokens that are trained, `[trained]`."""
+        if not self.token_advantages:
+            return np.full(self.trained_tokens, self.advantage)
+        added = np.frombuffer(_packed("d", self.token_advantages), dtype=np.float64)
+        return self.advantage + added[self.trained_offsets]
+
+    @property
+    def has_advantage(self) -> bool:
+        """Whether any of its tokens can have a policy loss."""
+        return self.advantage != 0.0 or any(self.token_advantages)
 
 
 def _packed(format_: str, numbers: Sequence[float]) -> bytes:

@@ -1,7 +1,8 @@
-"""A committed artifact, ready to be read, and the sealed record of what retention has removed from it.
+"""A committed artifact, ready to be read, and the sealed record of what has been removed from it.
 
 The manifest stays as it was committed, so ids and lineage stay valid. A file counts as pruned once the record
-names it; its bytes are removed afterwards. The columns of pruned rows that lineage needs are kept.
+names it; its bytes are removed afterwards. The columns of pruned rows that lineage needs are kept. Of a
+redacted file all rows are kept, and some of them say nothing any more (`storage.artifacts.redaction`).
 """
 
 import re
@@ -43,6 +44,13 @@ class PrunedFile(_Record):
     reason: str
     kept: FileEntry | None = None
     """For a Parquet file: the file that holds the columns that were kept."""
+    redacted: bool = False
+    """Whether `kept` has all columns of all rows, with what some rows said taken out."""
+
+    @property
+    def replacement(self) -> FileEntry | None:
+        """The file to be read instead; None where there is none with all columns."""
+        return self.kept if self.redacted else None
 
 
 class PruneRecord(_Record):
@@ -142,13 +150,15 @@ class Artifact:
         return self.present_folder
 
     def path(self, name: str) -> Path:
-        """A local file or folder of the artifact, by its name in the manifest.
+        """A local file or folder of the artifact, by its name in the manifest; redacted if it was.
 
         Raises:
             InputError: the artifact does not have it.
             PrunedFileError: retention has pruned it, or a file of the folder.
         """
         for file in self.pruned.files:
+            if file.path == name and file.replacement is not None:
+                return self.present_folder / file.replacement.path
             if file.path == name or file.path.startswith(name + "/"):
                 raise self._pruned(file)
         if not any(entry.path == name or entry.path.startswith(name + "/") for entry in self.files):

@@ -5,7 +5,7 @@ An artifact exists once it has a manifest. `storage.artifacts.layout` says where
 names them (see `storage.artifacts.artifact`).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from storage.artifacts.manifest import (
     row_problems,
 )
 from storage.artifacts.recipe import Recipe
+from storage.artifacts.redaction import TableChange, redact_files
 from storage.artifacts.transfers import copy_name, fresh_copy, local_copy, local_file
 from storage.artifacts.uncommitted import Uncommitted, Writer, is_hashed
 from storage.artifacts.writing import (
@@ -200,13 +201,16 @@ class ArtifactStore:
             return opened.path(name)
         entry = next((entry for entry in manifest.files if entry.path == name), None)
         pruned = self.pruned(manifest)
-        if entry is None or pruned.of(name) is not None:
+        removed = pruned.of(name)
+        if removed is not None and removed.replacement is not None:
+            entry = removed.replacement
+        elif entry is None or removed is not None:
             return Artifact(manifest, Path(), pruned).path(name)
         if not self._layout.root.local:
-            return local_file(self._layout, self._cache, manifest, entry) / name
+            return local_file(self._layout, self._cache, manifest, entry) / entry.path
         folder = Path(self._layout.files_of(manifest))
         require_whole(manifest, file_problems([entry], folder))
-        return folder / name
+        return folder / entry.path
 
     def pruned(self, manifest: Manifest) -> PruneRecord:
         """What retention has removed from an artifact. Raises DamagedArtifact when the record was changed."""
@@ -228,6 +232,15 @@ class ArtifactStore:
         artifact = self.open(artifact_id)
         self._verified.pop(artifact_id)
         return prune_files(self._layout, artifact, names, reason)
+
+    def redact(self, artifact_id: str, changes: Mapping[str, TableChange], reason: str) -> None:
+        """Take out what some rows of an artifact's Parquet files say, and record it; only in a local store.
+
+        The caller must hold `locks.lock_collection`. Raises what `redact_files` raises.
+        """
+        artifact = self.open(artifact_id)
+        self._verified.pop(artifact_id)
+        redact_files(self._layout, artifact, changes, reason)
 
     def remove(self, manifest: Manifest) -> None:
         """Delete a whole artifact.
@@ -292,10 +305,11 @@ class ArtifactStore:
 
     def _complete(self, manifest: Manifest, folder: Path) -> bool:
         """Put back from a written folder what retention has removed from the artifact. If other bytes were
-        computed now, the artifact is set aside; then the place is free, and the result is True."""
+        computed now, the artifact is set aside; then the place is free, and the result is True. What was
+        redacted never comes back."""
         there = self._manifest(manifest.artifact_id)
         pruned = self.pruned(there)
-        if not pruned.files:
+        if not pruned.files or any(file.redacted for file in pruned.files):
             return False
         self._verified.pop(there.artifact_id, None)
         if holds_same_files(there, manifest):

@@ -2,7 +2,8 @@
 
 A memory version is an artifact with Parquet files of the tables `memory` and `memory_operations`; its input
 `memory` names its parent. The entries of a version are all that its chain of versions added, with the
-changes of the chain's operations, without those that were removed.
+changes of the chain's operations, without those that were removed, and without those that were redacted: an
+entry whose text was taken out of its file is in no version any more.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from storage.artifacts.store import Artifact, ArtifactStore
 from storage.errors import InputError
@@ -22,6 +24,8 @@ from storage.memory.versions import EMPTY_MEMORY, PARENT_INPUT
 
 ENTRIES_FILE = "entries.parquet"
 OPERATIONS_FILE = "operations.parquet"
+NO_TEXT = ""
+"""Text of an entry that was redacted."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +39,11 @@ class Delta:
     operation_files: tuple[Path, ...]
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Rows of the entries that it added, with vectors, including those that it removed itself."""
+        """Rows of the entries that it added, with vectors, including those that it removed itself. Redacted
+        ones are left out."""
         for path in self.entry_files:
-            yield from iterate_delta(path)
+            for batch in iterate_delta(path):
+                yield batch.filter(pc.not_equal(batch.column("text"), NO_TEXT))
 
     def operations(self) -> list[ops.Operation]:
         """Its operations on entries, its own and earlier ones."""
@@ -114,7 +120,8 @@ def remaining(deltas: Sequence[Delta]) -> Iterator[pa.RecordBatch]:
 
 def held_entries(deltas: Sequence[Delta]) -> pl.LazyFrame:
     """The entries in a memory after a chain, with all changes and vectors, in the order of their addition."""
-    entries = scan_entries(deltas).join(_removed(deltas), on="entry_id", how="anti", maintain_order="left")
+    speaking = scan_entries(deltas).filter(pl.col("text") != NO_TEXT)
+    entries = speaking.join(_removed(deltas), on="entry_id", how="anti", maintain_order="left")
     touched = states(deltas)
     if not touched:
         return entries
@@ -133,8 +140,9 @@ def held_entries(deltas: Sequence[Delta]) -> pl.LazyFrame:
 
 def held_rows(deltas: Sequence[Delta]) -> npt.NDArray[np.int64]:
     """Numbers of the rows that `held_entries` gives, in its order; rows are counted from 0 over all files."""
-    ids = scan_entries(deltas).select("entry_id").with_row_index("row")
-    held = ids.join(_removed(deltas), on="entry_id", how="anti", maintain_order="left")
+    ids = scan_entries(deltas).select("entry_id", "text").with_row_index("row")
+    speaking = ids.filter(pl.col("text") != NO_TEXT)
+    held = speaking.join(_removed(deltas), on="entry_id", how="anti", maintain_order="left")
     return held.select("row").collect()["row"].to_numpy().astype(np.int64)
 
 

@@ -70,6 +70,17 @@ def forget(store: ArtifactStore, run: Run, entry_id: str, reason: str) -> Forgot
     return Forgotten(entry_id, str(given["reason"]), request.iteration or 0, request.artifact_id, removed_by)
 
 
+def awaiting(store: ArtifactStore, run: Run) -> set[str]:
+    """Entries of a run that are to be forgotten once the current iteration has its memory version."""
+    made = {each.iteration for each in versions.memory_versions(run)}
+    return {
+        str(store.open(artifact_id).manifest.settings["entry_id"])
+        for iteration, requests in versions.forget_requests(run.recorded()).items()
+        if iteration not in made
+        for artifact_id in requests
+    }
+
+
 def _request_for(store: ArtifactStore, run: Run, entry_id: str) -> LedgerEntry | None:
     """The request of a run's ledger to forget an entry."""
     for entry in run.stages():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
@@ -101,6 +102,20 @@ class MemoryIndex:
                     if not self._is_checked(version) and not self._bring_up_to(version):
                         return None
             return self._pinned(version) if self._checksums.versions[version].rows else None
+
+    def discard(self) -> None:
+        """Remove the table with all its versions; it is made again when it is needed.
+
+        It vanishes in one step. What a kill then leaves of it, the next call or a collection removes.
+        """
+        aside = f".{self._folder.name}."
+        with self._one_process(), store_errors("remove", self._folder):
+            self._checksums.drop()
+            if self._folder.exists():
+                self._folder.rename(self._folder.with_name(aside + secrets.token_hex(8)))
+            for path in self._folder.parent.iterdir():
+                if path.name.startswith(aside):
+                    shutil.rmtree(path)
 
     def newest_of(self, versions: Sequence[str]) -> str | None:
         """The last of these versions that the table holds; `empty` if it holds none of them, None if there is

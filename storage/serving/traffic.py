@@ -2,11 +2,13 @@
 
 Layout: `STORE/serving/RUN/log/<begun>-<random>.jsonl`, one segment for each server process. A record is a
 sealed line of JSON. Records are only ever appended. A kill may cut off the last line of a segment; any other
-line that is not as it was written is damage.
+line that is not as it was written is damage. A server locks its segment as long as it writes to it; only a
+segment without a lock is ever rewritten (`storage.serving.rewriting`).
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
@@ -120,6 +122,7 @@ class TrafficLog:
         self.path = folder / f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}-{secrets.token_hex(4)}.jsonl"
         with store_errors("write", self.path):
             self._file = open_to_write(self.path, "ab")
+            fcntl.flock(self._file, fcntl.LOCK_EX)
             sync_folder(folder)
         self._lines: list[bytes] = []
         self._taking, self._writing = threading.Lock(), threading.Lock()

@@ -87,8 +87,9 @@ def write_sft_rows(path: Path, rows: Iterable[SftRow]) -> int:
 
 
 def read_sft_rows(paths: Sequence[Path]) -> list[SftRow]:
-    """All rows of files, in order. Raises StoreError for a file in another format."""
-    return [SftRow(**row) for row in read_rows(paths, SFT)]
+    """All rows of files, in order, but for redacted ones, which say nothing. Raises StoreError for a file
+    in another format."""
+    return [SftRow(**row) for row in read_rows(paths, SFT) if row["completion"]]
 
 
 def _validated(rows: Iterable[SftRow]) -> Iterator[Mapping[str, Any]]:

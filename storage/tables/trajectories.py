@@ -24,6 +24,9 @@ OTHER_OPENING = "other_opening"
 """Metric of an agent's attempt, 1 where it did not begin with the messages with which the agent began the
 episode's first attempt: what was said in it then belongs to another prompt than that attempt's."""
 
+REDACTED = "redacted"
+"""Finish reason of a row whose texts and tokens were taken out, since its user was forgotten."""
+
 LOGPROB_TOLERANCE = 1e-4
 """Largest log-probability that counts as rounding error of a value of at most 0."""
 
@@ -190,8 +193,9 @@ def write_trajectories(path: Path, rows: Iterable[Trajectory]) -> int:
 
 def read_trajectories(paths: Sequence[Path]) -> list[Trajectory]:
     """All trajectories of files, in order; what learns from them takes those that `storage.tables.scored`
-    passes. Raises StoreError for a file in another format."""
-    return [Trajectory(**row) for row in read_rows(paths, TRAJECTORIES)]
+    passes. Redacted ones are left out. Raises StoreError for a file in another format."""
+    rows = read_rows(paths, TRAJECTORIES)
+    return [Trajectory(**row) for row in rows if row["finish_reason"] != REDACTED]
 
 
 def scan_trajectories(paths: Sequence[Path]) -> pl.LazyFrame:

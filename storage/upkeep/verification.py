@@ -87,6 +87,8 @@ class VerificationReport:
     pruned_files: int = 0
     """Number of files that retention has removed; the other counts include them."""
     pruned_bytes: int = 0
+    redacted_files: int = 0
+    """Number of files of which some rows say nothing any more, since a user was forgotten."""
     problems: Problems = field(default_factory=list)
 
 
@@ -106,7 +108,8 @@ def verify_run(store: ArtifactStore, run: Run) -> VerificationReport:
         for entry in lost_requests(store, run, recorded)
     ]
     problems += _line_problems(recorded, manifests)
-    pruned = _pruned(store, manifests)
+    recorded_files = _pruned(store, manifests)
+    pruned = [file for file in recorded_files if not file.redacted]
     for manifest in manifests:
         found = store.verify(manifest.artifact_id)
         problems += [f"artifact {manifest.artifact_id} ({manifest.stage}): {problem}" for problem in found]
@@ -135,6 +138,7 @@ def verify_run(store: ArtifactStore, run: Run) -> VerificationReport:
         sft_rows=rows_of("sft"),
         pruned_files=len(pruned),
         pruned_bytes=sum(file.bytes for file in pruned),
+        redacted_files=len(recorded_files) - len(pruned),
         problems=problems,
     )
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from erl_pipeline.config.prompts import JudgeFeedback
+from erl_pipeline.config.self_distillation import SelfDistilledRoles
 from erl_pipeline.episodes.roles import JUDGE
 from erl_pipeline.methods.erl.plan import columns, plan_learning, plan_rollouts
 from erl_pipeline.methods.erl.settings import (
@@ -109,4 +110,5 @@ METHOD = Method(
     chat_server=_judge,
     shows_failed_attempts=lambda settings: settings.shows_failed_attempt,
     require_possible=_require_possible,
+    self_distilled=SelfDistilledRoles(attempt=FIRST_ATTEMPT, retry=SECOND_ATTEMPT),
 )

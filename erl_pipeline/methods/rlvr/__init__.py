@@ -7,6 +7,7 @@ from pydantic import BeforeValidator
 
 from erl_pipeline.config.base import PluginSettings, switch
 from erl_pipeline.config.optimizer import DistillationConfig
+from erl_pipeline.config.self_distillation import SelfDistilledRoles
 from erl_pipeline.methods.interface import Method
 from erl_pipeline.methods.single_attempt import open_single_attempt, single_attempt_limits
 from erl_pipeline.plan.column import Column
@@ -69,4 +70,5 @@ METHOD = Method(
     role_limits=single_attempt_limits(FIRST_ATTEMPT),
     columns=columns,
     packages=("erl_pipeline.methods.single_attempt",),
+    self_distilled=SelfDistilledRoles(attempt=FIRST_ATTEMPT),
 )

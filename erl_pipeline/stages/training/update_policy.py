@@ -16,9 +16,11 @@ from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import BASE, CHECKPOINT, StoredPolicy, checkpoint_parts
 from erl_pipeline.stages.names import ROLLOUTS, further_sequence_files, trajectory_files
 from erl_pipeline.stages.training import training_stage
+from erl_pipeline.stages.training.score_teacher import SCORE_TEACHER, SCORES, token_advantages
 from erl_pipeline.trainers.interface import Reinforcement
 from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
 from storage.artifacts.artifact import Artifact
+from storage.artifacts.recipe import derive_seed
 from storage.tables.scored import NOT_SCORED, is_scored
 
 if TYPE_CHECKING:
@@ -110,6 +112,8 @@ def too_old(rows: Iterable[Trajectory], young: Iterable[str]) -> frozenset[str]:
 
 
 REFERENCE = "reference"
+TEACHER = "teacher"
+"""Name of the input through which an update gets the scores of self-distillation."""
 GROUPS, ZERO_ADVANTAGE_GROUPS = "groups", "zero_advantage_groups"
 """Counters, each followed by `_` and a role."""
 
@@ -145,6 +149,10 @@ def plan_update(
     if replay is not None:
         inputs[REPLAY], loss = replay
         settings = planner.shared(planner.settings(UPDATE_POLICY).model_copy(update={"replay": loss}))
+    if planner.config.self_distillation is not None:
+        scored = {**state.model_inputs(model), ROLLOUTS: rollouts}
+        seed = derive_seed(planner.config.seed, iteration, SCORE_TEACHER.name)
+        inputs[TEACHER] = planner.add(SCORE_TEACHER, scored, iteration=iteration, seed=seed)
     if planner.config.objective.needs_reference:
         inputs[REFERENCE] = state.initial[model]
     return training_stage.plan_training(planner, state, iteration, UPDATE_POLICY, inputs, model, settings)
@@ -175,9 +183,9 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
     rows = [*attempts, *further]
     old = _too_old(call, rows)
     given = [row for row in attempts if row.trajectory_id not in old]
-    sequences = training_sequences(given, settings.objective)
+    sequences = _taught(training_sequences(given, settings.objective), call.inputs.get(TEACHER))
     work = Reinforcement(
-        sequences=weighed([*sequences, *further_sequences(further, sequences)], replayed),
+        sequences=weighed([*sequences, *further_sequences(further, sequences, settings.objective)], replayed),
         objective=settings.objective,
         update=settings.update,
         seed=call.seed,
@@ -186,6 +194,17 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
     )
     counters = {**groups_by_role(given, settings.objective), **dropped_before_training(rows, old)}
     return training_stage.reinforce(call, work, rows, counters, old)
+
+
+def _taught(sequences: Sequence[TrainingSequence], scored: Artifact | None) -> Sequence[TrainingSequence]:
+    """The sequences with what self-distillation adds to the advantages of their tokens."""
+    from storage.tables.parquet import read_rows
+    from storage.tables.teacher_scores import TEACHER_SCORES
+
+    if scored is None:
+        return sequences
+    added = token_advantages(read_rows([scored.path(SCORES)], TEACHER_SCORES))
+    return [replace(each, token_advantages=added.get(each.trajectory_id, ())) for each in sequences]
 
 
 def _too_old(call: StageCall[UpdateSettings], rows: Sequence[Trajectory]) -> frozenset[str]:
@@ -215,20 +234,27 @@ def training_sequences(
 ) -> list[TrainingSequence]:
     """The sequences of trajectories, with their advantages. Groups are those of the rows, one for each task
     and role, or their subgroups where the objective compares those. Roles that are never trained and
-    trajectories that were not scored are in no group and give no sequence."""
+    trajectories that were not scored are in no group and give no sequence. Those that a limit cut off have
+    weight 0 where the objective leaves them out."""
     trained = trainable(trajectories)
     advantages = _advantages(trained, objective)
-    return [trajectory_sequence(row, advantage) for row, advantage in zip(trained, advantages, strict=True)]
+    return [_sequence(row, advantage, objective) for row, advantage in zip(trained, advantages, strict=True)]
+
+
+def _sequence(row: Trajectory, advantage: float, objective: ObjectiveConfig) -> TrainingSequence:
+    sequence = trajectory_sequence(row, advantage)
+    left_out = row.truncated and objective.truncated == "leave_out"
+    return replace(sequence, weight=0.0) if left_out else sequence
 
 
 def further_sequences(
-    rows: Sequence[Trajectory], attempts: Sequence[TrainingSequence]
+    rows: Sequence[Trajectory], attempts: Sequence[TrainingSequence], objective: ObjectiveConfig
 ) -> list[TrainingSequence]:
     """Further token sequences of agents' attempts, each with the advantage of its attempt: groups compare
     attempts, however many sequences an attempt has. One whose attempt is not trained gives none."""
     advantages = {each.trajectory_id: each.advantage for each in attempts}
     return [
-        trajectory_sequence(row, advantages[row.parent_trajectory_id])
+        _sequence(row, advantages[row.parent_trajectory_id], objective)
         for row in rows
         if row.parent_trajectory_id in advantages
     ]
@@ -255,6 +281,9 @@ def groups_by_role(trajectories: Sequence[Trajectory], objective: ObjectiveConfi
 
 def _advantages(trained: Sequence[Trajectory], objective: ObjectiveConfig) -> list[float]:
     keys = [_group(row, objective) for row in trained]
+    penalty = objective.length_penalty
+    if penalty is not None:
+        trained = [replace(row, reward=row.reward - penalty.of(sum(row.response_mask))) for row in trained]
     return group_advantages(trained, keys, objective.advantage_normalization)
 
 

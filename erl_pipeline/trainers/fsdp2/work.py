@@ -109,6 +109,7 @@ def write_sequences(path: Path, sequences: Sequence[TrainingSequence]) -> None:
         "response_token_ids": (np.dtype("int64"), [row.response_token_ids for row in sequences]),
         "response_mask": (np.dtype("int8"), [row.response_mask for row in sequences]),
         "behaviour_logprobs": (np.dtype("float64"), [row.behaviour_logprobs for row in sequences]),
+        "token_advantages": (np.dtype("float64"), [row.token_advantages for row in sequences]),
         "numbers": (
             np.dtype("float64"),
             [(row.advantage, row.weight, row.temperature) for row in sequences],
@@ -134,6 +135,7 @@ def read_sequences(path: Path) -> list[TrainingSequence]:
                 advantage=advantage,
                 weight=weight,
                 temperature=temperature,
+                token_advantages=tuple(lists["token_advantages"][number].tolist()),
             )
         )
     return found

@@ -206,9 +206,7 @@ class PolicyLoss:
     ) -> policy_gradient.ImportanceWeights:
         correction = self._objective.correction
         assert isinstance(correction, DecoupledCorrection)
-        return policy_gradient.importance_weights(
-            olds, behaviour, sequence, level=correction.level, mode=correction.mode, cap=correction.cap
-        )
+        return policy_gradient.importance_weights(olds, behaviour, sequence, correction)
 
     def _observe(self, name: str, values: torch.Tensor, tokens: torch.Tensor) -> None:
         """Observe values of all tokens, by role and by sequence."""

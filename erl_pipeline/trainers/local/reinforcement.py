@@ -95,15 +95,15 @@ def _select(work: Reinforcement) -> _Selection:
 def _reason(sequence: TrainingSequence, terms: RoleTerms) -> NotTrained | None:
     if not sequence.trained_tokens:
         return "no_tokens"
-    if terms.weight == 0.0:
+    if terms.weight == 0.0 or sequence.weight == 0.0:
         return "zero_weight"
-    return "zero_advantage" if sequence.advantage == 0.0 and not terms.regularized else None
+    return "zero_advantage" if not sequence.has_advantage and not terms.regularized else None
 
 
 def _live_share(sequences: Sequence[TrainingSequence], objective: ObjectiveConfig) -> float:
     by_token = objective.loss_normalization == "token_mean"
     sizes = [sequence.trained_tokens if by_token else 1 for sequence in sequences]
-    live = [size for size, sequence in zip(sizes, sequences, strict=True) if sequence.advantage != 0.0]
+    live = [size for size, sequence in zip(sizes, sequences, strict=True) if sequence.has_advantage]
     return sum(live) / sum(sizes) if sizes else 1.0
 
 
@@ -139,7 +139,9 @@ def _take_steps(
     for members in _minibatches(kept, update, work.seed):
         batch = [kept[index] for index in members]
         policy_share = selection.live_share if objective.normalizer == "all_rows" else 1.0
-        columns = token_columns(batch, objective.loss_normalization, forward.device, policy_share)
+        columns = token_columns(
+            batch, objective.loss_normalization, forward.device, policy_share, objective.loss_length or 1
+        )
         roles = role_columns(batch, objective, selection.roles, forward.device)
         if replay is not None and not replay.clip:
             roles = without_clip(roles)

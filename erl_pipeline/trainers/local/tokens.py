@@ -144,30 +144,36 @@ def token_columns(
     normalization: LossNormalization,
     device: torch.device,
     policy_share: float = 1.0,
+    length: int = 1,
 ) -> TokenColumns:
-    """Columns of a whole optimizer batch, before it is cut into microbatches. `policy_share`: multiplies
-    `policy_weights`; the share of all rows that have an advantage, where the policy loss is normalised over
-    all rows."""
+    """Columns of a whole optimizer batch, before it is cut into microbatches.
+
+    Args:
+        policy_share: multiplies `policy_weights`; the share of all rows that have an advantage, where the
+            policy loss is normalised over all rows.
+        length: see `token_weights`.
+    """
     counts = [sequence.trained_tokens for sequence in sequences]
-    with_advantage = [i for i, sequence in enumerate(sequences) if sequence.advantage != 0.0]
+    with_advantage = [i for i, sequence in enumerate(sequences) if sequence.has_advantage]
     policy_weights = [0.0] * len(sequences)
     if with_advantage:
-        weights = token_weights([counts[i] for i in with_advantage], normalization)
+        weights = token_weights([counts[i] for i in with_advantage], normalization, length)
         for i, weight in zip(with_advantage, weights, strict=True):
             policy_weights[i] = weight * sequences[i].weight * policy_share
     regularizer_weights = [
         weight * sequence.weight
-        for weight, sequence in zip(token_weights(counts, normalization), sequences, strict=True)
+        for weight, sequence in zip(token_weights(counts, normalization, length), sequences, strict=True)
     ]
 
     def column(values: Sequence[float]) -> torch.Tensor:
         return by_token(np.array(values, dtype=np.float32), counts, device)
 
     behaviour = [sequence.trained_behaviour_logprobs for sequence in sequences]
+    advantages = [sequence.trained_advantages for sequence in sequences]
     return TokenColumns(
         sequence=by_token(np.arange(len(sequences)), counts, device),
         behaviour_logprobs=moved(np.concatenate([np.zeros(0), *behaviour]).astype(np.float32), device),
-        advantages=column([sequence.advantage for sequence in sequences]),
+        advantages=moved(np.concatenate([np.zeros(0), *advantages]).astype(np.float32), device),
         temperatures=column([sequence.temperature for sequence in sequences]),
         policy_weights=column(policy_weights),
         regularizer_weights=column(regularizer_weights),

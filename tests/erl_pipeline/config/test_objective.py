@@ -5,6 +5,7 @@ from pydantic import ValidationError
 
 from erl_pipeline.config.objective import (
     DecoupledCorrection,
+    LengthPenalty,
     ObjectiveConfig,
     RoleTerms,
     require_known_roles,
@@ -26,6 +27,9 @@ def test_correction_is_chosen_by_its_type() -> None:
     [
         {"correction": {"type": "bypass", "cap": 2.0}},  # bypass has no importance weights
         {"correction": {"type": "decoupled", "cap": 0.5}},  # would truncate the weight of an exact sampler
+        {"correction": {"type": "decoupled", "floor": 0.5}},  # only a mask has two sides
+        {"loss_length": 8},  # a mean is not divided again
+        {"length_penalty": {"limit": 8, "margin": 9}},
         {"kl_estimator": "k1"},  # no gradient in expectation
         {"clip_low": 1.0},
         {"dual_clip": 1.0},
@@ -53,6 +57,21 @@ def test_a_role_takes_the_common_value_for_what_it_does_not_set() -> None:
     assert not config.terms("first_attempt").regularized
     # As it is in a recipe.
     assert ObjectiveConfig.model_validate(config.model_dump(mode="json")) == config
+
+
+def test_what_is_off_is_in_no_recipe() -> None:
+    off = {"loss_length", "truncated", "length_penalty"}
+    assert not off & ObjectiveConfig().model_dump().keys()
+    assert "floor" not in DecoupledCorrection(type="decoupled").model_dump()
+    on = ObjectiveConfig.model_validate(
+        {"truncated": "leave_out", "length_penalty": {"limit": 9, "margin": 4}}
+    )
+    assert ObjectiveConfig.model_validate(on.model_dump(mode="json")) == on
+
+
+def test_an_answer_loses_reward_from_the_margin_on() -> None:
+    penalty = LengthPenalty(limit=10, margin=4)
+    assert [penalty.of(tokens) for tokens in (6, 7, 9, 10, 12)] == [0.0, 0.25, 0.75, 1.0, 1.0]
 
 
 def test_a_reference_is_needed_where_any_role_has_a_kl_term() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 
+from erl_pipeline.config.objective import DecoupledCorrection
 from erl_pipeline.objectives.policy_gradient import (
     LossNormalization,
     Surrogate,
@@ -108,21 +110,33 @@ BEHAVIOUR = torch.zeros(4)
 SEQUENCE = torch.tensor([0, 0, 0, 1])
 
 
+def decoupled(**settings: Any) -> DecoupledCorrection:
+    return DecoupledCorrection(type="decoupled", **settings)
+
+
 def test_token_weights_above_the_cap_are_truncated() -> None:
-    result = importance_weights(OLD, BEHAVIOUR, SEQUENCE, level="token", mode="truncate", cap=2.5)
+    result = importance_weights(OLD, BEHAVIOUR, SEQUENCE, decoupled(level="token", mode="truncate", cap=2.5))
     assert result.weights.tolist() == pytest.approx([2.0, 2.5, 0.5, 0.25])
     assert result.capped.tolist() == [False, True, False, False]
 
 
 def test_masked_weights_above_the_cap_become_zero() -> None:
-    result = importance_weights(OLD, BEHAVIOUR, SEQUENCE, level="token", mode="mask", cap=2.5)
+    result = importance_weights(OLD, BEHAVIOUR, SEQUENCE, decoupled(level="token", mode="mask", cap=2.5))
     assert result.weights.tolist() == pytest.approx([2.0, 0.0, 0.5, 0.25])
 
 
+def test_weights_below_the_floor_become_zero_too() -> None:
+    result = importance_weights(OLD, BEHAVIOUR, SEQUENCE, decoupled(mode="mask", cap=2.5, floor=0.4))
+    assert result.weights.tolist() == pytest.approx([2.0, 0.0, 0.5, 0.0])
+    assert result.capped.tolist() == [False, True, False, True]
+
+
 def test_sequence_weights_are_products_over_the_sequence() -> None:
-    result = importance_weights(OLD, BEHAVIOUR, SEQUENCE, level="sequence", mode="truncate", cap=10.0)
+    result = importance_weights(
+        OLD, BEHAVIOUR, SEQUENCE, decoupled(level="sequence", mode="truncate", cap=10.0)
+    )
     assert result.weights.tolist() == pytest.approx([3.0, 3.0, 3.0, 0.25])
-    masked = importance_weights(OLD, BEHAVIOUR, SEQUENCE, level="sequence", mode="mask", cap=2.5)
+    masked = importance_weights(OLD, BEHAVIOUR, SEQUENCE, decoupled(level="sequence", mode="mask", cap=2.5))
     assert masked.weights.tolist() == pytest.approx([0.0, 0.0, 0.0, 0.25])
     assert masked.capped.tolist() == [True, True, True, False]
 
@@ -132,9 +146,7 @@ def test_log_ratios_are_bounded() -> None:
         torch.tensor([0.0]),
         torch.tensor([-90.0]),
         torch.tensor([0]),
-        level="token",
-        mode="truncate",
-        cap=1e12,
+        decoupled(cap=1e12),
     )
     assert result.weights.item() == pytest.approx(math.exp(20))
 
@@ -219,6 +231,7 @@ def test_sequence_mean_counts_every_sequence_alike() -> None:
 
 def test_sequence_sum_lets_long_sequences_weigh_more() -> None:
     assert aggregated("sequence_sum") == pytest.approx((6 + 6) / 2)
+    assert token_weights(COUNTS, "sequence_sum", 8) == [1 / 16, 1 / 16]
 
 
 def test_surrogates_are_found_by_name_with_the_same_arguments() -> None:

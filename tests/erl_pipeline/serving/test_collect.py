@@ -112,9 +112,9 @@ def test_eight_rated_episodes_of_a_type_are_compared_and_fewer_are_not(store: Pa
     assert sorted(groups.values()) == [1] * 8 + [8]
     assert (batch.rated, batch.counters["not_grouped"]) == (15, 7)
     chats_alone = [row for row in rows if groups[row.group_id] == 8]
-    advantages = group_advantages(chats_alone, [row.group_id for row in chats_alone], "mean")
-    # Rewards are 0, 1/7, ..., 1, and their mean is 1/2.
-    assert advantages == pytest.approx([number / 7 - 0.5 for number in range(8)])
+    advantages = group_advantages(chats_alone, [row.group_id for row in chats_alone], "leave_one_out")
+    # Rewards are 0, 1/7, ..., 1; the others of a reward r have the sum 4 - r.
+    assert advantages == pytest.approx([each / 7 - (4 - each / 7) / 7 for each in range(8)])
 
 
 def test_what_cannot_be_scored_does_not_count_for_a_group(store: Path) -> None:

@@ -27,8 +27,8 @@ from tests.erl_pipeline.runs.small_runs import Notes
 from tests.erl_pipeline.serving.served_traffic import RUN, TOMORROW, conversations, log
 
 
-def settings(**changes: Any) -> ServingSettings:
-    learn = {"min_episodes": 8, "max_age": 1}
+def settings(max_age: int = 1, **changes: Any) -> ServingSettings:
+    learn = {"min_episodes": 8, "max_age": max_age}
     return ServingSettings.model_validate({"learn": learn, "gate": {"held_out_drop": 2.0, **changes}})
 
 
@@ -41,8 +41,8 @@ def begin_production(store: Path) -> str:
     return found.artifact_id
 
 
-def due(store: Path) -> NextNight:
-    return next_night(str(store), RUN, settings(), TOMORROW)
+def due(store: Path, **changes: Any) -> NextNight:
+    return next_night(str(store), RUN, settings(**changes), TOMORROW)
 
 
 def night_of(found: NextNight) -> Night:
@@ -97,8 +97,8 @@ def test_a_night_trains_on_what_people_rated_and_makes_a_candidate(served: Path)
     store = ArtifactStore(str(served))
     rows = TrainedOn(store, result.verdict.checkpoint_id).rows(RowFilter()).collect()
     own = rows.filter(pl.col("how") == "directly")
-    # Half of them have reward 1: each is half a point from the mean.
-    assert sorted(own["advantage"].to_list()) == [-0.5] * 8 + [0.5] * 8
+    # Half of them have reward 1: of the 15 others of each, 8 have the other reward.
+    assert sorted(own["advantage"].to_list()) == pytest.approx([-8 / 15] * 8 + [8 / 15] * 8)
     assert verify_run(store, RunStore(str(served)).open(night.name)).problems == []
 
 
@@ -139,6 +139,22 @@ def test_a_killed_night_goes_on_to_the_same_ids(served: Path, tmp_path: Path) ->
     assert judged(served, again).verdict.checkpoint_id == judged(undisturbed, night).verdict.checkpoint_id
     following = night_of(due(served))
     assert (following.name, following.origin.first_iteration) == ("small-night-002", 2)
+
+
+def test_what_production_has_not_learned_is_trained_again_with_what_is_new(served: Path) -> None:
+    policy = begin_production(served)
+    log(served, *conversations(served, 8, policy))
+    first = night_of(due(served))
+    slept(served, first)
+    judged(served, first)  # a candidate, which nobody has promoted
+    assert due(served, max_age=4).night is None
+    log(served, *conversations(served, 9, policy, first=100))
+
+    both = night_of(due(served, max_age=4))
+    slept(served, both)
+
+    assert (both.origin.first_iteration, both.origin.last_iteration, both.rated) == (1, 2, 17)
+    assert judged(served, both).verdict.passed
 
 
 def test_with_promote_the_next_night_begins_from_the_new_checkpoint_and_leaves_out_what_is_too_old(

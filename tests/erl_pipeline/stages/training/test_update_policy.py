@@ -51,6 +51,27 @@ def test_a_group_is_compared_as_a_whole_where_the_objective_says_so() -> None:
     assert together == [0.5, 0.5, -0.5, 0.5, -0.5, -0.5, 0.5, -0.5]
 
 
+def test_what_a_limit_cut_off_counts_in_its_group_and_is_not_trained() -> None:
+    whole, cut = rows(None, 1.0, 0.0)
+    objective = ObjectiveConfig(truncated="leave_out", advantage_normalization="mean")
+    found = training_sequences([whole, replace(cut, truncated=True)], objective)
+    assert [(each.advantage, each.weight) for each in found] == [(0.5, 1.0), (-0.5, 0.0)]
+
+
+def test_long_answers_lose_reward_before_they_are_compared() -> None:
+    """Five tokens lose half of the reward, two tokens nothing."""
+    long, short = rows(None, 1.0, 1.0)
+    tokens = (0,) * 5
+    long = replace(long, response_token_ids=tokens, response_mask=(1,) * 5, behaviour_logprobs=(-1.0,) * 5)
+    short = replace(
+        short, response_token_ids=tokens[:2], response_mask=(1, 1), behaviour_logprobs=(-1.0, -1.0)
+    )
+    objective = ObjectiveConfig.model_validate(
+        {"length_penalty": {"limit": 7, "margin": 4}, "advantage_normalization": "mean"}
+    )
+    assert [each.advantage for each in training_sequences([long, short], objective)] == [-0.25, 0.25]
+
+
 def test_a_subgroup_of_equal_rewards_or_of_one_has_no_advantage() -> None:
     equal, lone = rows("guided", 1.0, 1.0), rows("free", 0.0)
     assert advantages([*equal, *lone], advantages_per="subgroup") == [0.0, 0.0, 0.0]

@@ -1,0 +1,115 @@
+"""Forgetting a user of a served policy.
+
+Rows of the user stay as rows: their ids, numbers and links are what lineage is made of. What they say goes:
+messages, tokens, feedback, notes. Checkpoints that learned from them cannot unlearn, so they are named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.artifacts.store import ArtifactStore
+from storage.errors import RunBusy
+from storage.filesystem import open_root
+from storage.lineage.graph import START, ArtifactGraph
+from storage.memory.entries import MEMORY
+from storage.memory.forgetting import forget
+from storage.memory.index import MemoryIndex, index_folder
+from storage.runs.locks import lock_collection
+from storage.runs.run import RunStore
+from storage.serving.rewriting import half_rewritten, is_being_written, rewrite_segment
+from storage.serving.traffic import Feedback, ReadTraffic, Record, ServedTurn, read_traffic, segments
+from storage.serving.user_traces import CONTENTS, REASON, Content, InFile, UserTraces, find_user
+
+
+def forget_user(store_uri: str, run: str, user: str) -> UserTraces:
+    """Delete what `find_user` finds, all but ids and numbers of rows and checkpoints; returns what it found.
+
+    A kill at any moment leaves whole files, and the next call goes on.
+
+    Raises RunBusy, and changes nothing, while a server writes to a segment with records of the user, or while
+    a run of the store is worked on; else what `find_user` raises.
+    """
+    store, root, runs = ArtifactStore(store_uri), open_root(store_uri), RunStore(store_uri)
+    before = find_user(store_uri, run, user)
+    for segment in before.segments:
+        if segment.being_written:
+            raise RunBusy(
+                f"a server is writing to {segment.path}, which has records of this user. Stop that server, "
+                "then run the same command again."
+            )
+    with lock_collection(root, runs.list()):
+        pass  # Nothing is begun while a run is worked on.
+    for name, entry_ids in before.held.items():
+        for entry_id in entry_ids:
+            forget(store, runs.open(name), entry_id, REASON)
+    with lock_collection(root, runs.list()):
+        now = find_user(store_uri, run, user)
+        _rewrite_log(store_uri, run, user)
+        # A table never differs from its artifacts, so it goes before they change. A reader may make it again
+        # in between.
+        _drop_memory_tables(store, runs, now.files)
+        for artifact_id, changes in _changes(now.files).items():
+            store.redact(artifact_id, changes, REASON)
+        _drop_memory_tables(store, runs, now.files)
+    return before
+
+
+def _rewrite_log(store_uri: str, run: str, user: str) -> None:
+    """Take the user's records out of the log, and records that a kill cut short: they may be the user's."""
+    for path in half_rewritten(store_uri, run):
+        path.unlink()
+    paths = segments(store_uri, run)
+    own: set[tuple[str, str]] = set()
+    shared: set[tuple[str, str]] = set()
+    for record in read_traffic(paths, ReadTraffic()):
+        if isinstance(record, ServedTurn):
+            (own if record.user == user else shared).add((record.tenant, record.episode_id))
+
+    def keeps(record: Record) -> bool:
+        if isinstance(record, ServedTurn | Feedback):
+            return record.user != user
+        return (record.tenant, record.episode_id) not in own - shared
+
+    for path in paths:
+        counts = ReadTraffic()
+        # What a server writes has no turns of the user: that was seen before.
+        if is_being_written(path) or (all(map(keeps, read_traffic([path], counts))) and not counts.torn):
+            continue
+        rewrite_segment(path, keeps)
+
+
+def _changes(files: Sequence[InFile]) -> dict[str, dict[str, Any]]:
+    """Artifact id -> file -> change, for `ArtifactStore.redact`; also for artifacts of which nothing is left
+    to change, since a kill may have left old bytes."""
+    changes: dict[str, dict[str, Any]] = {}
+    for each in files:
+        of_artifact = changes.setdefault(each.manifest.artifact_id, {})
+        if each.speaking:
+            of_artifact[each.file] = partial(_silenced, content=CONTENTS[each.table], ids=each.ids)
+    return changes
+
+
+def _silenced(rows: pa.Table, content: Content, ids: frozenset[str]) -> pa.Table:
+    """The rows, of which those with these ids say nothing."""
+    own = pc.is_in(rows.column(content.row_id), pa.array(sorted(ids), pa.string()))
+    for place, column in enumerate(rows.schema):
+        if column.name in content.silent:
+            value = pa.scalar(content.silent[column.name], column.type)
+            rows = rows.set_column(place, column, pc.if_else(own, value, rows.column(column.name)))
+    return rows
+
+
+def _drop_memory_tables(store: ArtifactStore, runs: RunStore, files: Sequence[InFile]) -> None:
+    """Remove the tables, with all their versions, of memories that had entries of the user; they are made
+    again from the artifacts when they are searched."""
+    added = {each.manifest.artifact_id for each in files if each.table == MEMORY.name}
+    versions = ArtifactGraph(store.list()).descendants(dict.fromkeys(added, START)) if added else {}
+    for name in runs.list() if versions else ():
+        if any(entry.artifact_id in versions for entry in runs.open(name).recorded()):
+            MemoryIndex(index_folder(store.uri, name), store).discard()
