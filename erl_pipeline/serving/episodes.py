@@ -110,9 +110,11 @@ class OpenEpisodes:
     def record(
         self, episode: Episode, call: Call, answer: Answer, request: ServedRequest, turn_id: str, notes: Notes
     ) -> None:
-        """Remember an answer, so that calls can go on with it."""
+        """Remember an answer, so that calls can go on with it, unless the episode was closed meanwhile."""
         turn = call.answered
         assert turn is not None
+        if episode.known.is_over:
+            return
         episode.turn_ids[turn], episode.notes[turn] = turn_id, notes
         episode.heard = self._clock()
         episode.tokens += len(turn.token_ids)

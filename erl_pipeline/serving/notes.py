@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from erl_pipeline.environments.messages import Message
 from erl_pipeline.environments.prompt_format import AttemptPrompts, ChatPrompts
 from erl_pipeline.episodes.context import situation
 from erl_pipeline.plan.stage import Resources
+from erl_pipeline.policies.checkpoints import policy_traits
 from erl_pipeline.serving.requests import USER_TASK_TYPE
 from erl_pipeline.serving.settings import ServedMemory
 from erl_pipeline.stages.memory import opened_memory
@@ -24,10 +26,12 @@ from storage.errors import ConfigError, PipelineError
 from storage.memory.search import MemoryFilter, Scoring
 from storage.memory.versions import latest_version
 from storage.memory.view import MemoryHit, MemoryView
-from storage.runs.run import RunStore
+from storage.runs.run import Run, RunStore
 
 MOST_SECONDS = 0.2
 """How long a call waits for its notes."""
+_FAILURES = (PipelineError, OSError, RuntimeError, ValueError)
+"""What the store, and LanceDB, raise where a memory cannot be searched."""
 _VERSION_SECONDS = 30.0
 _CANDIDATES = 64
 """Most entries that are ranked by more than their similarity; a run's own searches may rank more."""
@@ -64,21 +68,17 @@ class SearchMemory(Protocol):
 
 
 class RunMemorySearch:
-    """Searches the newest memory version of a run, which is looked up again every half minute."""
+    """Searches the newest memory version of a run, which is looked up again every half minute.
 
-    def __init__(self, resources: Resources, config: RunConfig, settings: ServedMemory) -> None:
-        retrieval: RetrievalSettings | None = plugins("methods")[config.method.type].value.retrieval(
-            config.method
-        )
-        if retrieval is None:
-            raise ConfigError(
-                f"memory.scope: {settings.scope}; run {config.name} has no memory (its configuration says "
-                "method.memory: off, or its method has none); use scope: none"
-            )
-        self._how, self._settings = retrieval, settings
-        self._resources = resources
-        self._run = RunStore(resources.store.uri).open(config.name)
-        self._looked_up = -_VERSION_SECONDS
+    `at` opens a version. The run's method says how entries are ranked.
+    """
+
+    def __init__(
+        self, run: Run, how: RetrievalSettings, settings: ServedMemory, at: Callable[[str], MemoryView]
+    ) -> None:
+        self._run, self._how, self._settings = run, how, settings
+        self._at = at
+        self._looked_up = -math.inf
         self._version = ""
         self._view: MemoryView | None = None
 
@@ -103,8 +103,7 @@ class RunMemorySearch:
         if self._view is None or now - self._looked_up >= _VERSION_SECONDS:
             version = latest_version(self._run)
             if self._view is None or version != self._version:
-                self._view = opened_memory(self._resources, self._how.embedding_model).at(version)
-                self._version = version
+                self._view, self._version = self._at(version), version
             self._looked_up = now
         return self._view
 
@@ -140,6 +139,7 @@ class NoteSearch:
         self._tell = tell
         self._seconds = seconds
         self._thread = ThreadPoolExecutor(1, "memory")
+        self._failing = False
         self.unanswered = 0
 
     async def notes_for(
@@ -155,11 +155,13 @@ class NoteSearch:
             found.cancel()  # It need not begin any more.
             found.add_done_callback(_retrieved)
             return messages, NO_NOTES
-        except PipelineError as error:
-            if not self.unanswered:
+        except _FAILURES as error:
+            if not self._failing:
                 self._tell(f"The memory cannot be searched, and calls are answered without notes: {error}")
+            self._failing = True
             self.unanswered += 1
             return messages, NO_NOTES
+        self._failing = False
         if not hits:
             return messages, Notes(memory_version=version)
         return self._inserted(messages, version, hits)
@@ -180,6 +182,23 @@ class NoteSearch:
         notes = Notes(told.removeprefix(instructions), version, ids)
         system: Message = {"role": "system", "content": told}
         return [system, *messages[has_system:]], notes
+
+
+def run_memory_search(config: RunConfig, settings: ServedMemory, resources: Resources) -> RunMemorySearch:
+    """Searches the memory of a run. Raises ConfigError for a run without one."""
+    how = plugins("methods")[config.method.type].value.retrieval(config.method)
+    if how is None:
+        raise ConfigError(
+            f"memory.scope: {settings.scope}; run {config.name} has no memory (its configuration says "
+            "method.memory: off, or its method has none); use scope: none"
+        )
+    if policy_traits(config.policy).own_words:
+        raise ConfigError(
+            f"memory.scope: {settings.scope}; the policy of run {config.name} reads only the words of its "
+            "environment, and no notes; use scope: none"
+        )
+    run = RunStore(resources.store.uri).open(config.name)
+    return RunMemorySearch(run, how, settings, opened_memory(resources, how.embedding_model).at)
 
 
 def prompts_with_notes(config: RunConfig) -> AttemptPrompts:

@@ -13,7 +13,8 @@ from erl_pipeline.episodes.gateway.chat_api import ChatRequest, RequestRefused, 
 USER_TASK_TYPE = "user:"
 """Task types that begin so are those of memory entries that reach one user only."""
 
-Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")]
+"""It may stand in a header, so it has no control characters."""
 
 _NEUTRAL = {"top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 """Values at which these fields change nothing. Any other would cut or distort the distribution."""

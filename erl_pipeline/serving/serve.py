@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.stage import Listener
@@ -16,10 +15,10 @@ from erl_pipeline.runs.config import readable_config
 from erl_pipeline.runs.state import latest_checkpoint
 from erl_pipeline.serving.aliases import Canary, ServedAliases
 from erl_pipeline.serving.answering import PolicyService
-from erl_pipeline.serving.keys import KeyRing, read_keys
+from erl_pipeline.serving.keys import read_keys
 from erl_pipeline.serving.known import KnownTraffic
-from erl_pipeline.serving.notes import NoteSearch, RunMemorySearch, prompts_with_notes
-from erl_pipeline.serving.policies import OpenedPolicy, OpenPolicy, StoredPolicies, require_several_models
+from erl_pipeline.serving.notes import NoteSearch, prompts_with_notes, run_memory_search
+from erl_pipeline.serving.policies import StoredPolicies, require_several_models
 from erl_pipeline.serving.server import PolicyServer
 from erl_pipeline.serving.settings import ServingSettings
 from erl_pipeline.serving.writing import LogWriter
@@ -84,70 +83,50 @@ def serve_policy(serving: Serving, stop: threading.Event, tell: Tell) -> None:
         engine_stop.is_serving = True
         log = TrafficLog(serving.store_uri, serving.run)
         stack.callback(log.close)
+        service = PolicyService(
+            serving.settings,
+            config.sampling,
+            ServedAliases(
+                serving.store_uri, serving.run, serving.alias, serving.canary, opened, stored.open, tell
+            ),
+            traffic,
+            LogWriter(log, serving.settings.log, tell),
+            user_key(serving.store_uri, serving.run),
+            notes,
+        )
         if new_key is not None:
-            tell(
-                f"Key:          {new_key}    # until this server ends; settings.keys_file names lasting ones"
-            )
-        work = _serve(serving, config, keys, traffic, log, notes, opened, stored.open, stop, tell)
-        _run(opened, work)
+            tell(f"Key:          {new_key}    # until this server ends; keys_file names lasting ones")
+
+        async def serve() -> None:
+            async with PolicyServer(service, keys, serving.run).listening(serving.host, serving.port) as url:
+                tell(f"OpenAI's API: {url}/v1")
+                tell(f"Log:          {log.path}")
+                await _until_stopped(service, stop)
+
+        # Where an engine has an event loop of its own, answers arrive in that.
+        engine = opened[0].engine
+        if engine is None:
+            asyncio.run(serve())
+        else:
+            engine.run(serve())
 
 
-def _run(opened: Sequence[OpenedPolicy], work: Coroutine[Any, Any, None]) -> None:
-    """Run the server in the event loop of its engine, where answers arrive, if it has one."""
-    engine = opened[0].engine
-    if engine is None:
-        asyncio.run(work)
-    else:
-        engine.run(work)
-
-
-async def _serve(
-    serving: Serving,
-    config: RunConfig,
-    keys: KeyRing,
-    traffic: KnownTraffic,
-    log: TrafficLog,
-    notes: NoteSearch | None,
-    opened: Sequence[OpenedPolicy],
-    open_policy: OpenPolicy,
-    stop: threading.Event,
-    tell: Tell,
-) -> None:
-    aliases = ServedAliases(
-        serving.store_uri, serving.run, serving.alias, serving.canary, opened, open_policy, tell
-    )
-    writer = LogWriter(log, serving.settings.log, tell)
-    service = PolicyService(
-        serving.settings,
-        config.sampling,
-        aliases,
-        traffic,
-        writer,
-        user_key(serving.store_uri, serving.run),
-        notes,
-    )
-    beside = [asyncio.create_task(aliases.watch()), asyncio.create_task(writer.flush_forever())]
-    server = PolicyServer(service, keys, serving.run)
+async def _until_stopped(service: PolicyService, stop: threading.Event) -> None:
+    """Follow the aliases and write the log until `stop` is set and the last call has ended."""
+    beside = [
+        asyncio.create_task(service.aliases.watch()),
+        asyncio.create_task(service.log.flush_forever()),
+    ]
     try:
-        async with server.listening(serving.host, serving.port) as url:
-            tell(f"OpenAI's API: {url}/v1")
-            tell(f"Log:          {log.path}")
-            await _until_stopped(stop, beside)
-            await service.stop()
-    except OSError as error:
-        raise InputError(f"cannot listen on {serving.host}:{serving.port}: {error.strerror}") from error
+        while not stop.is_set():
+            ended, _ = await asyncio.wait(beside, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                task.result()  # They only end by an error.
+        await service.stop()
     finally:
         for task in beside:
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
-
-
-async def _until_stopped(stop: threading.Event, beside: Sequence[asyncio.Task[None]]) -> None:
-    """Wait for `stop`; raises what a task beside the server has raised, which goes on otherwise."""
-    while not stop.is_set():
-        ended, _ = await asyncio.wait(beside, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        for task in ended:
-            task.result()
 
 
 def _aliases(serving: Serving, run: Run, config: RunConfig) -> list[AliasChange]:
@@ -178,7 +157,7 @@ def _notes(serving: Serving, config: RunConfig, stored: StoredPolicies, tell: Te
     memory = serving.settings.memory
     if memory.scope == "none":
         return None
-    search = RunMemorySearch(stored.resources, config, memory)
+    search = run_memory_search(config, memory, stored.resources)
     # The first search loads the model that embeds.
     search("", "", "")
     return NoteSearch(search, prompts_with_notes(config), tell)

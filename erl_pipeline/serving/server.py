@@ -14,6 +14,7 @@ from erl_pipeline.episodes.gateway.chat_api import ChatCompletion, RequestRefuse
 from erl_pipeline.serving.answering import PolicyService
 from erl_pipeline.serving.keys import Client, KeyRing
 from erl_pipeline.serving.requests import FeedbackRequest, Unavailable, read_call, validated
+from storage.errors import InputError
 
 LARGEST_BODY = 16 * 2**20
 """Bytes of a request."""
@@ -36,7 +37,7 @@ class PolicyServer:
 
     @asynccontextmanager
     async def listening(self, host: str, port: int) -> AsyncIterator[str]:
-        """Listen on an address, port 0 for a free one; gives the URL. Raises OSError where that fails."""
+        """Listen on an address, port 0 for a free one; gives the URL. Raises InputError where that fails."""
         app = web.Application(client_max_size=LARGEST_BODY, middlewares=[_errors_as_json])
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_get("/v1/models", self._models)
@@ -44,11 +45,18 @@ class PolicyServer:
         app.router.add_post("/erl/v1/episodes/{id}/close", self._close)
         app.router.add_get("/erl/v1/health", self._health)
         runner = web.AppRunner(
-            app, access_log=None, keepalive_timeout=_KEEP_ALIVE_SECONDS, shutdown_timeout=5.0
+            app,
+            access_log=None,
+            auto_decompress=False,
+            keepalive_timeout=_KEEP_ALIVE_SECONDS,
+            shutdown_timeout=5.0,
         )
         await runner.setup()
         try:
-            await web.TCPSite(runner, host, port).start()
+            try:
+                await web.TCPSite(runner, host, port).start()
+            except OSError as error:
+                raise InputError(f"cannot listen on {host}:{port}: {error.strerror}") from error
             shown = f"[{host}]" if ":" in host else host
             yield f"http://{shown}:{runner.addresses[0][1]}"
         finally:

@@ -63,15 +63,15 @@ class LogWriter:
         async with self._one:
             if not self._log.waiting:
                 return  # The call before this one has written them.
-            since, self._since = self._since, None
+            began = time.monotonic()
             try:
                 await asyncio.to_thread(self._log.sync)
             except StoreError as error:
-                self._since = since
                 if not self.failure:
                     self._tell(f"The log cannot be written, and no call is answered until it can: {error}")
                 self.failure = str(error)
                 raise
+            self._since = began if self._log.waiting else None
             if self.failure:
                 self._tell("The log can be written again.")
             self.failure = ""

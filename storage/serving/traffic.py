@@ -148,12 +148,15 @@ class TrafficLog:
                 lines, self._lines = self._lines, []
             if not lines:
                 return
-            end = self._file.tell()
+            # Past Python's buffer, which would keep what could not be written, and write it again.
+            descriptor = self._file.fileno()
+            end = os.fstat(descriptor).st_size
+            unwritten = memoryview(b"".join(line + b"\n" for line in lines))
             try:
                 with store_errors("write", self.path):
-                    self._file.write(b"".join(line + b"\n" for line in lines))
-                    self._file.flush()
-                    os.fdatasync(self._file.fileno())
+                    while unwritten:
+                        unwritten = unwritten[os.write(descriptor, unwritten) :]
+                    os.fdatasync(descriptor)
             except BaseException:
                 # A part of a line must not stand before the lines that follow.
                 os.truncate(self.path, end)

@@ -12,6 +12,7 @@ import yaml
 from erl_pipeline.config.loading import load_config
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.cluster import ClusterConfig
+from erl_pipeline.serving.settings import ServingSettings
 from storage.errors import ConfigError
 from tests.documents.pages import pages
 
@@ -27,10 +28,13 @@ SNIPPETS = [(page.path, text) for page in pages() for language, text in page.blo
 @pytest.mark.parametrize(("page", "snippet"), SNIPPETS, ids=[page for page, _ in SNIPPETS])
 def test_configurations_load(page: str, snippet: str, tmp_path: Path) -> None:
     """A part of a configuration is completed with the settings of a small run. A text with `nodes` is a
-    cluster."""
+    cluster, one with `keys_file` the settings of a policy that serves."""
     shown = yaml.safe_load(snippet)
     if "nodes" in shown:
         ClusterConfig.model_validate(shown)
+        return
+    if "keys_file" in shown:
+        ServingSettings.model_validate(shown)
         return
     assert set(shown) <= set(RunConfig.model_fields), f"{page}: unknown keys"
     refused = [_refused({**base, **shown}, tmp_path) for base in (TINY, PROSE)]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import openai
 import pytest
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest
+from erl_pipeline.serving.episodes import OpenEpisodes
+from erl_pipeline.serving.known import KnownTraffic
 from storage.serving.traffic import ServedTurn
-from tests.erl_pipeline.serving.served import TOKENIZER, Scripted, Served, said
+from tests.erl_pipeline.episodes.test_dialogue import said
+from tests.erl_pipeline.serving.served import TOKENIZER, Scripted, Served
 
 HI: Any = [{"role": "user", "content": "hi"}]
 SEARCH: Any = {
@@ -40,7 +43,7 @@ def test_a_conversation_is_logged_as_the_tokens_that_were_sampled(tmp_path: Path
             answer = first.parse().choices[0].message
             second = await client.chat.completions.with_raw_response.create(
                 model="any",
-                messages=[*HI, answer, {"role": "user", "content": "go on"}],
+                messages=[*HI, cast(Any, answer), {"role": "user", "content": "go on"}],
                 metadata={"user": "anna"},
                 temperature=0.7,
                 seed=3,
@@ -51,9 +54,13 @@ def test_a_conversation_is_logged_as_the_tokens_that_were_sampled(tmp_path: Path
         assert first.headers["x-erl-checkpoint"] == one.policy_version == "one"
         assert first.headers["x-erl-episode-id"] == second.headers["x-erl-episode-id"] == two.episode_id
         assert (one.after, two.after) == (None, one.turn_id)
-        assert text_of(one.context_token_ids).endswith("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n")
+        assert text_of(one.context_token_ids).endswith(
+            "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+        )
         assert text_of(one.sampled_token_ids) == "one after 21<|im_end|>"
-        assert text_of(two.context_token_ids) == "\n<|im_start|>user\ngo on<|im_end|>\n<|im_start|>assistant\n"
+        assert (
+            text_of(two.context_token_ids) == "\n<|im_start|>user\ngo on<|im_end|>\n<|im_start|>assistant\n"
+        )
         asked = len(one.context_token_ids + one.sampled_token_ids + two.context_token_ids)
         assert text_of(two.sampled_token_ids) == f"one after {asked}<|im_end|>"
         assert two.messages == ({"role": "user", "content": "go on"},)
@@ -140,6 +147,47 @@ def test_an_episode_has_one_user_and_is_of_one_tenant(tmp_path: Path) -> None:
     Scripted(tmp_path).use(use)
 
 
+@pytest.mark.parametrize(("idle_seconds", "most_tokens"), [(1e-9, 10**9), (1e9, 20)])
+def test_what_is_idle_or_too_much_is_forgotten_but_not_its_name(
+    tmp_path: Path, idle_seconds: float, most_tokens: int
+) -> None:
+    async def use(served: Served) -> None:
+        traffic = KnownTraffic()
+        served.service.episodes = OpenEpisodes(traffic, idle_seconds, most_tokens)
+        answer, first = await served.chat("hi")
+        _, second = await served.chat("hi", answer, "more")
+        assert first["x-erl-episode-id"] != second["x-erl-episode-id"]
+        _, named = await served.chat("hi", answer, "more", metadata={"episode_id": first["x-erl-episode-id"]})
+        assert named["x-erl-episode-id"] == first["x-erl-episode-id"]
+        assert len(served.service.episodes) == 1
+        assert all(turn.after is None for turn in await turns(served))
+
+    Scripted(tmp_path).use(use)
+
+
+def test_a_call_that_is_answered_after_its_episode_was_closed_is_logged_and_forgotten(tmp_path: Path) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def says(checkpoint: str, request: GenerationRequest) -> Generation:
+        if len(request.prompt_token_ids) > 30:
+            begun.set()
+            await go_on.wait()
+        return said(TOKENIZER, "yes<|im_end|>")
+
+    async def use(served: Served) -> None:
+        answer, told = await served.chat("hi")
+        late = asyncio.create_task(served.chat("hi", answer, "more"))
+        await begun.wait()
+        await served.post(f"/erl/v1/episodes/{told['x-erl-episode-id']}/close", {})
+        go_on.set()
+        assert (await late)[1]["x-erl-episode-id"] == told["x-erl-episode-id"]
+        _, other = await served.chat("hi", answer, "more", "yes", "on")
+        assert other["x-erl-episode-id"] != told["x-erl-episode-id"]
+        assert len(await turns(served)) == 3
+
+    Scripted(tmp_path, says=says).use(use)
+
+
 def test_what_must_not_be_stored_is_not_logged_and_nothing_goes_on_with_it(tmp_path: Path) -> None:
     async def use(served: Served) -> None:
         answer, headers = await served.chat("hi", store=False)
@@ -181,8 +229,10 @@ def test_a_seed_of_the_request_gives_the_same_seed_again(tmp_path: Path) -> None
         ({"presence_penalty": 1}, "presence_penalty"),
         ({"temperature": 3}, "temperature"),
         ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"messages": [{"role": "user", "content": "a word that has no token: \u00e9"}]}, "messages"),
         ({"metadata": {"task_type": "user:anna"}}, "metadata.task_type"),
         ({"metadata": {"user": ""}}, "metadata.user"),
+        ({"metadata": {"episode_id": "e\r\nx-erl-checkpoint: two"}}, "metadata.episode_id"),
         ({"messages": [{"role": "user", "content": "x" * 3000}]}, "messages"),
     ],
 )

@@ -1,0 +1,119 @@
+"""Which checkpoint answers, and what becomes of calls while that changes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from erl_pipeline.engines.interface import Generation, GenerationRequest
+from erl_pipeline.serving.aliases import Canary
+from storage.errors import InputError
+from storage.serving.aliases import alias_file
+from storage.serving.traffic import ServedTurn
+from tests.erl_pipeline.episodes.test_dialogue import said
+from tests.erl_pipeline.serving.served import TOKENIZER, Scripted, Served
+
+
+def test_a_canary_is_a_share_of_users_always_the_same_ones(tmp_path: Path) -> None:
+    small, large = Canary.parse("candidate:0.1"), Canary.parse("candidate:0.3")
+    names = [f"user {number}" for number in range(2000)]
+    in_small = {name for name in names if small.answers(name)}
+    in_large = {name for name in names if large.answers(name)}
+    assert in_small < in_large
+    # Three standard deviations of a share of 2,000.
+    assert abs(len(in_small) / 2000 - 0.1) < 3 * (0.1 * 0.9 / 2000) ** 0.5
+    assert abs(len(in_large) / 2000 - 0.3) < 3 * (0.3 * 0.7 / 2000) ** 0.5
+    for wrong in ("candidate", "candidate:x", ":0.1", "candidate:1.5"):
+        with pytest.raises(InputError, match="allowed is ALIAS:SHARE"):
+            Canary.parse(wrong)
+
+
+def test_users_of_the_share_are_answered_by_the_canary_once_there_is_one(tmp_path: Path) -> None:
+    async def use(served: Served) -> None:
+        names = [f"user {number}" for number in range(40)]
+        for name in names:
+            assert (await served.chat("hi", metadata={"user": name}))[0].startswith("one")
+        await served.promote("two", "candidate")
+        answered = [(await served.chat("hi", metadata={"user": name}))[0].split()[0] for name in names]
+        again = [(await served.chat("hi", metadata={"user": name}))[0].split()[0] for name in names]
+        assert answered == again
+        assert set(answered) == {"one", "two"}
+        assert {alias["checkpoint"] for alias in (await served.health())["aliases"].values()} == {
+            "one",
+            "two",
+        }
+
+    Scripted(tmp_path, canary=Canary("candidate", 0.5)).use(use)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_change_is_followed_and_an_episode_under_way_begins_a_new_token_sequence(
+    tmp_path: Path, in_place: bool
+) -> None:
+    """A call that was under way ends with the checkpoint that it began with."""
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def says(checkpoint: str, request: GenerationRequest) -> Generation:
+        if checkpoint == "one" and not begun.is_set():
+            begun.set()
+            await go_on.wait()
+        return said(TOKENIZER, f"{checkpoint}<|im_end|>")
+
+    async def use(served: Served) -> None:
+        early = asyncio.create_task(served.chat("hi"))
+        await begun.wait()
+        changing = asyncio.create_task(served.promote("two"))
+        while not (in_place or served.told):
+            await asyncio.sleep(0.005)
+        late = asyncio.create_task(served.chat("late"))
+        if not in_place:
+            assert (await late)[0] == "two"
+        go_on.set()
+        assert (await early)[0] == "one"
+        await changing
+        assert (await late)[0] == "two"
+        answer, headers = await served.chat("hi", "one", "more")
+        assert (answer, headers["x-erl-checkpoint"]) == ("two", "two")
+        assert headers["x-erl-episode-id"] == (await early)[1]["x-erl-episode-id"]
+        turns = [record for record in await served.logged() if isinstance(record, ServedTurn)]
+        assert turns[-1].after is None
+        assert len(turns[-1].messages) == 3
+        assert (await served.chat("hi", "one", "more", "two", "on"))[0] == "two"
+        last = (await served.logged())[-1]
+        assert isinstance(last, ServedTurn)
+        assert last.after == turns[-1].turn_id
+
+    Scripted(tmp_path, says=says, in_place=in_place).use(use)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_checkpoint_that_cannot_be_opened_is_not_served(tmp_path: Path, in_place: bool) -> None:
+    scripted = Scripted(tmp_path, in_place=in_place)
+
+    async def use(served: Served) -> None:
+        await served.promote("broken")
+        assert (await served.chat("hi"))[0].startswith("one")
+        assert "broken cannot be opened, and nothing changes" in served.told[0]
+        assert (await served.health())["aliases"]["production"]["failure"]
+        await served.service.aliases.follow()
+        await served.promote("two")
+        assert (await served.chat("hi"))[0].startswith("two")
+        assert not (await served.health())["aliases"]["production"]["failure"]
+
+    scripted.use(use)
+    # An engine that holds one checkpoint has to be given the one before again.
+    assert scripted.opened == ["one", "broken", *(["one"] if in_place else []), "two"]
+
+
+def test_aliases_that_cannot_be_read_stay_as_they_are(tmp_path: Path) -> None:
+    async def use(served: Served) -> None:
+        await served.promote("two")
+        path = alias_file(served.store, "lake")
+        path.write_bytes(path.read_bytes().replace(b"two", b"six"))
+        await served.service.aliases.follow()
+        assert "put it back from a copy" in served.told[-1]
+        assert (await served.chat("hi"))[0].startswith("two")
+
+    Scripted(tmp_path).use(use)
