@@ -14,6 +14,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.lineage.trained_on import INHERITED, RowFilter, TrainedOn
 from storage.runs.run import RunStore
+from storage.serving.collected import SERVED_TRAJECTORIES
 
 _SHOWN = (
     "how",
@@ -51,7 +52,8 @@ def show_trained_on(
     counts, tasks, first = pl.collect_all(
         [_summary(rows), rows.select(pl.col("task_id").n_unique()), rows.select(_SHOWN).head(limit)]
     )
-    summary, shown, served = counts.to_dicts(), found.texts(first), found.served(first)
+    summary, shown = counts.to_dicts(), found.texts(first)
+    served = found.beside(first, SERVED_TRAJECTORIES)
     total = sum(group["rows"] for group in summary)
     entries = found.memory_entries(rows)
     policy = found.line[0].manifest

@@ -13,12 +13,9 @@ from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.lineage.graph import START, Link, walk
-from storage.serving.collected import SERVED_TRAJECTORIES
-from storage.tables.parquet import scan_files
+from storage.tables.parquet import TableFormat, scan_files
 from storage.tables.training import REINFORCEMENT, TRAINING_RECORD, scan_training_records
 from storage.tables.trajectories import TRAJECTORIES, said, says, scan_trajectories
-
-_OF_TRAFFIC = ("episode_id", "user", "call_ids", "feedback_ids")
 
 FindManifest = Callable[[str], Manifest | None]
 """Gives the manifest of an artifact; None where there is none."""
@@ -165,19 +162,17 @@ class TrainedOn:
         found = self._trajectories(rows["policy"].unique().to_list()).filter(ids)
         return _with_attempts(rows.lazy(), found, text=said()).collect()
 
-    def served(self, rows: pl.DataFrame) -> dict[str, dict[str, Any]]:
-        """For those of the rows that were made of a served policy's traffic: trajectory -> `episode_id`,
-        `user`, `call_ids` and `feedback_ids`, as clients and the log know them."""
+    def beside(self, rows: pl.DataFrame, table: TableFormat) -> dict[str, dict[str, Any]]:
+        """What a table that lies beside trajectories, such as that of served traffic, says of these rows:
+        trajectory -> its row, for those that it has."""
         found = (self._find(each) for each in self._data_of(rows["policy"].unique().to_list()))
         artifacts = [
-            self._store.open_found(each)
-            for each in found
-            if each is not None and each.tables(SERVED_TRAJECTORIES.name)
+            self._store.open_found(each) for each in found if each is not None and each.tables(table.name)
         ]
-        files = [path for each in artifacts for path in each.rows_paths(SERVED_TRAJECTORIES.name)]
+        files = [path for each in artifacts for path in each.rows_paths(table.name)]
         ids = pl.col("trajectory_id").is_in(rows["trajectory_id"].unique().implode())
-        table = scan_files(files, SERVED_TRAJECTORIES).filter(ids).select("trajectory_id", *_OF_TRAFFIC)
-        return {row.pop("trajectory_id"): row for row in table.collect().to_dicts()}
+        those = scan_files(files, table).filter(ids).collect()
+        return {row["trajectory_id"]: row for row in those.to_dicts()}
 
     def memory_entries(self, rows: pl.LazyFrame) -> pl.DataFrame:
         """Memory entries that stood in the prompts of rows: `entry_id` and `rows`, those of most rows first.
