@@ -22,7 +22,7 @@ from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import IO, Any
 
-from command_line.compare.rounds import IMPORTED
+from command_line.compare.processes import IMPORTED
 from tests.command_line.invoke import Result
 
 ROOT = Path(__file__).parents[1]

@@ -12,10 +12,10 @@ from command_line.train.run import uncommitted_code
 from erl_pipeline.comparison.design import Design
 from erl_pipeline.comparison.document import document, write
 from erl_pipeline.comparison.result import Result
-from erl_pipeline.comparison.tables import preface, tables, warnings
+from erl_pipeline.comparison.tables import preface, split_warning, tables, warnings
 from storage.errors import ConfigError, Interrupted
 
-_LEFT = ("arm", "number", "difference", "failed run", "reason")
+_LEFT = ("arm", "number", "difference", "settings", "failed run", "reason")
 
 
 def compare_arms(
@@ -72,6 +72,8 @@ def _work(design: Design, store: str, jobs: int, threads: int) -> Result:
 
 
 def _print(result: Result) -> None:
+    if said := split_warning(result):
+        print_line(said + "\n")
     for text in (preface(result), *warnings(result)):
         print_line(text + "\n")
     for table in tables(result):

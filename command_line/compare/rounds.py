@@ -1,182 +1,26 @@
-"""Training the runs of a comparison in processes, and the rounds by which arms get equal tokens."""
+"""A comparison at work: the search, the rounds by which arms get equal tokens, and the result."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
 import threading
-import traceback
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
-from typing import Any
 
+from command_line.compare.processes import do_tasks
 from erl_pipeline.comparison import runs as trainings
-from erl_pipeline.comparison.design import ComparedRun, Design
+from erl_pipeline.comparison.arms import SearchSettings
+from erl_pipeline.comparison.bootstrap import Outcomes
+from erl_pipeline.comparison.design import ComparedRun, Design, with_chosen
 from erl_pipeline.comparison.measures import Budgets, find_budgets, iterations_to_spend
-from erl_pipeline.comparison.result import Failure, Result, make_result
+from erl_pipeline.comparison.opened_split import opened_sentence, split_use
+from erl_pipeline.comparison.result import Failure, Result, SplitHistory, make_result
+from erl_pipeline.comparison.search import Search, judge_trials
 from erl_pipeline.evaluation.history import CurvePoint
 from erl_pipeline.plan.plan import POLICY
-from erl_pipeline.plan.stage import Listener
 from erl_pipeline.runs.run_plans import plan_run
-from storage.errors import InputError, Interrupted, PipelineError
+from storage.errors import InputError, Interrupted
+from storage.runs.split_openings import SplitUse, open_test_split, opened_before, openings
 from storage.texts import counted
-
-
-@dataclass(frozen=True)
-class Warned:
-    """A warning for the user; the run continues."""
-
-    message: str
-
-
-@dataclass(frozen=True)
-class TaskEnd:
-    """How a task ended: `failure` is empty if it is done, and None if it was stopped and can be continued."""
-
-    failure: str | None
-
-
-class _Line(Listener):
-    """A listener that passes warnings on to the driver."""
-
-    def __init__(self, connection: Connection[Any, Any]) -> None:
-        self.connection = connection
-        self.stop = threading.Event()
-        threading.Thread(target=self._receive, daemon=True).start()
-
-    def warn(self, message: str) -> None:
-        """Send a warning for the user."""
-        self.send(Warned(message))
-
-    def send(self, message: Warned | TaskEnd) -> None:
-        """Send a message to the driver; if the driver is gone, end this process."""
-        try:
-            self.connection.send(message)
-        except ConnectionError:
-            os._exit(1)
-
-    def _receive(self) -> None:
-        """Wait for the driver's only message, which asks to stop."""
-        try:
-            self.connection.recv()
-        except (EOFError, OSError):
-            os._exit(1)
-        self.stop.set()
-
-
-def serve(task: trainings.TrainingTask, connection: Connection[Any, Any]) -> None:
-    """Do a task, and tell the driver how it ended."""
-    # Ctrl-C reaches all processes of a terminal; the driver handles it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    line = _Line(connection)
-    line.send(_end(task, line))
-
-
-def _end(task: trainings.TrainingTask, line: _Line) -> Warned | TaskEnd:
-    try:
-        trainings.run_task(task, line, line.stop)
-    except Interrupted:
-        return TaskEnd(None)
-    except PipelineError as error:
-        return TaskEnd(str(error))
-    except Exception:  # Any exception is reported as this run's failure; the other runs continue.
-        return TaskEnd(traceback.format_exc())
-    return TaskEnd("")
-
-
-_LOOK_SECONDS = 0.2
-IMPORTED = [
-    "command_line.compare.rounds",
-    "erl_pipeline.episodes.play",
-    "erl_pipeline.engines.embedded.engine",
-    "erl_pipeline.policies.embedding",
-    "erl_pipeline.policies.tiny.cold_start",
-    "erl_pipeline.trainers.local.trainer",
-    "storage.memory.view",
-    # What LanceDB imports. LanceDB itself starts a thread, which no fork takes along.
-    "lance_namespace",
-    "pandas",
-]
-"""Modules that are imported once, in the process that workers are forked from, since importing takes seconds.
-"""
-
-
-def do_tasks(
-    tasks: Sequence[trainings.TrainingTask],
-    jobs: int,
-    threads: int,
-    stop: threading.Event,
-    ended: Callable[[trainings.TrainingTask, str | None], None],
-    warn: Callable[[str], None],
-) -> None:
-    """Do all tasks, each in a process of its own, `jobs` at a time and in their order.
-
-    When `stop` is set, no more tasks are begun, and those at work end after the commit in progress. A task
-    whose process dies has failed; the others continue.
-
-    Args:
-        threads: CPU threads of each process.
-        ended: called when a task that was begun has ended, with its failure as in `TaskEnd`.
-        warn: called with each warning of a run.
-    """
-    # Torch reads it when it is imported, in the process that workers are forked from.
-    os.environ["OMP_NUM_THREADS"] = str(threads)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(IMPORTED)
-    one_at_a_time = threading.Lock()
-
-    def do(task: trainings.TrainingTask) -> None:
-        if stop.is_set():
-            return
-        ours, theirs = context.Pipe()
-        process = context.Process(target=serve, args=(task, theirs), daemon=True)
-        process.start()
-        theirs.close()  # With no copy open here, the driver sees when the process ends.
-
-        def tell(message: str) -> None:
-            with one_at_a_time:
-                warn(f"{task.run.config.name}: {message}")
-
-        with ours:
-            end = _until_its_end(ours, process, stop, tell)
-        process.join()
-        with one_at_a_time:
-            ended(task, end.failure)
-
-    with ThreadPoolExecutor(jobs) as pool:
-        for done in [pool.submit(do, task) for task in tasks]:
-            done.result()
-
-
-def _until_its_end(
-    line: Connection[Any, Any], process: BaseProcess, stop: threading.Event, tell: Callable[[str], None]
-) -> TaskEnd:
-    """Pass on warnings, and the request to stop, until a process ends; for one that died, a message that says
-    so."""
-    told_to_stop = False
-    while True:
-        try:
-            if stop.is_set() and not told_to_stop:
-                told_to_stop = True
-                # Where it has ended, its last message, or the lack of one, says how.
-                with suppress(ConnectionError):
-                    line.send(None)
-            if line.poll(_LOOK_SECONDS):
-                message: Warned | TaskEnd = line.recv()
-                if isinstance(message, TaskEnd):
-                    return message
-                tell(message.message)
-        except (EOFError, ConnectionError):
-            process.join()
-            if stop.is_set():
-                return TaskEnd(None)
-            return TaskEnd(f"its process ended with status {process.exitcode} and said nothing")
-
 
 Curves = dict[str, dict[int, list[CurvePoint]]]
 
@@ -192,33 +36,78 @@ class Rounds:
     stop: threading.Event
     notify: Callable[[str], None]
     """Shows the user one line."""
+    split: SplitUse = field(init=False)
+    search: Search | None = None
     failures: dict[str, Failure] = field(default_factory=dict)
     """Run name -> its failure."""
     curves: Curves = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.split = split_use(self.design)
+
     def result(self) -> Result:
         """Do what is left to do, and make the result.
 
-        Raises Interrupted when asked to stop, InputError if no run of any arm succeeded or the common start
-        cannot be made, ConfigError if a run exists with other settings.
+        Raises Interrupted when asked to stop, InputError if no run of any arm succeeded, or the common start
+        or a trial cannot be made, ConfigError if a run exists with other settings.
         """
-        self._make_starts()
+        if said := opened_sentence(opened_before(openings(self.store_uri), self.split), self.split):
+            self.notify(said)
+        if self.design.search is not None:
+            self._search(self.design.search)
+        self._make_starts(self.design.runs)
         self._complete([self._task(run, run.iterations) for run in self.design.runs], count=True)
         if not self.curves:
             reasons = "; ".join(f"{each.run}: {each.message}" for each in self.failures.values())
             raise InputError(f"no run succeeded: {reasons}")
+        # Where all runs were finished already, perhaps by an earlier version, none has recorded it.
+        open_test_split(self.store_uri, self.split)
         budgets = find_budgets(
             {arm: list(seeds.values()) for arm, seeds in self.curves.items()},
             {run.arm: run.iterations for run in self.design.runs},
         )
         while longer := self._too_short(budgets):
             self._complete(longer)
-        return make_result(self.design, budgets, self.curves, self._training(), tuple(self.failures.values()))
+        return make_result(
+            self.design,
+            budgets,
+            self.curves,
+            self._training(),
+            self._outcomes(),
+            tuple(self.failures.values()),
+            SplitHistory(self.split, tuple(opened_before(openings(self.store_uri), self.split))),
+            self.search,
+        )
 
-    def _make_starts(self) -> None:
+    def _search(self, settings: SearchSettings) -> None:
+        """Make all trials on held-out tasks, and give each arm the settings of its best one.
+
+        Raises InputError if a trial failed: another one would be chosen if it were made again later, and the
+        test split must not be open by then.
+        """
+        runs = [run for trial in self.design.trials for run in trial.runs]
+        self._make_starts(runs)
+        self.notify(
+            f"Search on held-out tasks: {counted(settings.budget, 'trial')} of each arm, "
+            f"{counted(settings.seeds, 'seed')} each"
+        )
+        self._do([self._task(run, run.iterations, on_test=False) for run in runs], count=True)
+        if self.failures:
+            reasons = "; ".join(f"{each.run}: {each.message}" for each in self.failures.values())
+            raise InputError(
+                f"trials of the search failed, so nothing is evaluated on test tasks: {reasons}. Run the "
+                "same command to try again, or search other values"
+            )
+        curves = {run.config.name: trainings.read_held_out_curve(run, self.store_uri) for run in runs}
+        self.search, chosen = judge_trials(self.design, settings.measure, curves)
+        self.design = with_chosen(self.design, chosen)
+        for arm, trial in chosen.items():
+            self.notify(f"{arm}: {', '.join(trial.settings)}")
+
+    def _make_starts(self, runs: Sequence[ComparedRun]) -> None:
         """Make each first checkpoint once, before several runs need it at the same time."""
         starts: dict[str, ComparedRun] = {}
-        for run in self.design.runs:
+        for run in runs:
             plan = plan_run(run.config, run.sources, iterations=0)
             starts.setdefault(plan.states[0].models[POLICY], run)
         self._do([self._task(run, 0) for run in starts.values()])
@@ -235,8 +124,8 @@ class Rounds:
             else:
                 self.curves.setdefault(run.arm, {})[run.seed] = trainings.read_curve(run, self.store_uri)
 
-    def _task(self, run: ComparedRun, iterations: int) -> trainings.TrainingTask:
-        return trainings.TrainingTask(run, self.store_uri, iterations)
+    def _task(self, run: ComparedRun, iterations: int, on_test: bool = True) -> trainings.TrainingTask:
+        return trainings.TrainingTask(run, self.store_uri, iterations, self.split if on_test else None)
 
     def _do(self, tasks: Sequence[trainings.TrainingTask], count: bool = False) -> None:
         """Do what is left of some tasks. Only those that each run has once are counted, so that there is one
@@ -280,6 +169,13 @@ class Rounds:
         self.curves.get(run.arm, {}).pop(run.seed, None)
         if not self.curves.get(run.arm, True):
             del self.curves[run.arm]
+
+    def _outcomes(self) -> dict[str, dict[int, Outcomes]]:
+        runs = {(run.arm, run.seed): run for run in self.design.runs}
+        return {
+            arm: {seed: trainings.read_outcomes(runs[arm, seed], self.store_uri) for seed in seeds}
+            for arm, seeds in self.curves.items()
+        }
 
     def _training(self) -> dict[str, dict[int, trainings.TrainingFigures]]:
         runs = {(run.arm, run.seed): run for run in self.design.runs}

@@ -84,7 +84,13 @@ def show(
     json: options.Json = False,
 ) -> None:
     """Show an episode from its first attempt to its last, with rewards and what updates did with it."""
-    from command_line.episodes.rows import episode_training, find_episode, memory_texts, trajectory_paths
+    from command_line.episodes.rows import (
+        agent_calls,
+        episode_training,
+        find_episode,
+        memory_texts,
+        trajectory_paths,
+    )
     from command_line.episodes.text import print_episode
     from command_line.selectors import manifests_of
     from storage.artifacts.store import ArtifactStore
@@ -94,8 +100,16 @@ def show(
     rows, holder = find_episode(trajectory_paths(artifacts, manifests), episode)
     training = episode_training(artifacts, manifests, rows[0]["episode_id"])
     memory = memory_texts(artifacts, rows)
+    calls = agent_calls(artifacts, holder, rows)
     if json:
-        parts = [{**row, "training": training.get(row["trajectory_id"], [])} for row in rows]
+        parts = [
+            {
+                **row,
+                "training": training.get(row["trajectory_id"], []),
+                "calls": calls.get(row["trajectory_id"], []),
+            }
+            for row in rows
+        ]
         print_json(
             {
                 "episode_id": rows[0]["episode_id"],
@@ -105,4 +119,21 @@ def show(
             }
         )
         return
-    print_episode(rows, holder, training, memory, prompts=prompts)
+    print_episode(rows, holder, training, memory, calls, prompts=prompts)
+
+
+@app.command()
+def replay(
+    episode: Annotated[str, typer.Argument(metavar="EPISODE", help="Id of an episode, or its beginning.")],
+    run: options.OnlyRun = None,
+    store: options.ExistingStore = options.DEFAULT_STORE,
+    json: options.Json = False,
+) -> None:
+    """Let an agent play an episode again, and give it the recorded answers of the policy.
+
+    No model is needed. It stops where the agent asks something that it did not ask before, and says what
+    differs; status 1 also tells that an attempt ended otherwise.
+    """
+    from command_line.episodes.replaying import replay_episode
+
+    replay_episode(episode, run, store, json)

@@ -16,7 +16,9 @@ from storage.artifacts.store import ArtifactStore
 from storage.lineage.trained_on import record_file, training_data
 from storage.memory.chain import texts_of
 from storage.runs.run import Run
+from storage.tables.agent_calls import AGENT_CALLS, scan_agent_calls
 from storage.tables.parquet import scan_files
+from storage.tables.sequences import attempt_files
 from storage.tables.training import scan_training_records
 from storage.tables.trajectories import TRAJECTORIES, says, scan_trajectories
 
@@ -89,7 +91,7 @@ def run_episodes(
 def trajectory_paths(
     store: ArtifactStore, manifests: Iterable[Manifest], kinds: Collection[ArtifactKind] = EPISODES
 ) -> dict[Path, Manifest]:
-    """The Parquet files of trajectories in artifacts of these kinds, verified, and the artifact of each.
+    """The Parquet files of attempts and texts in artifacts of these kinds, verified, each with its artifact.
 
     Replays are left out by default: they repeat trajectories of other artifacts.
     """
@@ -97,7 +99,7 @@ def trajectory_paths(
         path: manifest
         for manifest in manifests
         if manifest.kind in kinds and manifest.tables(TRAJECTORIES.name)
-        for path in store.open_found(manifest).rows_paths(TRAJECTORIES.name)
+        for path in attempt_files([store.open_found(manifest)])
     }
 
 
@@ -184,6 +186,18 @@ def episode_training(
         found.setdefault(trajectory_id, []).append({**made, **row})
     for each in found.values():
         each.sort(key=lambda row: (row["trained_in"] or 0, row["run"], row["kind"]))
+    return found
+
+
+def agent_calls(
+    store: ArtifactStore, holder: Manifest, rows: Sequence[Mapping[str, Any]]
+) -> dict[str, list[dict[str, Any]]]:
+    """The calls of agents in an episode: trajectory id of the attempt -> its calls, in order."""
+    paths = store.open_found(holder).rows_paths(AGENT_CALLS.name)
+    attempts = [row["trajectory_id"] for row in rows]
+    found: dict[str, list[dict[str, Any]]] = {}
+    for call in scan_agent_calls(paths).filter(pl.col("attempt_id").is_in(attempts)).collect().to_dicts():
+        found.setdefault(call.pop("attempt_id"), []).append(call)
     return found
 
 

@@ -34,10 +34,12 @@ def print_episode(
     holder: Manifest,
     training: Mapping[str, Sequence[Mapping[str, Any]]],
     memory: Mapping[str, str],
+    calls: Mapping[str, Sequence[Mapping[str, Any]]],
     *,
     prompts: bool,
 ) -> None:
-    """Print the trajectories of an episode one after the other, with what updates did with each."""
+    """Print the trajectories of an episode one after the other, with the calls of agents, and with what
+    updates did with each."""
     console = Console(highlight=False, markup=False, soft_wrap=True)
     rows = episodes.in_order(rows)
     first = rows[0]
@@ -59,6 +61,8 @@ def print_episode(
     for part in parts:
         console.print(Rule(_heading(part), align="left", style="dim"))
         _print_part(console, part, prompts)
+        for call in calls.get(part.row["trajectory_id"], ()) if part.kind == "attempt" else ():
+            console.print(_call_line(call))
         for record in part.training or ():
             console.print(_training_line(record, part.row["role"]))
 
@@ -97,6 +101,21 @@ def _print_part(console: Console, part: episodes.EpisodePart, prompts: bool) -> 
             console.print(_labelled("environment", turn.answer.text))
     if part.feedback:
         console.print(_labelled("feedback", part.feedback))
+
+
+def _call_line(call: Mapping[str, Any]) -> Text:
+    said = [call["api"] + (" (stream)" if call["streamed"] else "")]
+    if call["start"] is not None:
+        where = f"sequence {call['sequence_index'] + 1}, tokens {call['start'] + 1} to {call['end']}"
+        said += [where, call["finish"]]
+    if call["retry_of"] is not None:
+        said.append("the same answer once more")
+    if call["overridden"]:
+        said.append(f"without its {', '.join(call['overridden'])}")
+    if call["problem"] is not None:
+        said.append(call["problem"])
+    said.append(f"policy {call['engine_ms']:.0f} ms, gateway {call['gateway_ms']:.1f} ms")
+    return _labelled(call["call_id"] or "refused call", "; ".join(said))
 
 
 def _training_line(record: Mapping[str, Any], role: str) -> Text:

@@ -1,18 +1,25 @@
-"""What a comparison trains: its file, its arms, and every run of it."""
+"""What a comparison trains: every run of it, and before them those of a search for settings."""
 
-import json
-import os
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from pydantic import Field, ValidationError
-
-from erl_pipeline.comparison.equal_steps import iterations_for_the_same_tasks, with_equal_steps
-from erl_pipeline.config.base import Settings
-from erl_pipeline.config.explain import explain, parse_yaml
+from erl_pipeline.comparison.arms import (
+    Arm,
+    Given,
+    SearchSettings,
+    arm_of_method,
+    draw_trials,
+    load_arm,
+    read_comparison,
+    refuse_unequal_search,
+)
+from erl_pipeline.comparison.equal_steps import (
+    iterations_for_the_same_tasks,
+    planned_steps,
+    refuse_many_passes,
+    with_equal_steps,
+)
 from erl_pipeline.config.loading import change_config, load_config
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.run import RunConfig
@@ -22,145 +29,14 @@ from erl_pipeline.plan.sources import Sources, read_sources
 from erl_pipeline.runs.on_request import plan_on_test
 from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.stages.evaluation.evaluate import TEST_TASKS, no_test_split
+from storage.artifacts.recipe import digest
 from storage.errors import ConfigError, InputError
 from storage.upkeep.rules import parse_rule
 
-GIVEN = ("name", "seed", "iterations", "runner", "resources")
-"""Settings that the comparison itself sets for every run."""
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
-_PART = re.compile(r"(\+|-no-)([a-z_][a-z0-9_]*)")
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One way to train. Each of `overrides` is a `dotted.key=value` on top of the base configuration."""
-
-    name: str
-    overrides: tuple[str, ...] = ()
-
-    @property
-    def run_part(self) -> str:
-        """Its name in the form used in names of runs."""
-        return self.name.replace("+", "-with-")
-
-
-def arm_of_settings(name: str, settings: Mapping[str, Any]) -> Arm:
-    """An arm from a file; `settings` maps dotted key -> value.
-
-    Raises ConfigError for a name that is not allowed, and for a setting in `GIVEN`.
-    """
-    if not _NAME.fullmatch(name):
-        raise ConfigError(f"arm {name!r}: allowed are letters, digits, '.', '_', '+' and '-'")
-    return Arm(name, as_overrides(settings, f"arm {name}"))
-
-
-def as_overrides(settings: Mapping[str, Any], where: str) -> tuple[str, ...]:
-    """Settings in the form that `--set` takes. Raises ConfigError, with `where`, for those in `GIVEN`."""
-    for key in settings:
-        if key.partition(".")[0] in GIVEN:
-            raise ConfigError(
-                f"{where}: {key} cannot be set here; the comparison gives each run its "
-                f"{', '.join(GIVEN[:-1])} and {GIVEN[-1]}"
-            )
-    return tuple(f"{key}={json.dumps(value)}" for key, value in settings.items())
-
-
-def arm_of_method(name: str, base: RunConfig) -> Arm:
-    """The arm that a name such as `erl`, `rlvr+distillation` or `erl-no-memory` describes.
-
-    The method of the base configuration keeps its settings from there; another method has its defaults.
-    `+PART` turns a group of the method's settings on, `-no-PART` turns it off.
-
-    Raises ConfigError if the name does not begin with an installed method, or goes on in another way.
-    """
-    known = plugins("methods").found
-    method = max((each for each in known if name.startswith(each)), key=len, default="")
-    parts = _PART.findall(name[len(method) :])
-    if not method or "".join(sign + part for sign, part in parts) != name[len(method) :]:
-        raise ConfigError(
-            f"arm {name}: no such arm; allowed are a method ({', '.join(known)}), METHOD+PART and "
-            "METHOD-no-PART with a part that can be on and off, such as erl-no-memory, and the arms of a "
-            "comparison file"
-        )
-    settings: dict[str, Any] = {} if method == base.method.type else {"method": {"type": method}}
-    settings |= {f"method.{part}": sign == "+" for sign, part in parts}
-    return arm_of_settings(name, settings)
-
-
-def load_arm(arm: Arm, base_path: str, overrides: Sequence[str]) -> RunConfig:
-    """The configuration of an arm. Raises ConfigError, which names the arm, if its settings are refused."""
-    try:
-        return load_config(base_path, [*overrides, *arm.overrides])
-    except ConfigError as error:
-        raise ConfigError(f"arm {arm.name}: {error}") from error
-
-
-_KEY = "comparison"
-
-
-class ComparisonSettings(Settings):
-    """The settings below the key `comparison:`."""
-
-    base: str
-    """Path of the run configuration from which all arms start, relative to the comparison file."""
-    settings: dict[str, Any] = Field(default_factory=dict)
-    """Settings of all arms, on top of the base configuration: dotted key -> value, as for `--set`."""
-    baseline: str | None = None
-    """The arm with which every other arm is compared; `null`: the first."""
-    arms: dict[str, dict[str, Any] | None]
-    """Name of an arm -> its settings, on top of those of all arms: dotted key -> value."""
-
-
-@dataclass(frozen=True)
-class Given:
-    """What a comparison is made from. `arms` is empty if a plain run configuration was given."""
-
-    base: str
-    overrides: tuple[str, ...]
-    arms: tuple[Arm, ...]
-    baseline: str | None
-
-
-def read_comparison(path: Path) -> Given:
-    """Read a comparison file, or take a run configuration as the base of a comparison.
-
-    Raises ConfigError for a file that cannot be read, is not YAML, or whose settings are unknown or wrong.
-    """
-    document = parse_yaml(_text(path), str(path))
-    values = document.value
-    if not isinstance(values, dict) or _KEY not in values:
-        return Given(str(path), (), (), None)
-    if len(values) > 1:
-        others = ", ".join(key for key in values if key != _KEY)
-        raise ConfigError(f"{path}: {others}: not allowed beside `{_KEY}:`; put it below `settings:`")
-    try:
-        settings = ComparisonSettings.model_validate(values[_KEY])
-    except ValidationError as error:
-        lines = {key[1:]: f"line {line}" for key, line in document.lines.items() if len(key) > 1}
-        problems = explain(error, ComparisonSettings, lines)
-        raise ConfigError("\n  ".join([f"{path}:", *problems])) from error
-    arms = tuple(arm_of_settings(name, given or {}) for name, given in settings.arms.items())
-    if not arms:
-        raise ConfigError(f"{path}: arms: there is none; name two or more")
-    return Given(
-        base=os.path.normpath(path.parent / settings.base),
-        overrides=as_overrides(settings.settings, f"{path}: settings"),
-        arms=arms,
-        baseline=settings.baseline,
-    )
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; ready comparisons are in configs/comparisons/") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
-
-
 LEAST_SEEDS = 2
+FIRST_SEARCH_SEED = 1000
+"""How far the seeds of trials are from those of the comparison, so that no result profits from the luck of
+the run by which its settings were chosen."""
 
 
 @dataclass(frozen=True)
@@ -176,9 +52,18 @@ class ComparedRun:
 
 
 @dataclass(frozen=True)
+class Trial:
+    """Settings that an arm tries on held-out tasks, on top of its own, and a run for each seed."""
+
+    arm: str
+    settings: tuple[str, ...]
+    runs: tuple[ComparedRun, ...]
+
+
+@dataclass(frozen=True)
 class Design:
     """A whole comparison. `runs` has all arms of a seed before the next seed. `iterations` are those of an
-    arm that draws as many tasks in an iteration as the base."""
+    arm that draws as many tasks in an iteration as the base. `trials` come before them, if there are any."""
 
     name: str
     base: str
@@ -187,6 +72,8 @@ class Design:
     seeds: tuple[int, ...]
     iterations: int
     runs: tuple[ComparedRun, ...]
+    search: SearchSettings | None = None
+    trials: tuple[Trial, ...] = ()
 
 
 def make_design(
@@ -211,7 +98,7 @@ def make_design(
     Raises:
         InputError: fewer than two seeds or arms, an arm twice, or no test split.
         ConfigError: an unknown arm, settings that are refused, arms that do not start from the same policy,
-            are not evaluated on the same test tasks, or cannot take equal steps.
+            are not evaluated on the same test tasks, cannot take equal steps, or do not search alike.
     """
     if seeds < LEAST_SEEDS:
         raise InputError(
@@ -226,11 +113,12 @@ def make_design(
     ]
     base = load_config(given.base, common)
     arms, baseline = _chosen(given, methods, base)
+    refuse_unequal_search(given.search, arms)
     _require_test_split(base)
     configs = {arm.name: load_arm(arm, given.base, common) for arm in arms}
     tasks, iterations = base.rollouts.tasks_per_iteration, iterations or base.iterations
     more = with_equal_steps(configs, tasks, iterations)
-    arms = tuple(Arm(arm.name, (*arm.overrides, *more[arm.name])) for arm in arms)
+    arms = tuple(replace(arm, overrides=(*arm.overrides, *more[arm.name])) for arm in arms)
     configs = {arm.name: load_arm(arm, given.base, common) for arm in arms}
     sources = {name: read_sources(config) for name, config in configs.items()}
     _require_one_start(configs, sources, baseline)
@@ -253,7 +141,87 @@ def make_design(
         for seed in numbers
         for arm in arms
     )
-    return Design(base.name, given.base, arms, baseline, numbers, iterations, runs)
+    trials = () if given.search is None else _trials(base, arms, runs, given.search)
+    _require_equal_trials(trials, configs, baseline)
+    return Design(base.name, given.base, arms, baseline, numbers, iterations, runs, given.search, trials)
+
+
+def _trials(
+    base: RunConfig, arms: Sequence[Arm], runs: Sequence[ComparedRun], search: SearchSettings
+) -> tuple[Trial, ...]:
+    first = {run.arm: run for run in reversed(runs)}
+    seeds = range(base.seed + FIRST_SEARCH_SEED, base.seed + FIRST_SEARCH_SEED + search.seeds)
+    trials = []
+    for arm in arms:
+        for settings in draw_trials(arm, search.budget, base.seed):
+            # The name depends on the settings alone, so that a wider search finds the runs of this one.
+            name = f"{base.name}.{arm.run_part}.search-{digest(sorted(settings))[:6]}"
+            config = _with_settings(first[arm.name], settings)
+            sources = read_sources(config)
+            of_seed = {seed: [f"name={name}.seed{seed}", f"seed={seed}"] for seed in seeds}
+            trials.append(
+                Trial(
+                    arm.name,
+                    settings,
+                    tuple(
+                        replace(
+                            first[arm.name], seed=seed, config=change_config(config, given), sources=sources
+                        )
+                        for seed, given in of_seed.items()
+                    ),
+                )
+            )
+    return tuple(trials)
+
+
+def _with_settings(run: ComparedRun, settings: Sequence[str]) -> RunConfig:
+    try:
+        return change_config(run.config, settings)
+    except ConfigError as error:
+        raise ConfigError(f"arm {run.arm}: search: {error}") from error
+
+
+def _require_equal_trials(trials: Sequence[Trial], configs: Mapping[str, RunConfig], baseline: str) -> None:
+    """Raise ConfigError if a trial has another start, other test tasks or other steps than its arm."""
+    tried = {f"{each.arm} with {', '.join(each.settings)}": each for each in trials}
+    for name, trial in tried.items():
+        wanted, planned = planned_steps(configs[trial.arm]), planned_steps(trial.runs[0].config)
+        refuse_many_passes(name, planned, trial.runs[0].iterations)
+        if (planned.tasks, planned.total) != (wanted.tasks, wanted.total):
+            raise ConfigError(
+                f"arm {name}: search: {planned.total} optimizer steps for {planned.tasks} tasks instead of "
+                f"{wanted.total} for {wanted.tasks}; search settings that change neither, since all arms "
+                "take equal steps"
+            )
+    # Test tasks may depend on the seed, so trials are looked at with that of the comparison.
+    of_trials = {
+        name: change_config(each.runs[0].config, [f"seed={configs[baseline].seed}"])
+        for name, each in tried.items()
+    }
+    sources = {name: each.runs[0].sources for name, each in tried.items()}
+    _require_one_start(
+        {baseline: configs[baseline], **of_trials},
+        {baseline: read_sources(configs[baseline]), **sources},
+        baseline,
+    )
+
+
+def with_chosen(design: Design, chosen: Mapping[str, Trial]) -> Design:
+    """The design with the settings that a search has chosen; `chosen` maps each arm to its best trial."""
+    return replace(
+        design,
+        arms=tuple(
+            replace(arm, overrides=(*arm.overrides, *chosen[arm.name].settings)) for arm in design.arms
+        ),
+        runs=tuple(
+            replace(
+                run,
+                config=change_config(run.config, chosen[run.arm].settings),
+                sources=chosen[run.arm].runs[0].sources,
+            )
+            for run in design.runs
+        ),
+    )
 
 
 def _keeping_what_is_tested(config: RunConfig) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from erl_pipeline.comparison.measures import MEASURES, Axis, across_seeds, ends, seed_band
 from erl_pipeline.comparison.result import REWARD, ArmResult, Result, TrainingNumber
-from erl_pipeline.comparison.tables import markdown, preface, seed_table, tables, warnings
+from erl_pipeline.comparison.tables import markdown, preface, seed_table, split_warning, tables, warnings
 from erl_pipeline.views.report.charts import Chart, Series, chart_svg
 from storage.artifacts.manifest import code_version, package_versions
 from storage.errors import StoreError
@@ -113,6 +113,8 @@ def document(result: Result) -> dict[str, Any]:
         "baseline": design.baseline,
         "budgets": asdict(result.budgets),
         "test_tasks": result.test_tasks,
+        "test_split": _split(result),
+        "search": _search(result),
         "comparisons": result.comparisons,
         "overrides": {arm.name: list(arm.overrides) for arm in design.arms},
         "settings": settings,
@@ -125,7 +127,13 @@ def document(result: Result) -> dict[str, Any]:
 
 def page(result: Result) -> str:
     """The result as Markdown."""
-    parts = [f"# Comparison {result.design.name}", preface(result), *warnings(result)]
+    opened = split_warning(result)
+    parts = [
+        *([f"**{opened}**"] if opened else []),
+        f"# Comparison {result.design.name}",
+        preface(result),
+        *warnings(result),
+    ]
     parts += [markdown(table) for table in tables(result)]
     if result.arms:
         parts.append(markdown(seed_table(result)))
@@ -151,6 +159,30 @@ def write(result: Result, folder: Path) -> list[Path]:
     return [folder / name for name in files]
 
 
+def _split(result: Result) -> dict[str, Any] | None:
+    if result.split is None:
+        return None
+    return {
+        "settings_digest": result.split.use.settings_digest,
+        "artifacts": list(result.split.use.test_tasks),
+        "opened_before": [each.model_dump(mode="json", exclude={"tasks"}) for each in result.split.before],
+    }
+
+
+def _search(result: Result) -> dict[str, Any] | None:
+    search, asked = result.search, result.design.search
+    if search is None or asked is None:
+        return None
+    return {
+        "budget": asked.budget,
+        "seeds": asked.seeds,
+        "measure": search.measure,
+        "generated_tokens": {arm: search.tokens(arm) for arm in search.budgets},
+        "read_off_at": {arm: asdict(budgets) for arm, budgets in search.budgets.items()},
+        "trials": [{**asdict(trial), "score": trial.score} for trial in search.trials],
+    }
+
+
 def _arm(arm: ArmResult) -> dict[str, Any]:
     figures = list(arm.measures.values())
     return {
@@ -162,5 +194,6 @@ def _arm(arm: ArmResult) -> dict[str, Any]:
             name: asdict(across_seeds([getattr(each, name) for each in figures]))
             for name in ("start", *MEASURES)
         },
+        "over_seeds_and_tasks": dict(arm.over_seeds_and_tasks),
         "training": {name: asdict(number) for name, number in arm.training.items()},
     }

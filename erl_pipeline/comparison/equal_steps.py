@@ -70,9 +70,12 @@ def with_equal_steps(
         iterations: of an arm with so many tasks.
 
     Raises ConfigError if no whole number of passes gives as many steps, or if it takes more than
-    `MOST_PASSES`; the error then names settings with which fresh rollouts give these steps.
+    `MOST_PASSES`, also by an arm's own settings; the error then names settings with which fresh rollouts give
+    these steps.
     """
     planned = {name: planned_steps(config) for name, config in arms.items()}
+    for name, each in planned.items():
+        refuse_many_passes(name, each, iterations_for_the_same_tasks(iterations, tasks, arms[name]))
     same = {name: each for name, each in planned.items() if each.tasks == tasks}
     most = max((each.total for each in same.values()), default=0)
     return {
@@ -81,6 +84,20 @@ def with_equal_steps(
         else ()
         for name, each in planned.items()
     }
+
+
+def refuse_many_passes(name: str, planned: PlannedSteps, iterations: int) -> None:
+    """Raise ConfigError if the arm's own settings make more than `MOST_PASSES` over the same rollouts.
+
+    Args:
+        iterations: of this arm.
+    """
+    if planned.updates and planned.passes > MOST_PASSES:
+        raise ConfigError(
+            f"arm {name}: update.epochs: {planned.passes} passes over the same rollouts; allowed are "
+            f"{MOST_PASSES}, since more make a policy worse. "
+            f"{_fresh_instead(planned, planned.total, iterations)}"
+        )
 
 
 def _more_steps(name: str, config: RunConfig, planned: PlannedSteps, most: int, iterations: int) -> str:
@@ -101,8 +118,16 @@ def _more_steps(name: str, config: RunConfig, planned: PlannedSteps, most: int, 
 
 
 def _too_many_passes(name: str, planned: PlannedSteps, most: int, iterations: int) -> str:
-    """What is wrong, and the number of tasks and passes with which steps for a task are most nearly equal."""
     needed = (most - planned.supervised) / (planned.updates * planned.per_pass)
+    return (
+        f"arm {name}: {needed:g} passes over the same rollouts would be needed for the {most} optimizer "
+        f"steps that another arm takes for {planned.tasks} tasks; allowed are {MOST_PASSES}, since more make "
+        f"a policy worse. {_fresh_instead(planned, most, iterations)}"
+    )
+
+
+def _fresh_instead(planned: PlannedSteps, most: int, iterations: int) -> str:
+    """The number of tasks and passes with which steps for a task are most nearly those of `most` steps."""
 
     def tasks(passes: int) -> int:
         return max(1, round(planned.tasks * planned.with_passes(passes) / most))
@@ -113,9 +138,7 @@ def _too_many_passes(name: str, planned: PlannedSteps, most: int, iterations: in
     best = min(range(1, MOST_PASSES + 1), key=inequality)
     longer = math.ceil(iterations * planned.tasks / tasks(best))
     return (
-        f"arm {name}: {needed:g} passes over the same rollouts would be needed for the {most} optimizer "
-        f"steps that another arm takes for {planned.tasks} tasks; allowed are {MOST_PASSES}, since more make "
-        "a policy worse. Give it fresh rollouts instead: in this arm, set "
+        "Give it fresh rollouts instead: in this arm, set "
         f"rollouts.tasks_per_iteration: {tasks(best)} and update.epochs: {best}. It then takes "
         f"{planned.with_passes(best)} steps for {tasks(best)} tasks, and is trained for {longer} iterations "
         f"instead of {iterations}"

@@ -169,7 +169,9 @@ def at(curve: Curve, iteration: int) -> CurvePoint:
 
 Axis = Literal["generated_tokens", "policy_steps"]
 
-MEASURES = {
+Measure = Literal["area_by_tokens", "success_at_tokens", "area_by_steps", "success_at_steps"]
+
+MEASURES: dict[Measure, str] = {
     "area_by_tokens": "area by tokens",
     "success_at_tokens": "success at the tokens",
     "area_by_steps": "area by steps",
@@ -199,6 +201,8 @@ class RunMeasures:
     extractor_steps_at_tokens: float
     seconds_at_tokens: float
     generated_tokens_at_steps: float
+    prompt_tokens_at_tokens: float
+    teacher_tokens_at_tokens: float
 
 
 def measure(curve: Curve, budgets: Budgets) -> RunMeasures:
@@ -220,6 +224,8 @@ def measure(curve: Curve, budgets: Budgets) -> RunMeasures:
         extractor_steps_at_tokens=at_tokens("extractor_steps"),
         seconds_at_tokens=at_tokens("seconds"),
         generated_tokens_at_steps=_read(curve, "policy_steps", "generated_tokens", steps),
+        prompt_tokens_at_tokens=at_tokens("prompt_tokens"),
+        teacher_tokens_at_tokens=at_tokens("teacher_tokens"),
     )
 
 

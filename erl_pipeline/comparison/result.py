@@ -1,13 +1,22 @@
 """The result of a comparison: the figures of its arms, put together from their runs, and their
 differences."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from erl_pipeline.comparison.bootstrap import (
+    ByTask,
+    Interval,
+    Outcomes,
+    figures_by_task,
+    paired,
+    seed_and_task_interval,
+)
 from erl_pipeline.comparison.design import ComparedRun, Design
 from erl_pipeline.comparison.measures import (
     MEASURES,
     Budgets,
+    Measure,
     RunMeasures,
     SeedDifference,
     holm,
@@ -15,14 +24,17 @@ from erl_pipeline.comparison.measures import (
     seed_difference,
 )
 from erl_pipeline.comparison.runs import Thirds, TrainingFigures, thirds
+from erl_pipeline.comparison.search import Search
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.evaluation.history import CurvePoint
 from erl_pipeline.runs.config import method_columns
+from storage.runs.split_openings import Opening, SplitUse
 
 
 @dataclass(frozen=True)
 class ArmDifference:
-    """The baseline less an arm in one measure, over the seeds that both have.
+    """The baseline less an arm in one measure, over the seeds that both have. `over_seeds_and_tasks` is the
+    bootstrap's interval; None with one seed or without the outcomes of single tasks.
 
     `p_in_table` is the p value corrected for all arms in this measure, `p_in_all` for all arms in all
     measures; None with one seed.
@@ -34,10 +46,15 @@ class ArmDifference:
     difference: SeedDifference
     p_in_table: float | None
     p_in_all: float | None
+    over_seeds_and_tasks: Interval | None = None
+
+
+FiguresByTask = Mapping[str, Mapping[int, Mapping[Measure, ByTask]]]
+"""Arm -> seed -> measure -> the figures of single test tasks."""
 
 
 def arm_differences(
-    measures: Mapping[str, Mapping[int, RunMeasures]], baseline: str
+    measures: Mapping[str, Mapping[int, RunMeasures]], baseline: str, by_task: FiguresByTask | None = None
 ) -> dict[str, list[ArmDifference]]:
     """Measure -> the baseline less each other arm. `measures` maps arm -> seed -> figures.
 
@@ -58,11 +75,32 @@ def arm_differences(
         of_measure = [number for number, pair in enumerate(pairs) if pair[0] == name]
         in_table = _corrected([pairs[number][3] for number in of_measure])
         found[name] = [
-            ArmDifference(arm, name, seeds, difference, p_in_table, everywhere[number])
+            ArmDifference(
+                arm,
+                name,
+                seeds,
+                difference,
+                p_in_table,
+                everywhere[number],
+                _interval(by_task, name, arm, seeds, baseline),
+            )
             for number, p_in_table in zip(of_measure, in_table, strict=True)
             for _, arm, seeds, difference in [pairs[number]]
         ]
     return found
+
+
+def _interval(
+    by_task: FiguresByTask | None, name: Measure, arm: str, seeds: Sequence[int], less_than: str | None = None
+) -> Interval | None:
+    """That of an arm in a measure, or of what it lacks to another arm."""
+    if by_task is None:
+        return None
+    of_arm = [by_task[arm][seed][name] for seed in seeds]
+    if less_than is not None:
+        ours = [by_task[less_than][seed][name] for seed in seeds]
+        of_arm = [paired(each, theirs) for each, theirs in zip(ours, of_arm, strict=True)]
+    return seed_and_task_interval(of_arm)
 
 
 def _corrected(differences: list[SeedDifference]) -> list[float | None]:
@@ -92,6 +130,8 @@ class ArmResult:
     curves: Mapping[int, list[CurvePoint]]
     measures: Mapping[int, RunMeasures]
     training: Mapping[str, TrainingNumber]
+    over_seeds_and_tasks: Mapping[Measure, Interval | None] = field(default_factory=dict)
+    """The interval of each measure's mean by the bootstrap."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +145,14 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class SplitHistory:
+    """How this comparison used its test tasks, and which others had opened them before."""
+
+    use: SplitUse
+    before: tuple[Opening, ...]
+
+
+@dataclass(frozen=True)
 class Result:
     """A whole comparison. `differences` are by measure. An arm without a successful run is only in
     `failures`."""
@@ -115,6 +163,8 @@ class Result:
     arms: Mapping[str, ArmResult]
     differences: Mapping[str, list[ArmDifference]]
     failures: tuple[Failure, ...]
+    split: SplitHistory | None = None
+    search: Search | None = None
 
     @property
     def comparisons(self) -> int:
@@ -127,15 +177,24 @@ def make_result(
     budgets: Budgets,
     curves: Mapping[str, Mapping[int, list[CurvePoint]]],
     training: Mapping[str, Mapping[int, TrainingFigures]],
+    outcomes: Mapping[str, Mapping[int, Outcomes]],
     failures: tuple[Failure, ...],
+    split: SplitHistory,
+    search: Search | None,
 ) -> Result:
-    """Put the result together. `curves` maps arm -> seed -> curve, `training` arm -> seed -> figures."""
+    """Put the result together. `curves` maps arm -> seed -> curve, `training` arm -> seed -> figures,
+    `outcomes` arm -> seed -> those of single test tasks."""
     of_arm = {run.arm: run for run in design.runs}
+    by_task = {
+        arm: {seed: figures_by_task(curve, outcomes[arm][seed], budgets) for seed, curve in by_seed.items()}
+        for arm, by_seed in curves.items()
+    }
     arms = {
         arm: ArmResult(
             by_seed,
             {seed: measure(curve, budgets) for seed, curve in by_seed.items()},
             _training(of_arm[arm], training[arm], of_arm[arm].iterations),
+            {name: _interval(by_task, name, arm, list(by_seed)) for name in MEASURES},
         )
         for arm, by_seed in curves.items()
     }
@@ -146,8 +205,12 @@ def make_result(
         budgets=budgets,
         test_tasks=len(plugin.splits.test_tasks(first.config.environment, first.seed)),
         arms=arms,
-        differences=arm_differences({arm: each.measures for arm, each in arms.items()}, design.baseline),
+        differences=arm_differences(
+            {arm: each.measures for arm, each in arms.items()}, design.baseline, by_task
+        ),
         failures=failures,
+        split=split,
+        search=search,
     )
 
 

@@ -14,6 +14,7 @@ from erl_pipeline.evaluation.history import (
     learning_curve,
     mean_rewards,
     of_kind,
+    outcomes_by_task,
     read_history,
     test_evaluations,
 )
@@ -28,17 +29,22 @@ from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.runs.train import train
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
-from storage.tables.trajectories import TRAJECTORIES, scan_trajectories
+from storage.runs.split_openings import SplitUse, open_test_split
+from storage.tables.sequences import attempt_files
+from storage.tables.trajectories import scan_trajectories
 
 
 @dataclass(frozen=True)
 class TrainingTask:
     """The task of a worker process: train a run to a number of iterations, and evaluate its checkpoints on
-    the test tasks. With 0 iterations it makes what comes before the first one, which runs can share."""
+    the test tasks. With 0 iterations it makes what comes before the first one, which runs can share.
+
+    `opens` is recorded before the first evaluation on the test tasks; None: there is none, as in a search."""
 
     run: ComparedRun
     store_uri: str
     iterations: int
+    opens: SplitUse | None = None
 
 
 def run_task(task: TrainingTask, listener: Listener, stop: threading.Event) -> None:
@@ -53,6 +59,9 @@ def run_task(task: TrainingTask, listener: Listener, stop: threading.Event) -> N
             execute_run(opened, plan_run(run.config, run.sources, iterations=0), frozenset())
         else:
             train(opened, task.iterations)
+            if task.opens is None:
+                return
+            open_test_split(task.store_uri, task.opens)
             evaluate_on_test(opened, _plan(task, opened.run.name))
 
 
@@ -74,7 +83,9 @@ def is_done(task: TrainingTask) -> bool:
         plan = plan_run(run.config, run.sources, iterations=0)
         return all(recorded.get(node.place) == node.artifact_id for node in plan.nodes)
     plan = _plan(task, run.config.name)
-    nodes = [*plan.nodes, *plan_on_test(run.config, run.sources, plan).nodes]
+    nodes = [*plan.nodes]
+    if task.opens is not None:
+        nodes += plan_on_test(run.config, run.sources, plan).nodes
     return all(recorded.get(node.place) == node.artifact_id for node in nodes)
 
 
@@ -82,6 +93,19 @@ def read_curve(run: ComparedRun, store_uri: str) -> list[CurvePoint]:
     """The learning curve of a run on the test tasks. Raises StoreError if an artifact is missing."""
     history = read_history(ArtifactStore(store_uri), RunStore(store_uri).open(run.config.name))
     return learning_curve(history, test_evaluations(history))
+
+
+def read_outcomes(run: ComparedRun, store_uri: str) -> dict[str, list[bool]]:
+    """Test task -> whether its greedy attempt succeeded at each point of the run's curve; empty if retention
+    removed attempts. Raises StoreError if an artifact is missing or damaged."""
+    store = ArtifactStore(store_uri)
+    history = read_history(store, RunStore(store_uri).open(run.config.name))
+    return outcomes_by_task(store, test_evaluations(history))
+
+
+def read_held_out_curve(run: ComparedRun, store_uri: str) -> list[CurvePoint]:
+    """The learning curve of a run on its held-out tasks. Raises StoreError if an artifact is missing."""
+    return learning_curve(read_history(ArtifactStore(store_uri), RunStore(store_uri).open(run.config.name)))
 
 
 def read_training(run: ComparedRun, store_uri: str, iterations: int) -> TrainingFigures:
@@ -137,8 +161,8 @@ def training_figures(
         }
         for column in shown_columns(columns, history)
     }
-    shards = [store.open(shard) for record in rollouts for shard in record.manifest.inputs.values()]
-    paths = [path for shard in shards for path in shard.rows_paths(TRAJECTORIES.name)]
+    shards = (store.open(shard) for record in rollouts for shard in record.manifest.inputs.values())
+    paths = attempt_files(shards)
     return TrainingFigures(mean_rewards(scan_trajectories(paths)), numbers)
 
 

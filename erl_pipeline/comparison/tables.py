@@ -1,20 +1,23 @@
 """The tables of a comparison, as text for both terminals and Markdown files."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from erl_pipeline.comparison.equal_steps import MOST_PASSES
-from erl_pipeline.comparison.measures import MEASURES, RunMeasures, SeedSummary, across_seeds
+from erl_pipeline.comparison.bootstrap import Interval
+from erl_pipeline.comparison.measures import MEASURES, Measure, RunMeasures, SeedSummary, across_seeds
+from erl_pipeline.comparison.opened_split import opened_sentence
 from erl_pipeline.comparison.result import Result
 from storage.texts import counted
 
-_EXTRACTOR_STEPS = "extractor steps"
+_EXTRACTOR_STEPS, _TEACHER_TOKENS = "extractor steps", "teacher tokens"
 _COSTS: tuple[tuple[str, str], ...] = (
     ("iterations", "iterations_at_tokens"),
     ("episodes", "episodes_at_tokens"),
     ("policy steps", "policy_steps_at_tokens"),
     (_EXTRACTOR_STEPS, "extractor_steps_at_tokens"),
+    ("prompt tokens", "prompt_tokens_at_tokens"),
+    (_TEACHER_TOKENS, "teacher_tokens_at_tokens"),
     ("seconds", "seconds_at_tokens"),
     ("tokens at the steps", "generated_tokens_at_steps"),
 )
@@ -37,6 +40,8 @@ def tables(result: Result) -> list[ShownTable]:
     shown = [
         _success(result),
         *_differences(result),
+        _over_seeds_and_tasks(result),
+        _trials(result),
         _training(result),
         _costs(result),
         _failures(result),
@@ -77,26 +82,26 @@ def preface(result: Result) -> str:
         f"is that of one greedy first attempt at each of {result.test_tasks} test tasks, which training has "
         "not seen; the result is fair if no setting was chosen by it either. Arms are read off at "
         f"{budgets.generated_tokens:,} generated tokens and at "
-        f"{budgets.policy_steps:,} policy steps. Intervals are 95 % t intervals of the mean over seeds."
+        f"{budgets.policy_steps:,} policy steps. Intervals are 95 % t intervals of the mean over seeds, "
+        "where no other is named."
     )
+
+
+def split_warning(result: Result) -> str:
+    """The sentence with which a result begins whose test tasks others had opened before; else empty."""
+    return "" if result.split is None else opened_sentence(result.split.before, result.split.use)
 
 
 def warnings(result: Result) -> list[str]:
     """Sentences on what makes the comparison less fair than it should be."""
-    passes = {run.arm: run.config.update.epochs for run in result.design.runs}
-    many = [
-        f"{arm} passes {count} times over the same rollouts; more than {MOST_PASSES} make a policy worse."
-        for arm, count in passes.items()
-        if count > MOST_PASSES
-    ]
     means = {
         arm: fmean(figures.policy_steps_at_tokens for figures in each.measures.values())
         for arm, each in result.arms.items()
     }
     reference = means.get(result.design.baseline)
     if not reference:
-        return many
-    return many + [
+        return []
+    return [
         f"At the token budget {arm} has made {steps:,.0f} policy steps and {result.design.baseline} "
         f"{reference:,.0f}, so that it generates {reference / steps:.2f} times the tokens for a step. "
         f"Give it {steps / reference:.2f} times the episodes (rollouts.group_size) to have both equal."
@@ -143,6 +148,59 @@ def _differences(result: Result) -> list[ShownTable]:
     return shown
 
 
+def _over_seeds_and_tasks(result: Result) -> ShownTable:
+    """Intervals by the bootstrap; as in other tables, fewer than three seeds give none."""
+    rows = [
+        _intervals(arm, each.over_seeds_and_tasks)
+        for arm, each in result.arms.items()
+        if len(each.measures) >= _SEEDS_FOR_INTERVAL
+    ]
+    rows += [
+        _intervals(
+            f"{result.design.baseline} - {of_arm[0].arm}",
+            {name: each.over_seeds_and_tasks for name, each in zip(MEASURES, of_arm, strict=True)},
+        )
+        for of_arm in zip(*result.differences.values(), strict=True)
+        if len(of_arm[0].seeds) >= _SEEDS_FOR_INTERVAL
+    ]
+    note = (
+        "95 % intervals of the means above by the bootstrap: seeds are drawn with replacement, and test "
+        "tasks, for all drawn seeds together where seeds have the same ones. They include that other tasks "
+        "might have been drawn, which t intervals over seeds leave out. With few seeds a bootstrap is too "
+        "narrow: read the wider of the two."
+    )
+    return ShownTable("Intervals over seeds and test tasks", rows, note)
+
+
+def _intervals(who: str, found: Mapping[Measure, Interval | None]) -> dict[str, str]:
+    texts = {name: "" if each is None else f"{each[0]:.3f} to {each[1]:.3f}" for name, each in found.items()}
+    return {"arm or difference": who} | {label: texts.get(name, "") for name, label in MEASURES.items()}
+
+
+def _trials(result: Result) -> ShownTable:
+    search = result.search
+    if search is None:
+        return ShownTable("Search", [])
+    rows = [
+        {
+            "arm": each.arm,
+            "settings": ", ".join(each.settings),
+            MEASURES[search.measure]: f"{each.score:.3f}",
+            "seeds": str(len(each.scores)),
+            "tokens": f"{each.generated_tokens:,}",
+            "chosen": "yes" if each.chosen else "",
+        }
+        for each in search.trials
+    ]
+    spent = ", ".join(f"{arm} {search.tokens(arm):,}" for arm in search.budgets)
+    note = (
+        "Trials on held-out tasks, before the test, with seeds that no compared run has. Those of an arm are "
+        f"read off at the tokens and steps of its cheapest one. Tokens generated by them: {spent}; no budget "
+        "of the comparison includes them."
+    )
+    return ShownTable("Search", rows, note)
+
+
 def _training(result: Result) -> ShownTable:
     rows = [
         {
@@ -174,18 +232,21 @@ def _costs(result: Result) -> ShownTable:
     budgets = result.budgets
     note = (
         f"Means over seeds, at {budgets.generated_tokens:,} generated tokens; the last column is what had "
-        f"been generated at {budgets.policy_steps:,} policy steps. Seconds are those of the stages, "
-        "without evaluations; they include whatever else the machine did meanwhile."
+        f"been generated at {budgets.policy_steps:,} policy steps. Each prompt counts once in prompt tokens. "
+        "Seconds are those of the stages, without evaluations; they include whatever else the machine did "
+        "meanwhile."
     )
     return ShownTable("Costs", rows, note)
 
 
 def _costs_shown(result: Result) -> list[tuple[str, str]]:
-    """Labels and measures of the costs; steps of an extractor only where an arm has one that trains."""
-    trained = any(
-        figures.extractor_steps_at_tokens for arm in result.arms.values() for figures in arm.measures.values()
-    )
-    return [(label, name) for label, name in _COSTS if trained or label != _EXTRACTOR_STEPS]
+    """Labels and measures of the costs; those that only some methods have where an arm has any."""
+    figures = [each for arm in result.arms.values() for each in arm.measures.values()]
+    return [
+        (label, name)
+        for label, name in _COSTS
+        if label not in (_EXTRACTOR_STEPS, _TEACHER_TOKENS) or any(getattr(each, name) for each in figures)
+    ]
 
 
 def _failures(result: Result) -> ShownTable:

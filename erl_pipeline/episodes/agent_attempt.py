@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from erl_pipeline.episodes.gateway.sequences import SampledSequence
     from erl_pipeline.episodes.gateway.server import Gateway
     from erl_pipeline.episodes.gateway.session import AgentSession, AskedPolicy
+    from storage.tables.agent_calls import AgentCall
 
 _LONGEST_TRACE = 8_000
 """Characters of an attempt that a reflection is shown: the first half and the last half of so many."""
@@ -29,7 +30,7 @@ class AgentAttempt:
     """What an agent played. Either `result` or `failure` is None.
 
     `instructions` and `observation` are the system message and the first user message with which the agent
-    began, as it wrote them.
+    began, as it wrote them. `calls` do not have the id of the attempt yet.
     """
 
     sequences: Sequence[SampledSequence]
@@ -39,6 +40,7 @@ class AgentAttempt:
     result: AgentResult | None
     failure: EnvironmentFailure | None
     metrics: Mapping[str, float]
+    calls: Sequence[AgentCall]
 
 
 async def play_agent(
@@ -86,6 +88,7 @@ async def play_agent(
         result=result,
         failure=failure,
         metrics={} if session is None or result is None else _metrics(session, result, inserted),
+        calls=[] if session is None else _calls(session, sequences),
     )
 
 
@@ -170,6 +173,16 @@ def _in_order(sequences: Sequence[SampledSequence]) -> list[SampledSequence]:
         *sequences[:1],
         *sorted(sequences[1:], key=lambda each: (each.prompt_token_ids, each.response_token_ids)),
     ]
+
+
+def _calls(session: AgentSession, sequences: Sequence[SampledSequence]) -> list[AgentCall]:
+    """By their place, not as they came; those without tokens are last."""
+    number = {id(sequence): index for index, sequence in enumerate(sequences)}
+    calls = [
+        each.call if each.sequence is None else replace(each.call, sequence_index=number[id(each.sequence)])
+        for each in session.recorded
+    ]
+    return sorted(calls, key=lambda call: (call.start is None, call.sequence_index or 0, call.start or 0))
 
 
 def _trace(sequences: Sequence[SampledSequence]) -> str:

@@ -1,10 +1,12 @@
 """One attempt at a task, by a policy or by hand."""
 
+from __future__ import annotations
+
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isawaitable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task, Transition
@@ -26,6 +28,9 @@ from storage.errors import InputError
 from storage.memory.view import MemoryHit
 from storage.tables.scored import AS_ZERO, is_scored
 from storage.tables.trajectories import Trajectory
+
+if TYPE_CHECKING:
+    from storage.tables.agent_calls import AgentCall
 
 
 class TurnMetrics:
@@ -68,7 +73,8 @@ where it asks memory first."""
 
 @dataclass(frozen=True)
 class Attempt:
-    """One try at the task. `further` are the token sequences of an agent's attempt beside its first.
+    """One try at the task. `further` are the token sequences of an agent's attempt beside its first, `calls`
+    what it asked.
 
     `finish_reason` is `done`, `context` (no room was left for another turn), or says why it was not scored
     (`storage.tables.scored`). Then the reward is 0 and means nothing, and `report.feedback` says what
@@ -82,6 +88,7 @@ class Attempt:
     finish_reason: str
     metrics: Mapping[str, float]
     further: Sequence[Conversation] = ()
+    calls: Sequence[AgentCall] = ()
 
     @property
     def can_be_reflected_on(self) -> bool:
@@ -102,7 +109,8 @@ class Attempt:
         subgroup: str | None = None,
     ) -> Trajectory:
         """Its trajectory; `parent` is the reflection (or attempt) that led to it, `hits` are the entries of
-        memory that were in its prompt. Rows of its further sequences go to `context.further_sequences`."""
+        memory that were in its prompt. Rows of its further sequences go to `context.further_sequences`, its
+        calls to `context.agent_calls`."""
         row = trajectory(
             context,
             place,
@@ -123,6 +131,7 @@ class Attempt:
             further_sequence(context, place, row, sequence, number)
             for number, sequence in enumerate(self.further, start=1)
         )
+        context.agent_calls.extend(replace(call, attempt_id=row.trajectory_id) for call in self.calls)
         return row
 
 
@@ -217,6 +226,7 @@ def _of_agent(context: EpisodeContext, played: AgentAttempt) -> Attempt:
         finish_reason="done" if failure is None else _failed(context, failure),
         metrics=played.metrics,
         further=further,
+        calls=played.calls,
     )
 
 

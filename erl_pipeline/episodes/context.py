@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from erl_pipeline.engines.chat_server import ChatServer
     from erl_pipeline.episodes.gateway.server import Gateway
     from storage.memory.view import MemoryHit
+    from storage.tables.agent_calls import AgentCall
 
 
 @dataclass(frozen=True)
@@ -290,6 +291,8 @@ class EpisodeContext:
     """Where the agent that plays the environment asks the policy; None where the policy plays itself."""
     further_sequences: list[Trajectory] = field(default_factory=list)
     """Filled while attempts become rows: the token sequences of an agent's attempt beside its first."""
+    agent_calls: list[AgentCall] = field(default_factory=list)
+    """Filled with them: what agents asked."""
 
     @property
     def subgroup(self) -> str | None:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from erl_pipeline.episodes.context import RetrievalRequest, SampleRequest
     from erl_pipeline.episodes.gateway.server import Gateway
     from storage.memory.view import MemoryHit
+    from storage.tables.agent_calls import AgentCall
 
 RETRIED = "attempts_retried"
 """Counter: how often an attempt was played again because the environment had failed."""
@@ -115,7 +116,8 @@ class PlayedEpisodes:
     and of closing environments, texts from outside in which a character was replaced. Failed attempts are in
     the rows.
 
-    `further` are token sequences of agents' attempts beside the first, whose row is their parent.
+    `further` are token sequences of agents' attempts beside the first, whose row is their parent; `calls` are
+    what agents asked.
     `determinism` is what the environment's timing and a chat server allow; the engine may allow less.
     `environment` is what a manifest is to say about how they were sampled.
     """
@@ -124,6 +126,7 @@ class PlayedEpisodes:
     counters: dict[str, int]
     determinism: Determinism
     further: Sequence[Trajectory] = ()
+    calls: Sequence[AgentCall] = ()
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -141,19 +144,17 @@ class ShardEpisodes:
             for task, own in zip(tasks, of_each, strict=True)
             for sample in own
         ]
-        self._environments: dict[int, GuardedEnvironment] = {}
-        self._further: dict[int, list[Trajectory]] = {}
+        self._contexts: dict[int, EpisodeContext] = {}
         self._replaced_before = setup.chat.texts.replaced
         self.to_play = loop.EpisodeSet(
-            [
-                partial(_episode, setup, identity, self._environments, self._further)
-                for identity in self._identities
-            ]
+            [partial(_episode, setup, identity, self._contexts) for identity in self._identities]
         )
 
     def played(self, results: Sequence[list[Trajectory]]) -> PlayedEpisodes:
         """What came of them. Raises `EnvironmentFailed` when all environments failed."""
-        setup, environments = self._setup, self._environments
+        setup = self._setup
+        begun = [self._contexts[index] for index in sorted(self._contexts)]
+        environments = {index: each.environment for index, each in self._contexts.items()}
         _raise_when_all_failed(self._identities, environments)
         rows = [row for episode in results for row in episode]
         counters = {
@@ -171,7 +172,8 @@ class ShardEpisodes:
             determinism=(
                 "bytes" if setup.timing == "instant" and setup.chat_server is None else "approximate"
             ),
-            further=[row for index in sorted(self._further) for row in self._further[index]],
+            further=[row for context in begun for row in context.further_sequences],
+            calls=[call for context in begun for call in context.agent_calls],
         )
 
 
@@ -198,13 +200,12 @@ def play_episodes(
 async def _episode(
     setup: EpisodeSetup,
     identity: EpisodeIdentity,
-    environments: dict[int, GuardedEnvironment],
-    further: dict[int, list[Trajectory]],
+    contexts: dict[int, EpisodeContext],
     index: int,
     answers: loop.Answers,
 ) -> list[Trajectory]:
     context = _context(setup, identity, partial(answers.sample, index), partial(answers.retrieve, index))
-    environments[index], further[index] = context.environment, context.further_sequences
+    contexts[index] = context
     try:
         return await setup.protocol(context)
     finally:

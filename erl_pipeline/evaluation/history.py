@@ -89,7 +89,8 @@ class StageRecord:
 class CurvePoint:
     """Success of greedy first attempts after `iteration` with its 95 % interval, and what training had spent
     by then. `policy_steps` are the optimizer steps of the policy, `extractor_steps` those of a second model
-    that is trained beside it. Seconds are those of the iterations' stages, without evaluations."""
+    that is trained beside it. `teacher_tokens` were read once more with hindsight. Seconds are those of the
+    iterations' stages, without evaluations."""
 
     iteration: int
     success: float
@@ -100,6 +101,8 @@ class CurvePoint:
     policy_steps: int
     extractor_steps: int
     seconds: float
+    prompt_tokens: int = 0
+    teacher_tokens: int = 0
 
 
 def is_on_request(stage: str) -> bool:
@@ -224,7 +227,7 @@ def learning_curve(
     return points
 
 
-_SPENT = ("generated_tokens", "episodes")
+_SPENT = ("generated_tokens", "episodes", "prompt_tokens", "teacher_tokens")
 
 
 def _policies(history: Sequence[StageRecord], evaluations: Sequence[StageRecord]) -> set[str]:
@@ -264,6 +267,17 @@ def paired_outcomes(store: ArtifactStore, before: str, after: str) -> PairedDiff
     if not both:
         return None
     return paired_difference({each: first[each] for each in both}, {each: last[each] for each in both})
+
+
+def outcomes_by_task(store: ArtifactStore, evaluations: Sequence[StageRecord]) -> dict[str, list[bool]]:
+    """Task -> whether its greedy first attempt succeeded in each evaluation, for tasks that were scored in
+    all of them. Empty where retention has removed attempts.
+
+    Raises DamagedArtifact if the file of the attempts is damaged.
+    """
+    outcomes = [greedy_outcomes(_evaluated(store, each.manifest.artifact_id)) for each in evaluations]
+    everywhere = [task for task in outcomes[0] if all(task in each for each in outcomes)] if outcomes else []
+    return {task: [each[task] for each in outcomes] for task in everywhere}
 
 
 def _evaluated(store: ArtifactStore, artifact_id: str) -> pl.DataFrame:

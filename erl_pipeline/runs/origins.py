@@ -207,12 +207,10 @@ def import_trajectories(store_uri: str, path: Path, name: str) -> list[ImportedI
 
 
 def open_import(store_uri: str, name: str, settings: Mapping[str, Any]) -> Run:
-    """The run that holds trajectories from outside; it is made if the store lacks it.
+    """The run that holds what comes from outside, made if it is not there. `settings` has, under `IMPORTED`,
+    the file's name and digest and all that its rows depend on, or the run that `served`.
 
-    Args:
-        settings: under `IMPORTED`, where they come from: `file` with its `sha256`, or the run that `served`.
-
-    Raises InputError where the name is taken by something else.
+    Raises InputError for a name that is taken by something else.
     """
     runs = RunStore(store_uri)
     if name not in runs.list():
@@ -220,11 +218,16 @@ def open_import(store_uri: str, name: str, settings: Mapping[str, Any]) -> Run:
             return runs.create(name, settings)
     run = runs.open(name)
     before, now = run.config.get(IMPORTED), settings[IMPORTED]
-    if before is None:
-        raise InputError(f"run {name} exists and was not imported; choose another --name")
-    if any(before.get(key) != now.get(key) for key in ("sha256", "served")):
-        held = f"another file, {before['file']}" if "file" in before else f"run {before['served']}"
-        raise InputError(f"run {name} exists and holds the trajectories of {held}; choose another --name")
+    if before is None or {**before, "file": ""} != {**now, "file": ""}:
+        if before is None:
+            held = "was not imported"
+        elif "served" in before:
+            held = f"holds the traffic of run {before['served']}"
+        elif before["sha256"] == now.get("sha256"):
+            held = "was imported with other options"
+        else:
+            held = f"holds what was imported from another file, {before['file']}"
+        raise InputError(f"run {name} exists and {held}; choose another --name")
     return run
 
 
@@ -282,7 +285,7 @@ def commit_rollouts(
         write: writes them into a folder and says what the manifest is to say.
         count: the counters of the rollouts, from the manifest of the trajectories; see `count_rollouts`.
     """
-    trajectories, reused = _commit_once(store, run, recipe, iteration, write)
+    trajectories, reused = commit_once(store, run, recipe, iteration, write)
 
     def listed(_: Path) -> Told:
         counters = {name: int(number) for name, number in count(trajectories).items()}
@@ -292,15 +295,15 @@ def commit_rollouts(
 
     inputs = {"shard-0000": trajectories.artifact_id}
     listing = Recipe(GENERATE_ROLLOUTS.name, 1, {}, inputs, 0, kind="rollouts")
-    rollouts, _ = _commit_once(store, run, listing, iteration, listed)
+    rollouts, _ = commit_once(store, run, listing, iteration, listed)
     return CommittedRollouts(trajectories, rollouts, reused)
 
 
-def _commit_once(
-    store: ArtifactStore, run: Run, recipe: Recipe, iteration: int, write: Callable[[Path], Told]
+def commit_once(
+    store: ArtifactStore, run: Run, recipe: Recipe, iteration: int | None, write: Callable[[Path], Told]
 ) -> tuple[Manifest, bool]:
     """The artifact of a recipe, written if it is missing, and whether it was there already. The run's ledger
-    names it once."""
+    names it once. `write` puts files into a folder and says what the manifest is to say."""
     manifest = store.find(recipe.artifact_id, recipe.stage)
     reused = manifest is not None
     if manifest is None:

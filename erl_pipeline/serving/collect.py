@@ -21,7 +21,7 @@ from erl_pipeline.runs.origins import commit_rollouts, kept_apart, open_import
 from erl_pipeline.serving.rows import Batch, EpisodeRows, episode_rows
 from erl_pipeline.serving.settings import EpisodeSettings
 from erl_pipeline.serving.settled import TrafficIndex, index_traffic
-from erl_pipeline.stages.names import FURTHER_SEQUENCES, TRAJECTORIES
+from erl_pipeline.stages.names import TRAJECTORIES
 from erl_pipeline.stages.rollouts.counts import count_rollouts
 from storage.artifacts.recipe import Recipe, digest
 from storage.artifacts.store import ArtifactStore
@@ -31,6 +31,7 @@ from storage.runs.run import Run, RunStore
 from storage.serving.collected import COLLECT_STAGE, SERVED, SERVED_TRAJECTORIES, traffic_run
 from storage.serving.traffic import segments
 from storage.tables.parquet import RowWriter, scan_files
+from storage.tables.sequences import FURTHER_SEQUENCES
 from storage.tables.trajectories import TRAJECTORIES as TRAJECTORY_TABLE
 from storage.tables.trajectories import Trajectory, trajectory_id
 

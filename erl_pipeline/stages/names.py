@@ -8,6 +8,7 @@ from pathlib import Path
 
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
+from storage.tables.sequences import FURTHER_SEQUENCES
 
 TASKS = "tasks"
 """The input of a stage that plays: task sets, or tasks drawn from them."""
@@ -24,14 +25,12 @@ TRAINING, HELD_OUT, WEIGHTS = "training.jsonl", "held_out.jsonl", "weights.json"
 TRAJECTORIES = "trajectories.parquet"
 """The file of a shard of rollouts."""
 
-
-FURTHER_SEQUENCES = "further_sequences.parquet"
-"""The file of a shard with the token sequences of agents' attempts beside their first ones, in the form of
-trajectories; the parent of each is the first one. A shard without such sequences has no such file."""
+AGENT_CALLS = "agent_calls.parquet"
+"""The file of a shard with the calls that agents made; a shard without agents has no such file."""
 
 
 def further_sequence_files(rollouts: Artifact, store: ArtifactStore) -> list[Path]:
-    """Those of an iteration's rollouts, in the order of their shards; each verified."""
+    """The files of an iteration's further sequences, in the order of the shards; each verified."""
     shards = [store.open(rollouts.manifest.inputs[name]) for name in sorted(rollouts.manifest.inputs)]
     return [
         shard.path(FURTHER_SEQUENCES)

@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from storage.runs.split_openings import openings
 from tests.command_line.invoke import Result, invoke
 from tests.erl_pipeline.comparison.designs import write_arms, write_base
 from tests.erl_pipeline.runs.small_runs import hashes
@@ -73,6 +75,9 @@ def test_all_arms_are_read_off_at_equal_tokens_and_steps(compared: Compared) -> 
     curves = [seed["curve"] for arm in document["arms"].values() for seed in arm["seeds"].values()]
     assert len(curves) == 4
     assert all(curve[0]["iteration"] == 0 and curve[-1]["generated_tokens"] >= tokens for curve in curves)
+    for arm in document["arms"].values():
+        for name, (low, high) in arm["over_seeds_and_tasks"].items():
+            assert 0 <= low <= arm["summary"][name]["mean"] <= high <= 1
     # RLVR generates fewer tokens in an iteration, so its runs continued until they had generated as many.
     assert min(curve[-1]["iteration"] for curve in curves[2:]) > 2
 
@@ -116,6 +121,9 @@ def test_a_finished_comparison_is_answered_from_the_store(compared: Compared) ->
     assert "4 of 4 runs finished already." in again.errors
     assert "[1 of" not in again.errors
     assert without_times(again.json) == without_times(compared.document)
+    assert again.json["test_split"] == {**compared.document["test_split"], "opened_before": []}
+    assert len(list((compared.folder / "store/test_splits").iterdir())) == 1
+    assert "was opened before" not in again.errors
 
 
 def test_an_arm_that_fails_is_told_of_and_the_others_are_compared(compared: Compared) -> None:
@@ -135,6 +143,13 @@ def test_an_arm_that_fails_is_told_of_and_the_others_are_compared(compared: Comp
         "small.broken.seed1",
     ]
     assert [row["arm"] for row in result.json["differences"]["area_by_tokens"]] == ["bare"]
+    # Another comparison has seen these test tasks, and everything that is written or printed begins with it.
+    said = "This test split was opened before: 1 other comparison had seen 6 of its 6 tasks (small, "
+    page = (compared.folder / "broken" / "comparison.md").read_text()
+    assert page.startswith(f"**{said}")
+    assert said in result.errors
+    (before,) = result.json["test_split"]["opened_before"]
+    assert before["settings_digest"] == compared.document["test_split"]["settings_digest"]
 
 
 @pytest.mark.parametrize(
@@ -164,6 +179,53 @@ def test_code_that_is_not_committed_is_refused_before_anything_is_trained(
     assert "the code of erl-pipeline has changes that are not committed" in refused.errors
     assert "add --allow-dirty for a trial" in refused.errors
     assert not (compared.folder / "untouched").exists()
+
+
+def searching(folder: Path, *rates: float) -> list[object]:
+    """The command for two arms that try two learning rates each, in a store of its own."""
+    write_base(folder)
+    searched = {"search": {"optimizer.learning_rate": list(rates)}}
+    rlvr = {"method": {"type": "rlvr"}, **searched}
+    path = write_arms(folder, {"budget": 2, "seeds": 1}, bare={"method.memory": False, **searched}, rlvr=rlvr)
+    words = ["--seeds", "2", "--iterations", "1", "--store", folder / "store", "--output", folder / "out"]
+    return ["compare", path, *words, "--json", "--allow-dirty"]
+
+
+def test_settings_are_searched_on_held_out_tasks_before_the_test(tmp_path: Path) -> None:
+    result = invoke(*searching(tmp_path, 1e-4, 1e-3))
+    assert result.status == 0, result.errors
+    search = result.json["search"]
+    assert [trial["arm"] for trial in search["trials"]] == ["bare", "bare", "rlvr", "rlvr"]
+    runs = [run for trial in search["trials"] for run in trial["runs"]]
+    assert all(re.fullmatch(r"small\.(bare|rlvr)\.search-[0-9a-f]{6}\.seed1000", run) for run in runs)
+    for trial in search["trials"]:
+        assert trial["score"] == trial["scores"][0]
+        if trial["chosen"]:
+            (rate,) = trial["settings"]
+            assert result.json["overrides"][trial["arm"]][-1] == rate
+            assert result.json["settings"][trial["arm"]]["optimizer"]["learning_rate"] == float(rate[24:])
+    assert sum(search["generated_tokens"].values()) > 0
+    (opening,) = openings(str(tmp_path / "store"))
+    evaluated = [
+        json.loads(path.read_text()) for path in (tmp_path / "store").glob("artifacts/*/*/manifest.json")
+    ]
+    on_test = {each["run"] for each in evaluated if each["stage"] == "evaluate_on_test"}
+    assert len(on_test) == 4
+    assert on_test.isdisjoint(runs)
+    ends = [datetime.fromisoformat(each["finished_at"]) for each in evaluated if each["run"] in runs]
+    assert max(ends) < opening.opened
+
+
+def test_nothing_of_the_test_split_is_seen_if_a_trial_fails(tmp_path: Path) -> None:
+    broken = "rollouts.tasks_per_iteration=99"  # There are 32 training tasks.
+    result = invoke(*searching(tmp_path, 1e-4, 1e-3), "--set", broken)
+    assert result.status == 2
+    assert (
+        "trials of the search failed, so nothing is evaluated on test tasks: small.bare.search-"
+        in result.errors
+    )
+    assert openings(str(tmp_path / "store")) == []
+    assert not (tmp_path / "store/artifacts/evaluate_on_test").exists()
 
 
 @pytest.mark.slow

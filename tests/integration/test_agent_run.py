@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,20 @@ import pytest
 
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.agent.settings import AgentConfig
+from erl_pipeline.evaluation.samples import count_samples
 from erl_pipeline.plan.sources import read_sources
+from erl_pipeline.plan.stage import Listener
+from erl_pipeline.runs.audit import audit
 from erl_pipeline.runs.run_plans import plan_run
-from erl_pipeline.stages.names import FURTHER_SEQUENCES, TRAJECTORIES
+from erl_pipeline.stages.names import AGENT_CALLS, TRAJECTORIES
 from storage.artifacts.store import ArtifactStore
 from storage.lineage.trained_on import RowFilter, TrainedOn
+from storage.memory.credit import rollout_files
+from storage.runs.run import RunStore
+from storage.tables.sequences import FURTHER_SEQUENCES
 from storage.tables.training import TRAINING_RECORD_FILE, scan_training_records
-from storage.tables.trajectories import read_trajectories
+from storage.tables.trajectories import read_trajectories, scan_trajectories
+from tests.command_line.invoke import invoke
 from tests.erl_pipeline.episodes.gateway import agents
 from tests.erl_pipeline.runs.small_runs import SMALL, go
 from tests.random_models import save_byte_llama
@@ -45,7 +53,7 @@ def config(tmp_path: Path) -> RunConfig:
 
 
 def test_an_agent_is_trained_and_each_of_its_sequences_counts_with_its_attempt(
-    config: RunConfig, tmp_path: Path
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Attempts have two sequences each. Groups compare attempts, and both sequences get the advantage."""
     store_folder = tmp_path / "store"
@@ -73,6 +81,26 @@ def test_an_agent_is_trained_and_each_of_its_sequences_counts_with_its_attempt(
     trained = [row for row in further if advantages[row.trajectory_id]]
     assert trained
 
+    # An episode is shown with its attempts, each with five calls in two sequences.
+    shown = invoke("episodes", "show", rows[0].episode_id, "--store", str(store_folder), "--json").json
+    played = [each for each in shown["trajectories"] if each["role"] != "reflection"]
+    assert {each["trajectory_id"] for each in played} <= {row.trajectory_id for row in attempts}
+    assert {tuple(call["sequence_index"] for call in each["calls"]) for each in played} == {(0, 0, 0, 1, 1)}
+    printed = invoke("episodes", "show", rows[0].episode_id, "--store", str(store_folder)).output
+    assert printed.count(": chat; sequence 2, tokens ") == 2 * len(played)
+
+    # The agent plays it again with the answers that it got, and says where it would ask something else.
+    again = ("episodes", "replay", rows[0].episode_id, "--store", str(store_folder))
+    replayed = invoke(*again, "--json")
+    assert (replayed.status, replayed.json["equal"]) == (0, True)
+    assert [each["answers"] for each in replayed.json["attempts"]] == [5] * len(played)
+    assert "5 recorded answers given; reward" in invoke(*again).output
+    monkeypatch.setattr(agents, "branches_and_varies", agents.asks_once)
+    differs = invoke(*again)
+    assert differs.status == 2
+    assert "the agent asks something else than it did" in differs.errors
+    monkeypatch.undo()
+
     # The lineage of the checkpoint leads to each of the sequences, and to what was said in it.
     (checkpoint,) = store.ids("fine_tune")
     learned = TrainedOn(store, checkpoint)
@@ -84,6 +112,19 @@ def test_an_agent_is_trained_and_each_of_its_sequences_counts_with_its_attempt(
     )
     assert texts.keys() >= {row.trajectory_id for row in trained}
     assert not notes.warnings
+
+    # Calls at the same time may be sampled in other batches; the times of calls never count.
+    folder, quiet = tmp_path / "scratch", threading.Event()
+    audited = audit(str(store_folder), config.name, 1, "generate_rollouts", 1, folder, Listener(), quiet)
+    found = [each for each in audited if each.stage == "rollout_shard"]
+    assert {each.verdict for each in found} <= {"equal", "not promised"}
+    assert not [line for each in found for line in each.differences if AGENT_CALLS in line]
+    # An attempt is one sample, and one use of what memory gave, however many sequences it has.
+    run = RunStore(str(store_folder)).open("agents")
+    counted = count_samples(store, run)
+    assert not counted.problems
+    assert {each.role: each.generated for each in counted.counts}["first_attempt"] == 8
+    assert scan_trajectories(rollout_files(store, run)).collect().height == len(rows)
 
 
 def test_a_run_of_an_agent_that_is_continued_goes_on_where_it_was(config: RunConfig, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The attempts of an agent: a command or a function plays a task, and reports what came of it."""
+"""The attempts of an agent: a command, a function or a server plays a task, and reports what came of it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.environments import interface
 from erl_pipeline.environments.agent.settings import AgentConfig
@@ -25,16 +26,20 @@ from erl_pipeline.environments.scorers.interface import checked_score, scorer_na
 from erl_pipeline.environments.threads import in_thread
 from storage.errors import ConfigError, InputError
 
+if TYPE_CHECKING:
+    from aiohttp import StreamReader
+
 _LAST_LINES = 20
 _LARGEST_OUTPUT = 64 * 1024  # bytes of its end that are read for a message
 _LARGEST_REPORT = 1024 * 1024
+_LARGEST_ERROR = 1000  # bytes of a server's answer that are shown
 _END_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class AgentTask:
-    """What a function gets: the task, and where it finds the policy. `payload` are the task's further fields,
-    without the `answer` that a scorer compares with."""
+    """What a function gets, and a server as JSON: the task, and where it finds the policy. `payload` are the
+    task's further fields, without the `answer` that a scorer compares with. `seconds` are what it has."""
 
     task_id: str
     prompt: str
@@ -43,6 +48,12 @@ class AgentTask:
     api_key: str
     model: str
     seed: int
+    seconds: float
+
+    @property
+    def anthropic_url(self) -> str:
+        """The base URL as Anthropic's clients take it."""
+        return self.base_url.removesuffix("/v1")
 
 
 class AgentAttempts:
@@ -75,12 +86,14 @@ class AgentAttempts:
             endpoint.api_key,
             endpoint.model,
             endpoint.seed,
+            endpoint.seconds,
         )
         if self._config.function is not None:
             report = await _call(self._config.function, given)
+        elif self._config.url is not None:
+            report = await _post(self._config.url, given)
         else:
-            assert self._config.command is not None
-            report = await _run(self._config, given, endpoint.seconds, self._folder)
+            report = await _run(self._config, given, self._folder)
         return await self._result(report)
 
     async def _result(self, report: object) -> interface.AgentResult:
@@ -174,7 +187,32 @@ async def _awaited(work: Any) -> object:
     return found
 
 
-async def _run(config: AgentConfig, task: AgentTask, seconds: float, files: Path | None) -> object:
+async def _post(url: str, task: AgentTask) -> object:
+    """The report of a served agent: its answer. At the deadline the connection is closed."""
+    # A web client, which other agents do without.
+    import aiohttp
+
+    async with (
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout()) as http,
+        http.post(url, json=asdict(task), allow_redirects=False) as answer,
+    ):
+        body = await _at_most(answer.content, _LARGEST_REPORT)
+        if answer.status != HTTPStatus.OK:
+            said = body[:_LARGEST_ERROR].decode("utf-8", "replace")
+            raise ValueError(f"no report: {url} answered with status {answer.status}: {said}")
+    return json.loads(body)
+
+
+async def _at_most(content: StreamReader, size: int) -> bytes:
+    body = bytearray()
+    async for part in content.iter_any():
+        body += part
+        if len(body) > size:
+            raise ValueError(f"the report has more than {size} bytes")
+    return bytes(body)
+
+
+async def _run(config: AgentConfig, task: AgentTask, files: Path | None) -> object:
     """The report of a command. It runs in a process group of its own, which is ended with it."""
     assert config.command is not None
     with tempfile.TemporaryDirectory(prefix="erl-agent-", ignore_cleanup_errors=True) as scratch:
@@ -191,10 +229,12 @@ async def _run(config: AgentConfig, task: AgentTask, seconds: float, files: Path
             "OPENAI_BASE_URL": task.base_url,
             "OPENAI_API_KEY": task.api_key,
             "OPENAI_MODEL": task.model,
+            "ANTHROPIC_BASE_URL": task.anthropic_url,
+            "ANTHROPIC_API_KEY": task.api_key,
             "ERL_TASK_FILE": str(Path(scratch, "task.json")),
             "ERL_REPORT_FILE": str(report),
             "ERL_SEED": str(task.seed),
-            "ERL_SECONDS": f"{seconds:g}",
+            "ERL_SECONDS": f"{task.seconds:g}",
         }
         program, *arguments = config.command
         with output.open("wb") as out:

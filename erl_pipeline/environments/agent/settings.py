@@ -12,6 +12,7 @@ from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.plugins import plugins
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SET = ("OPENAI_", "ANTHROPIC_", "ERL_")
 
 
 class AttemptLimitSettings(Settings):
@@ -26,7 +27,8 @@ class AttemptLimitSettings(Settings):
 
 
 class AgentConfig(PluginSettings):
-    """An agent of one's own: a command or a Python function that talks to an OpenAI-compatible address."""
+    """An agent of one's own: a command, a Python function or a server that asks the policy as it would ask
+    OpenAI's or Anthropic's models."""
 
     type: Literal["agent"] = "agent"
     training_file: str | None = None
@@ -41,10 +43,16 @@ class AgentConfig(PluginSettings):
     """Chooses which tasks are held out."""
     command: tuple[str, ...] | None = None
     """The program and its arguments, such as `[python, agent.py]`; it runs in an empty folder with the
-    `files`. `python` is the interpreter of the pipeline. Either this or `function` has to be given."""
+    `files`. `python` is the interpreter of the pipeline. This, `function` or `url` has to be given."""
     function: str | None = None
     """A Python function, such as `my_package.agent:solve`. It gets a task, and returns the report; a function
     with `async def` may await. It runs in a thread of the process that samples."""
+    url: str | None = None
+    """The address of an agent that is served on this machine, such as `http://127.0.0.1:9000/run`. Each task
+    is posted to it as JSON, and the answer is the report."""
+    agent_version: str | None = None
+    """What is served at `url`, in your own words, such as a commit: a run depends on it. It has to be given
+    with a `url`."""
     files: dict[str, str | None] = Field(default_factory=dict)
     """Files that the command needs: the name in its folder, and the path here, such as
     `{agent.py: agents/agent.py}`. They are part of what a run depends on."""
@@ -66,6 +74,13 @@ class AgentConfig(PluginSettings):
     def _names_a_function(cls, value: str | None) -> str | None:
         if value is not None and not re.fullmatch(r"[\w.]+:[A-Za-z_]\w*", value):
             raise ValueError(f"{value!r}: allowed is MODULE:FUNCTION, such as my_package.agent:solve")
+        return value
+
+    @field_validator("url")
+    @classmethod
+    def _is_an_address(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"https?://[^/\s]+(/\S*)?", value):
+            raise ValueError(f"{value!r}: allowed is an address such as http://127.0.0.1:9000/run")
         return value
 
     @field_validator("command")
@@ -95,8 +110,10 @@ class AgentConfig(PluginSettings):
         for name in names:
             if not _VARIABLE.fullmatch(name):
                 raise ValueError(f"{name!r} is no name of an environment variable")
-            if name.startswith(("OPENAI_", "ERL_")):
-                raise ValueError(f"{name}: variables that begin with OPENAI_ or ERL_ are set by the pipeline")
+            if name.startswith(_SET):
+                raise ValueError(
+                    f"{name}: variables that begin with {', '.join(_SET)} are set by the pipeline"
+                )
         return names
 
     @field_validator("scorer")
@@ -109,8 +126,13 @@ class AgentConfig(PluginSettings):
 
     @model_validator(mode="after")
     def _one_agent(self) -> AgentConfig:
-        if self.command is not None and self.function is not None:
-            raise ValueError("command and function exclude each other; give the one that is the agent")
-        if self.function is not None and (self.files or self.env or self.secret_env):
-            raise ValueError("files, env and secret_env are for a command; leave them out with a function")
+        named = [name for name in ("command", "function", "url") if getattr(self, name) is not None]
+        if len(named) > 1:
+            raise ValueError(f"{' and '.join(named)} exclude each other; give the one that is the agent")
+        if named in (["function"], ["url"]) and (self.files or self.env or self.secret_env):
+            raise ValueError(f"files, env and secret_env are for a command; leave them out with a {named[0]}")
+        if self.url is not None and not self.agent_version:
+            raise ValueError("a url needs agent_version: what is served there, such as a commit")
+        if self.url is None and self.agent_version is not None:
+            raise ValueError("agent_version is for a url; of a command or function the code itself counts")
         return self

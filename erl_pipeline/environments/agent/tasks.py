@@ -69,8 +69,10 @@ def _split(config: AgentConfig) -> _Tasks:
     """Raises ConfigError where something is missing that has to be given."""
     if config.training_file is None:
         raise ConfigError("environment.training_file: give a file of tasks, one JSON object a line")
-    if config.command is None and config.function is None:
-        raise ConfigError("environment.command: give the agent's command, or environment.function")
+    if config.command is None and config.function is None and config.url is None:
+        raise ConfigError(
+            "environment.command: give the agent's command, or environment.function, or environment.url"
+        )
     training = _read(config, Path(config.training_file))
     if config.held_out_file is None:
         drawn = sorted(training, key=lambda task: task_key(task.payload))

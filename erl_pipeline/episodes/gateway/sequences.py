@@ -79,11 +79,15 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the agent is told: the turn, its number of sampled tokens, and whether a limit cut it off."""
+    """What the agent is told: the turn, its number of sampled tokens, whether a limit cut it off, and the
+    stop text that ended it, if one did. Its tokens begin at `start` of the sequence's response."""
 
+    sequence: SampledSequence
+    start: int
     turn: AssistantTurn
     tokens: int
     cut_off: bool
+    stopped_by: str | None = None
 
 
 class AttemptSequences:
@@ -148,9 +152,11 @@ class AttemptSequences:
         """
         has_tools = call.history[0] != "[]"
         text = self._chat.text(generation.token_ids, keep_tool_calls=has_tools)
+        stopped_by = None
         if any(each in text for each in stop):
-            generation, text = self._cut(generation, stop, has_tools)
+            generation, text, stopped_by = self._cut(generation, stop, has_tools)
         sequence = self._sequence_of(call, seed)
+        start = len(sequence.response_token_ids)
         sequence.response_token_ids.extend(generation.token_ids)
         sequence.response_mask.extend([1] * len(generation.token_ids))
         sequence.behaviour_logprobs.extend(generation.logprobs)
@@ -169,10 +175,14 @@ class AttemptSequences:
         )
         # Of two equal answers to equal histories the first is continued: the agent cannot tell them apart.
         self._turns.setdefault((offered, (*keys, _key(message))), recorded)
-        return Answer(turn, len(generation.token_ids), generation.finish_reason == "length")
+        cut_off = generation.finish_reason == "length"
+        return Answer(sequence, start, turn, len(generation.token_ids), cut_off, stopped_by)
 
-    def _cut(self, generation: Generation, stop: Sequence[str], has_tools: bool) -> tuple[Generation, str]:
-        """The answer up to the token that completes a stop text, and what it says before that text."""
+    def _cut(
+        self, generation: Generation, stop: Sequence[str], has_tools: bool
+    ) -> tuple[Generation, str, str]:
+        """The answer up to the token that completes a stop text, what it says before that text, and the
+        text."""
 
         def said(tokens: int) -> str:
             return self._chat.text(generation.token_ids[:tokens], keep_tool_calls=has_tools)
@@ -184,7 +194,8 @@ class AttemptSequences:
         )
         text = said(tokens)
         kept = Generation(generation.token_ids[:tokens], generation.logprobs[:tokens], "stop")
-        return kept, text[: min(text.find(each) for each in stop if each in text)]
+        place, found = min((text.find(each), each) for each in stop if each in text)
+        return kept, text[:place], found
 
     def _sequence_of(self, call: Call, seed: int) -> SampledSequence:
         """The sequence that the answer belongs to, with all tokens of the call."""
@@ -221,8 +232,9 @@ def last_answer(messages: Sequence[Message]) -> int:
 
 def _key(message: Message) -> _Key:
     """What tells a message from others."""
-    calls = [
-        json.dumps([call["function"]["name"], call["function"]["arguments"]], sort_keys=True)
-        for call in message.get("tool_calls", [])
-    ]
-    return message["role"], message["content"], message.get("tool_call_id", ""), *calls
+    said = message["role"], message["content"], message.get("tool_call_id", "")
+    calls = message.get("tool_calls")
+    if not calls:
+        return said
+    asked = ([call["function"]["name"], call["function"]["arguments"]] for call in calls)
+    return (*said, *(json.dumps(each, sort_keys=True) for each in asked))

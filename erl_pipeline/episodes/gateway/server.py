@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from aiohttp import web
 
 from erl_pipeline.environments.interface import AgentEndpoint
-from erl_pipeline.episodes.gateway.chat_api import ChatCompletion, RequestRefused, read_request
+from erl_pipeline.episodes.gateway.anthropic_api import ANTHROPIC
+from erl_pipeline.episodes.gateway.api import Api, ChatCompletion, ChatRequest, RequestRefused
+from erl_pipeline.episodes.gateway.chat_api import CHAT
+from erl_pipeline.episodes.gateway.responses_api import RESPONSES
 from erl_pipeline.episodes.gateway.session import AgentSession
 
 _LARGEST_BODY = 64 * 2**20
@@ -33,7 +36,8 @@ class Gateway:
 
     async def __aenter__(self) -> Gateway:
         app = web.Application(client_max_size=_LARGEST_BODY)
-        app.router.add_post("/v1/chat/completions", self._complete)
+        for api in (CHAT, RESPONSES, ANTHROPIC):
+            app.router.add_post(api.path, partial(self._complete, api))
         app.router.add_get("/v1/models", self._models)
         self._runner = web.AppRunner(
             app, access_log=None, keepalive_timeout=_KEEP_ALIVE_SECONDS, shutdown_timeout=1.0
@@ -58,39 +62,39 @@ class Gateway:
             del self._sessions[key]
             await session.close()
 
-    async def _complete(self, request: web.Request) -> web.StreamResponse:
+    async def _complete(self, api: Api, request: web.Request) -> web.StreamResponse:
         session = None
         try:
             session = self._session(request)
             body = await request.read()
-            asked = read_request(body)
+            asked = api.read(body)
             again = request.headers.get("x-stainless-retry-count", "0") != "0"
-            answer = asyncio.create_task(session.complete(asked, body, is_repeat=again))
+            completion = asyncio.create_task(session.complete(asked, body, api.name, is_repeat=again))
             headers = {"x-erl-overridden": ",".join(asked.overridden)} if asked.overridden else {}
             if asked.stream:
-                return await _stream(request, answer, headers, asked.with_usage)
-            completion = await answer
-            return web.json_response(
-                completion.body, headers={"x-erl-call-id": completion.call_id, **headers}
-            )
+                return await _stream(api, request, asked, completion, headers)
+            found = await completion
+            return web.json_response(api.answer(found), headers={"x-erl-call-id": found.call_id, **headers})
         except RequestRefused as refused:
             if session is not None:
-                session.refused += 1
-            return _refusal(refused)
+                session.refuse(api.name, refused)
+            return _refusal(api, refused)
         except web.HTTPRequestEntityTooLarge:
-            return _refusal(RequestRefused(f"a body may have at most {_LARGEST_BODY} bytes"))
+            return _refusal(api, RequestRefused(f"a body may have at most {_LARGEST_BODY} bytes"))
 
     async def _models(self, request: web.Request) -> web.Response:
         try:
             self._session(request)
         except RequestRefused as refused:
-            return _refusal(refused)
+            return _refusal(CHAT, refused)
         model = {"id": "policy", "object": "model", "created": 0, "owned_by": "erl-pipeline"}
         return web.json_response({"object": "list", "data": [model]})
 
     def _session(self, request: web.Request) -> AgentSession:
         scheme, _, key = request.headers.get("Authorization", "").partition(" ")
-        session = self._sessions.get(key.strip()) if scheme.lower() == "bearer" else None
+        if scheme.lower() != "bearer":
+            key = request.headers.get("x-api-key", "")
+        session = self._sessions.get(key.strip())
         if session is None:
             self.late_calls += 1
             raise RequestRefused(
@@ -103,29 +107,32 @@ class Gateway:
 
 
 async def _stream(
-    request: web.Request, answer: asyncio.Task[ChatCompletion], headers: dict[str, str], with_usage: bool
+    api: Api,
+    request: web.Request,
+    asked: ChatRequest,
+    completion: asyncio.Task[ChatCompletion],
+    headers: dict[str, str],
 ) -> web.StreamResponse:
     """The answer as server-sent events; a refusal that comes before the first of them is an ordinary one."""
     response = web.StreamResponse(
         headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache", **headers}
     )
-    while not (await asyncio.wait({answer}, timeout=_STREAM_SIGN_SECONDS))[0]:
+    while not (await asyncio.wait({completion}, timeout=_STREAM_SIGN_SECONDS))[0]:
         if not response.prepared:
             await response.prepare(request)
         await response.write(b": waiting\n\n")
     try:
-        chunks = [json.dumps(chunk) for chunk in answer.result().chunks(with_usage)]
+        events = b"".join(api.stream(asked, completion.result()))
     except RequestRefused as refused:
         if not response.prepared:
             raise
-        chunks = [json.dumps(refused.body)]
+        events = b"".join(api.refused_stream(refused))
     if not response.prepared:
         await response.prepare(request)
-    for chunk in (*chunks, "[DONE]"):
-        await response.write(f"data: {chunk}\n\n".encode())
+    await response.write(events)
     await response.write_eof()
     return response
 
 
-def _refusal(refused: RequestRefused) -> web.Response:
-    return web.json_response(refused.body, status=refused.status, headers={"x-should-retry": "false"})
+def _refusal(api: Api, refused: RequestRefused) -> web.Response:
+    return web.json_response(api.refusal(refused), status=refused.status, headers={"x-should-retry": "false"})

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.environments.interface import AgentLimits
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.episodes.dialogue import ChatTokenizer
-from erl_pipeline.episodes.gateway.chat_api import ChatCompletion, ChatRequest, Choice, RequestRefused
-from erl_pipeline.episodes.gateway.sequences import Answer, AttemptSequences, SampledSequence
+from erl_pipeline.episodes.gateway.api import ChatCompletion, ChatRequest, Choice, RequestRefused
+from erl_pipeline.episodes.gateway.sequences import AttemptSequences, SampledSequence
 from storage.artifacts.recipe import derive_seed, digest
+from storage.tables.agent_calls import AgentCall
 
 Shown = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
 """Gives the messages of a conversation that begins as the policy is to be shown them."""
@@ -39,6 +42,14 @@ class AskedPolicy:
     ask: Callable[[GenerationRequest], Awaitable[Generation]]
 
 
+@dataclass(frozen=True)
+class RecordedCall:
+    """What is known of a call, but for its attempt and the number of its `sequence` there."""
+
+    sequence: SampledSequence | None
+    call: AgentCall
+
+
 class AgentSession:
     """The calls of one attempt. All methods run in one event loop.
 
@@ -53,12 +64,14 @@ class AgentSession:
         self._sequences = AttemptSequences(policy.chat, policy.end_token_ids)
         self._answers: dict[bytes, asyncio.Task[ChatCompletion]] = {}
         self._sampled_tokens = 0
+        self._began = perf_counter()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.calls = 0
         self.overridden = 0
         """Calls with values of sampling that do not count."""
         self.refused = 0
         """Calls that could not be answered."""
+        self.recorded: list[RecordedCall] = []
         self.limit_reached = False
 
     @property
@@ -66,7 +79,9 @@ class AgentSession:
         """What was sampled, in the order in which the sequences began."""
         return self._sequences.sequences
 
-    async def complete(self, request: ChatRequest, body: bytes, *, is_repeat: bool) -> ChatCompletion:
+    async def complete(
+        self, request: ChatRequest, body: bytes, api: str, *, is_repeat: bool
+    ) -> ChatCompletion:
         """Answer a call. `is_repeat`: the client says that it sends this body again, since an answer did not
         reach it; then it gets that answer.
 
@@ -74,10 +89,19 @@ class AgentSession:
         """
         key = hashlib.sha256(body).digest()
         task = self._answers.get(key) if is_repeat else None
-        if task is None:
-            # A task of its own: the client may go away and ask for the same answer again.
-            task = self._answers[key] = asyncio.create_task(self._complete(request))
+        if task is not None:
+            arrived = perf_counter()
+            completion = await asyncio.shield(task)
+            self._record(api, arrived, request=request, retry_of=completion.call_id)
+            return completion
+        # A task of its own: the client may go away and ask for the same answer again.
+        task = self._answers[key] = asyncio.create_task(self._complete(request, api))
         return await asyncio.shield(task)
+
+    def refuse(self, api: str, refused: RequestRefused) -> None:
+        """Note that a call could not be answered."""
+        self.refused += 1
+        self._record(api, perf_counter(), problem=str(refused))
 
     async def close(self) -> None:
         """Cancel the calls that are under way; they are not recorded."""
@@ -85,7 +109,8 @@ class AgentSession:
             task.cancel()
         await asyncio.gather(*self._answers.values(), return_exceptions=True)
 
-    async def _complete(self, request: ChatRequest) -> ChatCompletion:
+    async def _complete(self, request: ChatRequest, api: str) -> ChatCompletion:
+        arrived = perf_counter()
         shown = await self._shown(request.messages)
         self._require_allowed()
         number = self.calls
@@ -94,13 +119,54 @@ class AgentSession:
         if request.tools and not self._policy.chat.shows(request.tools):
             raise RequestRefused("tools: the policy's chat template does not show tools", "tools")
         choices = [self._sample(request, shown) for _ in range(request.choices)]
-        answers = await asyncio.gather(*(sampled for sampled, _ in choices))
+        answered = await asyncio.gather(*(sampled for sampled, _ in choices))
+        call_id = f"call-{digest([self._policy.conversation, number])[:24]}"
+        for index, choice in enumerate(answered):
+            self._record(api, arrived, request=request, call_id=call_id, number=index, choice=choice)
         return ChatCompletion(
-            call_id=f"chatcmpl-{digest([self._policy.conversation, number])[:24]}",
+            call_id=call_id,
             model=self._policy.model,
-            choices=[Choice(answer) for answer in answers],
+            choices=answered,
             prompt_tokens=choices[0][1],
         )
+
+    def _record(
+        self,
+        api: str,
+        arrived: float,
+        *,
+        request: ChatRequest | None = None,
+        call_id: str | None = None,
+        number: int = 0,
+        choice: Choice | None = None,
+        retry_of: str | None = None,
+        problem: str | None = None,
+    ) -> None:
+        """Note a call. `arrived` is on the clock of `perf_counter`; `request` is None where it could not be
+        read, `choice` where nothing was sampled for it."""
+        answer = None if choice is None else choice.answer
+        ill_formed = (
+            [] if answer is None else [each.problem for each in answer.turn.tool_calls if each.problem]
+        )
+        engine = 0.0 if choice is None else choice.engine_seconds
+        call = AgentCall(
+            attempt_id="",
+            call_id=call_id or retry_of,
+            choice=number,
+            api=api,
+            sequence_index=None,
+            start=None if answer is None else answer.start,
+            end=None if answer is None else answer.start + answer.tokens,
+            finish=None if choice is None else choice.finish_reason,
+            streamed=request is not None and request.stream,
+            retry_of=retry_of,
+            overridden=() if request is None else request.overridden,
+            problem=problem or "; ".join(ill_formed) or None,
+            arrived_ms=1000 * (arrived - self._began),
+            engine_ms=1000 * engine,
+            gateway_ms=1000 * (perf_counter() - arrived - engine),
+        )
+        self.recorded.append(RecordedCall(None if answer is None else answer.sequence, call))
 
     def _require_allowed(self) -> None:
         limits = self._limits
@@ -110,7 +176,7 @@ class AgentSession:
         what = f"{limits.calls} calls" if self.calls >= limits.calls else f"{limits.tokens} tokens of answers"
         raise RequestRefused(f"this attempt may have at most {what}", code="attempt_limit", status=403)
 
-    def _sample(self, request: ChatRequest, shown: Sequence[Message]) -> tuple[Awaitable[Answer], int]:
+    def _sample(self, request: ChatRequest, shown: Sequence[Message]) -> tuple[Awaitable[Choice], int]:
         """What gives one choice, and the number of tokens before it. Its place is taken at once, so that the
         choices of a call, and calls at the same time, each get one of their own."""
         policy = self._policy
@@ -126,7 +192,7 @@ class AgentSession:
             )
         most = min(policy.max_new_tokens, room, self._limits.tokens - self._sampled_tokens)
         # By content, never by arrival: calls at the same time come in any order.
-        seed = derive_seed(policy.seed, digest(call.prompt_token_ids), call.repeat)
+        seed = derive_seed(policy.seed, _token_digest(call.prompt_token_ids), call.repeat)
         asked = GenerationRequest(
             prompt_token_ids=call.prompt_token_ids,
             max_new_tokens=most if request.max_tokens is None else min(most, request.max_tokens),
@@ -136,7 +202,8 @@ class AgentSession:
             model=policy.model,
         )
 
-        async def sample() -> Answer:
+        async def sample() -> Choice:
+            began = perf_counter()
             try:
                 generation = await policy.ask(asked)
             except asyncio.CancelledError:
@@ -147,7 +214,14 @@ class AgentSession:
                 if not self.failed.done():
                     self.failed.set_exception(error)
                 raise RequestRefused("the policy cannot be asked any more", status=403) from error
+            seconds = perf_counter() - began
             self._sampled_tokens += len(generation.token_ids)
-            return self._sequences.answer(call, generation, seed, request.stop)
+            return Choice(self._sequences.answer(call, generation, seed, request.stop), seconds)
 
         return sample(), len(call.prompt_token_ids)
+
+
+def _token_digest(token_ids: Sequence[int]) -> str:
+    """Of the ids as numbers of 64 bits: as JSON, those of a long conversation would take milliseconds in
+    which all other calls wait."""
+    return hashlib.sha256(array("q", token_ids)).hexdigest()

@@ -10,12 +10,13 @@ from erl_pipeline.plan.plan import POLICY, RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
-from erl_pipeline.stages.names import FURTHER_SEQUENCES, MEMORY, TASKS, TRAINING, TRAJECTORIES
+from erl_pipeline.stages.names import AGENT_CALLS, MEMORY, TASKS, TRAINING, TRAJECTORIES
 from erl_pipeline.stages.rollouts.counts import count_parts, count_rollouts, part_rates, success_rates
 from erl_pipeline.stages.rollouts.playing import PlaySettings, play_settings, play_with_checkpoint
 from erl_pipeline.stages.rollouts.select_tasks import plan_selection
 from erl_pipeline.stages.tasks.draw_tasks import SAMPLES, draw_tasks, planned_samples
 from erl_pipeline.stages.tasks.prepare_tasks import read_tasks, read_weights
+from storage.tables.sequences import FURTHER_SEQUENCES
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -116,6 +117,10 @@ def _generate(call: StageCall[RolloutSettings]) -> StageResult:
     if played.further:
         rows[FURTHER_SEQUENCES] = write_trajectories(call.folder / FURTHER_SEQUENCES, played.further)
         further = {"further_sequences": len(played.further)}
+    if played.calls:
+        from storage.tables.agent_calls import write_agent_calls
+
+        rows[AGENT_CALLS] = write_agent_calls(call.folder / AGENT_CALLS, played.calls)
     memory = call.inputs.get(MEMORY)
     return StageResult(
         counters={

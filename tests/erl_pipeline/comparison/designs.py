@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ def write_base(folder: Path, **environment: Any) -> Path:
     return path
 
 
-def write_arms(folder: Path, **arms: dict[str, Any]) -> Path:
+def write_arms(folder: Path, search: dict[str, Any] | None = None, **arms: dict[str, Any]) -> Path:
     """A comparison file next to the base."""
     path = folder / "arms.yaml"
-    path.write_text(yaml.safe_dump({"comparison": {"base": "small.yaml", "arms": arms}}, sort_keys=False))
+    comparison = {"base": "small.yaml", "search": search, "arms": arms}
+    path.write_text(json.dumps({"comparison": comparison}))  # JSON is YAML.
     return path

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import yaml
 
-from erl_pipeline.comparison.design import (
+from erl_pipeline.comparison.arms import (
     Arm,
     Given,
     arm_of_method,
     arm_of_settings,
     load_arm,
-    make_design,
     read_comparison,
 )
+from erl_pipeline.comparison.design import make_design, with_chosen
+from erl_pipeline.comparison.opened_split import split_use
 from erl_pipeline.config.run import RunConfig
 from storage.errors import ConfigError, InputError
 from tests.erl_pipeline.comparison.designs import write_arms, write_base
@@ -210,3 +212,68 @@ def _model(folder: Path) -> Path:
     random_llama(len(tokenizer), positions=1024).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+RATES = {"optimizer.learning_rate": [1e-4, 3e-4, 1e-3]}
+
+
+def test_each_arm_tries_as_many_combinations_in_an_order_of_the_seed(tmp_path: Path) -> None:
+    write_base(tmp_path)
+    searching = {"search": {**RATES, "rollouts.group_size": [4, 6]}}
+    path = write_arms(
+        tmp_path, {"budget": 3, "seeds": 2}, erl=searching, bare={"method.memory": False} | searching
+    )
+    design = make_design(path, [], 2)
+    assert [trial.arm for trial in design.trials] == ["erl"] * 3 + ["bare"] * 3
+    tried = [trial.settings for trial in design.trials[:3]]
+    assert len(set(tried)) == 3
+    assert {len(settings) for settings in tried} == {2}
+    assert [run.seed for run in design.trials[0].runs] == [1000, 1001]
+    assert [trial.settings for trial in make_design(path, [], 2).trials[:3]] == tried
+    best = with_chosen(design, {trial.arm: trial for trial in design.trials})
+    rates = {run.config.optimizer.learning_rate for run in best.runs if run.arm == "erl"}
+    assert [f"optimizer.learning_rate={json.dumps(rate)}" for rate in rates] == [tried[-1][0]]
+    # The same comparison has the same digest with other seeds, and another one with another search.
+    assert split_use(design).settings_digest == split_use(make_design(path, [], 3)).settings_digest
+    other = make_design(write_arms(tmp_path, {"budget": 2, "seeds": 2}, erl=searching, bare=searching), [], 2)
+    assert split_use(other).settings_digest != split_use(design).settings_digest
+    assert split_use(other).tasks == split_use(design).tasks
+
+
+@pytest.mark.parametrize(
+    ("search", "other", "problem"),
+    [
+        (None, RATES, r"arm erl: search: there is no budget; add search: \{budget: N, seeds: S\}"),
+        (
+            {"budget": 3, "seeds": 1},
+            {},
+            "arm other: no search, but a fair comparison gives each arm the same",
+        ),
+        (
+            {"budget": 3, "seeds": 1},
+            {"optimizer.learning_rate": [1e-4]},
+            "arm other: search: its values make 1 combinations, and each arm tries 3",
+        ),
+        (
+            {"budget": 1, "seeds": 1},
+            {"update.minibatches": [2]},
+            "arm other with update.minibatches=2: search: 3 optimizer steps for 4 tasks instead of 2 for 4",
+        ),
+        ({"budget": 1, "seeds": 1}, {"evaluation.tasks": [9]}, "evaluation.tasks changes what is measured"),
+        ({"budget": 1, "seeds": 1}, {"optimizer.learning_rate": 3}, "give each setting a list of values"),
+        (
+            {"budget": 1, "seeds": 1},
+            {"policy.layers": [3]},
+            r"other with policy.layers=3 starts from another",
+        ),
+        ({"budget": 0, "seeds": 1}, RATES, "search.budget"),
+    ],
+)
+def test_a_search_that_is_not_fair_is_refused(
+    tmp_path: Path, search: dict[str, int] | None, other: dict[str, object], problem: str
+) -> None:
+    write_base(tmp_path)
+    bare = {"method.memory": False, "search": other} if other else {"method.memory": False}
+    path = write_arms(tmp_path, search, erl={"search": RATES}, other=bare)
+    with pytest.raises(ConfigError, match=problem):
+        make_design(path, [], 2)

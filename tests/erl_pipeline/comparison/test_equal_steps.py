@@ -47,6 +47,17 @@ def test_more_than_four_passes_are_refused_and_fresh_rollouts_are_named() -> Non
     )
 
 
+def test_an_arm_that_makes_more_passes_by_its_own_settings_is_refused() -> None:
+    many = change_config(RLVR, ["update.epochs=8"])
+    # 8 steps for 2 tasks are 4 for one.
+    with pytest.raises(
+        ConfigError,
+        match=r"(?s)arm rlvr: update\.epochs: 8 passes .* allowed are 4.*"
+        r"rollouts\.tasks_per_iteration: 1 and update\.epochs: 4.* 60 iterations instead of 30",
+    ):
+        with_equal_steps({"erl": ERL, "rlvr": many}, TASKS, 30)
+
+
 def test_an_arm_with_its_own_number_of_tasks_gets_its_steps_from_more_iterations() -> None:
     fresh = change_config(RLVR, ["rollouts.tasks_per_iteration=1"])  # ERL has 2
     assert with_equal_steps({"erl": ERL, "rlvr": fresh}, TASKS, 60) == {"erl": (), "rlvr": ()}

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
-from erl_pipeline.comparison.design import Arm, Design
+from erl_pipeline.comparison.arms import Arm
+from erl_pipeline.comparison.design import Design
+from erl_pipeline.comparison.document import page
 from erl_pipeline.comparison.measures import Budgets, across_seeds, measure
-from erl_pipeline.comparison.result import ArmResult, Failure, Result, arm_differences
+from erl_pipeline.comparison.result import ArmResult, Failure, Result, SplitHistory, arm_differences
 from erl_pipeline.comparison.tables import markdown, rate_text, tables, warnings
+from storage.runs.split_openings import Opening, SplitUse
 from tests.erl_pipeline.comparison.curves import curve
 
 
@@ -95,3 +99,55 @@ def test_failed_runs_have_a_table_of_their_own() -> None:
     assert markdown(replace(last, note="")) == (
         "## Failures\n\n| failed run | reason |\n|---|---|\n| lake.c.seed0 | no tasks |"
     )
+
+
+def test_intervals_over_seeds_and_tasks_are_of_arms_and_differences_with_three_seeds() -> None:
+    compared = result(100)
+    assert "Intervals over seeds and test tasks" not in [table.title for table in tables(compared)]
+    a = compared.arms["a"]
+    three = dict.fromkeys(range(3), a.measures[0])
+    (against_b,) = compared.differences["area_by_tokens"]
+    compared = replace(
+        compared,
+        arms={"a": replace(a, measures=three, over_seeds_and_tasks={"area_by_tokens": (0.25, 0.5)})},
+        differences={
+            name: [replace(against_b, seeds=(0, 1, 2), over_seeds_and_tasks=(-0.1, 0.3))]
+            for name in compared.differences
+        },
+    )
+    shown = {table.title: table for table in tables(compared)}["Intervals over seeds and test tasks"]
+    assert [list(row.values())[:3] for row in shown.rows] == [
+        ["a", "0.250 to 0.500", ""],
+        ["a - b", "-0.100 to 0.300", "-0.100 to 0.300"],
+    ]
+
+
+def test_a_page_on_a_split_that_others_opened_begins_with_it() -> None:
+    use = SplitUse(comparison="lake", settings_digest="b", seeds=(0,), test_tasks=("t",), tasks=("1", "2"))
+    earlier = Opening(
+        **{**use.model_dump(), "settings_digest": "a", "tasks": ("2", "3")},
+        code_version="2dabdf0",
+        opened=datetime(2026, 1, 2, 3, 4, tzinfo=UTC),
+    )
+    first, heading = page(replace(result(100), split=SplitHistory(use, (earlier,)))).splitlines()[:3:2]
+    assert first == (
+        "**This test split was opened before: 1 other comparison had seen 1 of its 2 tasks (lake, 2026-01-02 "
+        "03:04 UTC, code 2dabdf0). Settings may have been chosen after a look at them.**"
+    )
+    assert heading == "# Comparison lake"
+    assert page(replace(result(100), split=SplitHistory(use, ()))).startswith("# Comparison lake")
+
+
+def test_costs_have_prompt_tokens_and_those_that_a_teacher_scored() -> None:
+    compared = result(100)
+    assert "teacher tokens" not in tables(compared)[-1].rows[0]
+    arm = compared.arms["b"]
+    figures = {
+        seed: replace(each, prompt_tokens_at_tokens=1200.0, teacher_tokens_at_tokens=40.0 * seed)
+        for seed, each in arm.measures.items()
+    }
+    costs = tables(replace(compared, arms={**compared.arms, "b": replace(arm, measures=figures)}))[-1]
+    assert [(row["prompt tokens"], row["teacher tokens"]) for row in costs.rows] == [
+        ("0", "0"),
+        ("1,200", "20"),
+    ]

@@ -71,6 +71,14 @@ def test_steps_of_an_extractor_are_not_steps_of_the_policy(history: list[StageRe
     assert (end.policy_steps, end.extractor_steps) == (8, 10)
 
 
+def test_the_curve_has_what_was_read_and_what_a_teacher_scored(history: list[StageRecord]) -> None:
+    history.append(stage_record(1, "score_teacher", {"teacher_tokens": 70}))
+    history.append(stage_record(2, "extract_experience", {"prompt_tokens": 30}))
+    history.append(stage_record(2, "evaluate_on_request", {"prompt_tokens": 999}))
+    end = learning_curve(sorted(history, key=lambda record: record.iteration))[-1]
+    assert (end.prompt_tokens, end.teacher_tokens) == (30, 70)
+
+
 def test_cost_counts_shards_once_and_leaves_out_cold_start_and_evaluation(
     history: list[StageRecord],
 ) -> None:

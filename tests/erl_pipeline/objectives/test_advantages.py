@@ -43,7 +43,5 @@ def test_a_lone_or_unanimous_group_has_exactly_no_advantage(function: str) -> No
 
 
 def test_an_unknown_function_is_refused_with_the_names_of_the_known_ones() -> None:
-    with pytest.raises(
-        ConfigError, match="median: no such type of advantages; there are leave_one_out,"
-    ):
+    with pytest.raises(ConfigError, match="median: no such type of advantages; there are leave_one_out,"):
         advantages([1.0, 0.0], ["a", "a"], "median")

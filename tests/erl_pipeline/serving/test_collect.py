@@ -13,13 +13,14 @@ from erl_pipeline.objectives.advantages import group_advantages
 from erl_pipeline.serving import collect as collecting
 from erl_pipeline.serving.collect import Collected, SealedBatch, collect
 from erl_pipeline.serving.settings import EpisodeSettings
-from erl_pipeline.stages.names import FURTHER_SEQUENCES, TRAJECTORIES
+from erl_pipeline.stages.names import TRAJECTORIES
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedRecord
 from storage.runs.run import RunStore
 from storage.serving.collected import SERVED, SERVED_TRAJECTORIES, traffic_run
 from storage.serving.traffic import Record
 from storage.tables.parquet import read_rows
+from storage.tables.sequences import FURTHER_SEQUENCES
 from storage.tables.trajectories import Trajectory, read_trajectories
 from storage.upkeep.verification import verify_run
 from tests.erl_pipeline.serving.served_traffic import RUN, TOMORROW, at, begin_run, end, log, rating, turn

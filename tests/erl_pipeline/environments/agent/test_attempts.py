@@ -6,16 +6,21 @@ import asyncio
 import json
 import os
 import textwrap
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from erl_pipeline.environments.agent import ENVIRONMENT
 from erl_pipeline.environments.agent.attempts import AgentAttempts, build
 from erl_pipeline.environments.agent.settings import AgentConfig
 from erl_pipeline.environments.interface import AgentEndpoint, AgentResult, ScorerFailed, Task
+from erl_pipeline.episodes.guarded_environment import EnvironmentFailure, GuardedEnvironment
 from storage.errors import ConfigError, InputError
 from tests.waiting import wait_for
 
@@ -62,8 +67,10 @@ def test_a_command_finds_its_task_the_policy_and_its_files(
     assert seen["task"] == {"task_id": "t", "prompt": "how many?", "answer": "7", "hint": "count"}
     assert seen["files"] == ["agent.py"]
     variables = seen["variables"]
-    told = {name: value for name, value in variables.items() if name.startswith("OPENAI_")}
+    told = {name: value for name, value in variables.items() if name.startswith(("OPENAI_", "ANTHROPIC_"))}
     assert told == {
+        "ANTHROPIC_BASE_URL": "http://127.0.0.1:1",
+        "ANTHROPIC_API_KEY": "key",
         "OPENAI_BASE_URL": "http://127.0.0.1:1/v1",
         "OPENAI_API_KEY": "key",
         "OPENAI_MODEL": "policy",
@@ -175,6 +182,87 @@ def test_a_function_that_is_not_there_is_named() -> None:
         run(AgentAttempts(config, TASK, None))
 
 
+def served(
+    answer: Callable[[dict[str, Any]], Awaitable[web.StreamResponse]], seconds: float = 60.0, **settings: Any
+) -> AgentResult:
+    """The attempt of an agent at an address of this machine."""
+
+    async def run() -> AgentResult:
+        async def handler(request: web.Request) -> web.StreamResponse:
+            return await answer(await request.json())
+
+        app = web.Application()
+        app.router.add_post("/run", handler)
+        server = TestServer(app)
+        await server.start_server()
+        try:
+            config = AgentConfig(url=str(server.make_url("/run")), agent_version="1", **settings)
+            guarded = GuardedEnvironment(lambda: AgentAttempts(config, TASK, None), 60.0)
+            return await guarded.run_agent(replace(ENDPOINT, seconds=seconds))
+        finally:
+            await server.close()
+
+    return asyncio.run(run())
+
+
+def test_an_agent_at_an_address_gets_the_task_and_answers_with_its_report() -> None:
+    seen: dict[str, Any] = {}
+
+    async def answer(task: dict[str, Any]) -> web.StreamResponse:
+        seen.update(task)
+        return web.json_response({"answer": "7", "feedback": "I counted."})
+
+    result = served(answer, reward="scorer")
+    assert (result.reward, result.feedback) == (1.0, "The attempt succeeded. I counted.")
+    assert seen == {
+        "task_id": "t",
+        "prompt": "how many?",
+        "payload": {"hint": "count"},
+        "base_url": "http://127.0.0.1:1/v1",
+        "api_key": "key",
+        "model": "policy",
+        "seed": 5,
+        "seconds": 60.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("response", "message"),
+    [
+        (lambda: web.json_response({"reward": 1.0}, status=202), "answered with status 202"),
+        (lambda: web.Response(status=500, text="no map"), "answered with status 500: no map"),
+        (lambda: web.Response(status=307, headers={"Location": "/run"}), "answered with status 307"),
+        (lambda: web.Response(text="done"), "Expecting value"),
+        (lambda: web.json_response([1]), "is no object with reward or answer"),
+        (lambda: web.Response(body=b"x" * 2_000_000), "more than 1048576 bytes"),
+    ],
+)
+def test_an_address_that_gives_no_report_is_not_scored(
+    response: Callable[[], web.StreamResponse], message: str
+) -> None:
+    async def answer(task: dict[str, Any]) -> web.StreamResponse:
+        return response()
+
+    with pytest.raises(EnvironmentFailure, match=message):
+        served(answer)
+
+
+def test_an_address_that_does_not_answer_in_time_is_not_scored() -> None:
+    async def answer(task: dict[str, Any]) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    with pytest.raises(EnvironmentFailure) as late:
+        served(answer, seconds=0.2)
+    assert late.value.kind == "environment_timeout"
+
+
+def test_an_address_where_nobody_listens_is_named() -> None:
+    config = AgentConfig(url="http://127.0.0.1:1/run", agent_version="1")
+    with pytest.raises(OSError, match=r"127\.0\.0\.1:1"):
+        run(AgentAttempts(config, TASK, None))
+
+
 def lines(path: Path, *records: dict[str, Any]) -> str:
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     return str(path)
@@ -221,6 +309,11 @@ def test_a_line_that_cannot_be_scored_is_named(tmp_path: Path) -> None:
         ({"command": ["x"], "env": {"OPENAI_API_KEY": "k"}}, "are set by the pipeline"),
         ({"command": ["x"], "secret_env": ["A-B"]}, "is no name of an environment variable"),
         ({"function": "a:b", "files": {"a.py": "a"}}, "leave them out with a function"),
+        ({"url": "http://x", "function": "a:b", "agent_version": "1"}, "function and url exclude each other"),
+        ({"url": "http://x", "files": {"a.py": "a"}}, "leave them out with a url"),
+        ({"url": "127.0.0.1:9000"}, "allowed is an address such as"),
+        ({"url": "http://127.0.0.1:9000/run"}, "a url needs agent_version"),
+        ({"command": ["x"], "agent_version": "1"}, "agent_version is for a url"),
         ({"scorer": "sense"}, "there is no scorer 'sense'"),
     ],
 )

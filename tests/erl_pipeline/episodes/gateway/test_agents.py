@@ -3,87 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from erl_pipeline.config.prompts import PromptTemplates
-from erl_pipeline.engines.interface import Generation, GenerationRequest
-from erl_pipeline.environments.agent import ENVIRONMENT
-from erl_pipeline.environments.agent.settings import AgentConfig
-from erl_pipeline.environments.interface import Task
-from erl_pipeline.environments.prompt_format import ChatPrompts
-from erl_pipeline.episodes.context import EpisodeLimits, Provenance, RoleLimits
-from erl_pipeline.episodes.dialogue import ChatTokenizer
-from erl_pipeline.episodes.play import BatchSampling, EpisodeSetup, PlayedEpisodes, play_episodes
-from erl_pipeline.methods.erl.episode import ErlRules, run_episode
 from erl_pipeline.methods.erl.settings import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT
 from storage.errors import EngineError, EnvironmentFailed
-from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.gateway import agents
-from tests.erl_pipeline.episodes.test_dialogue import chatml_tokenizer, end_ids, said
-
-TOKENIZER = chatml_tokenizer()
-END = "<|im_end|>"
-Says = Callable[[str], str]
-"""From the prompt, as text, to what the policy says."""
-
-
-class ScriptedEngine:
-    def __init__(self, says: Says) -> None:
-        self._says = says
-        self.asked: list[GenerationRequest] = []
-
-    def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
-        self.asked += requests
-        return [
-            said(TOKENIZER, self._says(TOKENIZER.decode(each.prompt_token_ids)) + END) for each in requests
-        ]
-
-
-def played(
-    function: Callable[..., Any] | None,
-    says: Says,
-    *,
-    max_revisions: int = 0,
-    context_length: int = 4000,
-    samples: int = 1,
-    engine: ScriptedEngine | None = None,
-    **settings: Any,
-) -> PlayedEpisodes:
-    named = None if function is None else f"{function.__module__}:{function.__name__}"
-    config = AgentConfig(function=named, **settings)
-    setup = EpisodeSetup(
-        ENVIRONMENT,
-        config,
-        partial(run_episode, rules=ErlRules(ChatPrompts(PromptTemplates()), max_revisions)),
-        ChatTokenizer(TOKENIZER),
-        EpisodeLimits(
-            context_length=context_length,
-            end_token_ids=end_ids(TOKENIZER),
-            success_threshold=1.0,
-            step_seconds=60.0,
-            by_role={
-                FIRST_ATTEMPT: RoleLimits(1.0, 64),
-                REFLECTION: RoleLimits(0.7, 64),
-                SECOND_ATTEMPT: RoleLimits(1.0, 64),
-            },
-        ),
-        Provenance("recipe", 3, {"policy": "policy-1"}, "tokenizer", "memory-1", 0),
-    )
-    task = Task("t", "agent", "agent", {"prompt": "how many?", "wanted": "7", "answer": "7"})
-    return play_episodes(setup, [task], range(samples), BatchSampling(engine or ScriptedEngine(says)))
-
-
-def only(episodes: PlayedEpisodes) -> Trajectory:
-    (row,) = episodes.rows
-    return row
-
-
-def text(ids: Sequence[int]) -> str:
-    return "".join(TOKENIZER.convert_ids_to_tokens(list(ids)))
+from tests.erl_pipeline.episodes.gateway.playing import END, ScriptedEngine, only, played, text
 
 
 def test_what_is_stored_is_what_was_asked_and_sampled() -> None:
@@ -160,6 +88,28 @@ def test_calls_at_the_same_time_become_further_sequences() -> None:
     assert sum(row.response_mask) + sum(branch.response_mask) == 5 * 6
     assert text(branch.prompt_token_ids).count(f"said1{END}") == 1
     assert {"left" in row.messages, "left" in branch.messages} == {True, False}
+
+
+def test_each_call_is_recorded_with_its_tokens() -> None:
+    """In the order of the sequences, whatever came first; then what was refused."""
+    episodes = played(agents.asks_at_the_same_time, lambda prompt: f"said{prompt.count('assistant')}")
+    (row,), (branch,) = episodes.rows, episodes.further
+    assert {call.attempt_id for call in episodes.calls} == {row.trajectory_id}
+    assert [call.sequence_index for call in episodes.calls] == [0, 0, 0, 1, 1]
+    for call in episodes.calls:
+        sequence = (row, branch)[call.sequence_index or 0]
+        assert "said" in text(sequence.response_token_ids[call.start : call.end])
+        assert set(sequence.response_mask[call.start : call.end]) == {1}
+        assert (call.api, call.finish, call.streamed, call.problem) == ("chat", "stop", False, None)
+        assert min(call.arrived_ms, call.engine_ms, call.gateway_ms) > 0
+    assert len({call.call_id for call in episodes.calls}) == 5
+
+    *_, refused = played(agents.asks_without_end, lambda prompt: "7", limits={"calls": 1}).calls
+    assert (refused.call_id, refused.start) == (None, None)
+    assert refused.problem == "this attempt may have at most 1 calls"
+
+    (streamed,) = played(agents.streams, lambda prompt: "<tool_call>").calls
+    assert (streamed.streamed, streamed.problem) == (True, None)
 
 
 def test_the_seeds_of_calls_depend_on_what_was_asked_not_on_what_arrives_first() -> None:

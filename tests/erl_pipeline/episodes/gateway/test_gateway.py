@@ -28,11 +28,11 @@ class Client:
         self.session, self._http, self._url, self._key = session, http, url, key
 
     async def post(
-        self, body: object, key: str | None = None, **headers: str
+        self, body: object, key: str | None = None, path: str = "chat/completions", **headers: str
     ) -> tuple[int, Any, aiohttp.ClientResponse]:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         sent = {"Authorization": f"Bearer {key or self._key}", **headers}
-        async with self._http.post(f"{self._url}/chat/completions", data=data, headers=sent) as answer:
+        async with self._http.post(f"{self._url}/{path}", data=data, headers=sent) as answer:
             text = await answer.text()
             return answer.status, json.loads(text) if text.startswith("{") else text, answer
 
@@ -90,13 +90,78 @@ def test_what_would_change_the_distribution_is_refused_by_name(changed: dict[str
     served(use)
 
 
-def test_malformed_requests_get_an_error_and_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+FUNCTION: Any = {"name": "search", "parameters": {"type": "object"}}
+ARGUMENTS = '{"for": ["lakes", 1]}'
+GOOD_BODIES: dict[str, dict[str, Any]] = {
+    "chat/completions": {
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "go"}]},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [
+                    {
+                        "id": "c",
+                        "type": "function",
+                        "function": {"name": "search", "arguments": ARGUMENTS},
+                    }
+                ],
+            },
+            {"role": "tool", "tool_call_id": "c", "content": "page"},
+        ],
+        "tools": [{"type": "function", "function": FUNCTION}],
+        "n": 1,
+        "stop": ["x"],
+        "stream": False,
+        "max_tokens": 5,
+        "seed": 1,
+    },
+    "responses": {
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "go"}]},
+            {"type": "function_call", "call_id": "c", "name": "search", "arguments": ARGUMENTS},
+            {"type": "function_call_output", "call_id": "c", "output": "page"},
+        ],
+        "instructions": "be brief",
+        "tools": [{"type": "function", **FUNCTION}],
+        "max_output_tokens": 5,
+        "text": {"format": {"type": "text"}},
+    },
+    "messages": {
+        "messages": [
+            {"role": "user", "content": "go"},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "tool_use", "id": "c", "name": "search", "input": {"for": ["lakes", 1]}}
+                ],
+            },
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "page"}]},
+        ],
+        "system": "be brief",
+        "tools": [{"name": "search", "input_schema": {"type": "object"}}],
+        "max_tokens": 5,
+        "stop_sequences": ["x"],
+    },
+}
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Each place in a JSON value: what holds it, and its name or number there."""
+    names = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else []
+    return [place for name in names for place in ((value, name), *places(value[name]))]
+
+
+@pytest.mark.parametrize("path", GOOD_BODIES)
+def test_malformed_requests_get_an_error_and_no_traceback(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Bodies with a byte changed, cut off, or values of other types in them; good ones are still answered."""
     draw = random.Random(0)
-    good = json.dumps(
-        {**GOOD, "tools": None, "n": 1, "stop": ["x"], "stream": False, "max_tokens": 5, "seed": 1}
-    ).encode()
+    good = json.dumps(GOOD_BODIES[path]).encode()
     values: list[Any] = [None, -1, 1e400, "x", [], {}, [[]], True, {"type": "text"}, "\ud800", 2**70]
+    values += ['{"a": "\\ud800"}', '{"a": 1e400}', "[" * 2000, {"a": 1e400}, {"a": "\ud800"}, {"a": 2**70}]
+    values += [json.loads("[" * 100 + "]" * 100), {"a": json.loads("[" * 100 + "]" * 100)}]
 
     def malformed() -> bytes:
         kind = draw.randrange(3)
@@ -106,13 +171,15 @@ def test_malformed_requests_get_an_error_and_no_traceback(caplog: pytest.LogCapt
         if kind == 1:
             return good[: draw.randrange(len(good))]
         body = json.loads(good)
-        body[draw.choice(list(body))] = draw.choice(values)
+        holder, name = draw.choice(places(body))
+        holder[name] = draw.choice(values)
         return json.dumps(body).encode()
 
     async def use(client: Client) -> None:
-        statuses = {(await client.post(malformed()))[0] for _ in range(1000)}
+        assert (await client.post(good, path=path))[0] == 200
+        statuses = {(await client.post(malformed(), path=path))[0] for _ in range(700)}
         assert statuses == {200, 400}
-        assert (await client.post(GOOD))[0] == 200
+        assert (await client.post(good, path=path))[0] == 200
 
     served(use)
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
@@ -135,6 +202,9 @@ def test_a_request_that_a_client_sends_again_gets_the_first_answer() -> None:
         _, again, _ = await client.post(GOOD, **{"x-stainless-retry-count": "1"})
         _, other, _ = await client.post(GOOD)
         assert first["id"] == again["id"] != other["id"]
+        calls = [each.call for each in client.session.recorded]
+        assert [call.call_id for call in calls] == [first["id"], first["id"], other["id"]]
+        assert [(call.retry_of, call.start) for call in calls] == [(None, 0), (first["id"], None), (None, 0)]
         assert len(client.session.sequences) == 2
 
     served(use)

@@ -1,0 +1,67 @@
+"""The test tasks of a comparison, and what readers are told when others had opened them before."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from erl_pipeline.comparison.design import Design
+from erl_pipeline.config.plugins import plugins
+from erl_pipeline.plan.plan import StageKey
+from erl_pipeline.runs.on_request import plan_on_test
+from erl_pipeline.runs.run_plans import plan_run
+from erl_pipeline.stages.evaluation.evaluate import TEST_TASKS
+from erl_pipeline.stages.tasks.prepare_tasks import task_line
+from storage.artifacts.recipe import digest
+from storage.runs.split_openings import Opening, SplitUse
+from storage.texts import counted
+
+_NOT_LEARNING = {"name", "seed", "runner", "resources", "store", "retention", "warnings", "metrics"}
+"""Settings on which no result depends, and the seed."""
+_ANY_SEED = 0
+
+
+def split_use(design: Design) -> SplitUse:
+    """A comparison as it opens its test tasks: before a search has chosen settings.
+
+    Single tasks are told apart as they are with one seed, whatever the seeds of the comparison: with another
+    hidden world the same boards are the same split.
+    """
+    of_arm = {run.arm: run for run in reversed(design.runs)}
+    arms = {
+        name: {
+            "iterations": run.iterations,
+            "settings": run.config.model_dump(mode="json", exclude=_NOT_LEARNING),
+            "trials": [list(trial.settings) for trial in design.trials if trial.arm == name],
+        }
+        for name, run in of_arm.items()
+    }
+    search = None if design.search is None else design.search.model_dump(mode="json")
+    first = design.runs[0]
+    plugin = plugins("environments")[first.config.environment.type].value
+    tasks = plugin.splits.test_tasks(first.config.environment, _ANY_SEED)
+    artifacts: dict[str, None] = {}
+    for run in design.runs:
+        if run.arm == first.arm:
+            plan = plan_on_test(run.config, run.sources, plan_run(run.config, run.sources, iterations=0))
+            artifacts[plan.by_place[StageKey(0, TEST_TASKS.name, "")].artifact_id] = None
+    return SplitUse(
+        comparison=design.name,
+        settings_digest=digest({"arms": arms, "search": search}),
+        seeds=design.seeds,
+        test_tasks=tuple(artifacts),
+        tasks=tuple(sorted({digest(task_line(replace(task, task_id="")))[:16] for task in tasks})),
+    )
+
+
+def opened_sentence(before: Sequence[Opening], use: SplitUse) -> str:
+    """What readers of a result on test tasks are told that others had opened; empty if nobody had."""
+    if not before:
+        return ""
+    seen = set(use.tasks) & {task for each in before for task in each.tasks}
+    who = "; ".join(
+        f"{each.comparison}, {each.opened:%Y-%m-%d %H:%M} UTC, code {each.code_version}" for each in before
+    )
+    return (
+        f"This test split was opened before: {counted(len(before), 'other comparison')} had seen {len(seen)} "
+        f"of its {counted(len(use.tasks), 'task')} ({who}). Settings may have been chosen after a look at "
+        "them."
+    )

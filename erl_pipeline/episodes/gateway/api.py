@@ -1,0 +1,171 @@
+"""What the APIs of the gateway have in common: requests, answers and refusals, whichever of them an agent
+speaks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+
+from erl_pipeline.environments.messages import CalledTool, Message, ToolSchema, turn_message
+from erl_pipeline.episodes.gateway.sequences import Answer
+from storage.texts import StorableTexts, read_json
+
+
+class RequestRefused(Exception):
+    """A request that cannot be answered; `param` is the field because of which, if there is one.
+
+    Clients repeat a request after 408, 409, 429 and 5xx; none of those would be answered otherwise.
+    """
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None, status: int = 400):
+        super().__init__(message)
+        self.param, self.code, self.status = param, code, status
+
+    @property
+    def kind(self) -> str:
+        """The type of error, as OpenAI and Anthropic name it."""
+        return "invalid_request_error" if self.status == 400 else "permission_error"
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """What a request asks for. `stop`: texts that end an answer. `overridden`: fields that do not count."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSchema, ...] = ()
+    choices: int = 1
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    stream: bool = False
+    with_usage: bool = False
+    overridden: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One answer as clients read it, and how long the policy took for it."""
+
+    answer: Answer
+    engine_seconds: float
+
+    @property
+    def finish_reason(self) -> Literal["stop", "length", "tool_calls"]:
+        if self.answer.cut_off:
+            return "length"
+        return "tool_calls" if self.tool_calls else "stop"
+
+    @property
+    def text(self) -> str:
+        """What is said beside tool calls."""
+        return turn_message(self.answer.turn)["content"]
+
+    @property
+    def tool_calls(self) -> Sequence[CalledTool]:
+        return turn_message(self.answer.turn).get("tool_calls", [])
+
+
+@dataclass(frozen=True)
+class ChatCompletion:
+    """The answer to a request; `prompt_tokens` is the length of what was sent to the engine."""
+
+    call_id: str
+    model: str
+    choices: Sequence[Choice]
+    prompt_tokens: int
+
+    @property
+    def answered_tokens(self) -> int:
+        return sum(choice.answer.tokens for choice in self.choices)
+
+
+@dataclass(frozen=True)
+class Api:
+    """One API: its name, where it is, how a request is read, and how answers and refusals are written.
+
+    `read` raises `RequestRefused` for whatever a request cannot hold. Streams are server-sent events; each
+    answer is whole when it is sent, since its tool calls are read from all of its tokens.
+    """
+
+    name: str
+    path: str
+    read: Callable[[bytes], ChatRequest]
+    answer: Callable[[ChatCompletion], dict[str, Any]]
+    stream: Callable[[ChatRequest, ChatCompletion], Iterator[bytes]]
+    refusal: Callable[[RequestRefused], dict[str, Any]]
+    refused_stream: Callable[[RequestRefused], Iterator[bytes]]
+
+
+def event(content: Mapping[str, Any], name: str | None = None) -> bytes:
+    """A server-sent event."""
+    named = "" if name is None else f"event: {name}\n"
+    return f"{named}data: {json.dumps(content)}\n\n".encode()
+
+
+class Strict(BaseModel):
+    """A part of a request; it refuses fields that it does not know."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def _storable_object(value: dict[str, Any]) -> dict[str, Any]:
+    storable: dict[str, Any] = StorableTexts().value(read_json(json.dumps(value)))
+    return storable
+
+
+JsonObject = Annotated[dict[str, Any], AfterValidator(_storable_object)]
+"""An object that becomes a part of messages, so that every table has to be able to hold it."""
+
+StrictT = TypeVar("StrictT", bound=Strict)
+
+
+def validated(model: type[StrictT], body: bytes) -> StrictT:
+    """The request in a body. Raises `RequestRefused` that names the first field which is wrong."""
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        if first["type"] == "extra_forbidden":
+            raise RequestRefused(f"{where} is not supported", where, "unsupported_parameter") from error
+        if first["type"] == "union_tag_invalid":
+            what = f"{where}: {first['ctx']['tag']!r} is not supported"
+            raise RequestRefused(what, where, "unsupported_parameter") from error
+        raise RequestRefused(f"{where or 'the body'}: {first['msg']}", where or None) from error
+
+
+def given(request: Strict, names: Sequence[str]) -> tuple[str, ...]:
+    """Those of the fields that have a value."""
+    return tuple(name for name in names if getattr(request, name) is not None)
+
+
+def tool_schema(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> ToolSchema:
+    """A tool as chat templates take it; what is not given is left out."""
+    function = {"name": name, "description": description, "parameters": parameters}
+    return {
+        "type": "function",
+        "function": {key: value for key, value in function.items() if value is not None},
+    }
+
+
+def called_tool(call_id: str, name: str, arguments: Mapping[str, Any]) -> CalledTool:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def json_arguments(where: str, text: str) -> Mapping[str, Any]:
+    """The arguments of a tool call. Raises `RequestRefused` where they are no JSON object."""
+    try:
+        arguments = StorableTexts().value(read_json(text or "{}"))
+    except ValueError as error:
+        raise RequestRefused(f"{where}: what its arguments hold {error}", where) from error
+    if not isinstance(arguments, dict):
+        raise RequestRefused(f"{where}: its arguments are no JSON object", where)
+    return arguments
+
+
+def arguments_text(call: CalledTool) -> str:
+    """The arguments of a tool call as OpenAI's clients read them."""
+    return json.dumps(call["function"]["arguments"], ensure_ascii=False)

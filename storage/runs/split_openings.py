@@ -1,0 +1,107 @@
+"""Which comparisons have opened which test tasks: an event that stays in the store.
+
+Layout: `STORE/test_splits/00000001.json`, `00000002.json`, ..., one sealed document for each opening. Each is
+written once, on condition that there is none, and names the seal of the one before it: one that is changed,
+or missing between others, is found.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from storage.artifacts.manifest import code_version
+from storage.artifacts.sealing import read_record, record_bytes
+from storage.errors import DamagedRecord
+from storage.filesystem import StoreRoot, list_names, open_root, read_bytes, write_new
+
+_FOLDER = "test_splits"
+
+
+class SplitUse(BaseModel):
+    """A comparison, and the test tasks that it evaluates policies on."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    comparison: str
+    """Its name."""
+    settings_digest: str
+    """Digest of its arms' settings; the same for the same comparison with other seeds."""
+    seeds: tuple[int, ...]
+    test_tasks: tuple[str, ...]
+    """Ids of the artifacts with the tasks."""
+    tasks: tuple[str, ...]
+    """Digests of the single tasks, sorted. The same tasks may stand in several artifacts."""
+
+
+class Opening(SplitUse):
+    """One opening: from then on the comparison's results on these tasks can be known."""
+
+    code_version: str
+    opened: datetime
+
+
+def openings(store_uri: str) -> list[Opening]:
+    """All openings in a store, the oldest first.
+
+    Raises DamagedRecord for one that is not as it was written, or if one is missing before the last.
+    """
+    return _read(open_root(store_uri))[0]
+
+
+def open_test_split(store_uri: str, use: SplitUse) -> None:
+    """Record that a comparison opens test tasks, unless that is recorded; it is on disk when this returns.
+
+    Several processes may record the same comparison at once. Raises what `openings` raises.
+    """
+    root = open_root(store_uri)
+    while True:
+        found, previous = _read(root)
+        if any(_same(each, use) and set(use.tasks) <= set(each.tasks) for each in found):
+            return
+        opening = Opening(**use.model_dump(), code_version=code_version(), opened=datetime.now(UTC))
+        content = record_bytes({**opening.model_dump(mode="json"), "previous": previous})
+        if write_new(root, _path(root, len(found) + 1), content, unique=True):
+            return
+
+
+def opened_before(found: Iterable[Opening], use: SplitUse) -> list[Opening]:
+    """The first opening by each other comparison that had opened any of the tasks before this one did; before
+    now, if this one has not."""
+    others: dict[str, Opening] = {}
+    for opening in found:
+        if not set(opening.tasks) & set(use.tasks):
+            continue
+        if _same(opening, use):
+            break
+        others.setdefault(opening.settings_digest, opening)
+    return list(others.values())
+
+
+def _same(opening: Opening, use: SplitUse) -> bool:
+    return opening.settings_digest == use.settings_digest
+
+
+def _read(root: StoreRoot) -> tuple[list[Opening], str]:
+    """The openings, and the digest of the last document; empty without one."""
+    found: list[Opening] = []
+    previous = ""
+    for number, name in enumerate(list_names(root, root.join(_FOLDER)), start=1):
+        path = _path(root, number)
+        written = read_bytes(root, path)
+        if written is None:
+            raise DamagedRecord(f"{path} is missing, and {name} is there; put it back from a copy")
+        content = read_record(written, path)
+        if content.pop("previous", None) != previous:
+            raise DamagedRecord(f"{path} does not follow the one before it; put both back from a copy")
+        try:
+            found.append(Opening.model_validate(content))
+        except ValidationError as error:
+            raise DamagedRecord(f"{path} is not the opening of a test split: {error}") from error
+        previous = hashlib.sha256(written).hexdigest()
+    return found, previous
+
+
+def _path(root: StoreRoot, number: int) -> str:
+    return root.join(_FOLDER, f"{number:08d}.json")

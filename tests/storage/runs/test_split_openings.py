@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage.errors import DamagedRecord
+from storage.runs.split_openings import SplitUse, open_test_split, opened_before, openings
+
+
+def use(digest: str, *tasks: str) -> SplitUse:
+    return SplitUse(comparison="lake", settings_digest=digest, seeds=(0, 1), test_tasks=("t",), tasks=tasks)
+
+
+def test_an_opening_is_recorded_once_and_stays(tmp_path: Path) -> None:
+    store = str(tmp_path)
+    assert openings(store) == []
+    for each in (use("a", "1", "2"), use("a", "1", "2"), use("b", "2", "3"), use("a", "1")):
+        open_test_split(store, each)
+    found = openings(store)
+    assert [opening.settings_digest for opening in found] == ["a", "b"]
+    assert found[0].code_version
+
+
+def test_who_opened_a_task_before_is_known_and_a_comparison_is_not_before_itself(tmp_path: Path) -> None:
+    store = str(tmp_path)
+    for each in (use("a", "1", "2"), use("b", "2", "3"), use("b", "3", "4"), use("a", "1", "9")):
+        open_test_split(store, each)
+
+    def before(each: SplitUse) -> list[str]:
+        return [opening.settings_digest for opening in opened_before(openings(store), each)]
+
+    assert before(use("a", "1", "2")) == []
+    assert before(use("b", "2", "3")) == ["a"]
+    # A third comparison on any of the tasks comes after both; on other tasks it is the first.
+    assert before(use("c", "2")) == ["a", "b"]
+    assert before(use("c", "4", "5")) == ["b"]
+    assert before(use("c", "5")) == []
+
+
+def test_an_opening_that_was_changed_or_removed_is_found(tmp_path: Path) -> None:
+    store = str(tmp_path)
+    for name in "abc":
+        open_test_split(store, use(name, "1"))
+    first, second, _ = sorted((tmp_path / "test_splits").iterdir())
+    whole = second.read_bytes()
+    second.write_bytes(whole.replace(b'"lake"', b'"pond"'))
+    with pytest.raises(DamagedRecord, match="was changed after it was written"):
+        openings(store)
+    second.unlink()
+    with pytest.raises(DamagedRecord, match=r"00000002\.json does not follow|00000002\.json is missing"):
+        openings(store)
+    second.write_bytes(whole)
+    first.write_bytes(whole)
+    with pytest.raises(DamagedRecord, match=r"00000001\.json does not follow the one before it"):
+        openings(store)
