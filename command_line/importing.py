@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -79,6 +79,92 @@ def trajectories(
     print_line("Try next:")
     words = ["replay", name, "--offline", "--iteration", span, "--config", "CONFIG"]
     print_line("  " + command([*words, "--name", f"{name}-trained"], store))
+
+
+@app.command()
+def traces(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Traces: JSON lines, or one document in .json.")
+    ],
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="Name of the run, or memory, that will hold them.")
+    ],
+    format: Annotated[
+        Literal["otel", "openinference", "langfuse", "openai"],
+        typer.Option(help="OTLP JSON with GenAI spans; OpenInference; Langfuse; OpenAI JSON lines."),
+    ],
+    source_model: Annotated[
+        str, typer.Option(metavar="NAME", help="The model that answered; calls of others are refused.")
+    ],
+    as_: Annotated[
+        Literal["sft", "memory"],
+        typer.Option("--as", help="A dataset of answers for a warm start, or comments as a memory."),
+    ],
+    min_reward: Annotated[
+        float | None, typer.Option(help="Take the answers with a score above this number.")
+    ] = None,
+    score: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The score that counts, if there are several.")
+    ] = None,
+    accept_unscored: Annotated[
+        bool, typer.Option("--accept-unscored", help="Also take answers without a score.")
+    ] = False,
+    terms_checked: Annotated[
+        bool,
+        typer.Option("--terms-checked", help="The terms of the source model allow to train on its answers."),
+    ] = False,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out what is refused, and count it.")
+    ] = False,
+    embedding_model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="With --as memory: what compares situations.")
+    ] = None,
+    store: Store = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """Import conversations that another program recorded, for a warm start or as entries of a memory.
+
+    They have no tokens and no log-probabilities, so that no policy gradient can be trained on them.
+    docs/traces.md says what is read and what is refused.
+    """
+    from erl_pipeline.config.memory import MemoryConfig
+    from erl_pipeline.policies.embedding import SentenceEmbedder
+    from erl_pipeline.traces.imports import Choice, import_memory, import_sft
+
+    choice = Choice(
+        format=format,
+        source_model=source_model,
+        score=score,
+        min_reward=min_reward,
+        accept_unscored=accept_unscored,
+        terms_checked=terms_checked,
+        skip_bad=skip_bad,
+    )
+    if as_ == "sft":
+        imported = import_sft(store, file, name, choice)
+    else:
+        model = embedding_model or MemoryConfig().embedding_model
+        imported = import_memory(store, file, name, choice, SentenceEmbedder(model))
+    counters: dict[str, Any] = {key: value for key, value in imported.counters.items() if value}
+    if json:
+        dataset = None if imported.path is None else str(imported.path)
+        found = {"artifact": imported.artifact_id, "dataset": dataset, "reused": imported.reused}
+        print_json({"run": name, "store": store, **found, **imported.counters})
+        return
+    print_table(
+        [{"": key.replace("_", " "), "number": f"{value:,}"} for key, value in counters.items()], [""]
+    )
+    for problem in imported.problems:
+        print_line(f"left out: {problem}")
+    known = ", which was in the store" if imported.reused else ""
+    print_line(f"Run {name}: artifact {imported.artifact_id[:12]}{known}.")
+    print_line("Try next:")
+    if imported.path is None:
+        print_line("  " + command(["memory", "list", name], store))
+        return
+    print_line("  a configuration with")
+    print_line(f"  policy: {{warm_start: {{type: messages, file: {imported.path}}}}}")
+    print_line("The rows are texts without tokens and log-probabilities: for supervised training only.")
 
 
 def _require_tokenizer(file: Path, tokenizer: Path) -> None:

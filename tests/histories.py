@@ -325,4 +325,4 @@ def sft_row(row_id: str, trajectory_id: str) -> dict[str, Any]:
         "policy_version": "",
         "weight": 1.0,
     }
-    return {name: row[name] for name in SFT.schema.names}
+    return {name: row.get(name) for name in SFT.schema.names}

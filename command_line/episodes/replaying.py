@@ -45,7 +45,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.runs.run import RunStore
 from storage.tables.agent_calls import AgentCall
-from storage.tables.further import FURTHER_SEQUENCES
+from storage.tables.sequences import FURTHER_SEQUENCES
 from storage.tables.trajectories import TRAJECTORIES, Trajectory, read_trajectories
 
 

@@ -17,8 +17,8 @@ from storage.lineage.trained_on import record_file, training_data
 from storage.memory.chain import texts_of
 from storage.runs.run import Run
 from storage.tables.agent_calls import AGENT_CALLS, scan_agent_calls
-from storage.tables.further import first_sequences
 from storage.tables.parquet import scan_files
+from storage.tables.sequences import attempt_files
 from storage.tables.training import scan_training_records
 from storage.tables.trajectories import TRAJECTORIES, says, scan_trajectories
 
@@ -91,8 +91,7 @@ def run_episodes(
 def trajectory_paths(
     store: ArtifactStore, manifests: Iterable[Manifest], kinds: Collection[ArtifactKind] = EPISODES
 ) -> dict[Path, Manifest]:
-    """The Parquet files of trajectories in artifacts of these kinds, verified, and the artifact of each. They
-    have only the first sequence of an agent's attempt.
+    """The Parquet files of attempts and texts in artifacts of these kinds, verified, each with its artifact.
 
     Replays are left out by default: they repeat trajectories of other artifacts.
     """
@@ -100,7 +99,7 @@ def trajectory_paths(
         path: manifest
         for manifest in manifests
         if manifest.kind in kinds and manifest.tables(TRAJECTORIES.name)
-        for path in first_sequences(store.open_found(manifest).rows_paths(TRAJECTORIES.name))
+        for path in attempt_files([store.open_found(manifest)])
     }
 
 

@@ -15,11 +15,17 @@ from storage.errors import StoreError
 
 if TYPE_CHECKING:
     from storage.runs.ledger import LedgerEntry
+    from storage.runs.notes import RunNotes
 
 
-def list_runs(store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
+def list_runs(
+    tag: Annotated[str | None, typer.Option(metavar="TAG", help="Only runs that have this tag.")] = None,
+    store: ExistingStore = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
     """List the runs of a store: how far each is, its last score, its size, and who works on it."""
     from command_line.runs.described import describe_run, progress_text, score_text
+    from storage.runs.notes import read_notes
     from storage.runs.run import RunStore
     from storage.upkeep.runs import RunUsage, usage_by_run
 
@@ -27,7 +33,8 @@ def list_runs(store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     described, damaged = [], {}
     for name in RunStore(store).list():
         try:
-            described.append(describe_run(store, name, usages.get(name, RunUsage(0, 0, 0))))
+            if tag is None or tag in read_notes(store, name).tags:
+                described.append(describe_run(store, name, usages.get(name, RunUsage(0, 0, 0))))
         except StoreError as error:
             damaged[name] = str(error)
     if json:
@@ -35,6 +42,7 @@ def list_runs(store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
         print_json([*(each.as_json() for each in described), *unreadable])
         return
     print_line(f"Store {store}: {counted(len(described) + len(damaged), 'run')}")
+    any_tags = any(each.notes.tags for each in described)
     print_table(
         [
             {
@@ -46,10 +54,11 @@ def list_runs(store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
                 "own files": bytes_text(each.usage.own),
                 "shared files": bytes_text(each.usage.shared),
                 "worked on by": each.holder or "",
+                **({"tags": " ".join(each.notes.tags)} if any_tags else {}),
             }
             for each in described
         ],
-        left=("run", "state", "method", "worked on by"),
+        left=("run", "state", "method", "worked on by", "tags"),
     )
     for name, told in damaged.items():
         print_line(f"Run {name} is damaged: {told}")
@@ -127,6 +136,7 @@ def show(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False)
     print_line(f"Worked on by: {described.holder or 'nobody'}")
     if origin:
         print_line(f"Begun {origin.describe()}")
+    _print_notes(described.notes)
     if checkpoints:
         newest = checkpoints[: -_SHOWN - 1 : -1]
         print_line(f"Checkpoints, the newest first ({len(newest)} of {len(checkpoints)}):")
@@ -134,6 +144,52 @@ def show(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False)
             [{name: str(value) for name, value in _plain(entry).items()} for entry in newest],
             left=("stage", "checkpoint"),
         )
+
+
+def _print_notes(notes: RunNotes) -> None:
+    if notes.tags:
+        print_line(f"Tags: {' '.join(notes.tags)}")
+    if notes.note:
+        print_line(f"Note: {notes.note}")
+
+
+def tag(
+    run: RunName,
+    tags: Annotated[list[str] | None, typer.Argument(metavar="[TAG]...", help="Tags to add.")] = None,
+    remove: Annotated[
+        list[str] | None, typer.Option("--remove", metavar="TAG", help="A tag to take away; repeatable.")
+    ] = None,
+    store: ExistingStore = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """Tag a run, which may be at work; `runs list --tag TAG` and the page list the runs with a tag."""
+    from storage.runs.notes import tag_run
+    from storage.runs.run import RunStore
+
+    RunStore(store).open(run)
+    _say_notes(run, tag_run(store, run, tuple(tags or ()), tuple(remove or ())), json)
+
+
+def note(
+    run: RunName,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The note; an empty text removes it.")],
+    store: ExistingStore = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """Write a note on a run, which replaces the one before; the page and `runs show` show it."""
+    from storage.runs.notes import note_run
+    from storage.runs.run import RunStore
+
+    RunStore(store).open(run)
+    _say_notes(run, note_run(store, run, text), json)
+
+
+def _say_notes(run: str, notes: RunNotes, json: bool) -> None:
+    if json:
+        print_json({"run": run, **notes.model_dump(mode="json")})
+        return
+    print_line(f"Run {run}")
+    _print_notes(notes)
 
 
 def _plain(entry: LedgerEntry) -> dict[str, object]:
@@ -195,7 +251,11 @@ def diff(
     show(run_a, run_b, store, json=json)
 
 
-app = typer.Typer(help="The runs of a store: list them, look at one, remove one.", no_args_is_help=True)
+app = typer.Typer(
+    help="The runs of a store: list them, look at one, tag it, remove it.", no_args_is_help=True
+)
 app.command("list")(list_runs)
 app.command("show")(show)
+app.command("tag")(tag)
+app.command("note")(note)
 app.command("remove")(remove)

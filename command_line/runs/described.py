@@ -5,17 +5,20 @@ from typing import Any
 
 from erl_pipeline.runs.state import HeldOutScore, RunSummary, summarize_run
 from storage.artifacts.store import ArtifactStore
+from storage.runs.notes import RunNotes, read_notes
 from storage.runs.run import RunStore
 from storage.upkeep.runs import RunUsage
 
 
 @dataclass(frozen=True)
 class DescribedRun:
-    """A run's summary, how much of the store it takes, and who works on it (`holder`; None for nobody)."""
+    """A run's summary, how much of the store it takes, who works on it (`holder`; None for nobody), and what
+    people say of it."""
 
     summary: RunSummary
     usage: RunUsage
     holder: str | None
+    notes: RunNotes
 
     @property
     def state(self) -> str:
@@ -37,6 +40,8 @@ class DescribedRun:
             "own_bytes": self.usage.own,
             "shared_bytes": self.usage.shared,
             "worked_on_by": self.holder,
+            "tags": list(self.notes.tags),
+            "note": self.notes.note,
         }
 
 
@@ -44,7 +49,7 @@ def describe_run(store: str, name: str, usage: RunUsage) -> DescribedRun:
     """Describe a run. Raises InputError for an unknown name."""
     runs = RunStore(store)
     summary = summarize_run(ArtifactStore(store), runs.open(name))
-    return DescribedRun(summary, usage, runs.holder(name))
+    return DescribedRun(summary, usage, runs.holder(name), read_notes(store, name))
 
 
 def score_text(score: HeldOutScore | None) -> str:

@@ -12,7 +12,8 @@ import polars as pl
 from tokenizers import Tokenizer
 
 from command_line.episodes.rows import REPLAYED, episode_training, find_episode, memory_texts
-from command_line.ui.rows import record_files, row_files, training_records
+from command_line.ui.rows import record_files, row_files, sequence_files, training_records
+from command_line.ui.sequences import AgentAttempt, agent_attempts
 from command_line.ui.stored import RunView, Stored
 from erl_pipeline.views.report import episodes
 from storage.artifacts.manifest import Manifest
@@ -23,13 +24,15 @@ from storage.tables.trajectories import scan_trajectories
 
 @dataclass(frozen=True)
 class ShownEpisode:
-    """A whole episode; `rows` are its trajectories in order. `solved` is None where it was not scored."""
+    """A whole episode; `rows` are its trajectories in order, `agents` its attempts if agents play it.
+    `solved` is None where it was not scored."""
 
     episode_id: str
     holder: Manifest
     rows: Sequence[Mapping[str, Any]]
     shown: episodes.EpisodeParts
     task: episodes.TaskPicture
+    agents: Sequence[AgentAttempt]
     solved: bool | None
 
 
@@ -52,6 +55,7 @@ def read_episode(stored: Stored, run: RunView, iteration: int, identifier: str) 
         rows,
         episodes.episode_parts(rows, texts, episodes.drawing_of(run.config, rows[0]), training),
         episodes.task_picture(json.loads(rows[0]["task_payload"] or "{}")),
+        agent_attempts(stored, run, holder, rows, training),
         _solved([row["success"] for row in rows]),
     )
 
@@ -190,7 +194,7 @@ def _row(stored: Stored, run: RunView, iteration: int, trajectory_id: str) -> di
         "policy_version",
     )
     for held_out in (False, True):
-        files = list(row_files(stored, run, (iteration, iteration), held_out=held_out))
+        files = sequence_files(stored, run, (iteration, iteration), held_out=held_out)
         rows = scan_trajectories(files).filter(pl.col("trajectory_id") == trajectory_id)
         found = rows.select(columns).collect().to_dicts()
         if found:

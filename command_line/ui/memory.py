@@ -4,7 +4,7 @@ points in a plane, near each other if their situations are similar."""
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ import polars as pl
 
 from command_line.memory.run import RunMemory
 from command_line.ui.cached import Sealed
-from command_line.ui.rows import PAGE_ROWS, RowPage, page_count
+from command_line.ui.rows import PAGE_ROWS, RowPage, page_count, require_few
 from storage.errors import InputError
 from storage.memory.chain import held_rows
 from storage.memory.entries import EntryFiles, Rows
@@ -63,17 +63,27 @@ class EntryList:
 
     def page(self, chosen: npt.NDArray[np.bool_], sort: Sort, page: int, *, rising: bool) -> RowPage:
         """A page of the chosen entries; ties are in the order of their addition."""
+        ordered = self._ordered(chosen, sort, rising)
+        number = min(max(1, page), page_count(len(ordered)))
+        found = self._rows(ordered[(number - 1) * PAGE_ROWS : number * PAGE_ROWS])
+        return RowPage(len(ordered), number, found)
+
+    def whole(self, chosen: npt.NDArray[np.bool_], sort: Sort, *, rising: bool) -> list[dict[str, Any]]:
+        """All chosen entries, in the same order. Raises InputError for more than `MOST_ROWS`."""
+        ordered = self._ordered(chosen, sort, rising)
+        require_few(len(ordered))
+        return self._rows(ordered)
+
+    def _ordered(self, chosen: npt.NDArray[np.bool_], sort: Sort, rising: bool) -> Places:
         order = self._sealed.get(
             self._memory.version, f"by {sort}, {rising}", lambda: _order(self.held.rows, sort, rising)
         )
-        ordered = order[chosen[order]]
-        number = min(max(1, page), page_count(len(ordered)))
-        places = ordered[(number - 1) * PAGE_ROWS : number * PAGE_ROWS]
-        shown = self.held.rows[places]
+        return order[chosen[order]]
+
+    def _rows(self, places: Places) -> list[dict[str, Any]]:
         texts = pl.from_arrow(self.held.files.read(np.sort(self.held.numbers[places]), _TEXTS))
         assert isinstance(texts, pl.DataFrame)
-        found = shown.join(texts, on="entry_id", how="left", maintain_order="left")
-        return RowPage(len(ordered), number, found.to_dicts())
+        return self.held.rows[places].join(texts, on="entry_id", how="left", maintain_order="left").to_dicts()
 
     def _read(self) -> HeldRows:
         rows = (

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import polars as pl
 from fastapi import APIRouter, Query
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 
 from command_line.memory.run import RunMemory, interval, open_memory
 from command_line.ui.episode import memory_files
@@ -34,6 +34,10 @@ from storage.memory.versions import memory_versions
 router = APIRouter(prefix="/runs/{name}/memory")
 
 _BEST = 20
+_CSV = (
+    "entry_id", "kind", "task_type", "text", "task_text", "feedback", "credit", "credit_count", "support",
+    "retrievals", "iteration", "last_iteration",
+)  # fmt: skip
 _MODES = {"vector": "by meaning", "text": "by words", "hybrid": "by both"}
 
 
@@ -58,7 +62,7 @@ def memory_page(
     across: str = "",
     up: str = "",
     colour: Colour = "credit",
-) -> HTMLResponse:
+) -> Response:
     """The entries of a memory version, those in a rectangle of its map, or those that a search finds."""
     run, name, stored = here.run, here.name, here.stored
     memory = _memory(here, iteration)
@@ -68,10 +72,17 @@ def memory_page(
     if text:
         found = stored.searches.search(memory, text, _BEST, task_type or None, mode)
         hits = [Hit(vars(each.entry), each.score) for each in found]
+        if here.wants_csv:
+            return here.csv(
+                f"{name}-memory", ("score", *_CSV), [{"score": hit.score, **hit.entry} for hit in hits]
+            )
         shown = RowPage(len(hits), 1, ())
     else:
         within = places_within(memory_map(stored.sealed, memory.version, listed), *spans) if brushed else None
-        shown = listed.page(listed.places(task_type, within), sort, page, rising=rising)
+        chosen = listed.places(task_type, within)
+        if here.wants_csv:
+            return here.csv(f"{name}-memory", _CSV, listed.whole(chosen, sort, rising=rising))
+        shown = listed.page(chosen, sort, page, rising=rising)
         hits = [Hit(row, None) for row in shown.rows]
     of_version = ["--iteration", str(memory.iteration)]
     command = (

@@ -1,6 +1,6 @@
 """Rendering of pages: the templates, their filters, what every page shows and what routes need."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, TypeVar
@@ -8,9 +8,10 @@ from urllib.parse import quote, urlencode
 
 from fastapi import Depends, Request
 from jinja2 import PackageLoader
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 
 from command_line.output import command
+from command_line.ui.csv_tables import csv_text
 from command_line.ui.stored import RunView, Stored
 from erl_pipeline.views.report.templating import templates
 from storage.texts import storable
@@ -90,6 +91,21 @@ class Visit:
         self.stored: Stored = request.app.state.stored
         self.pages: Pages = request.app.state.pages
         self.command = self.pages.command
+
+    @property
+    def wants_csv(self) -> bool:
+        """Whether the table of the page is asked for as CSV: by `format=csv` in the address, or by the header
+        `Accept`."""
+        accepted = self.request.headers.get("accept", "")
+        return self.request.query_params.get("format") == "csv" or accepted.startswith("text/csv")
+
+    def csv(self, name: str, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Response:
+        """A table as a CSV file of this name."""
+        return Response(
+            csv_text(columns, rows),
+            media_type="text/csv; charset=utf-8",
+            headers={"content-disposition": f'attachment; filename="{name}.csv"'},
+        )
 
     def page(self, template: str, title: str, crumbs: Sequence[Crumb] = (), **values: Any) -> HTMLResponse:
         """A whole page."""

@@ -1,17 +1,18 @@
 """Iterations, groups, episodes and tokens of a run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated
+from urllib.parse import urlencode
 
 import polars as pl
 from fastapi import APIRouter, Query
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 
-from command_line.options import iteration_span
 from command_line.ui import rows as stored_rows
 from command_line.ui.episode import MEASURES, Measure, read_episode, token_strip
-from command_line.ui.filters import FILTERS, Filter, read_filters
-from command_line.ui.pages import ARunVisit, Crumb
+from command_line.ui.filters import FILTERS, Filter
+from command_line.ui.pages import ARunVisit, Crumb, address
+from command_line.ui.row_lists import all_rows, neighbours, read_list, rewards_by_iteration
 from erl_pipeline.evaluation.iterations import IterationRow
 from erl_pipeline.evaluation.samples import count_samples
 from storage.errors import InputError
@@ -32,24 +33,29 @@ def rows(
     rising: bool = False,
     held_out: bool = False,
     page: Page = 1,
-) -> HTMLResponse:
+) -> Response:
     """The rows of a run that meet the filters of the address."""
     request, run, name = here.request, here.run, here.name
-    if sort not in stored_rows.SORTABLE:
-        raise InputError(f"Rows cannot be sorted by {sort}; they can by {', '.join(stored_rows.SORTABLE)}.")
-    filters = read_filters(request.query_params.multi_items())
-    span = iteration_span(iteration or None)
+    listed = read_list(request.url.query)
+    if here.wants_csv:
+        whole = all_rows(here.stored, run, listed)
+        return here.csv(
+            f"{name}-{'evaluations' if held_out else 'episodes'}", whole.columns, whole.to_dicts()
+        )
     found = stored_rows.find_rows(
-        here.stored, run, span, filters, sort, page, rising=rising, held_out=held_out
+        here.stored, run, listed.span, listed.filters, sort, page, rising=rising, held_out=held_out
     )
     words = ["episodes", "list", name, *(["--held-out"] if held_out else [])]
-    asked = {each.column: each.asked for each in filters}
+    asked = {each.column: each.asked for each in listed.filters}
+    of_task = not asked.get("task_id", "!").startswith(("!", "~"))
     return here.page(
         "rows.html.j2",
         "Evaluations" if held_out else "Episodes",
         [Crumb("rows", str(request.url.path))],
         commands=[here.command("Episodes in the terminal", *words)],
         found=found,
+        within=list_query(request.query_params.multi_items()),
+        by_iteration=rewards_by_iteration(here.stored, run, listed) if of_task else None,
         asked=asked,
         iteration=iteration,
         sort=sort,
@@ -144,14 +150,19 @@ def group_page(iteration: int, id: str, here: ARunVisit) -> HTMLResponse:
         iteration=iteration,
         group_id=id,
         found=found,
+        within=urlencode({"iteration": iteration, "group_id": id, "sort": "reward"}),
     )
 
 
 @router.get("/iterations/{iteration}/episodes/{episode}")
-def episode_page(iteration: int, episode: str, here: ARunVisit) -> HTMLResponse:
-    """An episode, with its trajectories side by side."""
+def episode_page(iteration: int, episode: str, here: ARunVisit, within: str = "") -> HTMLResponse:
+    """An episode, with its trajectories side by side. `within` is the query of the list that one came from,
+    else it is that of the episode's iteration."""
     name = here.name
     shown = read_episode(here.stored, here.run, iteration, episode)
+    held_out = {"held_out": "true"} if shown.holder.kind == "evaluation" else {}
+    listed = within or urlencode({"iteration": iteration, **held_out})
+    before, after = neighbours(here.stored, here.run, read_list(listed), shown.episode_id)
     return here.page(
         "episode.html.j2",
         f"Episode {shown.episode_id[:12]}",
@@ -167,6 +178,10 @@ def episode_page(iteration: int, episode: str, here: ARunVisit) -> HTMLResponse:
         ],
         iteration=iteration,
         episode=shown,
+        neighbours=(before, after),
+        within=within,
+        list_address=f"{address('runs', name, 'rows')}?{listed}",
+        held_out=held_out.get("held_out", ""),
     )
 
 
@@ -189,6 +204,12 @@ def text(iteration: int, trajectory: str, here: ARunVisit, held_out: bool = Fals
     if not texts:
         raise InputError(f"iteration {iteration} of run {here.name} has no trajectory {trajectory}.")
     return here.pages.part("text.html.j2", row=texts[0])
+
+
+def list_query(given: Iterable[tuple[str, str]]) -> str:
+    """What describes a list of rows among an address's parameters."""
+    kept = [(name, value) for name, value in given if value and name not in ("page", "format")]
+    return urlencode(kept)
 
 
 def _iteration_crumb(here: ARunVisit, iteration: int) -> Crumb:

@@ -13,9 +13,11 @@ from command_line.ui.filters import Filter
 from command_line.ui.stored import RunView, Stored
 from erl_pipeline.evaluation.history import StageRecord
 from erl_pipeline.evaluation.samples import NO_RECORD, NOT_GIVEN, TRAINED
+from storage.artifacts.artifact import Artifact
 from storage.artifacts.manifest import Manifest
+from storage.errors import InputError
 from storage.lineage.trained_on import record_file
-from storage.tables.further import first_sequences
+from storage.tables.sequences import attempt_files
 from storage.tables.training import scan_training_records
 from storage.tables.trajectories import TRAJECTORIES, said, scan_trajectories
 
@@ -25,10 +27,10 @@ _SAID = 160
 _OF_RECORD = (
     "advantage", "weight", "trained_tokens", "mean_ratio", "clipped_share", "mismatch", "entropy", "loss",
 )  # fmt: skip
-_JOINED = {*_OF_RECORD, "outcome", "tokens"}
+JOINED = {*_OF_RECORD, "outcome", "tokens"}
 """Columns that rows have only after `joined_rows`."""
 SORTABLE = ("iteration", "reward", *_OF_RECORD, "tokens")
-_SHOWN = (
+SHOWN = (
     "trajectory_id",
     "episode_id",
     "iteration",
@@ -43,6 +45,7 @@ _SHOWN = (
     "tokens",
     *_OF_RECORD,
 )
+"""Columns of a table of rows."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +66,32 @@ def page_count(rows: int) -> int:
     return max(1, -(-rows // PAGE_ROWS))
 
 
+MOST_ROWS = 100_000
+"""Most rows of a table that are given at once."""
+
+
+def require_few(rows: int) -> None:
+    """Raise InputError for a table that is too long to be given at once."""
+    if rows > MOST_ROWS:
+        raise InputError(
+            f"This table has {rows:,} rows, and at most {MOST_ROWS:,} are given at once. Filter it, for "
+            "instance by iteration, or read the Parquet files."
+        )
+
+
 def row_files(
     stored: Stored, run: RunView, span: tuple[int, int] | None, *, held_out: bool = False
 ) -> dict[Path, Manifest]:
     """The files of trajectories of some iterations, the newest first, each verified."""
     return trajectory_paths(stored.artifacts, reversed(_holders(stored, run, span, held_out=held_out)))
+
+
+def sequence_files(
+    stored: Stored, run: RunView, span: tuple[int, int], *, held_out: bool = False
+) -> list[Path]:
+    """Like `row_files`, with the files of further sequences of agents' attempts."""
+    holders = map(stored.artifacts.open_found, _holders(stored, run, span, held_out=held_out))
+    return [path for each in holders for path in each.rows_paths(TRAJECTORIES.name)]
 
 
 def _holders(
@@ -125,15 +149,10 @@ def find_rows(
     When rows are sorted by iteration and filtered only by columns of trajectories, only the files that hold
     the page are read; the number of matching rows in each file is kept between requests.
     """
-    if sort != "iteration" or rising or any(each.column in _JOINED for each in filters):
+    if sort != "iteration" or rising or any(each.column in JOINED for each in filters):
         joined = joined_rows(stored, run, span, held_out=held_out)
         return read_page(joined, filters, sort, page, rising=rising)
-    artifacts = [
-        stored.artifacts.open_found(manifest)
-        for manifest in reversed(_holders(stored, run, span, held_out=held_out))
-        if manifest.kind in EPISODES
-    ]
-    files = {path: each for each in artifacts for path in first_sequences(each.rows_paths(TRAJECTORIES.name))}
+    files = known_files(stored, run, span, held_out=held_out)
     ends = np.cumsum([0, *stored.trajectories.counts(files, filters)])
     count = int(ends[-1])
     number = min(max(1, page), page_count(count))
@@ -149,6 +168,18 @@ def find_rows(
     near = stored.records.holding({path: path for path in records}, "trajectory_id", ids)
     joined = _joined(stored, run, span, rows, _first_of_each(near), held_out=held_out)
     return RowPage(count, number, _shown(joined))
+
+
+def known_files(
+    stored: Stored, run: RunView, span: tuple[int, int] | None, *, held_out: bool
+) -> dict[Path, Artifact]:
+    """Like `row_files`, each with the artifact that holds it."""
+    artifacts = [
+        stored.artifacts.open_found(manifest)
+        for manifest in reversed(_holders(stored, run, span, held_out=held_out))
+        if manifest.kind in EPISODES
+    ]
+    return {path: each for each in artifacts for path in attempt_files([each])}
 
 
 def _joined(
@@ -194,7 +225,7 @@ def read_page(
 
 
 def _shown(rows: pl.LazyFrame) -> list[dict[str, Any]]:
-    shown = rows.select(*_SHOWN, said=said().str.slice(0, _SAID), pruned=pl.col("messages").is_null())
+    shown = rows.select(*SHOWN, said=said().str.slice(0, _SAID), pruned=pl.col("messages").is_null())
     return shown.collect().to_dicts()
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import yaml
 from fastapi import APIRouter, Query
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import HTMLResponse, StreamingResponse
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from command_line.ui.pages import ARunVisit
 from command_line.ui.stored import RunStatus, RunView, Stored
@@ -21,6 +21,7 @@ from erl_pipeline.runs.planning import plan_for
 from erl_pipeline.views.report.curves import AXES, Axis
 from erl_pipeline.views.report.tables import version_rows
 from storage.runs.documents import read_origin
+from storage.runs.notes import read_notes
 
 _NEWEST = 6
 
@@ -92,13 +93,20 @@ _SIGN_OF_LIFE_SECONDS = 15.0
 @router.get("")
 def overview(
     here: ARunVisit, x: Axis = "iteration", smooth: Annotated[float, Query(ge=0, lt=1)] = 0.0
-) -> HTMLResponse:
+) -> Response:
     """The overview of a run: curves, figures and its state."""
     run, name, stored = here.run, here.name, here.stored
+    if here.wants_csv:
+        rows = [row.plain(run.columns) for row in run.rows if row.values]
+        return here.csv(f"{name}-iterations", list(rows[0]) if rows else ["iteration"], rows)
     config = stored.config(run)
     origin = read_origin(stored.uri, name)
     state = live_state(stored, run)
-    commands = [here.command("The same numbers", "status", name)]
+    commands = [
+        here.command("The same numbers", "status", name),
+        here.command("Tag it", "runs", "tag", name, "TAG"),
+        here.command("Write a note on it", "runs", "note", name, "TEXT"),
+    ]
     if state.status == "stopped":
         commands.insert(0, here.command("What going on would compute", "plan", name))
     if state.status == "finished":
@@ -110,6 +118,7 @@ def overview(
         name,
         commands=commands,
         config=config,
+        notes=read_notes(stored.uri, name),
         origin=None if origin is None else origin.describe(),
         state=state,
         tiles=run.tiles,

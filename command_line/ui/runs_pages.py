@@ -1,12 +1,12 @@
 """The table of runs, and several runs side by side: curves, settings, code, where two of them part."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 
 from command_line.ui.pages import AVisit, Crumb, address
 from command_line.ui.stored import RunStatus, RunView, Stored
@@ -14,6 +14,7 @@ from erl_pipeline.evaluation.first_difference import first_divergence
 from erl_pipeline.evaluation.history import CurvePoint
 from erl_pipeline.views.report.curves import AXES, Axis, ChartedRun, curves_as_numbers
 from storage.errors import InputError, StoreError
+from storage.runs.notes import RunNotes, read_notes
 from storage.runs.run import flat_settings
 
 SortKey = Literal["name", "method", "done", "score", "age"]
@@ -36,25 +37,31 @@ class RunLine:
     score: CurvePoint | None = None
     spark: str = ""
     age: datetime | None = None
+    notes: RunNotes = field(default_factory=RunNotes)
     settings: tuple[str, ...] = ()
     more_settings: int = 0
 
 
 def run_lines(
-    stored: Stored, words: str, method: str, status: str, sort: SortKey, *, rising: bool
+    stored: Stored, words: str, method: str, status: str, tag: str, sort: SortKey, *, rising: bool
 ) -> list[RunLine]:
-    """The runs whose name contains `words`, of a method and a status if these are given."""
+    """The runs whose name contains `words`, of a method and a status and with a tag if these are given."""
     opened: dict[str, RunView | str] = {}
+    notes: dict[str, RunNotes] = {}
     for name in stored.names():
         if words.lower() in name.lower():
             try:
+                notes[name] = read_notes(stored.uri, name)
                 opened[name] = stored.run(name)
             except StoreError as error:
                 opened[name] = str(error)
     differing = _differing([run for run in opened.values() if isinstance(run, RunView)])
     lines = [
-        RunLine(name, problem=run) if isinstance(run, str) else _line(stored, run, differing.get(name, ()))
+        RunLine(name, problem=run, notes=notes.get(name, RunNotes()))
+        if isinstance(run, str)
+        else _line(stored, run, notes[name], differing.get(name, ()))
         for name, run in opened.items()
+        if not tag or (name in notes and tag in notes[name].tags)
     ]
     lines = [line for line in lines if method in ("", line.method) and status in ("", line.status)]
     return sorted(lines, key=lambda line: _order(line, sort), reverse=not rising)
@@ -97,7 +104,7 @@ def _differing(runs: Sequence[RunView]) -> dict[str, list[str]]:
     return found
 
 
-def _line(stored: Stored, run: RunView, settings: Sequence[str]) -> RunLine:
+def _line(stored: Stored, run: RunView, notes: RunNotes, settings: Sequence[str]) -> RunLine:
     config = run.config
     return RunLine(
         run.name,
@@ -110,6 +117,7 @@ def _line(stored: Stored, run: RunView, settings: Sequence[str]) -> RunLine:
         score=run.curve[-1] if run.curve else None,
         spark=spark_points([point.success for point in run.curve]),
         age=run.last_recorded,
+        notes=notes,
         settings=tuple(settings[:_MOST_SETTINGS]),
         more_settings=max(0, len(settings) - _MOST_SETTINGS),
     )
@@ -138,15 +146,49 @@ def _order(line: RunLine, sort: SortKey) -> tuple[Any, ...]:
     return value, line.name
 
 
+_CSV = (
+    "run", "state", "method", "environment", "done", "total", "success", "low", "high", "changed", "tags",
+    "note", "problem",
+)  # fmt: skip
+
+
+def _plain(line: RunLine) -> dict[str, Any]:
+    """A run in the table, for programs; `low` and `high` are the bounds of the 95 % interval of `success`."""
+    score = line.score
+    return {
+        "run": line.name,
+        "state": line.status,
+        "method": line.method,
+        "environment": line.environment,
+        "done": line.done,
+        "total": line.total,
+        "success": score and score.success,
+        "low": score and score.low,
+        "high": score and score.high,
+        "changed": line.age,
+        "tags": " ".join(line.notes.tags),
+        "note": line.notes.note,
+        "problem": line.problem,
+    }
+
+
 router = APIRouter()
 
 
 @router.get("/")
 def runs(
-    here: AVisit, q: str = "", method: str = "", status: str = "", sort: SortKey = "age", rising: bool = False
-) -> HTMLResponse:
+    here: AVisit,
+    q: str = "",
+    method: str = "",
+    status: str = "",
+    tag: str = "",
+    sort: SortKey = "age",
+    rising: bool = False,
+) -> Response:
     """All runs of the store."""
-    lines = run_lines(here.stored, q, method, status, sort, rising=rising)
+    lines = run_lines(here.stored, q, method, status, tag, sort, rising=rising)
+    if here.wants_csv:
+        return here.csv("runs", _CSV, map(_plain, lines))
     return here.page(
         "runs.html.j2",
         "Runs",
@@ -155,6 +197,8 @@ def runs(
         q=q,
         method=method,
         status=status,
+        tag=tag,
+        tags=sorted({each for line in lines for each in line.notes.tags}),
         sort=sort,
         rising=rising,
         methods=sorted({line.method for line in lines if line.method}),

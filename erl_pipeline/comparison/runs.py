@@ -28,8 +28,8 @@ from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.runs.train import train
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
-from storage.tables.further import first_sequences
-from storage.tables.trajectories import TRAJECTORIES, scan_trajectories
+from storage.tables.sequences import attempt_files
+from storage.tables.trajectories import scan_trajectories
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,8 @@ def training_figures(
         }
         for column in shown_columns(columns, history)
     }
-    shards = [store.open(shard) for record in rollouts for shard in record.manifest.inputs.values()]
-    paths = [path for shard in shards for path in first_sequences(shard.rows_paths(TRAJECTORIES.name))]
+    shards = (store.open(shard) for record in rollouts for shard in record.manifest.inputs.values())
+    paths = attempt_files(shards)
     return TrainingFigures(mean_rewards(scan_trajectories(paths)), numbers)
 
 

@@ -66,11 +66,11 @@ class ChatTokenizer:
         before, after = self._render((asked,), tools), self._render((asked, called), tools)
         return all(after.count(marker) > before.count(marker) for marker in MARKERS)
 
-    def completion(self, turns: Sequence[Message]) -> tuple[list[int], list[int]]:
+    def completion(self, turns: Sequence[Message], tools: str = "[]") -> tuple[list[int], list[int]]:
         """Ids and mask of what follows a prompt, from the assistant's first turn to its last.
 
         Each turn of the assistant ends with the tokenizer's end token, and is trained with it (mask 1); what
-        others say in between is not. What they say after the last turn is left out.
+        others say in between is not. What they say after the last turn is left out. `tools` as JSON.
         """
         end = int(self._tokenizer.eos_token_id)
         ids: list[int] = []
@@ -81,7 +81,7 @@ class ChatTokenizer:
                 others.append(message)
                 continue
             if ids:
-                between = self.between_turns(others, end)
+                between = self.between_turns(others, end, tools)
                 ids += between
                 mask += [0] * len(between)
                 others = []

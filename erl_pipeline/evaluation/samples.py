@@ -15,6 +15,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.lineage.trained_on import record_file, training_data, trajectory_files
 from storage.runs.run import Run
 from storage.tables.parquet import scan_files
+from storage.tables.sequences import FURTHER_SEQUENCES
 from storage.tables.training import SFT, scan_training_records
 from storage.tables.trajectories import TRAJECTORIES
 
@@ -33,7 +34,7 @@ class SampleCount:
 
     `issued` is what the sampling stage counted while it played, or what the manifest of a dataset says;
     `generated` counts the rows that exist. Every generated row is `trained` or `dropped`; `dropped` has the
-    counts by reason.
+    counts by reason. An agent's attempt is one sample, and what became of its first token sequence counts.
     """
 
     iteration: int
@@ -58,6 +59,7 @@ class _Sources:
 
     issued: Counter[tuple[int, str]] = field(default_factory=Counter)
     samples: dict[Path, list[int]] = field(default_factory=dict)
+    further: dict[Path, list[int]] = field(default_factory=dict)
     datasets: dict[Path, list[int]] = field(default_factory=dict)
     records: dict[Path, list[int]] = field(default_factory=dict)
     updates: list[tuple[int, Path, Manifest]] = field(default_factory=list)
@@ -77,7 +79,9 @@ def count_samples(store: ArtifactStore, run: Run, span: tuple[int, int] | None =
         records.filter(pl.col("sft_row_id").is_null()),
         records.filter(pl.col("sft_row_id").is_not_null()),
     )
-    samples = _rows(partial(scan_files, table=TRAJECTORIES), sources.samples, ("trajectory_id", "role"))
+    scan, named = partial(scan_files, table=TRAJECTORIES), ("trajectory_id", "role")
+    samples, further = _rows(scan, sources.samples, named), _rows(scan, sources.further, named)
+    reinforced = reinforced.join(further, on=["iteration", "trajectory_id"], how="anti")
     dataset = _rows(partial(scan_files, table=SFT), sources.datasets, ("sft_row_id",)).with_columns(
         role=pl.lit(DISTILLED)
     )
@@ -130,7 +134,8 @@ def _sources(store: ArtifactStore, run: Run, span: tuple[int, int] | None) -> _S
     for iteration, artifact_ids in given.items():
         listed = {each: None for one in artifact_ids for each in (one, *training_data(find, [one]))}
         for path in trajectory_files(store, find, listed):
-            sources.samples.setdefault(path, []).append(iteration)
+            of_kind = sources.further if path.name == FURTHER_SEQUENCES else sources.samples
+            of_kind.setdefault(path, []).append(iteration)
         for artifact_id in artifact_ids:
             manifest = find(artifact_id)
             if manifest is not None and manifest.kind == "rollouts":

@@ -66,8 +66,18 @@ def _without_former(settings: Mapping[str, Any]) -> dict[str, Any]:
     return known
 
 
+def refuse_texts(run: Run) -> None:
+    """Raise InputError for a run that holds only texts, on which no policy gradient can be trained."""
+    if "source_system" in run.config.get(IMPORTED, {}):
+        raise InputError(
+            f"run {run.name} holds imported conversations, which have no tokens and no log-probabilities: a "
+            "policy can only begin with a warm start on them (policy.warm_start: {type: messages})"
+        )
+
+
 def _require_trained(run: Run) -> None:
     """Raise InputError for a run that has no policy."""
+    refuse_texts(run)
     if IMPORTED in run.config:
         raise InputError(
             f"run {run.name} holds imported trajectories and is not trained; train another run on them with "

@@ -14,6 +14,7 @@ from erl_pipeline.plan.runner import Runner, RunnerCall
 from erl_pipeline.plan.sources import code_packages
 from erl_pipeline.plan.stage import Listener, StageOutcome, WorkerSettings
 from erl_pipeline.runs.config import is_blank, refuse_other_settings
+from erl_pipeline.runs.log import logged
 from erl_pipeline.runs.state import place_of
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
@@ -121,8 +122,9 @@ class OpenRun:
 def open_run(
     config: RunConfig, store_uri: str, listener: Listener, stop: threading.Event
 ) -> Iterator[OpenRun]:
-    """Create or continue the run `config.name` in a store, holding its lock. A run that failed before it had
-    any artifact gets the settings of `config`. One that is created here and then refused is removed again.
+    """Create or continue the run `config.name` in a store, holding its lock and writing its log. A run that
+    failed before it had any artifact gets the settings of `config`. One that is created here and then refused
+    is removed again.
 
     Raises:
         ConfigError: the run exists with other settings; see `refuse_other_settings`.
@@ -139,7 +141,8 @@ def open_run(
             run.begin_again(settings)
         refuse_other_settings(run, config)
         store = ArtifactStore(store_uri, config.resources.threads, config.store.cache())
-        yield OpenRun(config, store, run, listener, stop)
+        with logged(store_uri, run.name, listener) as logged_listener:
+            yield OpenRun(config, store, run, logged_listener, stop)
 
 
 @contextmanager

@@ -80,8 +80,8 @@ def refuse_held_out_conversations(config: RunConfig) -> None:
     path = Path(warm_start.file)
     plugin = plugins("environments")[config.environment.type].value
     kept = KeptApart(plugin, config.environment, config.seed, [])
-    for number, messages in enumerate(read_conversations(path, StorableTexts()), start=1):
-        same = kept.asked(messages)
+    for number, conversation in enumerate(read_conversations(path, StorableTexts()), start=1):
+        same = kept.asked(conversation.messages)
         if same is not None:
             raise InputError(
                 f"policy.warm_start.file: {path}, row {number} asks {same}: a policy would be evaluated on "

@@ -2,7 +2,7 @@
 entered in their ledger before their own work, or from trajectories of a file."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
@@ -174,7 +174,7 @@ def import_trajectories(store_uri: str, path: Path, name: str) -> list[ImportedI
     with store_errors("read", path):
         digest = sha256_file(path)
     settings = {IMPORTED: {"file": path.name, "sha256": digest, "rows": rows}}
-    run = _open_import(store_uri, name, settings)
+    run = open_import(store_uri, name, settings)
     with run.lock():
         store = ArtifactStore(store_uri)
         return [
@@ -183,19 +183,25 @@ def import_trajectories(store_uri: str, path: Path, name: str) -> list[ImportedI
         ]
 
 
-def _open_import(store_uri: str, name: str, settings: Mapping[str, Any]) -> Run:
+def open_import(store_uri: str, name: str, settings: Mapping[str, Any]) -> Run:
+    """The run that holds what was imported from a file, made if it is not there. `settings` has, under
+    `IMPORTED`, the file's name and digest, and all that its rows depend on.
+
+    Raises InputError for a name that is taken by something else.
+    """
     runs = RunStore(store_uri)
     if name not in runs.list():
         with suppress(InputError):
             return runs.create(name, settings)
     run = runs.open(name)
     before, now = run.config.get(IMPORTED), settings[IMPORTED]
-    if before is None or before["sha256"] != now["sha256"]:
-        held = (
-            "was not imported"
-            if before is None
-            else f"holds the trajectories of another file, {before['file']}"
-        )
+    if before is None or {**before, "file": ""} != {**now, "file": ""}:
+        if before is None:
+            held = "was not imported"
+        elif before["sha256"] == now["sha256"]:
+            held = "was imported with other options"
+        else:
+            held = f"holds what was imported from another file, {before['file']}"
         raise InputError(f"run {name} exists and {held}; choose another --name")
     return run
 
@@ -210,8 +216,12 @@ def _import_iteration(
     rows, replaced = [row for row, _ in read], sum(count for _, count in read)
     found = {REPLACED_TEXTS: replaced} if replaced else {}
     recipe = Recipe(IMPORT_STAGE, 1, {**settings, "iteration": iteration}, {}, 0, kind="trajectories")
-    trajectories, reused = _commit_once(
-        store, run, recipe, iteration, {"trajectories": len(rows), **found}, rows
+
+    def write(folder: Path) -> dict[str, int]:
+        return {TRAJECTORIES: write_trajectories(folder / TRAJECTORIES, rows)}
+
+    trajectories, reused = commit_once(
+        store, run, recipe, iteration, {"trajectories": len(rows), **found}, write
     )
     listing = Recipe(
         GENERATE_ROLLOUTS.name, 1, {}, {"shard-0000": trajectories.artifact_id}, 0, kind="rollouts"
@@ -219,31 +229,29 @@ def _import_iteration(
     counters = {**count_rollouts(rows), **found}
     written = scan_trajectories([store.open(trajectories.artifact_id).path(TRAJECTORIES)])
     metrics = {**success_rates(counters), **graded_rewards(written), **gain_metrics(written)}
-    rollouts, _ = _commit_once(store, run, listing, iteration, counters, None, metrics)
+    rollouts, _ = commit_once(store, run, listing, iteration, counters, None, metrics)
     return ImportedIteration(
         iteration, len(rows), trajectories.artifact_id, rollouts.artifact_id, reused, replaced
     )
 
 
-def _commit_once(
+def commit_once(
     store: ArtifactStore,
     run: Run,
     recipe: Recipe,
-    iteration: int,
+    iteration: int | None,
     counters: Mapping[str, int],
-    rows: Sequence[Trajectory] | None,
+    write: Callable[[Path], Mapping[str, int]] | None,
     metrics: Mapping[str, float] | None = None,
 ) -> tuple[Manifest, bool]:
     """The artifact of a recipe, written if it is missing, and whether it was there already. The run's ledger
-    names it once."""
+    names it once. `write` puts files into a folder and gives the rows of each."""
     manifest = store.find(recipe.artifact_id, recipe.stage)
     reused = manifest is not None
     if manifest is None:
         with store.create(recipe, run=run.name, iteration=iteration) as staging:
-            counted = {}
-            if rows is not None:
-                counted[TRAJECTORIES] = write_trajectories(staging.path / TRAJECTORIES, rows)
-            manifest = staging.commit(counters=counters, metrics=metrics or {}, rows=counted).manifest
+            rows = {} if write is None else write(staging.path)
+            manifest = staging.commit(counters=counters, metrics=metrics or {}, rows=rows).manifest
     known = {(entry.iteration, entry.artifact_id) for entry in run.stages()}
     if (iteration, manifest.artifact_id) not in known:
         seconds = (manifest.finished_at - manifest.started_at).total_seconds()

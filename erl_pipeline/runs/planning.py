@@ -6,7 +6,7 @@ from typing import Literal
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.plan import Plan, PlannedStage, RunState, StageKey
 from erl_pipeline.plan.sources import Sources, read_sources, unread_sources
-from erl_pipeline.runs.config import run_config
+from erl_pipeline.runs.config import refuse_texts, run_config
 from erl_pipeline.runs.run_plans import plan_branch, plan_offline, plan_run, shared_stages
 from erl_pipeline.runs.state import REPORTED_ITERATIONS, completed_iterations, place_of
 from storage.artifacts.store import ArtifactStore
@@ -235,6 +235,7 @@ def stages_before(store_uri: str, run: Run) -> Sequence[PlannedStage]:
 
 def stored_rollouts(source: Run, origin: OfflineOrigin) -> dict[int, str]:
     """Iteration -> rollouts of a run. Raises InputError if rollouts that `origin` names are missing."""
+    refuse_texts(source)
     found = {
         entry.iteration: entry.artifact_id
         for entry in source.stages()

@@ -19,9 +19,9 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, DamagedArtifact
 from storage.runs.documents import RunWarning, read_warnings, record_warning
 from storage.runs.ledger import LedgerEntry
-from storage.tables.further import first_sequences
 from storage.tables.scored import was_scored
-from storage.tables.trajectories import TRAJECTORIES, scan_trajectories
+from storage.tables.sequences import attempt_files
+from storage.tables.trajectories import scan_trajectories
 
 ROWS = ("role", "finish_reason", "truncated")
 """The columns of rollouts that warnings look at."""
@@ -224,5 +224,5 @@ def _rows(store: ArtifactStore, entries: Iterable[LedgerEntry]) -> pl.DataFrame 
         # A damaged artifact is made again, and is looked at then.
         with suppress(DamagedArtifact):
             if entry.kind == "trajectories":
-                files += first_sequences(store.open(entry.artifact_id).rows_paths(TRAJECTORIES.name))
+                files += attempt_files([store.open(entry.artifact_id)])
     return scan_trajectories(files).select(ROWS).collect() if files else None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
-from storage.tables.further import FURTHER_SEQUENCES
+from storage.tables.sequences import FURTHER_SEQUENCES
 
 TASKS = "tasks"
 """The input of a stage that plays: task sets, or tasks drawn from them."""

@@ -174,7 +174,17 @@ _NAMES: dict[Kind, str] = {
 
 _FACTS: dict[Kind, tuple[str, ...]] = {
     "artifact": ("stage", "run", "iteration", "code_version", "seed", "counters", "metrics"),
-    "sft_row": ("task_id", "task_type", "iteration", "weight", "artifact_id"),
+    "sft_row": (
+        "task_id",
+        "task_type",
+        "iteration",
+        "weight",
+        "source_system",
+        "source_trace_id",
+        "source_span_ids",
+        "source_model",
+        "artifact_id",
+    ),
     "trajectory": (
         "episode_id",
         "role",

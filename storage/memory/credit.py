@@ -26,8 +26,8 @@ import polars as pl
 
 from storage.artifacts.store import ArtifactStore
 from storage.memory.chain import Delta, scan_changes, scan_entries
-from storage.tables.further import first_sequences
 from storage.tables.scored import was_scored
+from storage.tables.sequences import attempt_files
 from storage.tables.trajectories import FREE, GUIDED, scan_trajectories
 
 if TYPE_CHECKING:
@@ -121,9 +121,10 @@ _SHOWN = [
 
 
 def rollout_files(store: ArtifactStore, run: Run) -> list[Path]:
-    """The Parquet files of the trajectories of a run's rollouts; each artifact is verified."""
-    artifacts = [store.open(entry.artifact_id) for entry in run.stages() if entry.kind == "trajectories"]
-    return [path for artifact in artifacts for path in first_sequences(artifact.rows_paths("trajectories"))]
+    """The Parquet files of the attempts and texts of a run's rollouts; each artifact is verified."""
+    return attempt_files(
+        store.open(entry.artifact_id) for entry in run.stages() if entry.kind == "trajectories"
+    )
 
 
 def memory_searches(files: Sequence[Path]) -> pl.DataFrame:

@@ -50,6 +50,20 @@ def lock_run(root: StoreRoot, name: str, lease_seconds: float = LEASE_SECONDS) -
             yield lease
 
 
+@contextmanager
+def lock_notes(root: StoreRoot, name: str) -> Iterator[None]:
+    """Hold the notes of a run, which may be at work, against other processes of this machine.
+
+    Raises RunBusy when another process holds them.
+    """
+
+    def busy(holder: str) -> str:
+        return f"the notes of run {name} are being written by {holder}. Try again."
+
+    with _file_lock(root.scratch, root.scratch / "runs" / name / "notes.lock", fcntl.LOCK_EX, busy):
+        yield
+
+
 def working_on(root: StoreRoot, name: str) -> str | None:
     """Who works on a run: `process 12 on host`, or the machine that has its lease; None for nobody.
 

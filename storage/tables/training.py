@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from storage.tables.parquet import TableFormat, read_rows, scan_files, schema_of, write_rows
 
-SFT_VERSION = 2
+SFT_VERSION = 3
 _MESSAGES = pa.list_(pa.struct([pa.field("role", pa.string()), pa.field("content", pa.string())]))
 
 
@@ -24,15 +24,15 @@ class SftRow:
 
     sft_row_id: str
     prompt: tuple[Mapping[str, str], ...]
-    """Messages up to the first turn of the assistant."""
+    """Messages up to the first turn of the assistant; in an imported row, up to the first that is trained."""
     completion: tuple[Mapping[str, str], ...]
     """The messages after them."""
     input_token_ids: tuple[int, ...]
-    """Prompt and completion as tokens."""
+    """Prompt and completion as tokens; empty in an imported row, which is only text."""
     loss_mask: tuple[int, ...]
     """1 on the tokens that are trained, one value for each token."""
     trajectory_id: str
-    """The trajectory whose response it is."""
+    """The trajectory whose response it is; in an imported row the id of a conversation, which has none."""
     role: str | None
     """What it teaches: the trajectory's role if the prompt is its own, else a name for what is taught on the
     prompt of another trajectory; None in files of version 1."""
@@ -51,6 +51,17 @@ class SftRow:
     """Artifact id of the checkpoint that sampled the attempt."""
     weight: float
     """In the loss."""
+    tools: str | None = None
+    """In an imported row: the tools that the assistant was told of, as JSON."""
+    source_system: str | None = None
+    """The format that the row was imported from, with the version of its mapping, such as `otel/1`; None in a
+    row of the project's own trajectories, which has no other source columns either."""
+    source_trace_id: str | None = None
+    """The trace of the first answer that is trained."""
+    source_span_ids: tuple[str, ...] | None = None
+    """The calls whose answers are trained, in their order."""
+    source_model: str | None = None
+    """The model that wrote the answers, as the file names it."""
 
     def validate(self) -> None:
         """Raise ValueError, which names the row, when its columns contradict each other."""
@@ -65,11 +76,18 @@ class SftRow:
             raise ValueError(
                 f"SFT row {self.sft_row_id} has a completion that does not begin with the assistant"
             )
-        if any(message["role"] == "assistant" for message in self.prompt):
+        imported = self.source_system is not None  # what was answered before may be in another row
+        if not imported and any(message["role"] == "assistant" for message in self.prompt):
             raise ValueError(f"SFT row {self.sft_row_id} has an assistant message in its prompt")
 
 
-SFT_SCHEMA = schema_of(SftRow, prompt=_MESSAGES, completion=_MESSAGES, loss_mask=pa.list_(pa.int8()))
+SFT_SCHEMA = schema_of(
+    SftRow,
+    prompt=_MESSAGES,
+    completion=_MESSAGES,
+    loss_mask=pa.list_(pa.int8()),
+    source_span_ids=pa.list_(pa.string()),
+)
 SFT = TableFormat(
     name="sft",
     version=SFT_VERSION,

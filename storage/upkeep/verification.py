@@ -115,11 +115,11 @@ def verify_run(store: ArtifactStore, run: Run) -> VerificationReport:
         problems += [f"artifact {manifest.artifact_id} ({manifest.stage}): {problem}" for problem in found]
     rows = LineageRows(store, manifests)
     if not problems:
-        # Trajectories without inputs were imported.
+        # Trajectories and datasets without inputs were imported.
         imported = [
             manifest.artifact_id
             for manifest in manifests
-            if manifest.kind == "trajectories" and not manifest.inputs
+            if manifest.kind in ("trajectories", "sft_dataset") and not manifest.inputs
         ]
         problems += _link_problems(store, rows, imported) + _memory_problems(store, run, manifests)
         problems += _record_problems(store, rows, manifests)
@@ -198,19 +198,20 @@ def _line_problems(entries: Sequence[LedgerEntry], manifests: Sequence[Manifest]
 
 
 def _link_problems(store: ArtifactStore, rows: LineageRows, imported: list[str]) -> Problems:
-    """Links that lead nowhere. Rows of `imported` artifacts may name policies and memory of another store."""
+    """Links that lead nowhere. Rows of `imported` artifacts may name what is in another store."""
     trajectories = rows.scan("trajectory", _LINKS["trajectory"]).collect()
     foreign = pl.col("artifact_id").is_in(imported)
     foreign_ids = trajectories.filter(foreign)["trajectory_id"]
     own = trajectories.filter(~foreign)
     entries = rows.scan("memory_entry", _LINKS["memory_entry"]).collect()
-    dataset = rows.scan("sft_row", _LINKS["sft_row"]).collect()
+    every_dataset = rows.scan("sft_row", _LINKS["sft_row"]).collect()
+    dataset = every_dataset.filter(~foreign)
     own_dataset = dataset.filter(~pl.col("trajectory_id").is_in(foreign_ids.implode()))
     known, known_entries = trajectories["trajectory_id"], entries["entry_id"]
     return [
         *_repeated(trajectories["trajectory_id"]),
         *_repeated(entries["entry_id"]),
-        *_repeated(dataset["sft_row_id"]),
+        *_repeated(every_dataset["sft_row_id"]),
         *_dangling(trajectories, "parent_trajectory_id", known),
         *_dangling(own, "memory_entry_ids", known_entries),
         *_dangling(own, "policy_version", _committed(store, own["policy_version"])),

@@ -62,7 +62,8 @@ def test_an_option_has_one_name_and_one_meaning(name: str) -> None:
         assert not option.startswith("-") or option.startswith("--"), f"{name} has a short option {option}"
         if option in WORDS:
             assert parameter.metavar == WORDS[option], f"{name} {option}"
-    assert not options(COMMANDS[name]).keys() & {"--as", "-o", "--config-file"}
+    unused = {"-o", "--config-file"} if name == "import traces" else {"--as", "-o", "--config-file"}
+    assert not options(COMMANDS[name]).keys() & unused
 
 
 @pytest.mark.parametrize("words", [[], ["status"], ["memory"], ["memory", "list"], ["schedule"]])

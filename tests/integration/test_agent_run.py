@@ -12,6 +12,7 @@ import pytest
 
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.agent.settings import AgentConfig
+from erl_pipeline.evaluation.samples import count_samples
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.plan.stage import Listener
 from erl_pipeline.runs.audit import audit
@@ -19,9 +20,11 @@ from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.stages.names import AGENT_CALLS, TRAJECTORIES
 from storage.artifacts.store import ArtifactStore
 from storage.lineage.trained_on import RowFilter, TrainedOn
-from storage.tables.further import FURTHER_SEQUENCES
+from storage.memory.credit import rollout_files
+from storage.runs.run import RunStore
+from storage.tables.sequences import FURTHER_SEQUENCES
 from storage.tables.training import TRAINING_RECORD_FILE, scan_training_records
-from storage.tables.trajectories import read_trajectories
+from storage.tables.trajectories import read_trajectories, scan_trajectories
 from tests.command_line.invoke import invoke
 from tests.erl_pipeline.episodes.gateway import agents
 from tests.erl_pipeline.runs.small_runs import SMALL, go
@@ -116,6 +119,12 @@ def test_an_agent_is_trained_and_each_of_its_sequences_counts_with_its_attempt(
     found = [each for each in audited if each.stage == "rollout_shard"]
     assert {each.verdict for each in found} <= {"equal", "not promised"}
     assert not [line for each in found for line in each.differences if AGENT_CALLS in line]
+    # An attempt is one sample, and one use of what memory gave, however many sequences it has.
+    run = RunStore(str(store_folder)).open("agents")
+    counted = count_samples(store, run)
+    assert not counted.problems
+    assert {each.role: each.generated for each in counted.counts}["first_attempt"] == 8
+    assert scan_trajectories(rollout_files(store, run)).collect().height == len(rows)
 
 
 def test_a_run_of_an_agent_that_is_continued_goes_on_where_it_was(config: RunConfig, tmp_path: Path) -> None:

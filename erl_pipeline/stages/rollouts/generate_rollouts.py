@@ -16,7 +16,7 @@ from erl_pipeline.stages.rollouts.playing import PlaySettings, play_settings, pl
 from erl_pipeline.stages.rollouts.select_tasks import plan_selection
 from erl_pipeline.stages.tasks.draw_tasks import SAMPLES, draw_tasks, planned_samples
 from erl_pipeline.stages.tasks.prepare_tasks import read_tasks, read_weights
-from storage.tables.further import FURTHER_SEQUENCES
+from storage.tables.sequences import FURTHER_SEQUENCES
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig

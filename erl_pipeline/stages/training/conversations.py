@@ -1,21 +1,47 @@
 """Conversations, on which a warm start trains: reading and writing them, and how the policy reads them."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.errors import InputError
-from storage.texts import StorableTexts
+from storage.texts import StorableTexts, read_json
 
 _ROLES = ("system", "user", "assistant", "tool")
 
 
-def read_conversations(path: Path, texts: StorableTexts) -> list[list[Message]]:
-    """The `messages` of each row of a `.jsonl` or `.parquet` file; `texts` counts those in which something is
+@dataclass(frozen=True)
+class Conversation:
+    """A conversation of which the assistant is taught what it says in `completion`.
+
+    `prompt` are the messages before: mostly there is no assistant's among them. `tools` is JSON.
+    """
+
+    prompt: Sequence[Message]
+    completion: Sequence[Message]
+    tools: str = "[]"
+
+    @property
+    def messages(self) -> list[Message]:
+        """All messages."""
+        return [*self.prompt, *self.completion]
+
+
+def as_conversation(messages: Sequence[Message]) -> Conversation:
+    """Messages with an assistant's among them, of which all that the assistant says is taught."""
+    begin = next(place for place, each in enumerate(messages) if each["role"] == "assistant")
+    return Conversation(messages[:begin], messages[begin:])
+
+
+def read_conversations(path: Path, texts: StorableTexts) -> list[Conversation]:
+    """The conversations of a `.jsonl` or `.parquet` file; `texts` counts those in which something is
     replaced.
+
+    A row has `messages`; or, as the rows of a distillation dataset, `prompt`, `completion` and `tools`.
 
     Raises InputError for a file that cannot be read or has no rows, and for the first row that has no turn
     of the assistant after another message.
@@ -24,15 +50,31 @@ def read_conversations(path: Path, texts: StorableTexts) -> list[list[Message]]:
     for number, row in enumerate(_rows(path), start=1):
         where = f"{path}, row {number}"
         try:
-            messages = _messages(texts.value(row).get("messages"), where)
+            conversation = _conversation(texts.value(row), where)
         except ValueError as error:
             raise InputError(f"{where}: {error}") from error
-        if "assistant" not in [each["role"] for each in messages[1:]] or messages[0]["role"] == "assistant":
-            raise InputError(f"{where}: messages: a user's message and an assistant's after it are needed")
-        found.append(messages)
+        found.append(conversation)
     if not found:
         raise InputError(f"{path}: it holds no rows")
     return found
+
+
+def _conversation(row: Mapping[str, Any], where: str) -> Conversation:
+    if row.get("completion") is None or row.get("messages") is not None:
+        messages = _messages(row.get("messages"), where)
+        if "assistant" not in [each["role"] for each in messages[1:]] or messages[0]["role"] == "assistant":
+            raise InputError(f"{where}: messages: a user's message and an assistant's after it are needed")
+        return as_conversation(messages)
+    prompt = _messages(row.get("prompt"), where, "prompt")
+    completion = _messages(row["completion"], where, "completion")
+    if prompt[0]["role"] == "assistant" or completion[0]["role"] != "assistant":
+        raise InputError(
+            f"{where}: a prompt begins with another's message, and a completion with the assistant's"
+        )
+    tools = row.get("tools") or "[]"
+    if not isinstance(tools, str) or not isinstance(read_json(tools), list):
+        raise InputError(f"{where}: tools: allowed is a list as JSON text")
+    return Conversation(prompt, completion, tools)
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -59,44 +101,56 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def _messages(value: Any, where: str) -> list[Message]:
+def _messages(value: Any, where: str, column: str = "messages") -> list[Message]:
     if not isinstance(value, list) or not value:
-        raise InputError(f"{where}: messages: allowed are messages with `role` and `content`")
+        raise InputError(f"{where}: {column}: allowed are messages with `role` and `content`")
     messages: list[Message] = []
     for each in value:
         role, content = (each.get("role"), each.get("content")) if isinstance(each, dict) else (None, None)
         if role not in _ROLES or not isinstance(content, str):
-            raise InputError(f"{where}: messages: allowed are messages with `role` and `content` as text")
+            raise InputError(f"{where}: {column}: allowed are messages with `role` and `content` as text")
         messages.append({"role": role, "content": content})
     return messages
 
 
-def write_conversations(path: Path, conversations: Iterable[Sequence[Message]]) -> None:
+def write_conversations(path: Path, conversations: Iterable[Conversation]) -> None:
     """Write a `.jsonl` file that `read_conversations` reads."""
     with path.open("w", encoding="utf-8") as file:
-        for messages in conversations:
-            file.write(json.dumps({"messages": list(messages)}, ensure_ascii=False) + "\n")
+        for each in conversations:
+            row: dict[str, Any] = {"messages": each.messages}
+            if each.tools != "[]" or any(said["role"] == "assistant" for said in each.prompt):
+                row = {"prompt": each.prompt, "completion": each.completion, "tools": each.tools}
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
 def conversation_sequences(
-    model: Path, conversations: Iterable[Sequence[Message]], name: str
+    model: Path, conversations: Iterable[Conversation], name: str
 ) -> list[TrainingSequence]:
     """Conversations as the policy in the folder `model` reads them. The assistant's words are trained, with
     the end of its turns.
 
     Raises InputError, which begins with `name` and its number, for one that does not fit into the policy's
-    context.
+    context, for one that the chat template refuses, and for tools that it does not know.
     """
+    from jinja2 import TemplateError
+
     from erl_pipeline.episodes.dialogue import ChatTokenizer
     from erl_pipeline.policies.pretrained import read_context_length
     from erl_pipeline.policies.tokenizers import load_tokenizer
 
     chat, room = ChatTokenizer(load_tokenizer(model)), read_context_length(model)
     found = []
-    for number, messages in enumerate(conversations, start=1):
-        begin = next(place for place, each in enumerate(messages) if each["role"] == "assistant")
-        prompt = chat.prompt(messages[:begin])
-        response, mask = chat.completion(messages[begin:])
+    for number, each in enumerate(conversations, start=1):
+        if each.tools != "[]" and not chat.knows_tools:
+            raise InputError(
+                f"{name} {number}: it has tools, and the model's chat template does not write calls of tools "
+                "as this project reads them"
+            )
+        try:
+            prompt = chat.prompt(each.prompt, each.tools)
+            response, mask = chat.completion(each.completion, each.tools)
+        except TemplateError as error:
+            raise InputError(f"{name} {number}: the model's chat template refuses it: {error}") from error
         if len(prompt) + len(response) > room:
             raise InputError(
                 f"{name} {number}: it has {len(prompt) + len(response)} tokens, and the model reads at "

@@ -73,7 +73,7 @@ def _build(call: StageCall[DistillationSettings]) -> StageResult:
 
 BUILD_DISTILLATION = Stage(
     name="build_distillation",
-    version=4,
+    version=5,
     output="sft_dataset",
     settings=DistillationSettings,
     compute=_build,

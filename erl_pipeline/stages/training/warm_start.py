@@ -33,6 +33,7 @@ from erl_pipeline.stages.tasks.prepare_tasks import (
     without_files,
 )
 from erl_pipeline.stages.training.conversations import (
+    as_conversation,
     conversation_sequences,
     read_conversations,
     write_conversations,
@@ -158,7 +159,8 @@ def _on_demonstrations(call: StageCall[DemonstrationSettings]) -> StageResult:
     plugin, environment = located_environment(call)
     parts = plugin.require_warm_start(environment)
     stream = random.Random(derive_seed(call.seed, "demonstrations"))
-    shown = list(islice(parts.demonstrations(stream, settings), settings.steps * settings.batch))
+    drawn = islice(parts.demonstrations(stream, settings), settings.steps * settings.batch)
+    shown = [as_conversation(messages) for messages in drawn]
     write_conversations(call.folder / CONVERSATIONS, shown)
     sequences = conversation_sequences(call.inputs[CHECKPOINT].path(MODEL), shown, "demonstration")
     asked = parts.questions(random.Random(derive_seed(call.seed, "examination")), settings)

@@ -267,7 +267,7 @@ def _parts(
                 row,
                 _outcome(row),
                 prompt,
-                _turns(messages[spoken:], before, drawing),
+                episode_turns(messages[spoken:], before, drawing),
                 row["feedback"] or "",
                 picture=picture,
                 training=done,
@@ -310,7 +310,7 @@ def _title(role: str, revision: int) -> str:
     return f"{words}, revision {revision}" if revision > 1 else words
 
 
-def _turns(
+def episode_turns(
     messages: Sequence[Mapping[str, Any]], before: EpisodePart | None, drawing: Drawing
 ) -> list[EpisodeTurn]:
     """Pair what the policy said and called with the answers that it got, and compare it with the same turn of

@@ -61,7 +61,7 @@ def _compute(call: StageCall[SelectionSettings]) -> StageResult:
 
 SELECT_BEST = Stage(
     name="select_best",
-    version=1,
+    version=2,
     output="sft_dataset",
     settings=SelectionSettings,
     compute=_compute,

@@ -52,7 +52,7 @@ def test_trajectories_that_leave_a_store_can_be_imported_and_trained_on(
     status = invoke("status", "jsonl", "--store", elsewhere)
     assert status.status == 2
     assert "run jsonl holds imported trajectories" in status.errors
-    for name, said in (("rows.parquet", "exists and holds the trajectories of another file, rows.jsonl"),):
+    for name, said in (("rows.parquet", "exists and holds what was imported from another file, rows.jsonl"),):
         taken = invoke("import", "trajectories", tmp_path / name, "--name", "jsonl", "--store", elsewhere)
         assert (taken.status, said in taken.errors) == (2, True)
 

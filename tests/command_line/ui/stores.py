@@ -15,6 +15,7 @@ from storage.memory.chain import ENTRIES_FILE
 from storage.memory.entries import MEMORY
 from storage.runs.run import RunStore
 from storage.tables.parquet import write_rows
+from storage.tables.sequences import FURTHER_SEQUENCES
 from storage.tables.training import SFT, SUPERVISED
 from storage.tables.trajectories import TRAJECTORIES
 from tests.command_line.invoke import SMALL
@@ -22,6 +23,7 @@ from tests.histories import entry_row, sft_row, trajectory_row
 from tests.training_stores import NO_REWARD, TrainingStore, record
 
 HOTPOTQA = Path(__file__).parents[3] / "configs" / "hotpotqa.yaml"
+AGENT = Path(__file__).parents[3] / "examples" / "agents" / "longest_word.yaml"
 BOARD = {
     "actions": {"a": "up", "b": "left", "c": "down", "d": "right"},
     "board": ["SF", "HG"],
@@ -274,4 +276,80 @@ def add_searches(made: TrainingStore) -> TrainingStore:
         lambda to: write_rows(to / "trajectories.parquet", [first, second], TRAJECTORIES),
         run="asked",
     )
+    return made
+
+
+def tool_call(number: int, query: str) -> dict[str, Any]:
+    """A turn of the policy that calls a search."""
+    function = {"name": "search", "arguments": {"query": query}}
+    return {"role": "assistant", "content": "", "tool_calls": [{"id": f"call{number}", "function": function}]}
+
+
+def tool_answer(number: int, text: str) -> dict[str, Any]:
+    return {"role": "tool", "content": text, "tool_call_id": f"call{number}", "name": "search"}
+
+
+def sequence_row(messages: Sequence[Mapping[str, Any]], turns: int, **given: Any) -> dict[str, Any]:
+    """A token sequence of an agent's attempt, in which the last `turns` of the policy were sampled, each as
+    one token; one token lies between two turns."""
+    mask = [1, 0] * turns
+    tokens = {
+        "response_token_ids": [3] * (2 * turns - 1),
+        "response_mask": mask[:-1],
+        "behaviour_logprobs": [-0.5] * (2 * turns - 1),
+    }
+    return trajectory_row(
+        messages=json.dumps(messages), task_type="agent", environment="agent", **tokens, **given
+    )
+
+
+def add_agent(made: TrainingStore) -> TrainingStore:
+    """Run `helper`: an episode of an agent, a failed attempt and one that succeeds.
+
+    The first attempt has four sequences: one with a search and an answer; a branch of it with another
+    answer to the search; a branch of that branch; and a sub-agent's conversation. In the second attempt the
+    gateway puts a reflection into the system message.
+    """
+    config = load_config(AGENT, ["name=helper", "metrics=[]"])
+    made.runs.create("helper", config.model_dump(mode="json"))
+    system = {"role": "system", "content": "Be brief."}
+    asked = {"role": "user", "content": "Who is the mayor?"}
+    opening = [system, asked]
+    found = [*opening, tool_call(0, "mayor"), tool_answer(0, "[1] Bragg has a <b>mayor</b>.")]
+    other = [*opening, tool_call(0, "mayor"), tool_answer(0, "Nothing was found."), tool_call(1, "Bragg")]
+    first = {"parent_trajectory_id": "first"}
+    reflected = {"role": "system", "content": "Be brief. Reflection: read the second page."}
+    second = {"role": "second_attempt", "revision_index": 1, "reward": 1.0, "success": True}
+
+    def said(text: str) -> dict[str, str]:
+        return {"role": "assistant", "content": text}
+
+    attempts = [
+        sequence_row([*found, said("It is Bragg.")], 2, trajectory_id="first", feedback="Wrong name."),
+        sequence_row(
+            [reflected, asked, said("Anna Holm")],
+            1,
+            trajectory_id="second",
+            parent_trajectory_id="first",
+            **second,
+        ),
+    ]
+    further = [
+        sequence_row(other, 1, trajectory_id="branch", **first),
+        sequence_row(
+            [*other, tool_answer(1, "A town."), said("A small town.")], 1, trajectory_id="twig", **first
+        ),
+        sequence_row(
+            [{"role": "system", "content": "You check names."}, asked, said("Checked.")],
+            1,
+            trajectory_id="checker",
+            **first,
+        ),
+    ]
+
+    def write(folder: Path) -> None:
+        write_rows(folder / "trajectories.parquet", attempts, TRAJECTORIES)
+        write_rows(folder / FURTHER_SEQUENCES, further, TRAJECTORIES)
+
+    made.commit("rollout_shard", "trajectories", 1, {}, write, run="helper")
     return made

@@ -13,9 +13,12 @@ import uvicorn
 
 from command_line.ui.access import access_for, listen
 from command_line.ui.app import create_app
+from erl_pipeline.runs.log import log_file
 from erl_pipeline.runs.state import write_run_report
+from storage.runs.notes import note_run, tag_run
 from tests.command_line.ui.stores import (
     HOSTILE,
+    add_agent,
     add_searches,
     remembered,
     trajectories,
@@ -39,7 +42,10 @@ PAGES = (
     "/runs/one/iterations/1",
     "/runs/one/iterations/1/episodes/episode",
     "/runs/asked/iterations/1/episodes/episode",
+    "/runs/helper/iterations/1/episodes/episode",
     "/runs/one/rows",
+    "/runs/one/rows?task_id=t1",
+    "/runs/one/log",
     "/runs/one/memory?across=-1..3",
     "/runs/one/plan",
     "/runs/one/settings",
@@ -71,7 +77,11 @@ def serve(made: TrainingStore) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    yield from serve(add_searches(write_page_store(tmp_path_factory.mktemp("page"))))
+    made = add_agent(add_searches(write_page_store(tmp_path_factory.mktemp("page"))))
+    tag_run(made.store.uri, "one", ("baseline",))
+    note_run(made.store.uri, "one", "a long word: " + "x" * 200)
+    log_file(made.store.uri, "one").write_text("DEBUG a\nINFO b\nWARNING c\nERROR " + "x" * 400)
+    yield from serve(made)
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,20 @@ from typing import Any
 import polars as pl
 import pytest
 
-from erl_pipeline.stages.training.conversations import read_conversations
+from erl_pipeline.environments.messages import Message
+from erl_pipeline.stages.training.conversations import (
+    Conversation,
+    as_conversation,
+    conversation_sequences,
+    read_conversations,
+    write_conversations,
+)
 from storage.errors import InputError
 from storage.texts import StorableTexts
+from tests.random_models import byte_tokenizer, save_byte_llama
 
-ASKED = {"role": "user", "content": "a b"}
-SAID = {"role": "assistant", "content": "a"}
+ASKED: Message = {"role": "user", "content": "a b"}
+SAID: Message = {"role": "assistant", "content": "a"}
 
 
 def lines(folder: Path, *rows: Any) -> Path:
@@ -25,9 +33,10 @@ def lines(folder: Path, *rows: Any) -> Path:
 
 def test_conversations_are_read_from_both_kinds_of_files(tmp_path: Path) -> None:
     path = lines(tmp_path, {"messages": [ASKED, SAID, ASKED, SAID], "more": 1}, {"messages": [ASKED, SAID]})
-    assert read_conversations(path, StorableTexts()) == [[ASKED, SAID, ASKED, SAID], [ASKED, SAID]]
+    read = read_conversations(path, StorableTexts())
+    assert [each.messages for each in read] == [[ASKED, SAID, ASKED, SAID], [ASKED, SAID]]
     pl.DataFrame({"messages": [[ASKED, SAID]]}).write_parquet(tmp_path / "rows.parquet")
-    assert read_conversations(tmp_path / "rows.parquet", StorableTexts()) == [[ASKED, SAID]]
+    assert read_conversations(tmp_path / "rows.parquet", StorableTexts()) == [as_conversation([ASKED, SAID])]
 
 
 @pytest.mark.parametrize(
@@ -39,6 +48,10 @@ def test_conversations_are_read_from_both_kinds_of_files(tmp_path: Path) -> None
         ({"messages": [{"role": "u"}]}, "messages with `role` and `content`"),
         ({"prompt": "a"}, "messages with `role` and `content`"),
         ([1], "must be an object"),
+        ({"prompt": [SAID], "completion": [SAID]}, "a prompt begins with another's message"),
+        ({"prompt": [ASKED], "completion": [ASKED]}, "a completion with the assistant's"),
+        ({"prompt": [ASKED], "completion": [SAID], "tools": "{}"}, "tools: allowed is a list"),
+        ({"prompt": [ASKED], "completion": [SAID], "tools": "["}, "is not JSON"),
     ],
 )
 def test_a_wrong_row_is_named(row: Any, said: str, tmp_path: Path) -> None:
@@ -50,3 +63,46 @@ def test_a_wrong_row_is_named(row: Any, said: str, tmp_path: Path) -> None:
 def test_a_file_without_rows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="it holds no rows"):
         read_conversations(lines(tmp_path), StorableTexts())
+
+
+def test_a_prompt_and_a_completion_stay_apart_in_a_file(tmp_path: Path) -> None:
+    """What was answered before is not taught again, and tools are kept."""
+    rows = [
+        Conversation([ASKED, SAID, ASKED], [SAID]),
+        Conversation([ASKED], [SAID], '[{"type": "function"}]'),
+        as_conversation([ASKED, SAID]),
+    ]
+    write_conversations(tmp_path / "rows.jsonl", rows)
+    assert read_conversations(tmp_path / "rows.jsonl", StorableTexts()) == rows
+    assert json.loads((tmp_path / "rows.jsonl").read_text().splitlines()[2]) == {"messages": [ASKED, SAID]}
+
+
+WITH_TOOLS = (
+    "{% if tools %}tools: {{ tools | tojson }}\n{% endif %}"
+    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}{% for c in m['tool_calls'] or [] %}"
+    "<tool_call>{{ c['function'] | tojson }}</tool_call>{% endfor %}{{ '\\n' }}{% endfor %}assistant: "
+)
+
+
+def test_tools_are_shown_and_what_was_answered_before_is_not_taught(tmp_path: Path) -> None:
+    model = save_byte_llama(tmp_path, positions=192)
+    looks = Conversation([ASKED, SAID, ASKED], [{"role": "assistant", "content": "b"}], '[{"name": "look"}]')
+    with pytest.raises(InputError, match="row 1: it has tools, and the model's chat template does not"):
+        conversation_sequences(model, [looks], "row")
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = WITH_TOOLS
+    tokenizer.save_pretrained(model)
+    [sequence] = conversation_sequences(model, [looks], "row")
+    shown = 'tools: [{"name": "look"}]\nuser: a b\nassistant: a\nuser: a b\nassistant: '
+    assert tokenizer.decode(list(sequence.prompt_token_ids)) == shown
+    assert tokenizer.decode(list(sequence.response_token_ids)) == "b<end>"
+    assert sequence.response_mask == (1, 1)
+
+
+def test_a_conversation_that_the_chat_template_refuses_is_named(tmp_path: Path) -> None:
+    model = save_byte_llama(tmp_path, positions=192)
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = "{{ raise_exception('no tools here') }}"
+    tokenizer.save_pretrained(model)
+    with pytest.raises(InputError, match="row 1: the model's chat template refuses it: no tools here"):
+        conversation_sequences(model, [as_conversation([ASKED, SAID])], "row")
