@@ -14,7 +14,7 @@ from jinja2 import TemplateError
 from erl_pipeline.config.rollouts import SamplingConfig
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.environments.messages import Message
-from erl_pipeline.episodes.gateway.chat_api import ChatCompletion, ChatRequest, Choice, RequestRefused
+from erl_pipeline.episodes.gateway.api import ChatCompletion, ChatRequest, Choice, RequestRefused
 from erl_pipeline.episodes.gateway.sequences import AttemptSequences
 from erl_pipeline.episodes.gateway.sequences import Call as Place
 from erl_pipeline.serving.aliases import ServedAliases
@@ -118,7 +118,7 @@ class PolicyService:
                 call, request = placed.choices[number], placed.request
                 seed = asked[number].seed
                 answer = placed.sequences.answer(call, generation, seed, request.chat.stop)
-                choices.append(Choice(answer))
+                choices.append(Choice(answer, seconds))
                 turn = served_turn(placed, number, asked[number], choices[-1], generation.logprobs, seconds)
                 turns.append(turn)
                 if request.is_stored:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from erl_pipeline.environments.messages import turn_message
-from erl_pipeline.episodes.gateway.chat_api import RequestRefused
+from erl_pipeline.episodes.gateway.api import RequestRefused
 from erl_pipeline.episodes.gateway.sequences import (
     Answer,
     AttemptSequences,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from erl_pipeline.episodes.gateway.chat_api import RequestRefused
+from erl_pipeline.episodes.gateway.api import RequestRefused
 from erl_pipeline.serving.known import KnownEpisode, KnownTraffic
 from erl_pipeline.serving.requests import FeedbackRequest
 from erl_pipeline.serving.settings import TEXTS, ServingSettings

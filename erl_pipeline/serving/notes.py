@@ -27,6 +27,7 @@ from storage.memory.search import MemoryFilter, Scoring
 from storage.memory.versions import latest_version
 from storage.memory.view import MemoryHit, MemoryView
 from storage.runs.run import Run, RunStore
+from storage.serving.user_traces import user_task_type
 
 MOST_SECONDS = 0.2
 """How long a call waits for its notes."""
@@ -111,7 +112,7 @@ class RunMemorySearch:
 def searched_entries(scope: Literal["run", "user", "none"], task_type: str, user: str) -> MemoryFilter:
     """The entries that a call may see: its own user's, or those that are no user's."""
     if scope == "user":
-        return MemoryFilter(task_type=f"{USER_TASK_TYPE}{user}")
+        return MemoryFilter(task_type=user_task_type(user))
     return _OfNoUser(task_type=task_type or None)
 
 

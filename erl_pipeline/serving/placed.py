@@ -9,7 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from erl_pipeline.engines.interface import GenerationRequest
-from erl_pipeline.episodes.gateway.chat_api import Choice
+from erl_pipeline.episodes.gateway.api import ChatCompletion, Choice
+from erl_pipeline.episodes.gateway.chat_api import CHAT
 from erl_pipeline.episodes.gateway.sequences import AttemptSequences, RecordedTurn
 from erl_pipeline.episodes.gateway.sequences import Call as Place
 from erl_pipeline.serving.episodes import Episode
@@ -93,7 +94,7 @@ def served_turn(
         finish_reason="length" if choice.answer.cut_off else "stop",
         not_trainable="" if asked.temperature > 0 else "temperature 0",
         messages=tuple(_messages_since(after, placed.request.messages)),
-        answer=choice.message,
+        answer=CHAT.answer(ChatCompletion("", "", [choice], 0))["choices"][0]["message"],
         notes=placed.notes.text,
         memory_version=placed.notes.memory_version,
         memory_entry_ids=placed.notes.entry_ids,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import ConfigDict, Field, StringConstraints
 
-from erl_pipeline.episodes.gateway.chat_api import ChatRequest, RequestRefused, read_request
+from erl_pipeline.episodes.gateway.api import ChatRequest, RequestRefused, Strict, validated
+from erl_pipeline.episodes.gateway.chat_api import CHAT
+from storage.serving.user_traces import user_task_type
 
-USER_TASK_TYPE = "user:"
+USER_TASK_TYPE = user_task_type("")
 """Task types that begin so are those of memory entries that reach one user only."""
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -20,7 +22,7 @@ _NEUTRAL = {"top_p": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 """Values at which these fields change nothing. Any other would cut or distort the distribution."""
 
 
-class _Metadata(BaseModel):
+class _Metadata(Strict):
     model_config = ConfigDict(extra="ignore")
 
     episode_id: Name | None = None
@@ -28,7 +30,7 @@ class _Metadata(BaseModel):
     task_type: Name | None = None
 
 
-class _Asked(BaseModel):
+class _Asked(Strict):
     """What counts here of a request beside what the gateway reads, which knows all other fields."""
 
     model_config = ConfigDict(extra="ignore")
@@ -72,7 +74,7 @@ class ServedRequest:
 
 def read_call(body: bytes) -> ServedRequest:
     """The call in a body. Raises `RequestRefused` naming the field for whatever it cannot hold."""
-    chat = read_request(body)
+    chat = CHAT.read(body)
     asked = validated(_Asked, body)
     for name, neutral in _NEUTRAL.items():
         if getattr(asked, name) not in (None, neutral):
@@ -98,10 +100,8 @@ def read_call(body: bytes) -> ServedRequest:
     )
 
 
-class FeedbackRequest(BaseModel):
+class FeedbackRequest(Strict):
     """What somebody says about a call, or about a whole episode."""
-
-    model_config = ConfigDict(extra="forbid")
 
     call_id: Name | None = None
     episode_id: Name | None = None
@@ -109,16 +109,3 @@ class FeedbackRequest(BaseModel):
     value: Annotated[float, Field(strict=True, allow_inf_nan=False)] | str
     source: Annotated[str, StringConstraints(max_length=256)] = ""
     idempotency_key: Name | None = None
-
-
-BodyT = TypeVar("BodyT", bound=BaseModel)
-
-
-def validated(model: type[BodyT], body: bytes) -> BodyT:
-    """What a body holds. Raises `RequestRefused` naming the first field that is wrong."""
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise RequestRefused(f"{where or 'the body'}: {first['msg']}", where or None) from error

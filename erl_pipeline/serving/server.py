@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
 
-from erl_pipeline.episodes.gateway.chat_api import ChatCompletion, RequestRefused
+from erl_pipeline.episodes.gateway.api import (
+    ChatCompletion,
+    ChatRequest,
+    RequestRefused,
+    event,
+    validated,
+)
+from erl_pipeline.episodes.gateway.chat_api import CHAT
 from erl_pipeline.serving.answering import PolicyService
 from erl_pipeline.serving.keys import Client, KeyRing
-from erl_pipeline.serving.requests import FeedbackRequest, Unavailable, read_call, validated
+from erl_pipeline.serving.requests import FeedbackRequest, Unavailable, read_call
 from storage.errors import InputError
 
 LARGEST_BODY = 16 * 2**20
@@ -74,9 +80,9 @@ class PolicyServer:
         self._answering.add(answering)
         answering.add_done_callback(self._answering.discard)
         if asked.chat.stream:
-            return await _stream(request, answering, placed.headers, asked.chat.with_usage)
+            return await _stream(request, asked.chat, answering, placed.headers)
         completion = await asyncio.shield(answering)
-        return web.json_response(completion.body, headers=placed.headers)
+        return web.json_response(CHAT.answer(completion), headers=placed.headers)
 
     async def _models(self, request: web.Request) -> web.Response:
         self._client(request)
@@ -141,9 +147,9 @@ class PolicyServer:
 
 async def _stream(
     request: web.Request,
+    asked: ChatRequest,
     answering: asyncio.Task[ChatCompletion],
     headers: Mapping[str, str],
-    with_usage: bool,
 ) -> web.StreamResponse:
     """The answer as server-sent events; a refusal that comes before the first of them is an ordinary one."""
     response = web.StreamResponse(
@@ -154,15 +160,14 @@ async def _stream(
             await response.prepare(request)
         await response.write(b": waiting\n\n")
     try:
-        chunks = list(answering.result().chunks(with_usage))
+        events = b"".join(CHAT.stream(asked, answering.result()))
     except RequestRefused as refused:
         if not response.prepared:
             raise
-        chunks = [_error(refused)]
+        events = event(_error(refused))
     if not response.prepared:
         await response.prepare(request)
-    for chunk in (*map(json.dumps, chunks), "[DONE]"):
-        await response.write(f"data: {chunk}\n\n".encode())
+    await response.write(events)
     await response.write_eof()
     return response
 
