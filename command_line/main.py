@@ -32,6 +32,12 @@ COMMANDS = {
         "serve_policy:serve_policy",
         "Serve a run's checkpoint behind OpenAI's API; what it answers is logged to learn from.",
     ),
+    "collect": (
+        "traffic:collect",
+        "Seal the settled traffic of a served policy for training.",
+    ),
+    "learn": ("traffic:learn", "Train a served policy on what people rated, and judge what came of it."),
+    "promote": ("traffic:promote", "Let an alias mean another checkpoint, or go back; or print the aliases."),
     "trainer-node": (
         "cluster.command:trainer_node",
         "Start ranks here for runs that train on several machines.",

@@ -52,7 +52,7 @@ app = typer.Typer(
     cls=_AddIsDefault,
 )
 
-FlowChoice = Literal["iteration", "train", "evaluate", "maintain"]
+FlowChoice = Literal["iteration", "train", "evaluate", "learn", "maintain"]
 Overlap = Literal["skip", "wait"]
 
 Cron = Annotated[str | None, typer.Option(metavar="'M H D M W'", help="Times, such as '0 3 * * *'.")]
@@ -61,7 +61,13 @@ Once = Annotated[bool, typer.Option("--once", help="Once, now; an existing sched
 Timezone = Annotated[str, typer.Option(help="Time zone of --cron, such as Europe/Zurich.")]
 WhichFlow = Annotated[FlowChoice, typer.Option(help="What to run: one more iteration, or another flow.")]
 OneFlow = Annotated[FlowChoice | None, typer.Option(help="Only this flow; default: all of the run.")]
-Config = Annotated[Path | None, typer.Option(metavar="CONFIG", help="To begin a run that the store lacks.")]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="CONFIG",
+        help="To begin a run that the store lacks; for --flow learn: the settings of serving.",
+    ),
+]
 Iterations = Annotated[int | None, typer.Option(min=1, metavar="N", help="For --flow train: last iteration.")]
 GarbageDays = Annotated[
     float | None,
@@ -106,7 +112,7 @@ def add(
     if garbage_days is not None and flow != "maintain":
         raise InputError(f"--garbage-days is for --flow maintain; --flow {flow} does not take it")
     interval = None if every is None else parse_interval(every)
-    begin = _to_begin(run, store, config)
+    begin = _to_begin(run, store, None if flow == "learn" else config)
     with _deployments(port) as client:
         from flows import deployments
         from flows.deployed import deployed
@@ -121,6 +127,8 @@ def add(
             parameters["concurrency_limit"] = None if concurrency_limit == "none" else concurrency_limit
         if iterations is not None:
             parameters["iterations"] = iterations
+        if flow == "learn" and config is not None:
+            parameters["config"] = str(config.resolve())
         if garbage_days is not None:
             parameters["garbage_days"] = garbage_days
         if once and there:

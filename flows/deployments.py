@@ -27,7 +27,7 @@ from flows.local_server import OrchestratorError, answers
 from flows.scheduled_run import SKIPPED, Overlap
 from storage.errors import InputError
 
-FlowName = Literal["train", "iteration", "evaluate", "maintain"]
+FlowName = Literal["train", "iteration", "evaluate", "learn", "maintain"]
 
 WORK_POOL = "erl-pipeline"
 """The work pool whose flow runs `erl-pipeline serve` runs."""
@@ -36,6 +36,7 @@ FLOWS: dict[FlowName, Flow[..., Any]] = {
     "train": scheduled.train,
     "iteration": scheduled.iteration,
     "evaluate": scheduled.evaluate,
+    "learn": scheduled.learn,
     "maintain": scheduled.maintain,
 }
 TAG = "erl-pipeline"

@@ -1,4 +1,4 @@
-"""The flows of the deployments: training, one more iteration, evaluation, maintenance.
+"""The flows of the deployments: training, one more iteration, evaluation, learning from traffic, maintenance.
 
 A worker runs each flow run in a process of its own. Heavy modules are imported only there.
 """
@@ -6,15 +6,29 @@ A worker runs each flow run in a process of its own. Heavy modules are imported 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING
 
 from prefect import flow
 from prefect.client.schemas.objects import State
-from prefect.states import Completed, Failed
+from prefect.runtime import flow_run
+from prefect.states import Cancelled, Completed, Failed
 
-from flows.scheduled_run import Overlap, ScheduledRun, conclude, work_on_run
-from storage.errors import InputError, RunBusy
+from flows.scheduled_run import (
+    SKIPPED,
+    Logger,
+    Overlap,
+    ScheduledRun,
+    conclude,
+    device_slot,
+    listener_for,
+    work_on_run,
+)
+from flows.worker_link import WorkerLink
+from storage.errors import InputError, Interrupted, RunBusy
+from storage.runs.run import RunStore
 from storage.texts import counted
 
 if TYPE_CHECKING:
@@ -81,6 +95,24 @@ def evaluate(
     return work_on_run(request, lambda opened: _evaluate(opened, tasks, samples))
 
 
+@flow(name="learn", flow_run_name="{run}")
+def learn(
+    run: str,
+    store: str,
+    config: str | None = None,
+    overlap: Overlap = "skip",
+    concurrency_limit: str | None = "gpu",
+) -> State[None]:
+    """Seal the settled traffic of a served run, train on it, and judge the new checkpoint, as
+    `erl-pipeline learn`. For other arguments see `train`.
+
+    Args:
+        config: a file with the settings of serving; default: the defaults.
+    """
+    request = ScheduledRun("learn", run, store, None, overlap, concurrency_limit)
+    return conclude(request, lambda stop, logger, link: _learn(request, config, stop, logger, link))
+
+
 @flow(name="maintain", flow_run_name="{run}")
 def maintain(run: str, store: str, garbage_days: float | None = None) -> State[None]:
     """Check a whole run: files against manifests, rows against rows, memory against artifacts. If there is no
@@ -137,6 +169,39 @@ def _evaluate(opened: OpenRun, tasks: int | None, samples: int) -> str:
         f"Checkpoint {checkpoint.artifact_id[:12]} (iteration {iteration}): greedy success "
         f"{outcome.metrics['greedy_success']:.3f} on {tasks or opened.config.evaluation.tasks} held-out tasks"
     )
+
+
+def _learn(
+    request: ScheduledRun, config: str | None, stop: Event, logger: Logger, link: WorkerLink
+) -> State[None]:
+    from erl_pipeline.runs.driver import open_run
+    from erl_pipeline.serving.learn import conclude_night, next_night, train_night
+    from erl_pipeline.serving.settings import load_serving_settings
+
+    settings = load_serving_settings(None if config is None else Path(config))
+    flow_run_id = flow_run.get_id()
+    assert flow_run_id is not None
+    try:
+        due = next_night(request.store, request.run, settings, datetime.now(UTC))
+        night = due.night
+        if night is None:
+            return Completed(message=f"Nothing is trained: {due.reason}")
+        run = RunStore(request.store).open_or_create(night.name, night.config.model_dump(mode="json"))
+        listener = listener_for(run, night.config, logger, link)
+        with (
+            open_run(night.config, request.store, listener, stop) as opened,
+            device_slot(request.concurrency_limit, flow_run_id, stop, logger.info),
+        ):
+            train_night(opened, night)
+        judged = conclude_night(request.store, night, settings, "schedule")
+    except RunBusy as busy:
+        return Completed(name=SKIPPED, message=f"Skipped: {busy}")
+    except Interrupted:
+        return Cancelled(message="Asked to stop; what was committed is kept")
+    changed = (
+        "no alias was changed" if judged.change is None else f"{judged.change.alias} is now this checkpoint"
+    )
+    return Completed(message=f"Night {night.name}: {judged.verdict.reason}; {changed}")
 
 
 def _maintain(request: ScheduledRun, garbage_days: float | None, tell: Callable[[str], None]) -> State[None]:

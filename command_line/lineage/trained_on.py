@@ -1,6 +1,7 @@
 """What a policy learned from."""
 
 import textwrap
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
@@ -13,6 +14,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.lineage.trained_on import INHERITED, RowFilter, TrainedOn
 from storage.runs.run import RunStore
+from storage.serving.collected import SERVED_TRAJECTORIES
 
 _SHOWN = (
     "how",
@@ -51,6 +53,7 @@ def show_trained_on(
         [_summary(rows), rows.select(pl.col("task_id").n_unique()), rows.select(_SHOWN).head(limit)]
     )
     summary, shown = counts.to_dicts(), found.texts(first)
+    served = found.beside(first, SERVED_TRAJECTORIES)
     total = sum(group["rows"] for group in summary)
     entries = found.memory_entries(rows)
     policy = found.line[0].manifest
@@ -64,7 +67,7 @@ def show_trained_on(
                 "total": total,
                 "summary": summary,
                 "memory_entries": entries.to_dicts(),
-                "rows": shown.to_dicts(),
+                "rows": [{**row, "served": served.get(row["trajectory_id"])} for row in shown.to_dicts()],
             }
         )
         return
@@ -81,7 +84,8 @@ def show_trained_on(
         print_line(_how_line(found))
     if total:
         print_line(_memory_line(entries))
-    print_table([_cells(row) for row in shown.to_dicts()], left=("how", "role", "task", "text"))
+    cells = [{**_cells(row), **_traffic(row, served)} for row in shown.to_dicts()]
+    print_table(cells, left=("how", "role", "task", "text", "served episode", "calls"))
     if total > shown.height:
         print_line(f"{total - shown.height:,} more: --limit {total}")
     if total:
@@ -161,6 +165,16 @@ def _memory_line(entries: pl.DataFrame) -> str:
 
 def _filled(text: str) -> str:
     return textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def _traffic(row: dict[str, Any], served: Mapping[str, dict[str, Any]]) -> dict[str, str]:
+    """Which served episode a row was made of, and its calls; no columns where none of the rows was."""
+    if not served:
+        return {}
+    found = served.get(row["trajectory_id"])
+    if found is None:
+        return {"served episode": "", "calls": ""}
+    return {"served episode": found["episode_id"], "calls": ", ".join(found["call_ids"])}
 
 
 def _cells(row: dict[str, Any]) -> dict[str, str]:

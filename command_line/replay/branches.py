@@ -21,7 +21,7 @@ from erl_pipeline.plan.runner import InProcessConfig
 from erl_pipeline.plan.sources import unread_sources
 from erl_pipeline.runs.config import method_columns, run_config
 from erl_pipeline.runs.driver import OpenRun
-from erl_pipeline.runs.origins import begin_branch, begin_offline, require_offline
+from erl_pipeline.runs.origins import begin_branch, begin_offline, offline_settings, require_offline
 from erl_pipeline.runs.planning import stored_rollouts
 from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.runs.state import latest_checkpoint, write_run_report
@@ -214,12 +214,7 @@ def _offline_config(
     if not imported and config_file is not None:
         raise InputError(f"run {stored.name} has a configuration of its own; change it with --set")
     base = run_config(stored) if config_file is None else load_config(config_file)
-    needed = []
-    if not any(key.startswith("engine") for key in own) and base.engine.type != "transformers":
-        needed.append("engine={type: transformers}")
-    chosen = any(key.startswith(("objective.correction", "objective=")) for key in own)
-    if base.objective.correction.type == "bypass" and not chosen:
-        needed.append("objective.correction={type: decoupled}")
+    needed = offline_settings(base, own)
     options = {"--name": ("name", name), "--iterations": ("iterations", iterations)}
     adapted = change_config(base, needed, options)
     new = change_config(adapted, own, options)

@@ -19,7 +19,7 @@ from erl_pipeline.environments.interface import (
     Transition,
 )
 from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
-from storage.tables.scored import NotScored
+from storage.tables.scored import Failed
 from storage.texts import StorableTexts
 
 Result = TypeVar("Result")
@@ -31,9 +31,9 @@ _CLOSE_SECONDS = 10.0  # a stopped run waits no longer than this for environment
 class EnvironmentFailure(Exception):
     """A call of the environment raised or missed its deadline. The text is for people, never for prompts."""
 
-    def __init__(self, kind: NotScored, text: str, place: str = "") -> None:
+    def __init__(self, kind: Failed, text: str, place: str = "") -> None:
         super().__init__(text)
-        self.kind: NotScored = kind
+        self.kind: Failed = kind
         self.place = place
         """File and line of the code that raised; empty for a deadline."""
 
@@ -158,7 +158,7 @@ class GuardedEnvironment:
             text += f": {error}"
         frames = extract_tb(error.__traceback__)
         place = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
-        kind: NotScored = "scorer_error" if isinstance(error, ScorerFailed) else "environment_error"
+        kind: Failed = "scorer_error" if isinstance(error, ScorerFailed) else "environment_error"
         self.failure = EnvironmentFailure(kind, self.texts.text(text), place)
         return self.failure
 

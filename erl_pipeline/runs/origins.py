@@ -17,7 +17,13 @@ from erl_pipeline.plan.plan import PlannedStage
 from erl_pipeline.plan.sources import unread_sources
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.driver import OpenRun
-from erl_pipeline.runs.planning import beginning_of, plan_as_made, plan_before_branch, stored_rollouts
+from erl_pipeline.runs.planning import (
+    beginning_of,
+    begun_by,
+    plan_before_branch,
+    plan_of_beginning,
+    stored_rollouts,
+)
 from erl_pipeline.runs.run_plans import shared_stages
 from erl_pipeline.runs.state import place_of
 from erl_pipeline.stages.names import HELD_OUT, TRAJECTORIES
@@ -27,6 +33,7 @@ from erl_pipeline.stages.tasks.held_out import KeptApart, refuse_held_out_rows
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
+from storage.artifacts.uncommitted import Told
 from storage.errors import ConfigError, InputError, store_errors
 from storage.filesystem import sha256_file
 from storage.runs.documents import IMPORTED, BranchOrigin, OfflineOrigin, read_origin, write_origin
@@ -82,14 +89,12 @@ def begin_offline(opened: OpenRun, origin: OfflineOrigin) -> None:
     _establish(opened, origin)
     first, last = origin.first_iteration, origin.last_iteration
     shared: list[LedgerEntry] = []
-    beginning = set()
-    if IMPORTED not in source.config:
-        plan = plan_as_made(opened.store.uri, source, 0, sources=unread_sources(run_config(source)))
+    plan, begun = plan_of_beginning(opened.store.uri, source), begun_by(opened.store.uri, source)
+    if plan is not None and begun is not None:
         beginning = {node.place for node in plan.nodes if node.stage.output != "evaluation"}
+        shared += [entry for entry in begun.stages() if place_of(entry) in beginning]
     for entry in source.stages():
-        if place_of(entry) in beginning:
-            shared.append(entry)
-        elif entry.kind in ("trajectories", "rollouts") and first <= (entry.iteration or 0) <= last:
+        if entry.kind in ("trajectories", "rollouts") and first <= (entry.iteration or 0) <= last:
             shared.append(entry.model_copy(update={"iteration": (entry.iteration or 0) - first + 1}))
     opened.share(shared)
 
@@ -97,19 +102,37 @@ def begin_offline(opened: OpenRun, origin: OfflineOrigin) -> None:
 def _refuse_held_out(opened: OpenRun, source: Run, rollouts: Mapping[int, str]) -> None:
     """Raise InputError, which names the row, if a stored trajectory is of a held-out or a test task."""
     config, store = opened.config, opened.store
-    plugin = plugins("environments")[config.environment.type].value
     beginning = beginning_of(store.uri, source)
-    if beginning is None:
-        held_out = plugin.held_out_tasks(config.environment, config.seed, config.evaluation.tasks)
-    else:
+    held_out = None
+    if beginning is not None:
         lines = store.open(beginning.tasks).path(HELD_OUT).read_text(encoding="utf-8").splitlines()
         held_out = [Task(**json.loads(line)) for line in lines]
-    kept = KeptApart(plugin, config.environment, config.seed, held_out)
+    kept = kept_apart(config, held_out)
     for iteration, rollouts_id in rollouts.items():
         shards = store.open(rollouts_id).manifest.inputs.values()
         # What retention keeps of pruned rows is enough.
         rows = scan_trajectories([store.open(shard).rows_path(TRAJECTORIES) for shard in sorted(shards)])
         refuse_held_out_rows(rows, kept, f"run {source.name}, iteration {iteration}")
+
+
+def kept_apart(config: RunConfig, held_out: Sequence[Task] | None = None) -> KeptApart:
+    """What a run may not train on; `held_out`: its held-out tasks, by default those of its configuration."""
+    plugin = plugins("environments")[config.environment.type].value
+    if held_out is None:
+        held_out = plugin.held_out_tasks(config.environment, config.seed, config.evaluation.tasks)
+    return KeptApart(plugin, config.environment, config.seed, held_out)
+
+
+def offline_settings(config: RunConfig, own: Sequence[str] = ()) -> list[str]:
+    """The settings that a configuration lacks for training on stored rollouts, unless `own` settings say
+    otherwise: the importance correction, and evaluations by the embedded engine."""
+    needed = []
+    if not any(key.startswith("engine") for key in own) and config.engine.type != "transformers":
+        needed.append("engine={type: transformers}")
+    chosen = any(key.startswith(("objective.correction", "objective=")) for key in own)
+    if config.objective.correction.type == "bypass" and not chosen:
+        needed.append("objective.correction={type: decoupled}")
+    return needed
 
 
 def require_offline(config: RunConfig) -> None:
@@ -184,8 +207,8 @@ def import_trajectories(store_uri: str, path: Path, name: str) -> list[ImportedI
 
 
 def open_import(store_uri: str, name: str, settings: Mapping[str, Any]) -> Run:
-    """The run that holds what was imported from a file, made if it is not there. `settings` has, under
-    `IMPORTED`, the file's name and digest, and all that its rows depend on.
+    """The run that holds what comes from outside, made if it is not there. `settings` has, under `IMPORTED`,
+    the file's name and digest and all that its rows depend on, or the run that `served`.
 
     Raises InputError for a name that is taken by something else.
     """
@@ -198,7 +221,9 @@ def open_import(store_uri: str, name: str, settings: Mapping[str, Any]) -> Run:
     if before is None or {**before, "file": ""} != {**now, "file": ""}:
         if before is None:
             held = "was not imported"
-        elif before["sha256"] == now["sha256"]:
+        elif "served" in before:
+            held = f"holds the traffic of run {before['served']}"
+        elif before["sha256"] == now.get("sha256"):
             held = "was imported with other options"
         else:
             held = f"holds what was imported from another file, {before['file']}"
@@ -215,43 +240,75 @@ def _import_iteration(
 ) -> ImportedIteration:
     rows, replaced = [row for row, _ in read], sum(count for _, count in read)
     found = {REPLACED_TEXTS: replaced} if replaced else {}
+
+    def write(folder: Path) -> Told:
+        written = write_trajectories(folder / TRAJECTORIES, rows)
+        return {"counters": {"trajectories": len(rows), **found}, "rows": {TRAJECTORIES: written}}
+
     recipe = Recipe(IMPORT_STAGE, 1, {**settings, "iteration": iteration}, {}, 0, kind="trajectories")
-
-    def write(folder: Path) -> dict[str, int]:
-        return {TRAJECTORIES: write_trajectories(folder / TRAJECTORIES, rows)}
-
-    trajectories, reused = commit_once(
-        store, run, recipe, iteration, {"trajectories": len(rows), **found}, write
+    committed = commit_rollouts(
+        store, run, recipe, iteration, write, lambda _: {**count_rollouts(rows), **found}
     )
-    listing = Recipe(
-        GENERATE_ROLLOUTS.name, 1, {}, {"shard-0000": trajectories.artifact_id}, 0, kind="rollouts"
-    )
-    counters = {**count_rollouts(rows), **found}
-    written = scan_trajectories([store.open(trajectories.artifact_id).path(TRAJECTORIES)])
-    metrics = {**success_rates(counters), **graded_rewards(written), **gain_metrics(written)}
-    rollouts, _ = commit_once(store, run, listing, iteration, counters, None, metrics)
     return ImportedIteration(
-        iteration, len(rows), trajectories.artifact_id, rollouts.artifact_id, reused, replaced
+        iteration,
+        len(rows),
+        committed.trajectories.artifact_id,
+        committed.rollouts.artifact_id,
+        committed.reused,
+        replaced,
     )
 
 
-def commit_once(
+@dataclass(frozen=True)
+class CommittedRollouts:
+    """Trajectories from outside, and the artifact that lists them as an iteration's rollouts. `reused` says
+    that the trajectories were in the store already."""
+
+    trajectories: Manifest
+    rollouts: Manifest
+    reused: bool
+
+
+def commit_rollouts(
     store: ArtifactStore,
     run: Run,
     recipe: Recipe,
-    iteration: int | None,
-    counters: Mapping[str, int],
-    write: Callable[[Path], Mapping[str, int]] | None,
-    metrics: Mapping[str, float] | None = None,
+    iteration: int,
+    write: Callable[[Path], Told],
+    count: Callable[[Manifest], Mapping[str, int | float]],
+) -> CommittedRollouts:
+    """Commit trajectories from outside as the rollouts of an iteration; what is there is not written again.
+    The run has to be locked.
+
+    Args:
+        recipe: of the trajectories.
+        write: writes them into a folder and says what the manifest is to say.
+        count: the counters of the rollouts, from the manifest of the trajectories; see `count_rollouts`.
+    """
+    trajectories, reused = commit_once(store, run, recipe, iteration, write)
+
+    def listed(_: Path) -> Told:
+        counters = {name: int(number) for name, number in count(trajectories).items()}
+        written = scan_trajectories([store.open(trajectories.artifact_id).path(TRAJECTORIES)])
+        metrics = {**success_rates(counters), **graded_rewards(written), **gain_metrics(written)}
+        return {"counters": counters, "metrics": metrics}
+
+    inputs = {"shard-0000": trajectories.artifact_id}
+    listing = Recipe(GENERATE_ROLLOUTS.name, 1, {}, inputs, 0, kind="rollouts")
+    rollouts, _ = commit_once(store, run, listing, iteration, listed)
+    return CommittedRollouts(trajectories, rollouts, reused)
+
+
+def commit_once(
+    store: ArtifactStore, run: Run, recipe: Recipe, iteration: int | None, write: Callable[[Path], Told]
 ) -> tuple[Manifest, bool]:
     """The artifact of a recipe, written if it is missing, and whether it was there already. The run's ledger
-    names it once. `write` puts files into a folder and gives the rows of each."""
+    names it once. `write` puts files into a folder and says what the manifest is to say."""
     manifest = store.find(recipe.artifact_id, recipe.stage)
     reused = manifest is not None
     if manifest is None:
         with store.create(recipe, run=run.name, iteration=iteration) as staging:
-            rows = {} if write is None else write(staging.path)
-            manifest = staging.commit(counters=counters, metrics=metrics or {}, rows=rows).manifest
+            manifest = staging.commit(**write(staging.path)).manifest
     known = {(entry.iteration, entry.artifact_id) for entry in run.stages()}
     if (iteration, manifest.artifact_id) not in known:
         seconds = (manifest.finished_at - manifest.started_at).total_seconds()

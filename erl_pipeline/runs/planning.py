@@ -217,11 +217,12 @@ def stages_as_made(store_uri: str, run: Run) -> Sequence[PlannedStage]:
 
     Raises what `plan_for` raises.
     """
-    if IMPORTED in run.config:
+    begun = begun_by(store_uri, run)
+    if begun is None:
         return ()
-    config, entries = run_config(run), run.recorded()
+    config, entries = run_config(begun), begun.recorded()
     last = max((entry.iteration or 0 for entry in entries), default=0)
-    plan = _plan(store_uri, run, config, last, read_sources(config), entries, as_made="partial")
+    plan = _plan(store_uri, begun, config, last, read_sources(config), entries, as_made="partial")
     return plan.nodes
 
 
@@ -248,11 +249,27 @@ def stored_rollouts(source: Run, origin: OfflineOrigin) -> dict[int, str]:
     return found
 
 
+def begun_by(store_uri: str, source: Run) -> Run | None:
+    """The run that has the tasks and the first checkpoint of stored rollouts: the run itself or, for traffic,
+    the one that served. None for a run that holds only imported trajectories."""
+    if IMPORTED not in source.config:
+        return source
+    served = source.config[IMPORTED].get("served")
+    return None if served is None else RunStore(store_uri).open(served)
+
+
+def plan_of_beginning(store_uri: str, source: Run) -> Plan | None:
+    """What a run that `begun_by` gives has made before its first iteration; None where there is none."""
+    begun = begun_by(store_uri, source)
+    if begun is None:
+        return None
+    return plan_as_made(store_uri, begun, 0, sources=unread_sources(run_config(begun)))
+
+
 def beginning_of(store_uri: str, source: Run) -> RunState | None:
     """Tasks and first checkpoint of a run; None for a run that holds only imported trajectories."""
-    if IMPORTED in source.config:
-        return None
-    return plan_as_made(store_uri, source, 0, sources=unread_sources(run_config(source))).states[0]
+    plan = plan_of_beginning(store_uri, source)
+    return None if plan is None else plan.states[0]
 
 
 def _alike(sources: Sources, config: RunConfig) -> Sources:

@@ -19,7 +19,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, DamagedArtifact
 from storage.runs.documents import RunWarning, read_warnings, record_warning
 from storage.runs.ledger import LedgerEntry
-from storage.tables.scored import was_scored
+from storage.tables.scored import FAILED, was_scored
 from storage.tables.sequences import attempt_files
 from storage.tables.trajectories import scan_trajectories
 
@@ -94,7 +94,7 @@ def rollout_warnings(settings: WarningsConfig, rows: pl.DataFrame) -> Iterator[F
     """Warnings from an iteration's trajectories; `rows` has the columns `ROWS`."""
     attempted = rows.filter(~pl.col("role").is_in(sorted(NEVER_TRAINED)))
     trained = attempted.filter(was_scored())
-    failed = attempted.height - trained.height
+    failed = attempted.filter(pl.col("finish_reason").is_in(FAILED)).height
     if settings.not_scored is not None and failed and failed >= settings.not_scored * attempted.height:
         yield FoundWarning(
             "not_scored",

@@ -141,6 +141,8 @@ _REASONS: Mapping[NotScored, tuple[str, str]] = {
     "environment_error": ("env. error", "the environment failed"),
     "environment_timeout": ("timeout", "the environment missed a deadline"),
     "scorer_error": ("scorer error", "their scorer failed"),
+    "not_rated": ("not rated", "nobody rated them"),
+    "not_trainable": ("not trainable", "their tokens cannot be trained"),
 }
 NOT_SCORED_COLUMNS = (
     *(

@@ -14,6 +14,7 @@ from erl_pipeline.traces.conversations import Conversation, put_together, with_s
 from erl_pipeline.traces.reading import Format, read_traces, source_system
 from storage.artifacts.recipe import Recipe, digest
 from storage.artifacts.store import ArtifactStore
+from storage.artifacts.uncommitted import Told
 from storage.errors import InputError, store_errors
 from storage.filesystem import sha256_file
 from storage.memory.entries import Embedder
@@ -89,12 +90,12 @@ def import_sft(store_uri: str, path: Path, name: str, choice: Choice) -> Importe
     run = open_import(store_uri, name, {IMPORTED: {"file": path.name, "sha256": sha256, **settings}})
     recipe = Recipe(STAGE, 1, settings, {}, 0, kind="sft_dataset")
 
-    def write(folder: Path) -> dict[str, int]:
-        return {DATASET: write_sft_rows(folder / DATASET, rows)}
+    def write(folder: Path) -> Told:
+        return {"counters": counters, "rows": {DATASET: write_sft_rows(folder / DATASET, rows)}}
 
     with run.lock():
         store = ArtifactStore(store_uri)
-        manifest, reused = commit_once(store, run, recipe, None, counters, write)
+        manifest, reused = commit_once(store, run, recipe, None, write)
         dataset = store.open(manifest.artifact_id).path(DATASET)
     return ImportedTraces(manifest.artifact_id, dataset, reused, counters, tuple(traces.problems.shown))
 

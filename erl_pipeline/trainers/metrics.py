@@ -20,6 +20,7 @@ NotTrained = Literal[
 - `never_trained`: its role is never trained, such as a judge's, so that no trainer was given it
 - `environment_error`, `environment_timeout`, `scorer_error`: the attempt, or the one that a text led to, was
   not scored, so that no trainer was given it
+- `not_rated`, `not_trainable`: nobody rated the served conversation, or its tokens cannot be trained
 - `too_old`: the policy that sampled it is too old (`pipeline.max_age`), so that no trainer was given it
 - `no_tokens`: the policy sampled none of its tokens
 - `zero_weight`: the objective gives its role the weight 0, or leaves it out since a limit cut it off

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -12,6 +13,7 @@ from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.lineage.graph import START, Link, walk
+from storage.tables.parquet import TableFormat, scan_files
 from storage.tables.training import REINFORCEMENT, TRAINING_RECORD, scan_training_records
 from storage.tables.trajectories import TRAJECTORIES, said, says, scan_trajectories
 
@@ -159,6 +161,18 @@ class TrainedOn:
         ids = pl.col("trajectory_id").is_in(rows["trajectory_id"].unique().implode())
         found = self._trajectories(rows["policy"].unique().to_list()).filter(ids)
         return _with_attempts(rows.lazy(), found, text=said()).collect()
+
+    def beside(self, rows: pl.DataFrame, table: TableFormat) -> dict[str, dict[str, Any]]:
+        """What a table that lies beside trajectories, such as that of served traffic, says of these rows:
+        trajectory -> its row, for those that it has."""
+        found = (self._find(each) for each in self._data_of(rows["policy"].unique().to_list()))
+        artifacts = [
+            self._store.open_found(each) for each in found if each is not None and each.tables(table.name)
+        ]
+        files = [path for each in artifacts for path in each.rows_paths(table.name)]
+        ids = pl.col("trajectory_id").is_in(rows["trajectory_id"].unique().implode())
+        those = scan_files(files, table).filter(ids).collect()
+        return {row["trajectory_id"]: row for row in those.to_dicts()}
 
     def memory_entries(self, rows: pl.LazyFrame) -> pl.DataFrame:
         """Memory entries that stood in the prompts of rows: `entry_id` and `rows`, those of most rows first.

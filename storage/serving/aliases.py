@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 from datetime import datetime
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from storage.artifacts.sealing import seal, unseal
-from storage.errors import DamagedRecord, store_errors
-from storage.filesystem import make_folder, open_to_write, sync_folder
+from storage.filesystem import open_root
+from storage.serving.records import append_record, read_records
 from storage.serving.traffic import serving_folder
 
 
@@ -44,21 +41,7 @@ def alias_changes(store_uri: str, run: str) -> list[AliasChange]:
 
     Raises DamagedRecord for any other line that is not as it was written.
     """
-    path = alias_file(store_uri, run)
-    if not path.exists():
-        return []
-    with store_errors("read", path):
-        written = path.read_bytes()
-    changes = []
-    for number, line in enumerate(written[: written.rfind(b"\n") + 1].splitlines(), start=1):
-        content = unseal(line)
-        try:
-            changes.append(AliasChange.model_validate_json(content or b""))
-        except ValidationError as error:
-            raise DamagedRecord(
-                f"{path}, line {number} is not as it was written; put it back from a copy"
-            ) from error
-    return changes
+    return read_records(alias_file(store_uri, run), AliasChange)
 
 
 def current_aliases(store_uri: str, run: str) -> dict[str, AliasChange]:
@@ -68,14 +51,16 @@ def current_aliases(store_uri: str, run: str) -> dict[str, AliasChange]:
 
 def change_alias(store_uri: str, run: str, change: AliasChange) -> None:
     """Append a change; it is on disk when this returns. The run has to be locked (`storage.runs.locks`)."""
-    path = alias_file(store_uri, run)
-    make_folder(path.parent)
-    line = seal(json.dumps(change.model_dump(mode="json"), ensure_ascii=False)) + b"\n"
-    with store_errors("write", path):
-        written = path.read_bytes() if path.exists() else b""
-        with open_to_write(path, "ab") as file:
-            file.truncate(written.rfind(b"\n") + 1)
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
-        sync_folder(path.parent)
+    append_record(alias_file(store_uri, run), change)
+
+
+def aliased_checkpoints(store_uri: str) -> set[str]:
+    """What the aliases of all served runs of a store mean, and what each meant before, so that one command
+    can go back to it."""
+    root = open_root(store_uri)
+    if not root.local:
+        return set()
+    served = Path(root.join("serving"))
+    runs = [folder.name for folder in served.iterdir()] if served.exists() else []
+    changes = [change for run in runs for change in current_aliases(store_uri, run).values()]
+    return {each for change in changes for each in (change.checkpoint_id, change.previous) if each}

@@ -196,14 +196,21 @@ def read_traffic(paths: Iterable[Path], found: ReadTraffic) -> Iterator[Record]:
                 if not line.endswith(b"\n"):
                     found.torn += 1
                     continue
-                yield _record(path, number, line)
+                yield read_record(line, f"{path}, line {number}")
 
 
-def _record(path: Path, number: int, line: bytes) -> Record:
+def read_record(line: bytes, where: str) -> Record:
+    """The record in a line of a log. Raises DamagedRecord, which says `where`, for one that is not as it was
+    written."""
+    try:
+        return _RECORD.validate_json(unsealed(line, where))
+    except ValidationError as error:
+        raise DamagedRecord(f"{where} is of another version of this program") from error
+
+
+def unsealed(line: bytes, where: str) -> bytes:
+    """The JSON of a line of a log. Raises DamagedRecord as `read_record`."""
     content = unseal(line.rstrip(b"\n"))
     if content is None:
-        raise DamagedRecord(f"{path}, line {number} is not as it was written; put the file back from a copy")
-    try:
-        return _RECORD.validate_json(content)
-    except ValidationError as error:
-        raise DamagedRecord(f"{path}, line {number} is of another version of this program") from error
+        raise DamagedRecord(f"{where} is not as it was written; put the file back from a copy")
+    return content

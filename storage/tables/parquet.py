@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any, Self, get_args, get_type_hints
 
 import polars as pl
 import pyarrow as pa
@@ -61,26 +61,47 @@ def schema_of(row: type, **others: pa.DataType) -> pa.Schema:
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], table: TableFormat) -> int:
     """Write rows (column -> value) and return how many. Equal rows give equal bytes."""
-    schema = table.arrow_schema
-    count = 0
     remaining = iter(rows)
-    with (
-        store_errors("write", path),
-        pq.ParquetWriter(
-            path,
-            schema,
-            compression="zstd",
-            compression_level=3,
-            use_dictionary=list(table.dictionary),
-            column_encoding=dict.fromkeys(table.float_lists, "BYTE_STREAM_SPLIT") or None,
-            write_statistics=True,
-        ) as writer,
-    ):
+    with RowWriter(path, table) as writer:
         while chunk := list(islice(remaining, ROW_GROUP_ROWS)):
-            columns = [pa.array([row[field.name] for row in chunk], field.type) for field in schema]
-            writer.write_table(pa.Table.from_arrays(columns, schema=schema), row_group_size=ROW_GROUP_ROWS)
-            count += len(chunk)
-    return count
+            writer.add(chunk)
+    return writer.count
+
+
+class RowWriter:
+    """Writes a file row group by row group; use it in a `with` block. `count` is the number of rows so far.
+
+    Raises StoreError when the file cannot be written.
+    """
+
+    def __init__(self, path: Path, table: TableFormat) -> None:
+        self._path, self._schema = path, table.arrow_schema
+        self.count = 0
+        with store_errors("write", path):
+            self._writer = pq.ParquetWriter(
+                path,
+                self._schema,
+                compression="zstd",
+                compression_level=3,
+                use_dictionary=list(table.dictionary),
+                column_encoding=dict.fromkeys(table.float_lists, "BYTE_STREAM_SPLIT") or None,
+                write_statistics=True,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with store_errors("write", self._path):
+            self._writer.close()
+
+    def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write rows (column -> value) as one row group; at most `ROW_GROUP_ROWS`."""
+        columns = [pa.array([row[field.name] for row in rows], field.type) for field in self._schema]
+        group = pa.Table.from_arrays(columns, schema=self._schema)
+        with store_errors("write", self._path):
+            self._writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
+        self.count += len(rows)
 
 
 def read_rows(paths: Sequence[Path], table: TableFormat) -> Iterator[dict[str, Any]]:

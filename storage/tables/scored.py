@@ -1,8 +1,9 @@
 """Which trajectories were scored: the one place that says so.
 
-An attempt that the environment or its scorer failed has no reward, whatever its column says. Its row is
-kept, with the reason as `finish_reason`, and so is that of a text, such as a reflection, whose reward would
-have been that of the attempt. Neither is trained, compared, remembered, credited or counted in a rate.
+An attempt that the environment or its scorer failed has no reward, whatever its column says, and neither has
+a served conversation that nobody rated. Its row is kept, with the reason as `finish_reason`, and so is that
+of a text, such as a reflection, whose reward would have been that of the attempt. Neither is trained,
+compared, remembered, credited or counted in a rate.
 """
 
 from __future__ import annotations
@@ -13,9 +14,14 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, get_args
 if TYPE_CHECKING:
     import polars as pl
 
-NotScored = Literal["environment_error", "environment_timeout", "scorer_error"]
-"""Finish reasons of trajectories that were not scored: the environment raised, it missed a deadline, or its
-scorer could not score the answer."""
+Failed = Literal["environment_error", "environment_timeout", "scorer_error"]
+"""Finish reasons of attempts that failed: the environment raised, it missed a deadline, or its scorer could
+not score the answer."""
+FAILED: tuple[Failed, ...] = get_args(Failed)
+NOT_RATED, NOT_TRAINABLE = "not_rated", "not_trainable"
+NotScored = Literal[Failed, "not_rated", "not_trainable"]
+"""Finish reasons of trajectories that were not scored: failed attempts, and conversations of a served policy
+that nobody rated, or whose tokens cannot be trained."""
 NOT_SCORED: tuple[NotScored, ...] = get_args(NotScored)
 
 AS_ZERO = "_as_zero"

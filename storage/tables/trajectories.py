@@ -142,16 +142,15 @@ def contradictions(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name in ("response_mask", "behaviour_logprobs"):
         if len(row[name]) != tokens:
             yield name, f"has {len(row[name])} values and response_token_ids {tokens}; they must be equal"
-    for index, bit in enumerate(row["response_mask"]):
-        if bit not in (0, 1):
-            yield "response_mask", f"value {index} is {bit}; allowed are 0 and 1"
-            break
-    for index, logprob in enumerate(row["behaviour_logprobs"]):
-        if not (math.isfinite(logprob) and logprob <= LOGPROB_TOLERANCE):
-            yield "behaviour_logprobs", f"value {index} is {logprob}; a log-probability is at most 0"
-            break
+    mask, logprobs = row["response_mask"], row["behaviour_logprobs"]
+    if not {0, 1}.issuperset(mask):
+        index, bit = next((index, bit) for index, bit in enumerate(mask) if bit not in (0, 1))
+        yield "response_mask", f"value {index} is {bit}; allowed are 0 and 1"
+    if not are_logprobs(logprobs):
+        index = next(index for index, logprob in enumerate(logprobs) if not are_logprobs([logprob]))
+        yield "behaviour_logprobs", f"value {index} is {logprobs[index]}; a log-probability is at most 0"
     for name in ("prompt_token_ids", "response_token_ids"):
-        if any(token < 0 for token in row[name]):
+        if min(row[name], default=0) < 0:
             yield name, "has a negative token id"
     if not row["role"]:
         yield "role", "is empty"
@@ -159,6 +158,13 @@ def contradictions(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "metrics", "must be a JSON object, name -> finite number"
     if not math.isfinite(row["reward"]):
         yield "reward", f"is {row['reward']}; it must be finite"
+
+
+def are_logprobs(values: Sequence[float]) -> bool:
+    """Whether all numbers are finite and, but for rounding errors, at most 0."""
+    # A sum over numbers that are not finite is not finite, and it costs a fraction of a loop.
+    finite = math.isfinite(sum(values)) or all(map(math.isfinite, values))
+    return finite and max(values, default=0.0) <= LOGPROB_TOLERANCE
 
 
 def is_metrics(text: str) -> bool:

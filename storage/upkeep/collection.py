@@ -1,6 +1,7 @@
 """Garbage collection: removes artifacts that no run reaches, and files that killed processes left behind.
 
-An artifact is reached if a line of a run's ledger names it, or if it is an input of a reached artifact.
+An artifact is reached if a line of a run's ledger names it, if an alias of a served run means it or meant it
+before, or if it is an input of a reached artifact.
 Qualifications stay: they are about an environment, which any run may use, and are small.
 """
 
@@ -19,6 +20,7 @@ from storage.filesystem import StoreRoot, list_names, open_root
 from storage.lineage.graph import walk_inputs
 from storage.runs.locks import lock_collection
 from storage.runs.run import RunStore
+from storage.serving.aliases import aliased_checkpoints
 from storage.upkeep.leftovers import Leftover, list_folders, local_leftovers, of_artifact, set_aside
 from storage.upkeep.runs import find_unrecorded, run_roots, undamaged
 
@@ -64,7 +66,8 @@ def plan_collection(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
     # Ledgers are read after the listing: an artifact that is committed and recorded in between is either not
     # listed or reached.
     listed = list_folders(root, root.join("artifacts"))
-    reached = _reached(store, {each for name in runs for each in run_roots(store_uri, name)})
+    named = {each for name in runs for each in run_roots(store_uri, name)}
+    reached = _reached(store, named | aliased_checkpoints(store_uri))
     unreached: dict[str, Manifest] = {}
     young = 0
     leftovers: list[Leftover] = []

@@ -13,6 +13,7 @@ from storage.lineage.graph import START, ArtifactGraph, walk_inputs
 from storage.runs.ledger import LedgerEntry, latest_entries
 from storage.runs.locks import lock_collection
 from storage.runs.run import Run, RunStore
+from storage.serving.aliases import aliased_checkpoints
 from storage.upkeep.rules import Kept, RetentionRule
 from storage.upkeep.runs import begun_with, run_roots
 
@@ -40,7 +41,8 @@ def plan_retention(
 ) -> list[PlannedPruning]:
     """What the rules would prune; changes nothing.
 
-    A file is pruned only if no run keeps it: a shared artifact stays as long as one run keeps it.
+    A file is pruned only if no run keeps it: a shared artifact stays as long as one run keeps it. A
+    checkpoint that an alias means, or meant before, stays whole.
 
     Args:
         run_name: the only run whose artifacts may lose files; None for all runs of the store.
@@ -53,10 +55,11 @@ def plan_retention(
     stages = {name: _current(store, runs.open(name).recorded()) for name in runs.list()}
     named = {name: {entry.artifact_id for entry in runs.open(name).stages()} for name in stages}
     begun_from = {each for name in stages for each in begun_with(store_uri, name)}
+    served = aliased_checkpoints(store_uri)
     planned: list[PlannedPruning] = []
     for kind, rule in rules.items():
         offered: set[str] = set()
-        kept = set(begun_from)
+        kept = begun_from | served
         for name, entries in stages.items():
             of_run = offered_by(entries, kind, rule)
             if run_name in (None, name):
@@ -116,6 +119,7 @@ class RunRetention:
         self.run.require_lock()
         others = (name for name in RunStore(self.store.uri).list() if name != self.run.name)
         kept = {each for name in others for each in run_roots(self.store.uri, name)}
+        kept |= aliased_checkpoints(self.store.uri)
         done = []
         for kind, artifact_id in offered:
             if artifact_id in kept:

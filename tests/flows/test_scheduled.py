@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from flows import scheduled
 from flows.scheduled_run import SKIPPED
 from flows.worker import set_device_limit
 from storage.runs.run import RunStore
-from tests.command_line.invoke import SMALL
+from tests.command_line.invoke import SMALL, FinishedRun, invoke
+from tests.erl_pipeline.serving.served_traffic import conversations, end, log
 
 
 def slots_taken(limit: str) -> int:
@@ -64,6 +66,26 @@ def test_a_run_is_begun_from_its_configuration_and_goes_on_by_one_iteration(tmp_
     damaged = scheduled.maintain("small", store, return_state=True)
     assert damaged.type == StateType.FAILED
     assert "sft.parquet" in str(damaged.message)
+
+
+@pytest.mark.usefixtures("api")
+def test_a_night_is_learned_from_traffic(finished: FinishedRun, tmp_path: Path) -> None:
+    store = Path(shutil.copytree(finished.store, tmp_path / "store"))
+    (tmp_path / "serving.yaml").write_text("learn: {min_episodes: 8}\ngate: {held_out_drop: 2}\n")
+    first = ("--checkpoint", "latest", "--without-gate", "--why", "first", "--json")
+    serving = invoke("promote", "small", *first, "--store", store).json["checkpoint_id"]
+
+    def night() -> State[Any]:
+        settings = str(tmp_path / "serving.yaml")
+        return scheduled.learn("small", str(store), settings, concurrency_limit=None, return_state=True)
+
+    log(store, *conversations(store, 7, serving), *[end(f"e{number}") for number in range(7)])
+    assert night().message == ("Nothing is trained: 7 of 8 rated episodes (learn.min_episodes) are there")
+    log(store, *conversations(store, 1, serving, first=7), end("e7"))
+    state = night()
+    assert state.type == StateType.COMPLETED
+    assert str(state.message).startswith("Night small-night-001: held-out reward ")
+    assert str(state.message).endswith("; candidate is now this checkpoint")
 
 
 @pytest.fixture

@@ -10,7 +10,16 @@ from erl_pipeline.environments.interface import part_name
 from erl_pipeline.episodes.roles import NEVER_TRAINED
 from erl_pipeline.statistics import mean_over_tasks
 from storage.errors import EnvironmentFailed
-from storage.tables.scored import AS_ZERO, NOT_SCORED, NotScored, is_scored, scored, was_scored
+from storage.tables.scored import (
+    AS_ZERO,
+    NOT_RATED,
+    NOT_SCORED,
+    NOT_TRAINABLE,
+    NotScored,
+    is_scored,
+    scored,
+    was_scored,
+)
 from storage.texts import REPLACED_TEXTS
 
 if TYPE_CHECKING:
@@ -67,7 +76,7 @@ def attempts_not_scored(rows: Iterable[Trajectory]) -> dict[str, int]:
 
 
 def reason_counter(reason: NotScored) -> str:
-    return f"{reason}s"
+    return reason if reason in (NOT_RATED, NOT_TRAINABLE) else f"{reason}s"
 
 
 def _not_scored(rows: Iterable[Trajectory]) -> set[str]:
@@ -204,6 +213,8 @@ def retry_gains(rollouts: pl.LazyFrame) -> dict[str, Gains]:
         .select("task_id", "episode_id", "role", "parent_trajectory_id", "revision_index", "success")
         .collect()
     )
+    if not (attempts["revision_index"] > 0).any():
+        return {}
     firsts: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for task, episode, success in (
         attempts.filter(pl.col("parent_trajectory_id").is_null())

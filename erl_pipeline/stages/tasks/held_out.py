@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task
 from storage.errors import InputError
+from storage.tables.scored import was_scored
 
 if TYPE_CHECKING:
     import polars as pl
 
-_COLUMNS = ("trajectory_id", "task_id", "task_payload", "messages")
+_COLUMNS = ("trajectory_id", "task_id", "task_payload", "messages", "finish_reason")
 Part = tuple[str, EnvironmentPlugin[Any], Any]
 
 
@@ -85,9 +86,11 @@ def refuse_held_out(training: Iterable[Task], kept: KeptApart) -> None:
 
 
 def refuse_held_out_rows(rows: pl.LazyFrame, kept: KeptApart, source: str) -> None:
-    """Raise InputError, naming the row, where a trajectory is of a task that is kept apart. `source`: where
-    the rows are from, for the message, such as `run x, iteration 3`."""
-    found = rows.select(_COLUMNS).with_row_index("row", offset=1).collect()
+    """Raise InputError, naming the row, where a trajectory is of a task that is kept apart. What was not
+    scored does not count, since it is never trained on. `source`: where the rows are from, for the message,
+    such as `run x, iteration 3`."""
+    numbered = rows.select(_COLUMNS).with_row_index("row", offset=1)
+    found = numbered.filter(was_scored()).drop("finish_reason").collect()
     # The trajectories of a task have one payload.
     for number, trajectory_id, task_id, text, messages in found.unique(
         ["task_id", "task_payload"], keep="first", maintain_order=True

@@ -84,12 +84,16 @@ def young_policies(store: ArtifactStore, checkpoint: Manifest, max_age: int) -> 
     """Id -> age of a checkpoint and of those it was trained from, up to `max_age` iterations before it.
 
     The age counts iterations back along the line of checkpoints; all checkpoints of one iteration have the
-    same age. Only the manifests that are needed for this are read.
+    same age. A stage that comes again begins another iteration, even where both have the same number, as in
+    runs that go on from each other. Only the manifests that are needed for this are read.
     """
     ages: dict[str, int] = {}
     age, newer, at = 0, checkpoint, checkpoint
+    stages: set[str] = set()
     while True:
-        age += at.iteration != newer.iteration
+        if at.iteration != newer.iteration or at.stage in stages:
+            age, stages = age + 1, set()
+        stages.add(at.stage)
         if age > max_age:
             return ages
         ages[at.artifact_id] = age

@@ -17,7 +17,7 @@ from erl_pipeline.episodes.play import BatchSampling, EpisodeSetup, play_episode
 from erl_pipeline.episodes.roles import trainable
 from erl_pipeline.stages.rollouts.counts import attempts_not_scored, count_rollouts
 from storage.errors import EnvironmentFailed
-from storage.tables.scored import NOT_SCORED, NotScored
+from storage.tables.scored import FAILED, Failed
 from tests.erl_pipeline.episodes.engines import DownwardBatches
 from tests.erl_pipeline.episodes.scripted_environment import Scripted, ends, goes_on, scripted, tasks
 
@@ -38,7 +38,7 @@ async def cannot_be_scored(turn: AssistantTurn) -> Transition:
     raise ScorerFailed("it gave nan")
 
 
-FAILURES = dict(zip(NOT_SCORED, (raises, never, cannot_be_scored), strict=True))
+FAILURES = dict(zip(FAILED, (raises, never, cannot_be_scored), strict=True))
 
 
 def second_attempt(does: Step) -> Callable[[Task], Scripted]:
@@ -61,8 +61,8 @@ def limited(given: EpisodeSetup, **limits: Any) -> EpisodeSetup:
     return replace(given, limits=replace(given.limits, **limits))
 
 
-@pytest.mark.parametrize("reason", NOT_SCORED)
-def test_a_reflection_is_scored_as_little_as_the_second_attempt_that_it_led_to(reason: NotScored) -> None:
+@pytest.mark.parametrize("reason", FAILED)
+def test_a_reflection_is_scored_as_little_as_the_second_attempt_that_it_led_to(reason: Failed) -> None:
     given, _ = scripted(second_attempt(FAILURES[reason]), step_seconds=0.05)
     rows = play_episodes(given, tasks(2), range(1), BatchSampling(DownwardBatches())).rows
     assert [(row.role, row.reward, row.finish_reason) for row in rows[:3]] == [

@@ -108,6 +108,8 @@ def test_a_share_of_what_was_not_scored_is_told() -> None:
     assert found.kind == "not_scored"
     assert found.text.startswith("5% of 20 trajectories were not scored")
     assert list(rollout_warnings(WarningsConfig(), rows(failed, *[done] * 20))) == []
+    not_rated = ("first_attempt", "not_rated", False)
+    assert list(rollout_warnings(WarningsConfig(), rows(not_rated, not_rated, done))) == []
     # It is in no other share: the one trajectory that was scored was not cut off.
     assert [each.kind for each in rollout_warnings(WarningsConfig(), rows(failed, done))] == ["not_scored"]
 

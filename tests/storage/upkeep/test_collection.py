@@ -14,9 +14,11 @@ from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import RunBusy, StoreError
 from storage.runs.run import RunStore
+from storage.serving.aliases import change_alias
 from storage.upkeep.collection import collect, committed_bytes, plan_collection
 from storage.upkeep.runs import usage_by_run
 from tests.histories import write_history
+from tests.storage.serving.aliases import alias_change
 
 NOW = timedelta(0)
 
@@ -54,6 +56,16 @@ def test_only_what_no_run_reaches_goes_and_consumers_go_first(store_uri: str) ->
     assert [manifest.artifact_id for manifest in collect(store_uri, NOW).unreached] == [d, c]
     assert ids(store) == {a, b}
     assert plan_collection(store_uri, NOW).bytes == 0
+
+
+def test_what_an_alias_means_or_meant_before_stays(tmp_path: Path) -> None:
+    store = ArtifactStore(str(tmp_path))
+    a, b, c, d = chain(store)
+    older = commit(store, "older")
+    for checkpoint, before in ((older, None), (c, older), (d, c)):
+        change_alias(store.uri, "served", alias_change("production", checkpoint, before))
+    assert [manifest.artifact_id for manifest in collect(store.uri, NOW).unreached] == [older]
+    assert ids(store) == {a, b, c, d}
 
 
 def test_what_is_young_stays_since_its_ledger_line_may_be_about_to_be_written(store: ArtifactStore) -> None:

@@ -13,10 +13,12 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact, InputError, PrunedFileError, RunBusy
 from storage.lineage.reach import explain
 from storage.runs.run import Run, RunStore
+from storage.serving.aliases import change_alias
 from storage.upkeep.collection import collect
-from storage.upkeep.retention import plan_retention, retain
+from storage.upkeep.retention import RunRetention, plan_retention, retain
 from storage.upkeep.rules import Kept, RetentionRule, parse_rule
 from storage.upkeep.verification import verify_run
+from tests.storage.serving.aliases import alias_change
 
 
 def checkpoint(
@@ -237,3 +239,20 @@ def test_files_that_are_computed_again_are_put_back(store_uri: str) -> None:
     assert reader.open(ids[1]).path("optimizer.safetensors").exists()
     assert reader.open(ids[1]).pruned.files == []
     assert store.verify(ids[1]) == []
+
+
+@pytest.mark.parametrize("while_training", [False, True])
+def test_a_checkpoint_that_serves_keeps_its_files_and_so_does_the_one_before(
+    tmp_path: Path, while_training: bool
+) -> None:
+    store = ArtifactStore(str(tmp_path))
+    run, ids = train(store, "run", 5)
+    for checkpoint, before in ((ids[1], None), (ids[2], ids[1]), (ids[3], ids[2])):
+        change_alias(store.uri, "run", alias_change("production", checkpoint, before))
+    rules: dict[Kept, RetentionRule] = {"checkpoints": RetentionRule("1", 1)}
+    if while_training:
+        with run.lock():
+            RunRetention(store, run, rules).apply(run.stages(), set())
+    else:
+        retain(store.uri, rules)
+    assert pruned(store, ids, "model/model.safetensors") == [1, 4]

@@ -153,11 +153,11 @@ class Line:
 
     def __init__(self, folder: Path, iterations: int) -> None:
         self.store = ArtifactStore(str(folder))
-        self.ids = {"bootstrap": self._commit("bootstrap", None, None)}
+        self.ids = {"bootstrap": self.commit("bootstrap", None, None)}
         newest = self.ids["bootstrap"]
         for iteration in range(1, iterations + 1):
             for stage in ("update", "tune"):
-                newest = self.ids[f"{stage} {iteration}"] = self._commit(stage, iteration, newest)
+                newest = self.ids[f"{stage} {iteration}"] = self.commit(stage, iteration, newest)
 
     def manifest(self, name: str) -> Manifest:
         return self.store.open(self.ids[name]).manifest
@@ -168,7 +168,7 @@ class Line:
         found = young_policies(self.store, self.manifest(name), max_age)
         return {names[artifact_id]: age for artifact_id, age in found.items()}
 
-    def _commit(self, stage: str, iteration: int | None, before: str | None) -> str:
+    def commit(self, stage: str, iteration: int | None, before: str | None) -> str:
         inputs = {} if before is None else {"checkpoint": before}
         recipe = Recipe(stage, 1, {}, inputs, iteration or 0, kind="checkpoint")
         with self.store.create(recipe, run="run", iteration=iteration) as staging:
@@ -182,6 +182,23 @@ def test_age_counts_iterations_along_the_line(tmp_path: Path) -> None:
     assert line.young("tune 3", 1) == {"tune 3": 0, "update 3": 0, "tune 2": 1, "update 2": 1}
     assert line.young("tune 1", 9) == {"tune 1": 0, "update 1": 0, "bootstrap": 1}
     assert line.young("bootstrap", 0) == {"bootstrap": 0}
+
+
+def test_runs_that_go_on_from_each_other_are_as_many_iterations(
+    tmp_path: Path,
+) -> None:
+    line = Line(tmp_path, 1)
+    newest = line.ids["tune 1"]
+    for night in ("first", "second"):
+        for stage in ("update", "tune"):
+            newest = line.ids[f"{stage} of the {night}"] = line.commit(stage, 1, newest)
+    assert line.young("tune of the second", 1) == {
+        "tune of the second": 0,
+        "update of the second": 0,
+        "tune of the first": 1,
+        "update of the first": 1,
+    }
+    assert line.young("tune of the second", 2)["tune 1"] == 2
 
 
 def test_no_more_of_the_line_is_read_than_the_limit_takes(

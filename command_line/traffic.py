@@ -1,0 +1,258 @@
+"""`erl-pipeline collect|learn|promote`: what a served policy learns from its traffic, and which checkpoint
+serves."""
+
+from __future__ import annotations
+
+import getpass
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from command_line.options import DEFAULT_STORE, SELECTOR, ExistingStore, Json, RunName
+from command_line.output import command, counted, print_json, print_line, print_table
+from storage.errors import InputError
+
+if TYPE_CHECKING:
+    from erl_pipeline.serving.collect import Collected, SealedBatch
+    from erl_pipeline.serving.learn import Judged, Night
+
+ServingConfig = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="Settings of serving, in YAML; default: the defaults."),
+]
+Now = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Count as if it were this time, such as 2026-11-26T03:00+00:00."),
+]
+Promote = Annotated[
+    bool, typer.Option("--promote", help="If the gate passes, production at once, without a candidate.")
+]
+Alias = Annotated[str, typer.Option(metavar="NAME", help="The alias that is changed.")]
+Checkpoint = Annotated[str | None, typer.Option(metavar=SELECTOR, help="What the alias is to mean.")]
+To = Annotated[
+    str | None,
+    typer.Option(metavar="previous", help="previous: what it meant before its last change."),
+]
+Why = Annotated[str, typer.Option(metavar="TEXT", help="A reason, which is kept with the change.")]
+WithoutGate = Annotated[
+    bool, typer.Option("--without-gate", help="Even if no gate has passed it; needs --why.")
+]
+
+
+def collect(
+    run: RunName,
+    config: ServingConfig = None,
+    now: Now = None,
+    store: ExistingStore = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """Seal the settled traffic of a served run into an artifact that can be trained on."""
+    from erl_pipeline.serving.collect import collect as seal
+    from erl_pipeline.serving.settings import load_serving_settings
+
+    found = seal(store, run, load_serving_settings(config).episode, _moment(now), at_least=0)
+    if json:
+        print_json(_collected(found))
+        return
+    _print_collected(found)
+    if found.batch is not None:
+        _print_batch(run, found.batch)
+
+
+def learn(
+    run: RunName,
+    config: ServingConfig = None,
+    promote: Promote = False,
+    now: Now = None,
+    store: ExistingStore = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """Collect, train on what people rated, evaluate, and let the alias `candidate` mean the new checkpoint if
+    the gate passes."""
+    from command_line.replay.branches import work_on_new_run
+    from erl_pipeline.runs.origins import begin_offline
+    from erl_pipeline.serving.learn import conclude_night, next_night
+    from erl_pipeline.serving.settings import load_serving_settings
+
+    settings = load_serving_settings(config)
+    due = next_night(store, run, settings, _moment(now))
+    if due.collected is not None and not json:
+        _print_collected(due.collected)
+    if due.night is None:
+        if json:
+            assert due.collected is not None
+            print_json({"run": run, "night": None, "reason": due.reason, **_collected(due.collected)})
+        else:
+            print_line(f"Nothing is trained: {due.reason}.")
+        return
+    night = due.night
+    heading = f"Night of {run}: {counted(night.rated, 'rated episode')}, {night.origin.describe()}"
+    work_on_new_run(night.config, store, [heading], partial(begin_offline, origin=night.origin))
+    judged = conclude_night(store, night, settings, getpass.getuser(), promote=promote)
+    if json:
+        print_json(_judged(night, judged))
+    else:
+        _print_judged(run, night, judged, store)
+
+
+def promote(
+    run: RunName,
+    alias: Alias = "production",
+    checkpoint: Checkpoint = None,
+    to: To = None,
+    why: Why = "",
+    without_gate: WithoutGate = False,
+    config: ServingConfig = None,
+    store: ExistingStore = DEFAULT_STORE,
+    json: Json = False,
+) -> None:
+    """Let an alias mean another checkpoint, or what it meant before. Without either: print the aliases."""
+    from command_line.selectors import find_checkpoint, find_id, is_place
+    from erl_pipeline.serving import promotion
+    from erl_pipeline.serving.settings import load_serving_settings
+    from storage.artifacts.store import ArtifactStore
+    from storage.runs.run import RunStore
+
+    if to not in (None, "previous"):
+        raise InputError(f"--to {to}: allowed is previous; name any other with --checkpoint")
+    if to is not None and checkpoint is not None:
+        raise InputError("give one of --checkpoint and --to previous")
+    artifacts, opened = ArtifactStore(store), RunStore(store).open(run)
+    if to is None and checkpoint is None:
+        _show_aliases(run, store, json)
+        return
+    if to is not None:
+        change = promotion.roll_back(store, run, alias, getpass.getuser(), why)
+    else:
+        assert checkpoint is not None
+        place = is_place(checkpoint)
+        found = (
+            find_checkpoint(artifacts, opened, checkpoint).artifact_id
+            if place
+            else find_id(artifacts, checkpoint)
+        )
+        gate = load_serving_settings(config).gate
+        change = promotion.promote(
+            store, run, alias, found, gate, getpass.getuser(), why=why, without_gate=without_gate
+        )
+    if json:
+        print_json(change.model_dump(mode="json"))
+        return
+    print_line(f"{alias} of run {run} is now checkpoint {change.checkpoint_id[:12]} (run {change.run}).")
+    if change.previous is not None:
+        back = command(["promote", run, "--alias", alias, "--to", "previous"], store)
+        print_line(f"Before it was {change.previous[:12]}. Back to that: {back}")
+
+
+def _show_aliases(run: str, store: str, json: bool) -> None:
+    from storage.serving.aliases import alias_changes, current_aliases
+    from storage.serving.gates import verdicts
+
+    changes, judged = alias_changes(store, run), verdicts(store, run)
+    if json:
+        current = current_aliases(store, run)
+        print_json(
+            {
+                "aliases": {alias: change.checkpoint_id for alias, change in current.items()},
+                "changes": [change.model_dump(mode="json") for change in changes],
+                "verdicts": [verdict.model_dump(mode="json") for verdict in judged],
+            }
+        )
+        return
+    if not changes:
+        print_line(f"Run {run} has no aliases yet.")
+    print_table(
+        [
+            {
+                "alias": change.alias,
+                "checkpoint": change.checkpoint_id[:12],
+                "of run": change.run,
+                "before": (change.previous or "")[:12],
+                "when": f"{change.changed.astimezone(UTC):%Y-%m-%d %H:%M} UTC",
+                "who": change.who,
+                "why": change.reason,
+            }
+            for change in changes
+        ],
+        left=("alias", "checkpoint", "of run", "before", "when", "who", "why"),
+    )
+    for verdict in judged:
+        outcome = "passed" if verdict.passed else "did not pass"
+        print_line(f"Gate of {verdict.checkpoint_id[:12]} ({verdict.run}): {outcome}; {verdict.reason}.")
+
+
+def _moment(text: str | None) -> datetime:
+    if text is None:
+        return datetime.now(UTC)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InputError(f"--now {text}: give a time such as 2026-11-26T03:00+00:00") from error
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _print_collected(found: Collected) -> None:
+    print_line(
+        f"Settled and in no batch yet: {counted(found.settled, 'episode')}, {found.rated:,} of them rated."
+    )
+    if found.late:
+        print_line(
+            f"Came after their episode was sealed, and are in no batch: {counted(found.late, 'record')}."
+        )
+    if found.torn:
+        print_line(f"Cut short by a kill, and lost: {counted(found.torn, 'record')}.")
+
+
+def _print_batch(run: str, batch: SealedBatch) -> None:
+    from storage.serving.collected import traffic_run
+
+    alone = int(batch.counters["not_grouped"])
+    print_line(
+        f"Sealed as iteration {batch.iteration} of run {traffic_run(run)}, artifact "
+        f"{batch.trajectories_id[:12]}: {counted(batch.rated, 'episode')} can be trained on"
+        + (f", {alone:,} of them with too few others to compare with." if alone else ".")
+    )
+
+
+def _collected(found: Collected) -> dict[str, Any]:
+    batch = found.batch
+    return {
+        "settled": found.settled,
+        "rated": found.rated,
+        "late": found.late,
+        "torn": found.torn,
+        "batch": None
+        if batch is None
+        else {
+            "iteration": batch.iteration,
+            "trajectories": batch.trajectories_id,
+            "rollouts": batch.rollouts_id,
+            "counters": dict(batch.counters),
+        },
+    }
+
+
+def _judged(night: Night, judged: Judged) -> Mapping[str, Any]:
+    return {
+        "night": night.name,
+        "rated": night.rated,
+        "verdict": judged.verdict.model_dump(mode="json"),
+        "change": None if judged.change is None else judged.change.model_dump(mode="json"),
+    }
+
+
+def _print_judged(run: str, night: Night, judged: Judged, store: str) -> None:
+    verdict, change = judged.verdict, judged.change
+    print_line(f"Gate of checkpoint {verdict.checkpoint_id[:12]}: {verdict.reason}.")
+    if change is None:
+        print_line("No alias was changed." if verdict.passed else "It did not pass: no alias was changed.")
+        return
+    print_line(f"{change.alias} of run {run} is now this checkpoint.")
+    print_line("Try next:")
+    print_line("  " + command(["lineage", "trained-on", verdict.checkpoint_id[:12]], store))
+    if change.alias != "production":
+        print_line("  " + command(["promote", run, "--checkpoint", verdict.checkpoint_id[:12]], store))

@@ -1,0 +1,163 @@
+"""The gate before an alias: is a new checkpoint at least nearly as good as the one that serves?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from statistics import fmean
+
+import polars as pl
+
+from erl_pipeline.serving.collect import SealedBatch, sealed_batches
+from erl_pipeline.serving.settings import GateSettings
+from erl_pipeline.stages.evaluation.evaluate import EVALUATE, EVALUATION
+from erl_pipeline.stages.names import TRAJECTORIES
+from erl_pipeline.statistics import bootstrap_low
+from storage.artifacts.store import ArtifactStore
+from storage.runs.run import Run
+from storage.serving.gates import Verdict
+from storage.tables.scored import was_scored
+from storage.tables.trajectories import scan_trajectories
+
+Numbers = Mapping[str, float | int | str | bool]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How much higher the mean reward of a new checkpoint is, with the lower confidence bound, and what else
+    is to be shown with it."""
+
+    difference: float
+    low: float
+    beside: Numbers
+
+    def numbers(self, prefix: str) -> Numbers:
+        """The same as flat numbers."""
+        found = {"difference": self.difference, "low": self.low, **self.beside}
+        return {f"{prefix}_{name}": value for name, value in found.items()}
+
+
+def compare_held_out(
+    before: Mapping[str, float], after: Mapping[str, float], confidence: float
+) -> Comparison | None:
+    """Two checkpoints on the same held-out tasks, task -> mean reward; None where they share none."""
+    tasks = sorted(before.keys() & after.keys())
+    if not tasks:
+        return None
+    differences = [after[task] - before[task] for task in tasks]
+    low = bootstrap_low([differences], [1], confidence)
+    return Comparison(fmean(differences), low, {"tasks": len(tasks)})
+
+
+def compare_feedback(
+    store_uri: str, batches: Sequence[SealedBatch], new: str, old: str, settings: GateSettings
+) -> Comparison | None:
+    """Two checkpoints by what people said of their episodes; None where one has fewer rated episodes than
+    `min_episodes`.
+
+    The rated shares stand beside it: raters select themselves, so where shares differ, means may not be
+    comparable.
+    """
+    store = ArtifactStore(store_uri)
+    files = [store.open(batch.trajectories_id).rows_path(TRAJECTORIES) for batch in batches]
+    if not files:
+        return None
+    rows = scan_trajectories(files).filter(pl.col("policy_version").is_in([new, old]))
+    found = rows.select("policy_version", "reward").collect()
+    episodes = {each: found.filter(pl.col("policy_version") == each)["reward"] for each in (new, old)}
+    rated = {each: rewards.drop_nulls().to_list() for each, rewards in episodes.items()}
+    if min(len(rated[new]), len(rated[old])) < settings.min_episodes:
+        return None
+    return Comparison(
+        fmean(rated[new]) - fmean(rated[old]),
+        bootstrap_low([rated[new], rated[old]], [1, -1], settings.confidence),
+        {
+            "episodes_new": len(rated[new]),
+            "episodes_old": len(rated[old]),
+            "rated_share_new": len(rated[new]) / len(episodes[new]),
+            "rated_share_old": len(rated[old]) / len(episodes[old]),
+        },
+    )
+
+
+def held_out_rewards(store: ArtifactStore, run: Run, iteration: int) -> dict[str, float]:
+    """Held-out task -> mean reward of its first attempts, greedy and sampled, after an iteration of a run;
+    empty where it was not evaluated."""
+    found = [
+        entry.artifact_id
+        for entry in run.stages()
+        if (entry.stage, entry.iteration) == (EVALUATE.name, iteration)
+    ]
+    if not found:
+        return {}
+    rows = scan_trajectories([store.open(found[0]).rows_path(EVALUATION)])
+    first = rows.filter(pl.col("parent_trajectory_id").is_null(), was_scored())
+    means = first.group_by("task_id").agg(pl.col("reward").mean()).sort("task_id").collect()
+    return dict(means.iter_rows())
+
+
+def judge(
+    store_uri: str,
+    served: str,
+    night: Run,
+    new: str,
+    old: str,
+    iterations: int,
+    settings: GateSettings,
+) -> Verdict:
+    """The verdict on the checkpoint of a night, against the one that it was trained from.
+
+    It passes where the lower bound on held-out tasks, and that of feedback if both have enough, are at least
+    `-held_out_drop`. Without held-out tasks nothing says that it is as good, and it does not pass.
+    """
+    store = ArtifactStore(store_uri)
+    held_out = compare_held_out(
+        held_out_rewards(store, night, 0), held_out_rewards(store, night, iterations), settings.confidence
+    )
+    feedback = feedback_of(store_uri, served, new, old, settings)
+    return verdict(held_out, feedback, new, old, night.name, settings)
+
+
+def feedback_of(store_uri: str, served: str, new: str, old: str, settings: GateSettings) -> Comparison | None:
+    """`compare_feedback` over all batches of a served run."""
+    return compare_feedback(store_uri, sealed_batches(store_uri, served), new, old, settings)
+
+
+def verdict(
+    held_out: Comparison | None,
+    feedback: Comparison | None,
+    new: str,
+    old: str,
+    run: str,
+    settings: GateSettings,
+) -> Verdict:
+    """What two comparisons say together."""
+    least = -settings.held_out_drop
+    numbers: dict[str, float | int | str | bool] = {
+        "confidence": settings.confidence,
+        "held_out_drop": settings.held_out_drop,
+    }
+    reasons, passed = [], held_out is not None
+    if held_out is None:
+        reasons.append("there are no held-out tasks to compare on")
+    for name, comparison in (("held_out", held_out), ("feedback", feedback)):
+        if comparison is None:
+            continue
+        numbers |= comparison.numbers(name)
+        reached = comparison.low >= least
+        passed = passed and reached
+        what = "held-out reward" if name == "held_out" else "feedback"
+        reasons.append(
+            f"{what} {comparison.difference:+.3f}, at least {comparison.low:+.3f} by the lower bound; "
+            f"{'allowed' if reached else 'not allowed'}, the least is {least:+.3f}"
+        )
+    return Verdict(
+        checkpoint_id=new,
+        against=old,
+        run=run,
+        passed=passed,
+        reason="; ".join(reasons),
+        numbers=numbers,
+        decided=datetime.now(UTC),
+    )

@@ -1,0 +1,198 @@
+"""A night: what a served policy learns from its traffic, in a run of its own.
+
+A night trains on sealed batches, from the checkpoint that the alias `production` means, in the order
+collect, train, evaluate, judge. Each step is committed, so that after a kill the same call goes on to the
+same ids.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from erl_pipeline.config.loading import change_config
+from erl_pipeline.config.plugins import plugins
+from erl_pipeline.config.run import RunConfig
+from erl_pipeline.plan.runner import InProcessConfig
+from erl_pipeline.runs.config import run_config
+from erl_pipeline.runs.driver import OpenRun
+from erl_pipeline.runs.origins import begin_offline, offline_settings
+from erl_pipeline.runs.state import latest_checkpoint
+from erl_pipeline.runs.train import train
+from erl_pipeline.serving.collect import Collected, SealedBatch, collect, sealed_batches
+from erl_pipeline.serving.gate import judge
+from erl_pipeline.serving.promotion import CANDIDATE, PRODUCTION, require_alias
+from erl_pipeline.serving.settings import ServingSettings
+from storage.runs.documents import OfflineOrigin, read_origin
+from storage.runs.run import RunStore
+from storage.serving.aliases import AliasChange, change_alias, current_aliases
+from storage.serving.collected import traffic_run
+from storage.serving.gates import Verdict, record_verdict, verdicts
+
+
+@dataclass(frozen=True)
+class Night:
+    """A run that trains on batches of traffic. `config` is its configuration, `rated` the number of episodes
+    that it learns from, as far as they are not too old."""
+
+    served: str
+    config: RunConfig
+    origin: OfflineOrigin
+    rated: int
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+
+@dataclass(frozen=True)
+class NextNight:
+    """What is to be done: a `night`, or nothing, for a `reason`. `collected` is what was found in the log;
+    None where a night that was begun before goes on first."""
+
+    night: Night | None
+    reason: str
+    collected: Collected | None
+
+
+def next_night(store_uri: str, run: str, settings: ServingSettings, now: datetime) -> NextNight:
+    """Collect what is settled, and give the night that is due. A night that has no verdict yet goes on first.
+
+    A night trains on the new batches and, before them, on earlier ones that production has not learned from,
+    since their nights were refused or are candidates: on `learn.max_age` batches at most.
+
+    With fewer rated episodes than `learn.min_episodes` that no night has trained on, nothing is sealed, and
+    they wait for more.
+
+    Raises:
+        InputError: the alias `production` means nothing.
+        RunBusy: another process collects.
+    """
+    config = run_config(RunStore(store_uri).open(run))
+    production = require_alias(store_uri, run, PRODUCTION)
+    origins = _origins_of_nights(store_uri, run)
+    judged = {verdict.run for verdict in verdicts(store_uri, run)}
+    batches = sealed_batches(store_uri, run)
+    for name, origin in origins.items():
+        if name not in judged:
+            trains = [b for b in batches if origin.first_iteration <= b.iteration <= origin.last_iteration]
+            begun = Night(run, run_config(RunStore(store_uri).open(name)), origin, _rated(trains))
+            return NextNight(begun, "", None)
+    last_night = max((origin.last_iteration for origin in origins.values()), default=0)
+    waiting = [batch for batch in batches if batch.iteration > last_night]
+    wanted = settings.learn.min_episodes - _rated(waiting)
+    collected = collect(store_uri, run, settings.episode, now, at_least=max(wanted, 1))
+    if collected.batch is not None:
+        waiting.append(collected.batch)
+    rated = _rated(waiting)
+    if rated < settings.learn.min_episodes:
+        found = rated if collected.batch is not None else rated + collected.rated
+        reason = f"{found} of {settings.learn.min_episodes} rated episodes (learn.min_episodes) are there"
+        return NextNight(None, reason, collected)
+    last = waiting[-1].iteration
+    learned = origins[production.run].last_iteration if production.run in origins else 0
+    first = min(waiting[0].iteration, max(learned, last - settings.learn.max_age) + 1)
+    origin = OfflineOrigin(
+        run=traffic_run(run),
+        first_iteration=first,
+        last_iteration=last,
+        checkpoint_id=production.checkpoint_id,
+        evaluates=_has_held_out(config),
+    )
+    again = [batch for batch in batches if first <= batch.iteration <= last_night]
+    night = Night(run, _night_config(config, origin, settings), origin, _rated([*again, *waiting]))
+    return NextNight(night, "", collected)
+
+
+def train_night(opened: OpenRun, night: Night) -> None:
+    """Begin the night's run, or go on with it, in this process. Raises as `begin_offline` and `train`."""
+    begin_offline(opened, night.origin)
+    # Only for this process: the stored configuration keeps its runner, for later continuation.
+    opened.config = opened.config.model_copy(update={"runner": InProcessConfig()})
+    train(opened, night.config.iterations)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A night's verdict, and the alias that was changed for it; None if none was."""
+
+    verdict: Verdict
+    change: AliasChange | None
+
+
+def conclude_night(
+    store_uri: str, night: Night, settings: ServingSettings, who: str, *, promote: bool = False
+) -> Judged:
+    """Judge a trained night, and let an alias mean its checkpoint if it passes: `candidate`, or with
+    `promote` `production`. Raises RunBusy when another process works on the served run."""
+    runs = RunStore(store_uri)
+    run, served = runs.open(night.name), runs.open(night.served)
+    found = latest_checkpoint(night.config, run.stages())
+    assert found is not None
+    old = night.origin.checkpoint_id
+    assert old is not None
+    verdict = judge(
+        store_uri, night.served, run, found.artifact_id, old, night.config.iterations, settings.gate
+    )
+    alias = PRODUCTION if promote else CANDIDATE
+    change = None
+    with served.lock():
+        before = current_aliases(store_uri, night.served).get(alias)
+        if verdict.passed and (before is None or before.checkpoint_id != verdict.checkpoint_id):
+            change = AliasChange(
+                alias=alias,
+                checkpoint_id=verdict.checkpoint_id,
+                previous=None if before is None else before.checkpoint_id,
+                run=night.name,
+                who=who,
+                reason=verdict.reason,
+                gate=verdict.numbers,
+                changed=datetime.now(UTC),
+            )
+            change_alias(store_uri, night.served, change)
+        # Last: a night without a verdict is judged again.
+        record_verdict(store_uri, night.served, verdict)
+    return Judged(verdict, change)
+
+
+def _night_config(config: RunConfig, origin: OfflineOrigin, settings: ServingSettings) -> RunConfig:
+    """The served run's configuration, changed as far as traffic needs: nothing too old, and rewards compared
+    with the mean of all others, whose spread is that of people and not of samples of one task."""
+    own = [
+        *offline_settings(config),
+        f"pipeline={{max_age: {settings.learn.max_age}, too_old: drop}}",
+        "objective.advantage_normalization=leave_one_out",
+    ]
+    options = {
+        "--name": ("name", night_name(config.name, origin.last_iteration)),
+        "--iterations": ("iterations", origin.iterations),
+    }
+    return change_config(config, own, options)
+
+
+def night_name(run: str, last: int) -> str:
+    """The run of the night whose last batch is that of this iteration."""
+    return f"{run}-night-{last:03d}"
+
+
+def _origins_of_nights(store_uri: str, run: str) -> dict[str, OfflineOrigin]:
+    """The nights that were begun, the oldest first."""
+    pattern = re.compile(re.escape(run) + r"-night-\d{3,}")
+    names = sorted(name for name in RunStore(store_uri).list() if pattern.fullmatch(name))
+    origins = {name: read_origin(store_uri, name) for name in names}
+    return {
+        name: origin
+        for name, origin in origins.items()
+        if isinstance(origin, OfflineOrigin) and origin.run == traffic_run(run)
+    }
+
+
+def _rated(batches: Sequence[SealedBatch]) -> int:
+    return sum(batch.rated for batch in batches)
+
+
+def _has_held_out(config: RunConfig) -> bool:
+    plugin = plugins("environments")[config.environment.type].value
+    return bool(plugin.held_out_tasks(config.environment, config.seed, config.evaluation.tasks))

@@ -1,0 +1,125 @@
+"""Letting an alias mean another checkpoint, and going back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from erl_pipeline.serving.gate import feedback_of
+from erl_pipeline.serving.settings import GateSettings
+from storage.artifacts.store import ArtifactStore
+from storage.errors import InputError
+from storage.runs.run import RunStore
+from storage.serving.aliases import AliasChange, change_alias, current_aliases
+from storage.serving.gates import Verdict, verdicts
+
+PRODUCTION, CANDIDATE = "production", "candidate"
+
+
+def require_alias(store_uri: str, run: str, alias: str) -> AliasChange:
+    """What an alias means now. Raises InputError, which says what to do, where it means nothing."""
+    found = current_aliases(store_uri, run).get(alias)
+    if found is None:
+        raise InputError(
+            f"the alias {alias} of run {run} means nothing yet; begin with: erl-pipeline promote {run} "
+            f"--alias {alias} --checkpoint latest --without-gate --why 'the first one'"
+        )
+    return found
+
+
+def promote(
+    store_uri: str,
+    run: str,
+    alias: str,
+    checkpoint_id: str,
+    settings: GateSettings,
+    who: str,
+    *,
+    why: str = "",
+    without_gate: bool = False,
+) -> AliasChange:
+    """Let an alias mean a checkpoint. The change is on disk when this returns.
+
+    Raises InputError where the id is no checkpoint's, where its gate did not pass, or where feedback speaks
+    against it; RunBusy when another process works on the run.
+    """
+    manifest = ArtifactStore(store_uri).find(checkpoint_id)
+    if manifest is None or manifest.kind != "checkpoint":
+        raise InputError(f"{checkpoint_id} is no checkpoint of this store")
+    if without_gate and not why:
+        raise InputError("--without-gate needs a reason: --why TEXT")
+    with RunStore(store_uri).open(run).lock():
+        before = current_aliases(store_uri, run).get(alias)
+        previous = None if before is None else before.checkpoint_id
+        if without_gate:
+            gate: dict[str, float | int | str | bool] = {"without_gate": True}
+        else:
+            passed = _passed(store_uri, run, checkpoint_id, previous, settings)
+            gate, why = passed.numbers, why or passed.reason
+        return _change(store_uri, run, alias, checkpoint_id, previous, manifest.run, who, why, gate)
+
+
+def roll_back(store_uri: str, run: str, alias: str, who: str, why: str = "") -> AliasChange:
+    """Let an alias mean again what it meant before its last change.
+
+    Raises InputError where it meant nothing before, RunBusy when another process works on the run.
+    """
+    with RunStore(store_uri).open(run).lock():
+        now = require_alias(store_uri, run, alias)
+        if now.previous is None:
+            raise InputError(f"the alias {alias} of run {run} meant nothing before {now.checkpoint_id[:12]}")
+        manifest = ArtifactStore(store_uri).find(now.previous)
+        if manifest is None:
+            raise InputError(f"checkpoint {now.previous} is gone from the store")
+        reason = why or f"back from {now.checkpoint_id[:12]}"
+        return _change(store_uri, run, alias, now.previous, now.checkpoint_id, manifest.run, who, reason, {})
+
+
+def _passed(
+    store_uri: str, run: str, checkpoint_id: str, previous: str | None, settings: GateSettings
+) -> Verdict:
+    """The verdict on a checkpoint, with the numbers of feedback by now. Raises InputError if it did not
+    pass."""
+    found = [each for each in verdicts(store_uri, run) if each.checkpoint_id == checkpoint_id]
+    if not found or not found[-1].passed:
+        said = f"did not pass: {found[-1].reason}" if found else "was never asked: no night has made it"
+        raise InputError(
+            f"the gate of checkpoint {checkpoint_id[:12]} {said}. To promote it all the same: --without-gate "
+            "--why TEXT"
+        )
+    verdict = found[-1]
+    if previous is None or previous == checkpoint_id:
+        return verdict
+    feedback = feedback_of(store_uri, run, checkpoint_id, previous, settings)
+    if feedback is None:
+        return verdict
+    if feedback.low < -settings.held_out_drop:
+        raise InputError(
+            f"feedback speaks against checkpoint {checkpoint_id[:12]}: {feedback.difference:+.3f}, at least "
+            f"{feedback.low:+.3f} by the lower bound. To promote it all the same: --without-gate --why TEXT"
+        )
+    return verdict.model_copy(update={"numbers": {**verdict.numbers, **feedback.numbers("feedback")}})
+
+
+def _change(
+    store_uri: str,
+    run: str,
+    alias: str,
+    checkpoint_id: str,
+    previous: str | None,
+    made_by: str,
+    who: str,
+    reason: str,
+    gate: dict[str, float | int | str | bool],
+) -> AliasChange:
+    change = AliasChange(
+        alias=alias,
+        checkpoint_id=checkpoint_id,
+        previous=previous,
+        run=made_by,
+        who=who,
+        reason=reason,
+        gate=gate,
+        changed=datetime.now(UTC),
+    )
+    change_alias(store_uri, run, change)
+    return change

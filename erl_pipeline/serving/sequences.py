@@ -1,0 +1,120 @@
+"""The token sequences of a served episode: chains of turns, each sampled token once, behind exactly the
+tokens that it was sampled after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from storage.serving.traffic import ServedTurn
+from storage.tables.trajectories import are_logprobs
+
+LOST = "the turn before it is not in the log"
+UNEVEN = "its log-probabilities do not fit its tokens"
+
+
+@dataclass
+class TurnSequence:
+    """Turns that were sampled one after the other, by one policy at one temperature.
+
+    A turn that cannot be trained is context: its mask is 0. `not_trainable` says why there is nothing else;
+    it is empty where something can be trained.
+    """
+
+    prompt: tuple[int, ...]
+    turns: list[ServedTurn] = field(default_factory=list)
+    response: list[int] = field(default_factory=list)
+    mask: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    messages: list[Mapping[str, Any]] = field(default_factory=list)
+    """What was said from the beginning of the conversation to the last turn."""
+    is_lost: bool = False
+
+    @property
+    def not_trainable(self) -> str:
+        if self.is_lost:
+            return LOST
+        if any(self.mask):
+            return ""
+        return next(filter(None, map(_why_not, self.turns)))
+
+    def continues(self, turn: ServedTurn) -> bool:
+        """Whether a turn was sampled after the last one, in the same way."""
+        last = self.turns[-1]
+        return turn.after == last.turn_id and _sampler(turn) == _sampler(last)
+
+    def add(self, turn: ServedTurn) -> None:
+        """Take the sampled tokens of a turn, whose context stands before."""
+        trained = not _why_not(turn) and not self.is_lost
+        self.turns.append(turn)
+        self.response += turn.sampled_token_ids
+        self.mask += [int(trained)] * len(turn.sampled_token_ids)
+        self.logprobs += turn.logprobs if trained else [0.0] * len(turn.sampled_token_ids)
+        self.messages += [*turn.messages, turn.answer]
+
+    def add_context(self, tokens: Sequence[int]) -> None:
+        self.response += tokens
+        self.mask += [0] * len(tokens)
+        self.logprobs += [0.0] * len(tokens)
+
+
+@dataclass(frozen=True)
+class _End:
+    """Where a turn ends: in which sequence, behind how many response tokens and messages."""
+
+    sequence: TurnSequence
+    tokens: int
+    messages: int
+
+
+def turn_sequences(turns: Iterable[ServedTurn]) -> list[TurnSequence]:
+    """Each turn in exactly one sequence, in the order in which they were asked for.
+
+    A turn goes on with the sequence of the turn before it, unless another turn has done so or the sampler is
+    another one: then it begins a sequence, whose prompt is everything before it.
+    """
+    sequences: list[TurnSequence] = []
+    ends: dict[str, _End] = {}
+    for turn in sorted(turns, key=lambda each: each.arrived):
+        if turn.turn_id in ends:
+            continue
+        before = None if turn.after is None else ends.get(turn.after)
+        if before is not None and before.sequence.continues(turn):
+            sequence = before.sequence
+            sequence.add_context(turn.context_token_ids)
+        else:
+            sequence = _begun(turn, before)
+            sequences.append(sequence)
+        sequence.add(turn)
+        ends[turn.turn_id] = _End(sequence, len(sequence.response), len(sequence.messages))
+    return sequences
+
+
+def _begun(turn: ServedTurn, before: _End | None) -> TurnSequence:
+    if before is None:
+        # The first sampled token needs something before it, too.
+        lost = turn.after is not None or not turn.context_token_ids
+        return TurnSequence(turn.context_token_ids, is_lost=lost)
+    parent = before.sequence
+    return TurnSequence(
+        prompt=(*parent.prompt, *parent.response[: before.tokens], *turn.context_token_ids),
+        messages=parent.messages[: before.messages],
+        is_lost=parent.is_lost,
+    )
+
+
+def _sampler(turn: ServedTurn) -> tuple[str, str, float]:
+    return turn.policy_version, turn.tokenizer_digest, turn.temperature
+
+
+def _why_not(turn: ServedTurn) -> str:
+    """Why the tokens of a turn cannot be trained; empty if they can."""
+    if turn.not_trainable:
+        return turn.not_trainable
+    logprobs = turn.logprobs
+    if not logprobs or len(logprobs) != len(turn.sampled_token_ids):
+        return UNEVEN
+    if not are_logprobs(logprobs):
+        return "its log-probabilities are none"
+    return "" if turn.temperature > 0 else "it was sampled at temperature 0"

@@ -1,0 +1,199 @@
+"""Sealing the settled traffic of a served policy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from erl_pipeline.objectives.advantages import group_advantages
+from erl_pipeline.serving import collect as collecting
+from erl_pipeline.serving.collect import Collected, SealedBatch, collect
+from erl_pipeline.serving.settings import EpisodeSettings
+from erl_pipeline.stages.names import TRAJECTORIES
+from storage.artifacts.store import ArtifactStore
+from storage.errors import DamagedRecord
+from storage.runs.run import RunStore
+from storage.serving.collected import SERVED, SERVED_TRAJECTORIES, traffic_run
+from storage.serving.traffic import Record
+from storage.tables.parquet import read_rows
+from storage.tables.sequences import FURTHER_SEQUENCES
+from storage.tables.trajectories import Trajectory, read_trajectories
+from storage.upkeep.verification import verify_run
+from tests.erl_pipeline.serving.served_traffic import RUN, TOMORROW, at, begin_run, end, log, rating, turn
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    begin_run(tmp_path)
+    return tmp_path
+
+
+def sealed(store: Path, now: datetime = TOMORROW, **settings: Any) -> Collected:
+    return collect(str(store), RUN, EpisodeSettings(settle_hours=24, idle_minutes=30), now, **settings)
+
+
+def batch_of(found: Collected) -> SealedBatch:
+    assert found.batch is not None
+    return found.batch
+
+
+def trajectories(store: Path, batch: SealedBatch) -> list[Trajectory]:
+    return read_trajectories([ArtifactStore(str(store)).open(batch.trajectories_id).path(TRAJECTORIES)])
+
+
+def rated(number: int, reward: float, **changes: Any) -> list[Record]:
+    episode = f"e{number}"
+    return [
+        turn(f"t{number}", episode, arrived=at(number), **changes),
+        rating(f"f{number}", reward, episode, received=at(number + 1)),
+    ]
+
+
+def test_an_episode_is_settled_when_a_client_ends_it_or_when_nothing_was_heard_for_long(store: Path) -> None:
+    log(store, *rated(0, 1.0), *rated(1, 1.0), end("e1"))
+    # The last record of e0 is of second 1.
+    settled = at(1) + timedelta(hours=24, minutes=30)
+
+    first = sealed(store, settled - timedelta(seconds=1))
+    second = sealed(store, settled)
+
+    assert (first.settled, second.settled) == (1, 1)
+    assert [row.reward for row in trajectories(store, batch_of(second))] == [1.0]
+    assert (batch_of(first).iteration, batch_of(second).iteration) == (1, 2)
+    assert sealed(store).batch is None
+
+
+def test_the_same_log_gives_the_same_artifact_and_another_one_another(tmp_path: Path) -> None:
+    ids = []
+    for name, reward in (("one", 1.0), ("two", 1.0), ("three", 0.0)):
+        begin_run(tmp_path / name)
+        # Records of an episode that is not settled, and time, change nothing.
+        log(tmp_path / name, *rated(0, reward), turn("x", name, arrived=TOMORROW))
+        ids.append(batch_of(sealed(tmp_path / name)).trajectories_id)
+
+    assert ids[0] == ids[1] != ids[2]
+
+
+def test_a_batch_is_ordinary_rollouts_with_a_table_beside_them(store: Path) -> None:
+    log(store, *rated(0, 1.0), turn("b", "e0", arrived=at(2)), turn("c", "e1"))
+
+    batch = batch_of(sealed(store))
+
+    artifact = ArtifactStore(str(store)).open(batch.trajectories_id)
+    rows = trajectories(store, batch)
+    (further,) = read_trajectories([artifact.path(FURTHER_SEQUENCES)])
+    served = list(read_rows([artifact.path(SERVED)], SERVED_TRAJECTORIES))
+    assert [row.finish_reason for row in rows] == ["done", "not_rated"]
+    assert further.parent_trajectory_id == rows[0].trajectory_id
+    assert [each["trajectory_id"] for each in served] == [
+        each.trajectory_id for each in (rows[0], further, rows[1])
+    ]
+    assert [each["call_ids"] for each in served] == [("call-t0",), ("call-b",), ("call-c",)]
+    assert batch.counters["rated"] == 1
+    run = RunStore(str(store)).open(traffic_run(RUN))
+    listing = ArtifactStore(str(store)).open(batch.rollouts_id).manifest
+    assert listing.metrics["success_first_attempt"] == 1.0
+    assert listing.counters["not_rated"] == 1
+    assert verify_run(ArtifactStore(str(store)), run).problems == []
+
+
+def test_eight_rated_episodes_of_a_type_are_compared_and_fewer_are_not(store: Path) -> None:
+    chats = [record for number in range(8) for record in rated(number, number / 7)]
+    others = [record for number in range(8, 15) for record in rated(number, 1.0, task_type="other")]
+    log(store, *others, *chats, turn("x", "not rated"))
+
+    batch = batch_of(sealed(store))
+
+    rows = trajectories(store, batch)
+    groups = Counter(row.group_id for row in rows)
+    assert sorted(groups.values()) == [1] * 8 + [8]
+    assert (batch.rated, batch.counters["not_grouped"]) == (15, 7)
+    chats_alone = [row for row in rows if groups[row.group_id] == 8]
+    advantages = group_advantages(chats_alone, [row.group_id for row in chats_alone], "leave_one_out")
+    # Rewards are 0, 1/7, ..., 1; the others of a reward r have the sum 4 - r.
+    assert advantages == pytest.approx([each / 7 - (4 - each / 7) / 7 for each in range(8)])
+
+
+def test_what_cannot_be_scored_does_not_count_for_a_group(store: Path) -> None:
+    chats = [record for number in range(7) for record in rated(number, 1.0)]
+    log(store, *rated(7, 1.0, not_trainable="top_p"), *chats)
+
+    batch = batch_of(sealed(store))
+
+    assert (batch.rated, batch.counters["not_grouped"]) == (7, 7)
+
+
+def test_too_few_rated_episodes_are_left_for_later(store: Path) -> None:
+    log(store, *rated(0, 1.0), turn("b", "e1"))
+
+    found = sealed(store, at_least=2)
+
+    assert (found.batch, found.settled, found.rated) == (None, 2, 1)
+    assert sealed(store, at_least=1).settled == 2
+
+
+def test_records_that_come_after_the_sealing_are_counted(store: Path) -> None:
+    log(store, *rated(0, 1.0))
+    batch_of(sealed(store))
+    after = datetime.now(TOMORROW.tzinfo) + timedelta(hours=1)
+    log(store, rating("late", 0.0, "e0", received=after))
+
+    found = sealed(store)
+
+    assert (found.batch, found.late) == (None, 1)
+
+
+def test_a_record_that_a_kill_cut_short_is_counted(store: Path) -> None:
+    path = log(store, *rated(0, 1.0), end("e0"))
+    path.write_bytes(path.read_bytes()[:-9])
+
+    found = sealed(store)
+
+    assert (found.torn, found.settled) == (1, 1)
+
+
+def test_a_changed_record_is_refused_by_its_place(store: Path) -> None:
+    path = log(store, *rated(0, 1.0))
+    path.write_bytes(path.read_bytes().replace(b"asks t0", b"asks t1"))
+
+    with pytest.raises(DamagedRecord, match="at byte 0"):
+        sealed(store)
+
+
+def test_after_a_kill_between_the_two_artifacts_the_batch_has_the_same_ids(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log(store, *rated(0, 1.0))
+
+    def killed(_: object) -> dict[str, float]:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("erl_pipeline.runs.origins.graded_rewards", killed)
+        with pytest.raises(KeyboardInterrupt):
+            sealed(store)
+    (left,) = ArtifactStore(str(store)).ids("collect_traffic")
+
+    batch = batch_of(sealed(store))
+
+    assert (batch.iteration, batch.trajectories_id) == (1, left)
+    assert ArtifactStore(str(store)).ids("collect_traffic") == [left]
+
+
+def test_a_conversation_that_asks_a_held_out_question_is_not_trained_on(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Apart:
+        def asked(self, messages: list[dict[str, str]]) -> str | None:
+            return "the held-out task 7" if messages[0]["content"] == "asks t0" else None
+
+    monkeypatch.setattr(collecting, "kept_apart", lambda _: Apart())
+    log(store, *rated(0, 1.0), *rated(1, 1.0))
+
+    rows = trajectories(store, batch_of(sealed(store)))
+
+    assert [row.finish_reason for row in rows] == ["not_trainable", "done"]

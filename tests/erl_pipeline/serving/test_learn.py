@@ -1,0 +1,176 @@
+"""Nights: a served policy learns from what people said of it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from erl_pipeline.runs.config import run_config
+from erl_pipeline.runs.driver import open_run
+from erl_pipeline.runs.state import latest_checkpoint
+from erl_pipeline.serving import gate
+from erl_pipeline.serving.learn import Judged, NextNight, Night, conclude_night, next_night, train_night
+from erl_pipeline.serving.promotion import promote
+from erl_pipeline.serving.settings import ServingSettings
+from storage.artifacts.store import ArtifactStore
+from storage.errors import InputError, Interrupted
+from storage.lineage.trained_on import RowFilter, TrainedOn
+from storage.runs.run import RunStore
+from storage.serving.aliases import current_aliases
+from storage.serving.gates import verdicts
+from storage.upkeep.verification import verify_run
+from tests.erl_pipeline.runs.small_runs import Notes
+from tests.erl_pipeline.serving.served_traffic import RUN, TOMORROW, conversations, log
+
+
+def settings(max_age: int = 1, **changes: Any) -> ServingSettings:
+    learn = {"min_episodes": 8, "max_age": max_age}
+    return ServingSettings.model_validate({"learn": learn, "gate": {"held_out_drop": 2.0, **changes}})
+
+
+def begin_production(store: Path) -> str:
+    run = RunStore(str(store)).open(RUN)
+    found = latest_checkpoint(run_config(run), run.stages())
+    assert found is not None
+    given = settings().gate
+    promote(str(store), RUN, "production", found.artifact_id, given, "me", why="first", without_gate=True)
+    return found.artifact_id
+
+
+def due(store: Path, **changes: Any) -> NextNight:
+    return next_night(str(store), RUN, settings(**changes), TOMORROW)
+
+
+def night_of(found: NextNight) -> Night:
+    assert found.night is not None, found.reason
+    return found.night
+
+
+def slept(store: Path, night: Night, stop_after: str | None = None) -> None:
+    notes = Notes(stop_after)
+    with open_run(night.config, str(store), notes, notes.stop) as opened:
+        train_night(opened, night)
+
+
+def judged(store: Path, night: Night, *, promotes: bool = False, **changes: Any) -> Judged:
+    return conclude_night(str(store), night, settings(**changes), "me", promote=promotes)
+
+
+def test_without_a_checkpoint_that_serves_there_is_no_night(served: Path) -> None:
+    log(served, *conversations(served, 8, "policy"))
+
+    with pytest.raises(InputError, match="means nothing yet"):
+        due(served)
+
+
+def test_too_few_rated_episodes_wait_for_more(served: Path) -> None:
+    policy = begin_production(served)
+    log(served, *conversations(served, 7, policy))
+
+    found = due(served)
+
+    assert found.night is None
+    assert "7 of 8 rated episodes" in found.reason
+    assert found.collected is not None
+    assert found.collected.batch is None
+
+
+def test_a_night_trains_on_what_people_rated_and_makes_a_candidate(served: Path) -> None:
+    policy = begin_production(served)
+    log(served, *conversations(served, 16, policy))
+    night = night_of(due(served))
+
+    slept(served, night)
+    result = judged(served, night)
+
+    assert (night.name, night.rated) == ("small-night-001", 16)
+    assert result.verdict.passed
+    assert result.change is not None
+    assert (result.change.alias, result.change.run) == ("candidate", "small-night-001")
+    # Two tasks, each with a greedy and a sampled attempt.
+    assert result.change.gate["held_out_tasks"] == 2
+    assert current_aliases(str(served), RUN)["production"].checkpoint_id == policy
+    store = ArtifactStore(str(served))
+    rows = TrainedOn(store, result.verdict.checkpoint_id).rows(RowFilter()).collect()
+    own = rows.filter(pl.col("how") == "directly")
+    # Half of them have reward 1: of the 15 others of each, 8 have the other reward.
+    assert sorted(own["advantage"].to_list()) == pytest.approx([-8 / 15] * 8 + [8 / 15] * 8)
+    assert verify_run(store, RunStore(str(served)).open(night.name)).problems == []
+
+
+def test_a_gate_that_does_not_pass_changes_no_alias_and_is_remembered(
+    served: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = begin_production(served)
+    log(served, *conversations(served, 8, policy))
+    night = night_of(due(served))
+    slept(served, night)
+    monkeypatch.setattr(gate, "held_out_rewards", lambda _store, _run, iteration: {"task": 1.0 - iteration})
+
+    result = judged(served, night, held_out_drop=0.5)
+
+    assert (result.verdict.passed, result.change) == (False, None)
+    assert "held-out reward -1.000" in result.verdict.reason
+    assert verdicts(str(served), RUN) == [result.verdict]
+    assert current_aliases(str(served), RUN).keys() == {"production"}
+    with pytest.raises(InputError, match=r"did not pass: held-out reward -1\.000"):
+        promote(str(served), RUN, "production", result.verdict.checkpoint_id, settings().gate, "me")
+    assert due(served).night is None
+
+
+def test_a_killed_night_goes_on_to_the_same_ids(served: Path, tmp_path: Path) -> None:
+    log(served, *conversations(served, 8, begin_production(served)))
+    night = night_of(due(served))
+    undisturbed = Path(shutil.copytree(served, tmp_path / "undisturbed"))
+    slept(undisturbed, night)
+    # Traffic goes on meanwhile; it is for the next night.
+    log(served, *conversations(served, 8, night.origin.checkpoint_id or "", first=100))
+    with pytest.raises(Interrupted):
+        slept(served, night, stop_after="measure_staleness of iteration 1")
+
+    again = night_of(due(served))
+
+    assert (again.config, again.origin, again.rated) == (night.config, night.origin, 8)
+    slept(served, again)
+    assert judged(served, again).verdict.checkpoint_id == judged(undisturbed, night).verdict.checkpoint_id
+    following = night_of(due(served))
+    assert (following.name, following.origin.first_iteration) == ("small-night-002", 2)
+
+
+def test_what_production_has_not_learned_is_trained_again_with_what_is_new(served: Path) -> None:
+    policy = begin_production(served)
+    log(served, *conversations(served, 8, policy))
+    first = night_of(due(served))
+    slept(served, first)
+    judged(served, first)  # a candidate, which nobody has promoted
+    assert due(served, max_age=4).night is None
+    log(served, *conversations(served, 9, policy, first=100))
+
+    both = night_of(due(served, max_age=4))
+    slept(served, both)
+
+    assert (both.origin.first_iteration, both.origin.last_iteration, both.rated) == (1, 2, 17)
+    assert judged(served, both).verdict.passed
+
+
+def test_with_promote_the_next_night_begins_from_the_new_checkpoint_and_leaves_out_what_is_too_old(
+    served: Path,
+) -> None:
+    begun = begin_production(served)
+    policies = [begun]
+    for number in range(3):
+        log(served, *conversations(served, 16, begun if number == 2 else policies[-1], first=100 * number))
+        night = night_of(due(served))
+        assert night.origin.checkpoint_id == policies[-1]
+        slept(served, night)
+        result = judged(served, night, promotes=True)
+        assert result.change is not None
+        policies.append(result.verdict.checkpoint_id)
+
+    manifest = ArtifactStore(str(served)).open(policies[-1]).manifest
+    # With max_age 1, what the first checkpoint said is too old for the one that two nights have made of it.
+    assert manifest.counters["dropped_too_old"] == 16

@@ -1,0 +1,56 @@
+"""Token sequences of served episodes."""
+
+from erl_pipeline.serving.sequences import LOST, UNEVEN, turn_sequences
+from tests.erl_pipeline.serving.served_traffic import at, turn
+
+
+def test_turns_that_follow_each_other_are_one_sequence() -> None:
+    second = turn("b", after="a", context_token_ids=(9, 3), sampled_token_ids=(6,), logprobs=(-1.0,))
+
+    (sequence,) = turn_sequences([turn("a"), second])
+
+    assert sequence.prompt == (1, 3)
+    assert sequence.response == [5, 2, 9, 3, 6]
+    assert sequence.mask == [1, 1, 0, 0, 1]
+    assert sequence.logprobs == [-0.5, -0.25, 0.0, 0.0, -1.0]
+    assert [each["content"] for each in sequence.messages] == ["asks a", "says a", "asks b", "says b"]
+    assert sequence.not_trainable == ""
+
+
+def test_a_second_continuation_is_a_sequence_behind_the_same_tokens_which_are_not_trained_again() -> None:
+    turns = [turn("a"), turn("b", after="a", arrived=at(1)), turn("c", after="a", arrived=at(2))]
+
+    _, branch = turn_sequences(turns)
+
+    assert (branch.prompt, branch.response, branch.mask) == ((1, 3, 5, 2, 1, 3), [5, 2], [1, 1])
+    assert [each["content"] for each in branch.messages] == ["asks a", "says a", "asks c", "says c"]
+
+
+def test_another_checkpoint_begins_a_sequence() -> None:
+    later = turn("b", after="a", policy_version="newer", arrived=at(1))
+
+    first, second = turn_sequences([turn("a"), later])
+
+    assert [each.turn_id for each in first.turns] == ["a"]
+    assert (second.prompt, second.response) == ((1, 3, 5, 2, 1, 3), [5, 2])
+
+
+def test_a_turn_that_cannot_be_trained_is_context() -> None:
+    turns = [turn("a", not_trainable="top_p"), turn("b", after="a", arrived=at(1))]
+
+    (sequence,) = turn_sequences(turns)
+
+    assert sequence.mask == [0, 0, 0, 0, 1, 1]
+    assert sequence.logprobs == [0.0, 0.0, 0.0, 0.0, -0.5, -0.25]
+
+
+def test_sequences_without_a_trained_token_say_why() -> None:
+    for turns, why in (
+        ([turn("a", not_trainable="top_p")], "top_p"),
+        ([turn("b", after="lost"), turn("c", after="b", arrived=at(1))], LOST),
+        ([turn("a", logprobs=(-0.5,))], UNEVEN),
+        ([turn("a", logprobs=(0.5, float("nan")))], "its log-probabilities are none"),
+    ):
+        (sequence,) = turn_sequences(turns)
+
+        assert (any(sequence.mask), sequence.not_trainable) == (False, why)

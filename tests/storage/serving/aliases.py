@@ -1,0 +1,18 @@
+"""Changes of aliases."""
+
+from datetime import UTC, datetime
+
+from storage.serving.aliases import AliasChange
+
+
+def alias_change(alias: str, checkpoint_id: str, previous: str | None) -> AliasChange:
+    return AliasChange(
+        alias=alias,
+        checkpoint_id=checkpoint_id,
+        previous=previous,
+        run="run",
+        who="me",
+        reason="a test",
+        gate={},
+        changed=datetime(2026, 1, 1, tzinfo=UTC),
+    )
