@@ -1,0 +1,67 @@
+"""A user is forgotten between nights, and before a batch is trained on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage.artifacts.store import ArtifactStore
+from storage.lineage.trained_on import RowFilter, TrainedOn
+from storage.runs.run import RunStore
+from storage.serving.forgetting import forget_user
+from storage.serving.traffic import Record
+from storage.serving.user_traces import find_user
+from storage.upkeep.verification import verify_run
+from tests.erl_pipeline.serving.served_traffic import RUN, conversations, log
+from tests.erl_pipeline.serving.test_learn import begin_production, due, judged, night_of, slept
+
+
+def of_users(records: list[Record]) -> list[Record]:
+    """Every fourth episode is of user `gone`."""
+    return [
+        each.model_copy(update={"user": "gone" if int(each.episode_id[1:]) % 4 == 1 else "stays"})
+        for each in records
+    ]
+
+
+def problems(store: Path) -> list[str]:
+    runs = RunStore(str(store))
+    fresh = ArtifactStore(str(store))
+    return [each for name in runs.list() for each in verify_run(fresh, runs.open(name)).problems]
+
+
+def test_nights_before_and_after(served: Path) -> None:
+    policy = begin_production(served)
+    log(served, *of_users(conversations(served, 16, policy)))
+    night = night_of(due(served))
+    slept(served, night)
+    made = judged(served, night, promotes=True).verdict.checkpoint_id
+
+    found = forget_user(str(served), RUN, "gone")
+
+    assert [(each.manifest.artifact_id, each.how, each.rows) for each in found.learners] == [
+        (made, "directly", 4)
+    ]
+    assert found.branch_points[0].before is not None
+    assert found.branch_points[0].before.artifact_id == policy
+    assert [change.alias for _, change in found.aliases] == ["production"]
+    assert problems(served) == []
+    assert not find_user(str(served), RUN, "gone").found
+    log(served, *of_users(conversations(served, 16, made, first=100)))
+    later = night_of(due(served))
+    slept(served, later)
+    assert judged(served, later).verdict.checkpoint_id != made
+    assert problems(served) == []
+
+
+def test_a_sealed_batch_is_trained_without_the_user(served: Path) -> None:
+    policy = begin_production(served)
+    log(served, *of_users(conversations(served, 16, policy)))
+    night = night_of(due(served))
+    forget_user(str(served), RUN, "gone")
+    slept(served, night)
+
+    made = judged(served, night).verdict.checkpoint_id
+    rows = TrainedOn(ArtifactStore(str(served)), made).rows(RowFilter()).collect()
+    assert rows.filter(rows["how"] == "directly").height == 12
+    assert find_user(str(served), RUN, "gone").learners == ()
+    assert problems(served) == []
