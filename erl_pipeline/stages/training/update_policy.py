@@ -304,7 +304,7 @@ def reference_policy(call: StageCall[UpdateSettings]) -> StoredPolicy | Literal[
 
 UPDATE_POLICY = Stage(
     name="update_policy",
-    version=8,
+    version=9,
     output="checkpoint",
     settings=UpdateSettings,
     compute=_compute,
