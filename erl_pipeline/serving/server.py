@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
 
-from erl_pipeline.episodes.gateway.api import (
-    ChatCompletion,
-    ChatRequest,
-    RequestRefused,
-    event,
-    validated,
-)
+from erl_pipeline.episodes.gateway.api import ChatCompletion, RequestRefused, event, validated
 from erl_pipeline.episodes.gateway.chat_api import CHAT
+from erl_pipeline.episodes.gateway.server import stream_answer
 from erl_pipeline.serving.answering import PolicyService
 from erl_pipeline.serving.keys import Client, KeyRing
 from erl_pipeline.serving.requests import FeedbackRequest, Unavailable, read_call
@@ -25,8 +21,6 @@ from storage.errors import InputError
 LARGEST_BODY = 16 * 2**20
 """Bytes of a request."""
 _KEEP_ALIVE_SECONDS = 75.0
-_STREAM_SIGN_SECONDS = 10.0
-"""How often a client that waits for a stream is told that its call is alive."""
 
 _KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -80,9 +74,9 @@ class PolicyServer:
         self._answering.add(answering)
         answering.add_done_callback(self._answering.discard)
         if asked.chat.stream:
-            return await _stream(request, asked.chat, answering, placed.headers)
+            return await stream_answer(_CHAT, request, asked.chat, answering, placed.headers)
         completion = await asyncio.shield(answering)
-        return web.json_response(CHAT.answer(completion), headers=placed.headers)
+        return web.json_response(_CHAT.answer(completion), headers=placed.headers)
 
     async def _models(self, request: web.Request) -> web.Response:
         self._client(request)
@@ -145,33 +139,6 @@ class PolicyServer:
         return client
 
 
-async def _stream(
-    request: web.Request,
-    asked: ChatRequest,
-    answering: asyncio.Task[ChatCompletion],
-    headers: Mapping[str, str],
-) -> web.StreamResponse:
-    """The answer as server-sent events; a refusal that comes before the first of them is an ordinary one."""
-    response = web.StreamResponse(
-        headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache", **headers}
-    )
-    while not (await asyncio.wait({answering}, timeout=_STREAM_SIGN_SECONDS))[0]:
-        if not response.prepared:
-            await response.prepare(request)
-        await response.write(b": waiting\n\n")
-    try:
-        events = b"".join(CHAT.stream(asked, answering.result()))
-    except RequestRefused as refused:
-        if not response.prepared:
-            raise
-        events = event(_error(refused))
-    if not response.prepared:
-        await response.prepare(request)
-    await response.write(events)
-    await response.write_eof()
-    return response
-
-
 @web.middleware
 async def _errors_as_json(request: web.Request, handler: _Handler) -> web.StreamResponse:
     """What cannot be answered, in the form that clients of OpenAI read."""
@@ -196,3 +163,7 @@ def _refusal(refused: RequestRefused) -> web.Response:
 def _error(refused: RequestRefused) -> dict[str, Any]:
     kind = _KINDS.get(refused.status, "invalid_request_error" if refused.status < 500 else "server_error")
     return {"error": {"message": str(refused), "type": kind, "param": refused.param, "code": refused.code}}
+
+
+_CHAT = replace(CHAT, refusal=_error, refused_stream=lambda refused: iter([event(_error(refused))]))
+"""Chat completions, with errors that clients of a service may meet besides those of an attempt."""

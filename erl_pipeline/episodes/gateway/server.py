@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -72,7 +72,7 @@ class Gateway:
             completion = asyncio.create_task(session.complete(asked, body, api.name, is_repeat=again))
             headers = {"x-erl-overridden": ",".join(asked.overridden)} if asked.overridden else {}
             if asked.stream:
-                return await _stream(api, request, asked, completion, headers)
+                return await stream_answer(api, request, asked, completion, headers)
             found = await completion
             return web.json_response(api.answer(found), headers={"x-erl-call-id": found.call_id, **headers})
         except RequestRefused as refused:
@@ -106,14 +106,17 @@ class Gateway:
         return session
 
 
-async def _stream(
+async def stream_answer(
     api: Api,
     request: web.Request,
     asked: ChatRequest,
     completion: asyncio.Task[ChatCompletion],
-    headers: dict[str, str],
+    headers: Mapping[str, str],
 ) -> web.StreamResponse:
-    """The answer as server-sent events; a refusal that comes before the first of them is an ordinary one."""
+    """The answer as server-sent events, once it is whole; until then the client gets signs of life.
+
+    Raises `RequestRefused` for a refusal that comes before the first of them.
+    """
     response = web.StreamResponse(
         headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache", **headers}
     )
