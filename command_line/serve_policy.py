@@ -23,7 +23,7 @@ CanaryOption = Annotated[
 ]
 ServingConfig = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="Settings of serving, in YAML; default: the defaults."),
+    typer.Option("--config", metavar="CONFIG", help="Settings of serving, in YAML; default: the defaults."),
 ]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Where the server listens; 0: a free port.")]
 Listen = Annotated[

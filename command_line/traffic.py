@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ServingConfig = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="Settings of serving, in YAML; default: the defaults."),
+    typer.Option("--config", metavar="CONFIG", help="Settings of serving, in YAML; default: the defaults."),
 ]
 Now = Annotated[
     str | None,

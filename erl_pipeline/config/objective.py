@@ -119,7 +119,7 @@ class ObjectiveConfig(Settings):
     advantage_normalization: Annotated[str, function_of("advantages")] = "std"
     """How the rewards of a group become advantages. `std`: minus their mean, divided by their standard
     deviation (GRPO, arXiv 2402.03300). `mean`: only minus their mean (Dr. GRPO, arXiv 2503.20783).
-    `leave_one_out`: minus the mean of the others (RLOO, arXiv 2402.14740). Or a function of an installed
+    `rloo`: minus the mean of the others (RLOO, arXiv 2402.14740). Or a function of an installed
     package; `erl-pipeline plugins` lists them."""
     advantages_per: Literal["group", "subgroup"] = "subgroup"
     """Which rewards are compared. `subgroup`: those of rows with the same group and subgroup, if a method

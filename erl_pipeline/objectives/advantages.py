@@ -51,7 +51,7 @@ def mean(group: Sequence[Trajectory]) -> list[float]:
     return [reward - middle for reward in rewards]
 
 
-def leave_one_out(group: Sequence[Trajectory]) -> list[float]:
+def rloo(group: Sequence[Trajectory]) -> list[float]:
     """`r` minus the mean of the other rewards (RLOO, arXiv 2402.14740), which is `r - mean` times
     `n / (n - 1)`; 0 for a group of one, or of equal rewards."""
     centred = mean(group)

@@ -163,7 +163,7 @@ def _night_config(config: RunConfig, origin: OfflineOrigin, settings: ServingSet
     own = [
         *offline_settings(config),
         f"pipeline={{max_age: {settings.learn.max_age}, too_old: drop}}",
-        "objective.advantage_normalization=leave_one_out",
+        "objective.advantage_normalization=rloo",
     ]
     options = {
         "--name": ("name", night_name(config.name, origin.last_iteration)),

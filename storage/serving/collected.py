@@ -20,10 +20,15 @@ class ServedTrajectory:
     user: str
     """A keyed digest of the user's name; empty where none was named."""
     tenant: str
+    """Whose key it was."""
     alias: str
+    """The alias whose checkpoint answered."""
     turn_ids: tuple[str, ...]
+    """Turns in the log that it is made of, in their order."""
     call_ids: tuple[str, ...]
+    """Their calls, as clients know them."""
     feedback_ids: tuple[str, ...]
+    """Feedback on the episode."""
     not_trainable: str
     """Why nothing can be learned from it, such as that nobody rated it; empty where it can."""
 

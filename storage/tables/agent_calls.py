@@ -34,6 +34,7 @@ class AgentCall:
     finish: str | None
     """`stop`, `length` or `tool_calls`."""
     streamed: bool
+    """Whether the client asked for a stream."""
     retry_of: str | None
     """The call whose answer was given once more, since the client said that it had not got it."""
     overridden: tuple[str, ...]

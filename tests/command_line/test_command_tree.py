@@ -12,7 +12,7 @@ import pytest
 from command_line.main import command_tree
 from tests.command_line.invoke import invoke
 
-WITHOUT_JSON = {"serve", "trainer-node", "ui", "env play"}
+WITHOUT_JSON = {"serve", "serve-policy", "trainer-node", "ui", "env play"}
 """Commands that are interactive until the user leaves them."""
 WITHOUT_STORE = {
     *("serve", "trainer-node", "plugins", "config show", "config check"),

@@ -131,7 +131,9 @@ def assert_equal_weights(found: one_file.Weights, expected: one_file.Weights) ->
         same = torch.ones_like(weight, dtype=torch.bool)
         if name.endswith("attn.c_attn.bias"):
             same[one_file.WIDTH : 2 * one_file.WIDTH] = False
-        assert torch.allclose(found[name][same], weight[same], rtol=0.0, atol=2e-6), name
+        # A step of Adam moves a weight by 3e-4, however small its gradient, and processors round small
+        # gradients differently.
+        assert torch.allclose(found[name][same], weight[same], rtol=0.0, atol=1e-5), name
 
 
 def test_words_and_positions_are_those_of_the_tiny_policy(iteration: Iteration) -> None:

@@ -21,7 +21,6 @@ from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
 from erl_pipeline.stages.training import training_stage
 from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
 from storage.artifacts.recipe import derive_seed
-from storage.tables.teacher_scores import TEACHER_SCORES, TeacherScores
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from erl_pipeline.environments.messages import Message
     from erl_pipeline.episodes.dialogue import ChatTokenizer
     from erl_pipeline.plan.sources import Sources
+    from storage.tables.teacher_scores import TeacherScores
     from storage.tables.trajectories import Trajectory
 
 SCORES = "teacher_scores.parquet"
@@ -67,6 +67,7 @@ def _compute(call: StageCall[TeacherSettings]) -> StageResult:
     """Write the scores of every first attempt, or why it has none."""
     from erl_pipeline.episodes.dialogue import ChatTokenizer
     from storage.tables.parquet import write_rows
+    from storage.tables.teacher_scores import TEACHER_SCORES, TeacherScores
     from storage.tables.trajectories import read_trajectories
 
     settings = call.settings
@@ -196,6 +197,8 @@ def scores(
     settings: SelfDistillationConfig,
 ) -> TeacherScores:
     """The scores of a sequence from the log-probabilities of its trained tokens, `[trained]`, in nats."""
+    from storage.tables.teacher_scores import TeacherScores
+
     gaps = np.asarray(logprobs, dtype=np.float64) - sequence.trained_behaviour_logprobs
     added = settings.coefficient * gaps.clip(-settings.gap_limit, settings.gap_limit)
     return TeacherScores(
@@ -244,5 +247,7 @@ def gap_metrics(
 
 def token_advantages(table: Iterable[Mapping[str, object]]) -> dict[str, tuple[float, ...]]:
     """Trajectory -> what is added to the advantage of each response token, for those that were scored."""
+    from storage.tables.teacher_scores import TeacherScores
+
     rows = (TeacherScores(**row) for row in table)  # type: ignore[arg-type]
     return {row.trajectory_id: row.advantages for row in rows if not row.not_scored}

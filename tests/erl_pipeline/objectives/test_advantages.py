@@ -25,9 +25,9 @@ def test_mean_only_centres() -> None:
     assert advantages([1.0, 0.0, 0.0, 3.0], ["a"] * 4, "mean") == [0.0, -1.0, -1.0, 2.0]
 
 
-def test_leave_one_out_compares_with_the_mean_of_the_others() -> None:
+def test_rloo_compares_with_the_mean_of_the_others() -> None:
     # 1 - (0 + 0 + 3) / 3, 0 - (1 + 0 + 3) / 3, the same, 3 - (1 + 0 + 0) / 3
-    found = advantages([1.0, 0.0, 0.0, 3.0], ["a"] * 4, "leave_one_out")
+    found = advantages([1.0, 0.0, 0.0, 3.0], ["a"] * 4, "rloo")
     assert found == pytest.approx([0.0, -4 / 3, -4 / 3, 8 / 3])
 
 
@@ -36,12 +36,12 @@ def test_groups_are_compared_apart_whatever_their_order() -> None:
     assert advantages(rewards, ["a", "b", "a", "b"], "mean") == [0.5, -10.0, -0.5, 10.0]
 
 
-@pytest.mark.parametrize("function", ["std", "mean", "leave_one_out"])
+@pytest.mark.parametrize("function", ["std", "mean", "rloo"])
 def test_a_lone_or_unanimous_group_has_exactly_no_advantage(function: str) -> None:
     # The mean of three times 0.1 is not 0.1 in floating point.
     assert advantages([1.0, 0.1, 0.1, 0.1], ["lone", "b", "b", "b"], function) == [0.0] * 4
 
 
 def test_an_unknown_function_is_refused_with_the_names_of_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="median: no such type of advantages; there are leave_one_out,"):
+    with pytest.raises(ConfigError, match="median: no such type of advantages; there are mean, rloo,"):
         advantages([1.0, 0.0], ["a", "a"], "median")

@@ -20,8 +20,9 @@ from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.plan.versions import FOLDER, in_tree
 from tests.erl_pipeline.runs.small_runs import go, small
 
-SERVED = ("erl_pipeline.plan.", "storage.artifacts.", "storage.filesystem")
-"""What a stage is given: progress, resources, and the store with its checks. It gives no bytes."""
+SERVED = ("erl_pipeline.plan.", "erl_pipeline.runs.log", "storage.artifacts.", "storage.filesystem")
+"""What a stage is given: progress, which a log hears of too, resources, and the store with its checks. It
+gives no bytes."""
 
 
 def test_all_that_a_run_of_erl_executes_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,7 +113,7 @@ def test_eight_rated_episodes_of_a_type_are_compared_and_fewer_are_not(store: Pa
     assert sorted(groups.values()) == [1] * 8 + [8]
     assert (batch.rated, batch.counters["not_grouped"]) == (15, 7)
     chats_alone = [row for row in rows if groups[row.group_id] == 8]
-    advantages = group_advantages(chats_alone, [row.group_id for row in chats_alone], "leave_one_out")
+    advantages = group_advantages(chats_alone, [row.group_id for row in chats_alone], "rloo")
     # Rewards are 0, 1/7, ..., 1; the others of a reward r have the sum 4 - r.
     assert advantages == pytest.approx([each / 7 - (4 - each / 7) / 7 for each in range(8)])
 
