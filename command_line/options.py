@@ -61,6 +61,10 @@ OnlyRun = Annotated[
     ),
 ]
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="A configuration file, in YAML.")]
+ServingConfig = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="CONFIG", help="Settings of serving, in YAML; default: the defaults."),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a setting, such as rollouts.group_size=4."),

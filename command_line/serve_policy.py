@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from command_line.interruption import StopRequest, call_interruptibly
-from command_line.options import DEFAULT_STORE, ExistingStore, RunName
+from command_line.options import DEFAULT_STORE, ExistingStore, RunName, ServingConfig
 
 Alias = Annotated[str, typer.Option(metavar="NAME", help="The alias whose checkpoint answers.")]
 CanaryOption = Annotated[
@@ -20,10 +19,6 @@ CanaryOption = Annotated[
         metavar="ALIAS:SHARE",
         help="Another alias, and the share of users that it answers, such as candidate:0.05.",
     ),
-]
-ServingConfig = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="CONFIG", help="Settings of serving, in YAML; default: the defaults."),
 ]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Where the server listens; 0: a free port.")]
 Listen = Annotated[

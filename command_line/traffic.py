@@ -7,12 +7,11 @@ import getpass
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from command_line.options import DEFAULT_STORE, SELECTOR, ExistingStore, Json, RunName
+from command_line.options import DEFAULT_STORE, SELECTOR, ExistingStore, Json, RunName, ServingConfig
 from command_line.output import command, counted, print_json, print_line, print_table
 from storage.errors import InputError
 
@@ -20,10 +19,6 @@ if TYPE_CHECKING:
     from erl_pipeline.serving.collect import Collected, SealedBatch
     from erl_pipeline.serving.learn import Judged, Night
 
-ServingConfig = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="CONFIG", help="Settings of serving, in YAML; default: the defaults."),
-]
 Now = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="Count as if it were this time, such as 2026-11-26T03:00+00:00."),

@@ -19,5 +19,5 @@ def wait_for(
     deadline = time.monotonic() + patience
     while not (value := holds()):
         assert time.monotonic() < deadline, f"{what} did not come within {patience:g} s"
-        time.sleep(interval)
+        time.sleep(interval)  # Other processes tell nobody when it holds.
     return value

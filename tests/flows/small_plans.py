@@ -139,7 +139,7 @@ def _say_when(call: StageCall[SmallSettings]) -> StageResult:
         with (Path(call.settings.folder) / "moments").open("a") as file:
             file.write(f"{word} {call.settings.name}\n")
         if word == "begins":
-            time.sleep(0.5)
+            time.sleep(0.5)  # Stages that are let run at the same time are seen by overlapping moments.
     return _result(call)
 
 

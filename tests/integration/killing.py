@@ -58,7 +58,7 @@ def _write_slowly() -> None:
     def pausing(parts: Iterable[memoryview]) -> Iterator[memoryview]:
         for part in parts:
             yield part
-            time.sleep(_PAUSE_SECONDS)
+            time.sleep(_PAUSE_SECONDS)  # It stands for a slow disk, so that kills hit the writing.
 
     def begin_slowly(late: LateFiles, files: Mapping[Path, Iterable[memoryview]]) -> None:
         begin(late, {path: pausing(parts) for path, parts in files.items()})

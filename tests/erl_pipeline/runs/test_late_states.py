@@ -41,7 +41,7 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
     def pausing(parts: Iterable[memoryview]) -> Iterator[memoryview]:
         for part in parts:
-            time.sleep(PAUSE)
+            time.sleep(PAUSE)  # It stands for a slow disk: the next stage has to begin meanwhile.
             yield part
 
     def begin_slowly(late: LateFiles, files: Mapping[Path, Iterable[memoryview]]) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from storage.errors import EngineError
 from storage.serving.aliases import AliasChange, change_alias
 from storage.serving.traffic import ReadTraffic, Record, TrafficLog, read_traffic, segments
 from tests.erl_pipeline.episodes.test_dialogue import chatml_tokenizer, end_ids, said
+from tests.storage.serving.aliases import alias_change
 
 TOKENIZER = chatml_tokenizer()
 RUN = "lake"
@@ -43,17 +43,16 @@ async def names_itself(checkpoint: str, request: GenerationRequest) -> Generatio
     return said(TOKENIZER, f"{text}<|im_end|>")
 
 
-def alias_change(checkpoint: str, alias: str = "production") -> AliasChange:
-    return AliasChange(
-        alias=alias,
-        checkpoint_id=checkpoint,
-        previous=None,
-        run=RUN,
-        who="test",
-        reason="test",
-        gate={},
-        changed=datetime(2026, 1, 1, tzinfo=UTC),
-    )
+class HeldAnswers:
+    """Says yes to each call, but not before `go_on` is set; `begun`: a call is under way."""
+
+    def __init__(self) -> None:
+        self.begun, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, checkpoint: str, request: GenerationRequest) -> Generation:
+        self.begun.set()
+        await self.go_on.wait()
+        return said(TOKENIZER, "yes<|im_end|>")
 
 
 @dataclass
@@ -86,7 +85,7 @@ class Served:
         return body["choices"][0]["message"]["content"], answer.headers
 
     async def promote(self, checkpoint: str, alias: str = "production") -> None:
-        change_alias(self.store, RUN, alias_change(checkpoint, alias))
+        change_alias(self.store, RUN, alias_change(checkpoint, alias, run=RUN))
         await self.service.aliases.follow()
 
     async def health(self) -> Any:
@@ -140,7 +139,13 @@ class Scripted:
         log = TrafficLog(store, RUN)
         writer = LogWriter(log, settings.log, told.append)
         aliases = ServedAliases(
-            store, RUN, "production", self.canary, [self.open(alias_change("one"))], self.open, told.append
+            store,
+            RUN,
+            "production",
+            self.canary,
+            [self.open(alias_change("one", run=RUN))],
+            self.open,
+            told.append,
         )
         sampling = SamplingConfig(max_new_tokens=50, temperature=0.5)
         service = PolicyService(settings, sampling, aliases, traffic, writer, b"k" * 32, self.notes)

@@ -15,7 +15,7 @@ from erl_pipeline.serving.episodes import OpenEpisodes
 from erl_pipeline.serving.known import KnownTraffic
 from storage.serving.traffic import ServedTurn
 from tests.erl_pipeline.episodes.test_dialogue import said
-from tests.erl_pipeline.serving.served import TOKENIZER, Scripted, Served
+from tests.erl_pipeline.serving.served import TOKENIZER, HeldAnswers, Scripted, Served
 
 HI: Any = [{"role": "user", "content": "hi"}]
 SEARCH: Any = {
@@ -274,24 +274,19 @@ def test_an_engine_that_fails_is_said_and_the_next_call_goes_on_from_the_same_tu
 
 
 def test_a_call_whose_client_goes_away_is_logged(tmp_path: Path) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    async def says(checkpoint: str, request: GenerationRequest) -> Generation:
-        begun.set()
-        await go_on.wait()
-        return said(TOKENIZER, "yes<|im_end|>")
+    held = HeldAnswers()
 
     async def use(served: Served) -> None:
         gone = asyncio.create_task(served.chat("hi"))
-        await begun.wait()
+        await held.begun.wait()
         gone.cancel()
         await asyncio.gather(gone, return_exceptions=True)
         stopping = asyncio.create_task(served.service.stop())
         await asyncio.sleep(0)
         status, _, answer = await served.post("/v1/chat/completions", {"messages": HI})
         assert (status, answer.headers["Retry-After"]) == (503, "5")
-        go_on.set()
+        held.go_on.set()
         await stopping
         assert len(await turns(served)) == 1
 
-    Scripted(tmp_path, says=says).use(use)
+    Scripted(tmp_path, says=held).use(use)

@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.serving.keys import Client, ClientKey, read_keys
 from storage.errors import ConfigError
-from tests.erl_pipeline.episodes.test_dialogue import said
-from tests.erl_pipeline.serving.served import TOKENIZER, Scripted, Served
+from tests.erl_pipeline.serving.served import HeldAnswers, Scripted, Served
 
 HI: Any = {"messages": [{"role": "user", "content": "hi"}]}
 
@@ -124,22 +122,17 @@ def test_calls_come_back_as_time_goes_on() -> None:
 
 
 def test_no_more_calls_are_under_way_than_allowed(tmp_path: Path) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    async def says(checkpoint: str, request: GenerationRequest) -> Generation:
-        begun.set()
-        await go_on.wait()
-        return said(TOKENIZER, "yes<|im_end|>")
+    held = HeldAnswers()
 
     async def use(served: Served) -> None:
         first = asyncio.create_task(served.post("/v1/chat/completions", HI))
-        await begun.wait()
+        await held.begun.wait()
         status, body, _ = await served.post("/v1/chat/completions", HI)
         assert (status, body["error"]["code"]) == (429, "too_many_calls")
-        go_on.set()
+        held.go_on.set()
         assert (await first)[0] == 200
 
-    Scripted(tmp_path, {"limits": {"in_flight": 1}}, says=says).use(use)
+    Scripted(tmp_path, {"limits": {"in_flight": 1}}, says=held).use(use)
 
 
 def test_keys_are_read_from_a_file_and_its_mistakes_are_said(tmp_path: Path) -> None:

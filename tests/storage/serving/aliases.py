@@ -5,14 +5,16 @@ from datetime import UTC, datetime
 from storage.serving.aliases import AliasChange
 
 
-def alias_change(alias: str, checkpoint_id: str, previous: str | None) -> AliasChange:
+def alias_change(
+    checkpoint_id: str, alias: str = "production", *, previous: str | None = None, run: str = "served"
+) -> AliasChange:
     return AliasChange(
         alias=alias,
         checkpoint_id=checkpoint_id,
         previous=previous,
-        run="run",
+        run=run,
         who="me",
         reason="a test",
         gate={},
-        changed=datetime(2026, 1, 1, tzinfo=UTC),
+        changed=datetime(2026, 1, 1, 12, tzinfo=UTC),
     )

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from storage.errors import DamagedRecord, InputError
-from storage.serving.aliases import AliasChange, alias_changes, alias_file, change_alias, current_aliases
+from storage.serving.aliases import alias_changes, alias_file, change_alias, current_aliases
 from storage.serving.traffic import EpisodeEnd, ReadTraffic, Record, TrafficLog, read_traffic, segments
+from tests.storage.serving.aliases import alias_change
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -73,21 +74,8 @@ def test_a_store_that_cannot_append_serves_nothing() -> None:
         TrafficLog("memory://served", "served")
 
 
-def change(checkpoint: str, alias: str = "production") -> AliasChange:
-    return AliasChange(
-        alias=alias,
-        checkpoint_id=checkpoint,
-        previous=None,
-        run="served",
-        who="me",
-        reason="first",
-        gate={},
-        changed=NOON,
-    )
-
-
 def test_the_last_change_of_an_alias_holds(tmp_path: Path) -> None:
-    changes = [change("a"), change("b", "candidate"), change("b")]
+    changes = [alias_change("a"), alias_change("b", "candidate"), alias_change("b")]
     for each in changes:
         change_alias(str(tmp_path), "served", each)
 
@@ -100,12 +88,12 @@ def test_the_last_change_of_an_alias_holds(tmp_path: Path) -> None:
 
 def test_a_change_that_a_kill_cut_short_never_happened(tmp_path: Path) -> None:
     for checkpoint in "ab":
-        change_alias(str(tmp_path), "served", change(checkpoint))
+        change_alias(str(tmp_path), "served", alias_change(checkpoint))
     path = alias_file(str(tmp_path), "served")
     path.write_bytes(path.read_bytes()[:-5])
 
     assert current_aliases(str(tmp_path), "served")["production"].checkpoint_id == "a"
 
-    change_alias(str(tmp_path), "served", change("c"))
+    change_alias(str(tmp_path), "served", alias_change("c"))
 
     assert [each.checkpoint_id for each in alias_changes(str(tmp_path), "served")] == ["a", "c"]

@@ -16,7 +16,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.memory.entries import write_delta
 from storage.memory.view import ReflectionMemory
 from storage.runs.run import RunStore
-from storage.serving.aliases import AliasChange, change_alias
+from storage.serving.aliases import change_alias
 from storage.serving.collected import (
     COLLECT_STAGE,
     SERVED,
@@ -37,6 +37,7 @@ from storage.tables.training import (
 from storage.tables.trajectories import Trajectory, write_trajectories
 from tests.embedders import WordEmbedder
 from tests.storage.conftest import FIRST, an_entry
+from tests.storage.serving.aliases import alias_change
 
 RUN = "served"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -241,17 +242,7 @@ def write_served(folder: Path) -> Served:
         trained_tokens=50,
     )
     for alias, checkpoint in {"production": update_2, "before": first}.items():
-        change = AliasChange(
-            alias=alias,
-            checkpoint_id=checkpoint,
-            previous=None,
-            run=RUN,
-            who="me",
-            reason="",
-            gate={},
-            changed=NOON,
-        )
-        change_alias(uri, RUN, change)
+        change_alias(uri, RUN, alias_change(checkpoint, alias, run=RUN))
     view = ReflectionMemory(uri, RUN, store, WordEmbedder()).at(memory)
     assert view.count() == len(notes)
     return Served(store, digests, ids)

@@ -63,7 +63,7 @@ def test_what_an_alias_means_or_meant_before_stays(tmp_path: Path) -> None:
     a, b, c, d = chain(store)
     older = commit(store, "older")
     for checkpoint, before in ((older, None), (c, older), (d, c)):
-        change_alias(store.uri, "served", alias_change("production", checkpoint, before))
+        change_alias(store.uri, "served", alias_change(checkpoint, previous=before))
     assert [manifest.artifact_id for manifest in collect(store.uri, NOW).unreached] == [older]
     assert ids(store) == {a, b, c, d}
 

@@ -248,7 +248,7 @@ def test_a_checkpoint_that_serves_keeps_its_files_and_so_does_the_one_before(
     store = ArtifactStore(str(tmp_path))
     run, ids = train(store, "run", 5)
     for checkpoint, before in ((ids[1], None), (ids[2], ids[1]), (ids[3], ids[2])):
-        change_alias(store.uri, "run", alias_change("production", checkpoint, before))
+        change_alias(store.uri, "run", alias_change(checkpoint, previous=before, run="run"))
     rules: dict[Kept, RetentionRule] = {"checkpoints": RetentionRule("1", 1)}
     if while_training:
         with run.lock():

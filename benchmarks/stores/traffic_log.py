@@ -1,6 +1,6 @@
 """The log of a policy that serves: whether it keeps up with calls, and what it costs them.
 
-    python benchmarks/traffic_log.py --folder FOLDER [--rate 500] [--seconds 20]
+    python benchmarks/stores/traffic_log.py --folder FOLDER [--rate 500] [--seconds 20]
 
 The calls are generated, without a model: 600 tokens of context, 150 sampled tokens. They arrive at an even
 rate in one event loop, as in a server, and are written with each durability in turn. `write_ms` is what a

@@ -1,6 +1,6 @@
 """The search index of HotpotQA: time and memory for building it, and the speed of searches.
 
-    python benchmarks/search_index.py --folder FOLDER [--passages 60000] [--queries 100]
+    python benchmarks/stores/search_index.py --folder FOLDER [--passages 60000] [--queries 100]
 
 The pages are generated: a title and 90 words. The words come from Python's own help texts, with frequencies
 like those of a language (Zipf). The pages are embedded with the default model, as in a run, and an index is

@@ -1,7 +1,7 @@
 """How long it takes to seal the traffic of a served policy, and how much memory: calls that were made up, no
 model. The aim is a million calls in 60 s and 1 GB.
 
-    python benchmarks/sealing_traffic.py --calls 1000000
+    python benchmarks/stores/sealing_traffic.py --calls 1000000
 """
 
 from __future__ import annotations
