@@ -29,21 +29,27 @@ COMMANDS = {
     "ui": ("ui.command:ui", "Serve a page that shows a store: runs, episodes, memory, lineage."),
     "serve": ("serve:serve", "Run scheduled flows: a Prefect server with its page, and a worker."),
     "serve-policy": (
-        "serve_policy:serve_policy",
+        "serving.serve_policy:serve_policy",
         "Serve a run's checkpoint behind OpenAI's API; what it answers is logged to learn from.",
     ),
     "collect": (
-        "traffic:collect",
+        "serving.learning:collect",
         "Seal the settled traffic of a served policy for training.",
     ),
-    "learn": ("traffic:learn", "Train a served policy on what people rated, and judge what came of it."),
-    "promote": ("traffic:promote", "Let an alias mean another checkpoint, or go back; or print the aliases."),
+    "learn": (
+        "serving.learning:learn",
+        "Train a served policy on what people rated, and judge what came of it.",
+    ),
+    "promote": (
+        "serving.promote:promote",
+        "Let an alias mean another checkpoint, or go back; or print the aliases.",
+    ),
     "trainer-node": (
         "cluster.command:trainer_node",
         "Start ranks here for runs that train on several machines.",
     ),
     "gc": ("gc:gc", "Remove what no run reaches and what killed processes left behind."),
-    "forget-user": ("forget_user:forget_user", "Delete what a user said to a served policy."),
+    "forget-user": ("serving.forget_user:forget_user", "Delete what a user said to a served policy."),
     "doctor": ("doctor.command:doctor", "Check what this machine can run."),
     "plugins": ("config:plugins", "List the installed plug-ins, and those that cannot be used."),
     "import": ("importing:app", "Bring in what was made elsewhere."),

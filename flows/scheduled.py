@@ -175,7 +175,7 @@ def _learn(
     request: ScheduledRun, config: str | None, stop: Event, logger: Logger, link: WorkerLink
 ) -> State[None]:
     from erl_pipeline.runs.driver import open_run
-    from erl_pipeline.serving.learn import conclude_night, next_night, train_night
+    from erl_pipeline.serving.learning.nights import conclude_night, next_night, train_night
     from erl_pipeline.serving.settings import load_serving_settings
 
     settings = load_serving_settings(None if config is None else Path(config))

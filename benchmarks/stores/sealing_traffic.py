@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.serving.collect import collect
+from erl_pipeline.serving.learning.collect import collect
 from erl_pipeline.serving.settings import EpisodeSettings
 from storage.runs.run import RunStore
 from storage.serving.traffic import Feedback, Record, ServedTurn, TrafficLog

@@ -15,7 +15,7 @@ from flows.scheduled_run import SKIPPED
 from flows.worker import set_device_limit
 from storage.runs.run import RunStore
 from tests.command_line.invoke import SMALL, FinishedRun, invoke
-from tests.erl_pipeline.serving.served_traffic import conversations, end, log
+from tests.erl_pipeline.serving.learning.served_traffic import conversations, end, log
 
 
 def slots_taken(limit: str) -> int:

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
 
-from erl_pipeline.runs.config import run_config
-from erl_pipeline.runs.driver import open_run
-from erl_pipeline.runs.state import latest_checkpoint
-from erl_pipeline.serving import gate
-from erl_pipeline.serving.learn import Judged, NextNight, Night, conclude_night, next_night, train_night
-from erl_pipeline.serving.promotion import promote
-from erl_pipeline.serving.settings import ServingSettings
+from erl_pipeline.serving.learning import gate
+from erl_pipeline.serving.learning.promotion import promote
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError, Interrupted
 from storage.lineage.trained_on import RowFilter, TrainedOn
@@ -23,41 +17,15 @@ from storage.runs.run import RunStore
 from storage.serving.aliases import current_aliases
 from storage.serving.gates import verdicts
 from storage.upkeep.verification import verify_run
-from tests.erl_pipeline.runs.small_runs import Notes
-from tests.erl_pipeline.serving.served_traffic import RUN, TOMORROW, conversations, log
-
-
-def settings(max_age: int = 1, **changes: Any) -> ServingSettings:
-    learn = {"min_episodes": 8, "max_age": max_age}
-    return ServingSettings.model_validate({"learn": learn, "gate": {"held_out_drop": 2.0, **changes}})
-
-
-def begin_production(store: Path) -> str:
-    run = RunStore(str(store)).open(RUN)
-    found = latest_checkpoint(run_config(run), run.stages())
-    assert found is not None
-    given = settings().gate
-    promote(str(store), RUN, "production", found.artifact_id, given, "me", why="first", without_gate=True)
-    return found.artifact_id
-
-
-def due(store: Path, **changes: Any) -> NextNight:
-    return next_night(str(store), RUN, settings(**changes), TOMORROW)
-
-
-def night_of(found: NextNight) -> Night:
-    assert found.night is not None, found.reason
-    return found.night
-
-
-def slept(store: Path, night: Night, stop_after: str | None = None) -> None:
-    notes = Notes(stop_after)
-    with open_run(night.config, str(store), notes, notes.stop) as opened:
-        train_night(opened, night)
-
-
-def judged(store: Path, night: Night, *, promotes: bool = False, **changes: Any) -> Judged:
-    return conclude_night(str(store), night, settings(**changes), "me", promote=promotes)
+from tests.erl_pipeline.serving.learning.served_traffic import RUN, conversations, log
+from tests.erl_pipeline.serving.learning.small_nights import (
+    begin_production,
+    due,
+    judged,
+    night_of,
+    settings,
+    slept,
+)
 
 
 def test_without_a_checkpoint_that_serves_there_is_no_night(served: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.erl_pipeline.runs.small_runs import go, small
-from tests.erl_pipeline.serving.served_traffic import RUN
+from tests.erl_pipeline.serving.learning.served_traffic import RUN
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from erl_pipeline.objectives.advantages import group_advantages
-from erl_pipeline.serving import collect as collecting
-from erl_pipeline.serving.collect import Collected, SealedBatch, collect
+from erl_pipeline.serving.learning import collect as collecting
+from erl_pipeline.serving.learning.collect import Collected, SealedBatch, collect
 from erl_pipeline.serving.settings import EpisodeSettings
 from erl_pipeline.stages.names import TRAJECTORIES
 from storage.artifacts.store import ArtifactStore
@@ -23,7 +23,16 @@ from storage.tables.parquet import read_rows
 from storage.tables.sequences import FURTHER_SEQUENCES
 from storage.tables.trajectories import Trajectory, read_trajectories
 from storage.upkeep.verification import verify_run
-from tests.erl_pipeline.serving.served_traffic import RUN, TOMORROW, at, begin_run, end, log, rating, turn
+from tests.erl_pipeline.serving.learning.served_traffic import (
+    RUN,
+    TOMORROW,
+    at,
+    begin_run,
+    end,
+    log,
+    rating,
+    turn,
+)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from erl_pipeline.serving.gate import feedback_of
+from erl_pipeline.serving.learning.gate import feedback_of
 from erl_pipeline.serving.settings import GateSettings
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.serving.collect import collect, sealed_batches
-from erl_pipeline.serving.gate import Comparison, compare_feedback, compare_held_out, verdict
+from erl_pipeline.serving.learning.collect import collect, sealed_batches
+from erl_pipeline.serving.learning.gate import Comparison, compare_feedback, compare_held_out, verdict
 from erl_pipeline.serving.settings import EpisodeSettings, GateSettings
 from erl_pipeline.statistics import bootstrap_low
 from storage.serving.traffic import Record
-from tests.erl_pipeline.serving.served_traffic import RUN, TOMORROW, begin_run, log, rating, turn
+from tests.erl_pipeline.serving.learning.served_traffic import RUN, TOMORROW, begin_run, log, rating, turn
 
 
 def test_the_bootstrap_of_two_numbers_is_their_smaller_one_with_more_than_a_quarter_below() -> None:

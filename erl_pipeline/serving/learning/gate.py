@@ -9,7 +9,7 @@ from statistics import fmean
 
 import polars as pl
 
-from erl_pipeline.serving.collect import SealedBatch, sealed_batches
+from erl_pipeline.serving.learning.collect import SealedBatch, sealed_batches
 from erl_pipeline.serving.settings import GateSettings
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE, EVALUATION
 from erl_pipeline.stages.names import TRAJECTORIES

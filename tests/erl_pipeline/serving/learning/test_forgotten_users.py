@@ -11,8 +11,8 @@ from storage.serving.forgetting import forget_user
 from storage.serving.traffic import Record
 from storage.serving.user_traces import find_user
 from storage.upkeep.verification import verify_run
-from tests.erl_pipeline.serving.served_traffic import RUN, conversations, log
-from tests.erl_pipeline.serving.test_learn import begin_production, due, judged, night_of, slept
+from tests.erl_pipeline.serving.learning.served_traffic import RUN, conversations, log
+from tests.erl_pipeline.serving.learning.small_nights import begin_production, due, judged, night_of, slept
 
 
 def of_users(records: list[Record]) -> list[Record]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.command_line.invoke import FinishedRun, Result, invoke
-from tests.erl_pipeline.serving.served_traffic import RUN, conversations, log
+from tests.erl_pipeline.serving.learning.served_traffic import RUN, conversations, log
 
 SETTINGS = """\
 learn: {min_episodes: 8}

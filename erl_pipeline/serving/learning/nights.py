@@ -21,9 +21,9 @@ from erl_pipeline.runs.driver import OpenRun
 from erl_pipeline.runs.origins import begin_offline, offline_settings
 from erl_pipeline.runs.state import latest_checkpoint
 from erl_pipeline.runs.train import train
-from erl_pipeline.serving.collect import Collected, SealedBatch, collect, sealed_batches
-from erl_pipeline.serving.gate import judge
-from erl_pipeline.serving.promotion import CANDIDATE, PRODUCTION, require_alias
+from erl_pipeline.serving.learning.collect import Collected, SealedBatch, collect, sealed_batches
+from erl_pipeline.serving.learning.gate import judge
+from erl_pipeline.serving.learning.promotion import CANDIDATE, PRODUCTION, require_alias
 from erl_pipeline.serving.settings import ServingSettings
 from storage.runs.documents import OfflineOrigin, read_origin
 from storage.runs.run import RunStore

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from erl_pipeline.serving.sequences import turn_sequences
+from erl_pipeline.serving.learning.sequences import turn_sequences
 from storage.artifacts.recipe import digest
 from storage.serving.collected import ServedTrajectory
 from storage.serving.traffic import Feedback, Record, ServedTurn

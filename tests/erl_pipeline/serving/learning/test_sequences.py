@@ -1,7 +1,7 @@
 """Token sequences of served episodes."""
 
-from erl_pipeline.serving.sequences import LOST, UNEVEN, turn_sequences
-from tests.erl_pipeline.serving.served_traffic import at, turn
+from erl_pipeline.serving.learning.sequences import LOST, UNEVEN, turn_sequences
+from tests.erl_pipeline.serving.learning.served_traffic import at, turn
 
 
 def test_turns_that_follow_each_other_are_one_sequence() -> None:

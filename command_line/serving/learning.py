@@ -1,5 +1,4 @@
-"""`erl-pipeline collect|learn|promote`: what a served policy learns from its traffic, and which checkpoint
-serves."""
+"""`erl-pipeline collect` and `learn`: what a served policy learns from its traffic."""
 
 from __future__ import annotations
 
@@ -11,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from command_line.options import DEFAULT_STORE, SELECTOR, ExistingStore, Json, RunName, ServingConfig
-from command_line.output import command, counted, print_json, print_line, print_table
+from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName, ServingConfig
+from command_line.output import command, counted, print_json, print_line
 from storage.errors import InputError
 
 if TYPE_CHECKING:
-    from erl_pipeline.serving.collect import Collected, SealedBatch
-    from erl_pipeline.serving.learn import Judged, Night
+    from erl_pipeline.serving.learning.collect import Collected, SealedBatch
+    from erl_pipeline.serving.learning.nights import Judged, Night
 
 Now = Annotated[
     str | None,
@@ -25,16 +24,6 @@ Now = Annotated[
 ]
 Promote = Annotated[
     bool, typer.Option("--promote", help="If the gate passes, production at once, without a candidate.")
-]
-Alias = Annotated[str, typer.Option(metavar="NAME", help="The alias that is changed.")]
-Checkpoint = Annotated[str | None, typer.Option(metavar=SELECTOR, help="What the alias is to mean.")]
-To = Annotated[
-    str | None,
-    typer.Option(metavar="previous", help="previous: what it meant before its last change."),
-]
-Why = Annotated[str, typer.Option(metavar="TEXT", help="A reason, which is kept with the change.")]
-WithoutGate = Annotated[
-    bool, typer.Option("--without-gate", help="Even if no gate has passed it; needs --why.")
 ]
 
 
@@ -46,7 +35,7 @@ def collect(
     json: Json = False,
 ) -> None:
     """Seal the settled traffic of a served run into an artifact that can be trained on."""
-    from erl_pipeline.serving.collect import collect as seal
+    from erl_pipeline.serving.learning.collect import collect as seal
     from erl_pipeline.serving.settings import load_serving_settings
 
     found = seal(store, run, load_serving_settings(config).episode, _moment(now), at_least=0)
@@ -70,7 +59,7 @@ def learn(
     the gate passes."""
     from command_line.replay.branches import work_on_new_run
     from erl_pipeline.runs.origins import begin_offline
-    from erl_pipeline.serving.learn import conclude_night, next_night
+    from erl_pipeline.serving.learning.nights import conclude_night, next_night
     from erl_pipeline.serving.settings import load_serving_settings
 
     settings = load_serving_settings(config)
@@ -92,92 +81,6 @@ def learn(
         print_json(_judged(night, judged))
     else:
         _print_judged(run, night, judged, store)
-
-
-def promote(
-    run: RunName,
-    alias: Alias = "production",
-    checkpoint: Checkpoint = None,
-    to: To = None,
-    why: Why = "",
-    without_gate: WithoutGate = False,
-    config: ServingConfig = None,
-    store: ExistingStore = DEFAULT_STORE,
-    json: Json = False,
-) -> None:
-    """Let an alias mean another checkpoint, or what it meant before. Without either: print the aliases."""
-    from command_line.selectors import find_checkpoint, find_id, is_place
-    from erl_pipeline.serving import promotion
-    from erl_pipeline.serving.settings import load_serving_settings
-    from storage.artifacts.store import ArtifactStore
-    from storage.runs.run import RunStore
-
-    if to not in (None, "previous"):
-        raise InputError(f"--to {to}: allowed is previous; name any other with --checkpoint")
-    if to is not None and checkpoint is not None:
-        raise InputError("give one of --checkpoint and --to previous")
-    artifacts, opened = ArtifactStore(store), RunStore(store).open(run)
-    if to is None and checkpoint is None:
-        _show_aliases(run, store, json)
-        return
-    if to is not None:
-        change = promotion.roll_back(store, run, alias, getpass.getuser(), why)
-    else:
-        assert checkpoint is not None
-        place = is_place(checkpoint)
-        found = (
-            find_checkpoint(artifacts, opened, checkpoint).artifact_id
-            if place
-            else find_id(artifacts, checkpoint)
-        )
-        gate = load_serving_settings(config).gate
-        change = promotion.promote(
-            store, run, alias, found, gate, getpass.getuser(), why=why, without_gate=without_gate
-        )
-    if json:
-        print_json(change.model_dump(mode="json"))
-        return
-    print_line(f"{alias} of run {run} is now checkpoint {change.checkpoint_id[:12]} (run {change.run}).")
-    if change.previous is not None:
-        back = command(["promote", run, "--alias", alias, "--to", "previous"], store)
-        print_line(f"Before it was {change.previous[:12]}. Back to that: {back}")
-
-
-def _show_aliases(run: str, store: str, json: bool) -> None:
-    from storage.serving.aliases import alias_changes, current_aliases
-    from storage.serving.gates import verdicts
-
-    changes, judged = alias_changes(store, run), verdicts(store, run)
-    if json:
-        current = current_aliases(store, run)
-        print_json(
-            {
-                "aliases": {alias: change.checkpoint_id for alias, change in current.items()},
-                "changes": [change.model_dump(mode="json") for change in changes],
-                "verdicts": [verdict.model_dump(mode="json") for verdict in judged],
-            }
-        )
-        return
-    if not changes:
-        print_line(f"Run {run} has no aliases yet.")
-    print_table(
-        [
-            {
-                "alias": change.alias,
-                "checkpoint": change.checkpoint_id[:12],
-                "of run": change.run,
-                "before": (change.previous or "")[:12],
-                "when": f"{change.changed.astimezone(UTC):%Y-%m-%d %H:%M} UTC",
-                "who": change.who,
-                "why": change.reason,
-            }
-            for change in changes
-        ],
-        left=("alias", "checkpoint", "of run", "before", "when", "who", "why"),
-    )
-    for verdict in judged:
-        outcome = "passed" if verdict.passed else "did not pass"
-        print_line(f"Gate of {verdict.checkpoint_id[:12]} ({verdict.run}): {outcome}; {verdict.reason}.")
 
 
 def _moment(text: str | None) -> datetime:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from erl_pipeline.serving.rows import Batch, EpisodeRows, episode_rows
+from erl_pipeline.serving.learning.rows import Batch, EpisodeRows, episode_rows
 from storage.serving.traffic import Record
-from tests.erl_pipeline.serving.served_traffic import at, rating, turn
+from tests.erl_pipeline.serving.learning.served_traffic import at, rating, turn
 
 BATCH = Batch("artifact", 3, "first_attempt", 0.75, lambda _: None)
 

@@ -18,9 +18,9 @@ from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.origins import commit_rollouts, kept_apart, open_import
-from erl_pipeline.serving.rows import Batch, EpisodeRows, episode_rows
+from erl_pipeline.serving.learning.rows import Batch, EpisodeRows, episode_rows
+from erl_pipeline.serving.learning.settled import TrafficIndex, index_traffic
 from erl_pipeline.serving.settings import EpisodeSettings
-from erl_pipeline.serving.settled import TrafficIndex, index_traffic
 from erl_pipeline.stages.names import TRAJECTORIES
 from erl_pipeline.stages.rollouts.counts import count_rollouts
 from storage.artifacts.recipe import Recipe, digest
