@@ -15,9 +15,11 @@ from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.prompts import render
 from erl_pipeline.config.self_distillation import SelfDistillationConfig, SelfDistilledRoles
 from erl_pipeline.episodes.roles import trainable
+from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
 from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
+from erl_pipeline.stages.sampled_checkpoint import sampled_checkpoint
 from erl_pipeline.stages.training import training_stage
 from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
 from storage.artifacts.recipe import derive_seed
@@ -72,7 +74,7 @@ def _compute(call: StageCall[TeacherSettings]) -> StageResult:
 
     settings = call.settings
     rows = trainable(read_trajectories(trajectory_files(call.inputs[ROLLOUTS], call.resources.store)))
-    policy = training_stage.policy_here(call)
+    policy = sampled_checkpoint(call, settings.weights, POLICY)
     found = hindsight_of(rows, settings, ChatTokenizer(policy.tokenizer), policy.context_length, call.seed)
     by_id = {row.trajectory_id: row for row in rows}
     taught = {id_: each for id_, each in found.items() if isinstance(each, Hindsight)}
