@@ -9,6 +9,24 @@ from pydantic import Field, model_validator
 from erl_pipeline.config.base import Settings
 
 
+class WithdrawalConfig(Settings):
+    """Memory is withdrawn over the iterations, so that the policy learns to do without: from `first` on fewer
+    of a group's samples see it, at `last` and after it none. The share falls linearly, as the number of
+    skills that are shown does in SKILL0 (arXiv 2604.02268), which falls by what each category gains from
+    them; here it falls for all entries alike."""
+
+    first: int = Field(default=1, ge=1)
+    """The first iteration with fewer of them."""
+    last: int = Field(ge=2)
+    """The first iteration in which nothing is retrieved."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> WithdrawalConfig:
+        if self.last <= self.first:
+            raise ValueError(f"last: {self.last}; allowed is more than first, {self.first}")
+        return self
+
+
 class RetrievalSettings(Settings):
     """How a memory is searched for one reflection. A setting that is off is None, so that it changes no
     artifact."""
@@ -23,6 +41,24 @@ class RetrievalSettings(Settings):
     candidates: int | None
     min_similarity: float | None
     fallback: Literal["none", "recent"] | None
+    exploration: float | None = None
+    withdrawal: WithdrawalConfig | None = None
+
+    def withheld_at(self, iteration: int, group_size: int) -> float:
+        """The share of a group's samples whose reflections see no memory in an iteration.
+
+        While memory is withdrawn it is a number of whole samples, and never such that one sample alone sees
+        memory, or alone does not: it would have nothing to be compared with.
+        """
+        if self.withdrawal is None or iteration < self.withdrawal.first:
+            return self.withhold
+        if iteration >= self.withdrawal.last:
+            return 1.0
+        first, last = self.withdrawal.first, self.withdrawal.last
+        left = (last - iteration) / (last - first + 1)
+        see = round(group_size * (1.0 - self.withhold) * left)
+        see = 0 if see < 2 else min(see, group_size - 2) if see < group_size else see
+        return 1.0 - see / group_size
 
 
 class KeepSettings(Settings):
@@ -58,6 +94,12 @@ class MemoryConfig(Settings):
     retrieval_penalty: float = Field(default=0.05, ge=0.0)
     """Weight of the logarithm of how often an entry was shown, so that other entries are shown too and get a
     credit (lambda of Complementary RL, arXiv 2603.17621, which uses 0.4)."""
+    exploration: float = Field(default=0.0, ge=0.0)
+    """Weight of an upper confidence bound beside the credit: + `exploration` x sqrt(ln(1 + all retrievals) /
+    (1 + retrievals)), over the entries that are ranked (UCB1, Auer et al. 2002). An entry that was seldom
+    shown is tried before its credit is believed. 0: off."""
+    withdrawal: WithdrawalConfig | None = None
+    """Over which iterations memory is withdrawn; null: it is not."""
     candidates: int = Field(default=256, ge=1)
     """How many entries are ranked: the most similar ones."""
     min_similarity: float | None = Field(default=None, ge=-1.0, le=1.0)
@@ -86,12 +128,14 @@ class MemoryConfig(Settings):
     @property
     def retrieval(self) -> RetrievalSettings:
         """How it is searched, apart from what it keeps."""
-        weighted = self.credit_weight or self.support_weight or self.retrieval_penalty
+        weighted = self.credit_weight or self.support_weight or self.retrieval_penalty or self.exploration
         values = self.model_dump(include=set(RetrievalSettings.model_fields))
         if not weighted:
             values["candidates"] = None
         if self.min_similarity is None:
             values["fallback"] = None
+        if not self.exploration:
+            values["exploration"] = None
         return RetrievalSettings(**values)
 
     @property

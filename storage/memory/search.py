@@ -227,14 +227,17 @@ class Scoring:
 
     score = cosine similarity + credit_weight * credit + support_weight * ln(support)
             - retrieval_penalty * ln(1 + retrievals)
+            + exploration * sqrt(ln(1 + all retrievals) / (1 + retrievals))
 
     Only the `candidates` most similar entries are scored. With all weights 0 this is the vector search. The
-    penalty, which gives rarely retrieved entries a chance, is that of Complementary RL (arXiv 2603.17621).
+    penalty, which gives rarely retrieved entries a chance, is that of Complementary RL (arXiv 2603.17621);
+    the exploration is UCB1's (Auer et al. 2002), where all retrievals are those of the scored entries.
     """
 
     credit_weight: float = 0.0
     support_weight: float = 0.0
     retrieval_penalty: float = 0.0
+    exploration: float = 0.0
     candidates: int = 256
     min_similarity: float | None = None
     """Entries that are less similar to the query are not retrieved; None takes all."""
@@ -244,12 +247,16 @@ class Scoring:
     @property
     def by_similarity(self) -> bool:
         """Whether the ranking is that of the vector search."""
-        return not (self.credit_weight or self.support_weight or self.retrieval_penalty)
+        return not (self.credit_weight or self.support_weight or self.retrieval_penalty or self.exploration)
 
-    def score(self, similarity: float, credit: float, support: int, retrievals: int) -> float:
+    def score(
+        self, similarity: float, credit: float, support: int, retrievals: int, all_retrievals: int = 0
+    ) -> float:
         """The score that entries are ranked by, rounded as similarities are."""
         bonus = self.credit_weight * credit + self.support_weight * math.log(support)
-        return round(similarity + bonus - self.retrieval_penalty * math.log1p(retrievals), SCORE_DECIMALS)
+        untried = math.sqrt(math.log1p(all_retrievals) / (1 + retrievals))
+        penalty = self.retrieval_penalty * math.log1p(retrievals)
+        return round(similarity + bonus - penalty + self.exploration * untried, SCORE_DECIMALS)
 
 
 def scored_search(
@@ -262,15 +269,13 @@ def scored_search(
     """The entries of the highest score for each query, among all that meet the condition."""
     wanted = top_k if scoring.by_similarity else max(top_k, scoring.candidates)
     least = -math.inf if scoring.min_similarity is None else scoring.min_similarity
-    scored = (
-        [
-            hit._replace(score=scoring.score(hit.score, *facts))
-            for hit, facts in candidates
-            if hit.score >= least
-        ]
-        for candidates in nearest_entries(table, queries, wanted, condition, _FACTS)
-    )
-    return [sorted(ranked, key=rank)[:top_k] for ranked in scored]
+    found = []
+    for candidates in nearest_entries(table, queries, wanted, condition, _FACTS):
+        near = [(hit, facts) for hit, facts in candidates if hit.score >= least]
+        shown = sum(retrievals for _, (_, _, retrievals) in near)
+        scored = [hit._replace(score=scoring.score(hit.score, *facts, shown)) for hit, facts in near]
+        found.append(sorted(scored, key=rank)[:top_k])
+    return found
 
 
 def most_recent(table: Table, count: int, condition: str) -> Ranked:

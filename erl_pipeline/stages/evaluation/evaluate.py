@@ -64,7 +64,7 @@ def _slice(config: RunConfig, _sources: Sources) -> EvaluationSettings:
     # Without retrieval from a memory, the settings of its search change nothing.
     if whole_episodes and play.retrieval is not None:
         # Every task is played with memory and without, so it is withheld from no episode with memory.
-        retrieval = play.retrieval.model_copy(update={"withhold": 0.0})
+        retrieval = play.retrieval.model_copy(update={"withhold": 0.0, "withdrawal": None})
     episode = play.episode
     if not whole_episodes:
         episode = plugins("methods")[config.method.type].value.first_attempt_settings(episode)

@@ -102,9 +102,13 @@ def _generate(call: StageCall[RolloutSettings]) -> StageResult:
 
     mine, samples = of_shard(shard)
     call.progress.begin(sum(map(len, samples)), "episodes")
+    play = call.settings.play
+    if play.retrieval is not None:
+        withheld = play.retrieval.withheld_at(iteration, call.settings.rollouts.group_size)
+        play = play.model_copy(update={"retrieval": play.retrieval.model_copy(update={"withhold": withheld})})
     played = play_with_checkpoint(
         call,
-        call.settings.play,
+        play,
         mine,
         samples,
         iteration=iteration,

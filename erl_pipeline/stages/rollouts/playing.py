@@ -297,6 +297,7 @@ def _retrieve(call: StageCall[Any], settings: PlaySettings, memory: Artifact | N
         credit_weight=how.credit_weight,
         support_weight=how.support_weight,
         retrieval_penalty=how.retrieval_penalty,
+        exploration=how.exploration or 0.0,
         candidates=how.candidates or how.top_k,
         min_similarity=how.min_similarity,
         fallback=how.fallback or "none",

@@ -91,3 +91,17 @@ def test_where_nothing_is_the_newest_are(view: MemoryView) -> None:
 def test_an_empty_memory_has_nothing_recent(store: ArtifactStore, embedder: Embedder) -> None:
     view = ReflectionMemory(store.uri, "run", store, embedder).at("empty")
     assert view.retrieve(["a lake"], 3, Scoring(min_similarity=0.5, fallback="recent")) == [[]]
+
+
+def test_exploration_tries_what_was_seldom_shown() -> None:
+    """.5 sqrt(ln 8 / 1) and .5 sqrt(ln 8 / 8): seven of seven retrievals showed the second."""
+    scoring = Scoring(exploration=0.5)
+    assert scoring.score(0.0, 0.0, 1, 0, 7) == pytest.approx(0.5 * math.log(8) ** 0.5, abs=1e-6)
+    assert scoring.score(0.0, 0.0, 1, 7, 7) == pytest.approx(0.5 * (math.log(8) / 8) ** 0.5, abs=1e-6)
+
+
+def test_exploration_counts_the_retrievals_of_all_candidates(view: MemoryView) -> None:
+    """Entry 3 was shown seven times, the others never."""
+    similar, scored = dict(found(view)), dict(found(view, exploration=0.1))
+    assert scored["m-001"] - similar["m-001"] == pytest.approx(0.1 * math.log(8) ** 0.5, abs=2e-6)
+    assert scored["m-003"] - similar["m-003"] == pytest.approx(0.1 * (math.log(8) / 8) ** 0.5, abs=2e-6)
