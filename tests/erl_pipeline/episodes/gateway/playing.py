@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from tests.erl_pipeline.episodes.test_dialogue import chatml_tokenizer, end_ids,
 
 TOKENIZER = chatml_tokenizer()
 END = "<|im_end|>"
+TASK = {"prompt": "how many?", "wanted": "7", "answer": "7"}
 Says = Callable[[str], str]
 """From the prompt, as text, to what the policy says."""
 
@@ -51,6 +52,7 @@ def played(
     context_length: int = 4000,
     samples: int = 1,
     engine: ScriptedEngine | None = None,
+    task: Mapping[str, Any] = TASK,
     **settings: Any,
 ) -> PlayedEpisodes:
     named = None if function is None else f"{function.__module__}:{function.__name__}"
@@ -73,8 +75,8 @@ def played(
         ),
         Provenance("recipe", 3, {"policy": "policy-1"}, "tokenizer", "memory-1", 0),
     )
-    task = Task("t", "agent", "agent", {"prompt": "how many?", "wanted": "7", "answer": "7"})
-    return play_episodes(setup, [task], range(samples), BatchSampling(engine or ScriptedEngine(says)))
+    tasks = [Task("t", "agent", "agent", dict(task))]
+    return play_episodes(setup, tasks, range(samples), BatchSampling(engine or ScriptedEngine(says)))
 
 
 def only(episodes: PlayedEpisodes) -> Trajectory:
