@@ -22,7 +22,7 @@ from erl_pipeline.episodes.context import (
     situation,
     trajectory,
 )
-from erl_pipeline.episodes.dialogue import Dialogue
+from erl_pipeline.episodes.dialogue import Dialogue, DialogueTurn
 from erl_pipeline.episodes.guarded_environment import EnvironmentFailure, GuardedEnvironment
 from storage.errors import InputError
 from storage.memory.view import MemoryHit
@@ -66,6 +66,9 @@ class PlainPrompts:
 
 _NO_ROOM = "The conversation reached the end of the policy's context before the attempt was over."
 
+Said = dict[int, tuple[tuple[int, ...], Generation]]
+"""Prompts and answers of an attempt's turns, by their numbers."""
+
 Opening = Callable[[str, str], Sequence[Message] | Awaitable[Sequence[Message]]]
 """Makes the prompt of an attempt from the environment's instructions and first observation. It is awaited
 where it asks memory first."""
@@ -73,8 +76,8 @@ where it asks memory first."""
 
 @dataclass(frozen=True)
 class Attempt:
-    """One try at the task. `further` are the token sequences of an agent's attempt beside its first, `calls`
-    what it asked.
+    """One try at the task. `turns` are those of the policy; none of an agent's attempt. `further` are the
+    token sequences of an agent's attempt beside its first, `calls` what it asked.
 
     `finish_reason` is `done`, `context` (no room was left for another turn), or says why it was not scored
     (`storage.tables.scored`). Then the reward is 0 and means nothing, and `report.feedback` says what
@@ -87,6 +90,7 @@ class Attempt:
     success: bool
     finish_reason: str
     metrics: Mapping[str, float]
+    turns: Sequence[DialogueTurn] = ()
     further: Sequence[Conversation] = ()
     calls: Sequence[AgentCall] = ()
 
@@ -135,8 +139,18 @@ class Attempt:
         return row
 
 
-async def play_attempt(context: EpisodeContext, place: TurnKey, opening: Opening) -> Attempt:
+class _AnsweredOtherwise(Exception):
+    """The environment did not answer a turn that is played again as it had before."""
+
+
+async def play_attempt(
+    context: EpisodeContext, place: TurnKey, opening: Opening, kept: Sequence[DialogueTurn] = ()
+) -> Attempt:
     """Play the task once, from the beginning. A failure of the environment ends it and is recorded.
+
+    The turns in `kept` are not sampled but played again as they were, and are not trained (metric
+    `kept_turns`). Where the environment answers one of them otherwise than it did, none is kept (metric
+    `not_kept`).
 
     Where the limits allow retries, a failed attempt is played again in a new environment, with the same
     seeds. What the policy said before is not sampled again as long as its prompt is the same. So the attempt
@@ -145,13 +159,26 @@ async def play_attempt(context: EpisodeContext, place: TurnKey, opening: Opening
     Raises `InputError` when the prompt of a first attempt fills the policy's context, or when the environment
     offers tools that the policy's chat template does not show.
     """
-    said: list[tuple[tuple[int, ...], Generation]] = []
-    attempt = await _play(context, place, opening, said)
+    if kept:
+        try:
+            return await _attempt(context, place, opening, kept)
+        except _AnsweredOtherwise:
+            await context.environment.renew()
+            attempt = await _attempt(context, place, opening, ())
+            return replace(attempt, metrics={**attempt.metrics, "not_kept": 1.0})
+    return await _attempt(context, place, opening, ())
+
+
+async def _attempt(
+    context: EpisodeContext, place: TurnKey, opening: Opening, kept: Sequence[DialogueTurn]
+) -> Attempt:
+    said: Said = {}
+    attempt = await _play(context, place, opening, kept, said)
     for _ in range(context.limits.retries):
         if is_scored(attempt):
             break
         await context.environment.renew()
-        attempt = await _play(context, place, opening, said)
+        attempt = await _play(context, place, opening, kept, said)
     return attempt
 
 
@@ -164,7 +191,11 @@ def rewarded(text: Trajectory, attempt: Attempt) -> Trajectory:
 
 
 async def _play(
-    context: EpisodeContext, place: TurnKey, opening: Opening, said: list[tuple[tuple[int, ...], Generation]]
+    context: EpisodeContext,
+    place: TurnKey,
+    opening: Opening,
+    kept: Sequence[DialogueTurn],
+    said: Said,
 ) -> Attempt:
     """One try. `said` has the prompts and answers of the turns of an earlier try, and gets those of this
     one."""
@@ -184,7 +215,7 @@ async def _play(
         dialogue = Dialogue(
             context.chat, await told if isawaitable(told) else told, context.limits.end_token_ids, tools
         )
-        reward, finish_reason = await _take_turns(context, place, dialogue, metrics, said)
+        reward, finish_reason = await _take_turns(context, place, dialogue, metrics, kept, said)
         trace = environment.trace()
         feedback = await environment.feedback() if finish_reason == "done" else _NO_ROOM
     except EnvironmentFailure as failure:
@@ -197,6 +228,7 @@ async def _play(
         success=not failed and reward >= context.limits.success_threshold,
         finish_reason=finish_reason,
         metrics=metrics.of_attempt(),
+        turns=dialogue.turns,
     )
 
 
@@ -244,10 +276,13 @@ async def _take_turns(
     place: TurnKey,
     dialogue: Dialogue,
     metrics: TurnMetrics,
-    said: list[tuple[tuple[int, ...], Generation]],
+    kept: Sequence[DialogueTurn],
+    said: Said,
 ) -> tuple[float, str]:
     """Turns until the environment says that it is over, or the context is full; reward and finish reason."""
     reward, turn = 0.0, 0
+    if kept:
+        metrics.add({"kept_turns": float(len(kept))})
     while True:
         if context.room(dialogue) < 1:
             if turn == 0 and place.revision == 0:
@@ -257,8 +292,13 @@ async def _take_turns(
                     "context"
                 )
             return reward, "context"
-        answer = dialogue.add_turn(await _turn(context, place, dialogue, turn, said))
+        if turn < len(kept):
+            answer = dialogue.add_turn(kept[turn].said, is_trained=False)
+        else:
+            answer = dialogue.add_turn(await _turn(context, place, dialogue, turn, said))
         transition = await context.environment.step(answer)
+        if turn < len(kept) and (transition.done or tuple(transition.messages) != kept[turn].answer):
+            raise _AnsweredOtherwise
         reward += transition.reward
         metrics.add(transition.metrics)
         turn += 1
@@ -272,17 +312,15 @@ async def _turn(
     place: TurnKey,
     dialogue: Dialogue,
     turn: int,
-    said: list[tuple[tuple[int, ...], Generation]],
+    said: Said,
 ) -> Generation:
     """What the policy says: as in an earlier try where the prompt is the same, else newly sampled."""
     if not context.limits.retries:
         return await context.sample(dialogue, place, turn)
     prompt = dialogue.token_ids
-    if turn < len(said) and said[turn][0] == prompt:
-        return said[turn][1]
-    generation = await context.sample(dialogue, place, turn)
-    said[turn:] = [(prompt, generation)]
-    return generation
+    if turn not in said or said[turn][0] != prompt:
+        said[turn] = prompt, await context.sample(dialogue, place, turn)
+    return said[turn][1]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.messages import (
@@ -152,10 +152,18 @@ def _thawed(frozen: _Frozen) -> Mapping[str, Any]:
     return message
 
 
+class DialogueTurn(NamedTuple):
+    """A turn of the policy, and the environment's answer; empty behind the last turn."""
+
+    said: Generation
+    answer: tuple[Message, ...] = ()
+
+
 class Dialogue:
     """One growing conversation: prompt, then turns of the policy and the environment's messages in between.
 
-    Without `messages` it has no tokens at all: an attempt whose environment did not begin.
+    Without `messages` it has no tokens at all: an attempt whose environment did not begin. `turns` are what
+    the policy said, and what the environment answered to all but the last.
     """
 
     def __init__(
@@ -168,7 +176,7 @@ class Dialogue:
         self._chat = chat
         self._end_token_ids = end_token_ids
         self._tools = json.dumps(list(tools)) if tools else "[]"
-        self._turns = 0
+        self.turns: list[DialogueTurn] = []
         self.opening: tuple[Message, ...] = tuple(messages)
         self.messages: list[Message] = list(messages)
         self.prompt_token_ids = chat.prompt(messages, self._tools) if messages else ()
@@ -187,16 +195,19 @@ class Dialogue:
         """Tokens so far."""
         return len(self.prompt_token_ids) + len(self.response_token_ids)
 
-    def add_turn(self, generation: Generation) -> AssistantTurn:
-        """Append what the policy said; tool calls are read only where tools are offered."""
+    def add_turn(self, generation: Generation, *, is_trained: bool = True) -> AssistantTurn:
+        """Append what the policy said; tool calls are read only where tools are offered. What is not trained
+        has mask 0 and log-probability 0."""
         self.response_token_ids.extend(generation.token_ids)
-        self.response_mask.extend([1] * len(generation.token_ids))
-        self.behaviour_logprobs.extend(generation.logprobs)
+        self.response_mask.extend([int(is_trained)] * len(generation.token_ids))
+        self.behaviour_logprobs.extend(
+            generation.logprobs if is_trained else [0.0] * len(generation.token_ids)
+        )
         self.truncated = self.truncated or generation.finish_reason == "length"
         has_tools = self._tools != "[]"
         text = self._chat.text(generation.token_ids, keep_tool_calls=has_tools)
-        turn = read_turn(text, self._turns, self._chat.texts, has_tools=has_tools)
-        self._turns += 1
+        turn = read_turn(text, len(self.turns), self._chat.texts, has_tools=has_tools)
+        self.turns.append(DialogueTurn(generation))
         self.messages.append(turn_message(turn))
         return turn
 
@@ -209,3 +220,4 @@ class Dialogue:
         self.response_mask.extend([0] * len(token_ids))
         self.behaviour_logprobs.extend([0.0] * len(token_ids))
         self.messages.extend(messages)
+        self.turns[-1] = DialogueTurn(self.turns[-1].said, tuple(messages))

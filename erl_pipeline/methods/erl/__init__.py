@@ -47,6 +47,7 @@ def _open_episode(
         show_failed_attempt=settings.shows_failed_attempt,
         retry_ill_formed=settings.ill_formed == "base_prompt",
         retrieval=retrieval,
+        retry_from_named_turn=settings.retry_from == "named_turn",
         ask_judge=None if judge is None else partial(judge_prompt, judge),
     )
     return partial(run_episode, rules=rules)

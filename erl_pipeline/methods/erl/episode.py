@@ -1,5 +1,6 @@
 """One episode of ERL: attempt, gate, feedback, retrieval, reflection, second attempt (arXiv 2602.13949)."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -39,8 +40,9 @@ class ErlRules:
     episode is its first attempt. Without `reflection` a further attempt follows the feedback alone. With
     `show_failed_attempt` its prompt shows how the previous attempt went. With `retry_ill_formed` a further
     attempt also follows a reflection that cannot be read, on the first attempt's prompt. With `retrieval`
-    reflections see memory, except those from which it is withheld. `ask_judge` makes the prompt of a judge,
-    whose words replace the environment's feedback.
+    reflections see memory, except those from which it is withheld. With `retry_from_named_turn` a further
+    attempt begins at the turn that the reflection names. `ask_judge` makes the prompt of a judge, whose words
+    replace the environment's feedback.
     """
 
     prompts: PromptFormat
@@ -49,6 +51,7 @@ class ErlRules:
     show_failed_attempt: bool = False
     retry_ill_formed: bool = False
     retrieval: bool = False
+    retry_from_named_turn: bool = False
     ask_judge: AskJudge | None = None
 
 
@@ -76,7 +79,9 @@ async def run_episode(context: EpisodeContext, rules: ErlRules) -> list[Trajecto
             if reflection.text is None and not rules.retry_ill_formed:
                 break
         place = TurnKey(SECOND_ATTEMPT, ErlPhase.SECOND_ATTEMPT, revision)
-        latest = await play_attempt(context, place, _revision_prompt(rules, latest, reflection))
+        kept = _turns_to_keep(latest, reflection) if rules.retry_from_named_turn else 0
+        prompt = _revision_prompt(rules, latest, reflection)
+        latest = await play_attempt(context, place, prompt, latest.turns[:kept])
         parent = failed_id
         if reflection is not None:
             parent = rows[-1].trajectory_id
@@ -148,6 +153,17 @@ def _revision_prompt(rules: ErlRules, failed: Attempt, reflection: _Reflection |
             instructions, replace(failed.report, observation=observation), notes
         )
     return lambda instructions, observation: prompts.attempt(instructions, observation, notes)
+
+
+_TURN = re.compile(r"\bturn (\d+)", re.IGNORECASE)
+
+
+def _turns_to_keep(failed: Attempt, reflection: _Reflection | None) -> int:
+    """How many turns of the failed attempt come before the first one that the reflection names; 0 for none
+    that it has."""
+    named = _TURN.search(reflection.text) if reflection is not None and reflection.text is not None else None
+    turn = int(named.group(1)) if named is not None else 1
+    return turn - 1 if 1 <= turn <= len(failed.turns) else 0
 
 
 def _without_notes(prompts: PromptFormat) -> Opening:

@@ -53,6 +53,11 @@ class ErlEpisodeSettings(PluginSettings):
     ill_formed: Literal["end", "base_prompt"] = "end"
     """What follows a reflection that cannot be read. `end`: nothing. `base_prompt`: a second attempt on the
     first attempt's prompt, whose reward is the reflection's too, as in the official code."""
+    retry_from: Literal["named_turn"] | None = None
+    """Where a second attempt begins. `null`: at the beginning. `named_turn`: at the turn of the failed
+    attempt that the reflection names as `turn N`, counted from 1. The turns before it are played again as
+    they were, and only what follows is trained (R3L, arXiv 2601.03715). Where no turn is named, or the
+    environment answers otherwise than it did, it begins at the beginning."""
     feedback: FeedbackConfig = RulesFeedback()
     """Who says what went wrong in an attempt: `{type: rules}`, the environment, or `{type: judge}`, a
     language model."""

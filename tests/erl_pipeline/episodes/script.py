@@ -85,8 +85,23 @@ def play(
 ) -> tuple[list[Trajectory], list[SampleRequest | RetrievalRequest]]:
     """Play one episode in which the policy gives `answers`, turn by turn; returns its rows and all its
     requests."""
-    remaining = list(answers)
+    given, remaining = setup(**rules), list(answers)
     asked: list[SampleRequest | RetrievalRequest] = []
+    context = scripted(remaining, asked, retrieved, sample, context_length, withhold)
+    rows: list[Trajectory] = asyncio.run(given.protocol(context))
+    assert not remaining
+    return rows, asked
+
+
+def scripted(
+    remaining: list[str],
+    asked: list[SampleRequest | RetrievalRequest],
+    retrieved: Sequence[Any] = (),
+    sample: int = 0,
+    context_length: int = CONTEXT,
+    withhold: float = 0.0,
+) -> EpisodeContext:
+    """An episode in which the policy gives the `remaining` answers; requests go to `asked`."""
 
     async def ask_policy(request: SampleRequest) -> Generation:
         asked.append(request)
@@ -96,16 +111,12 @@ def play(
         asked.append(request)
         return list(retrieved)
 
-    given = setup(**rules)
-    context = EpisodeContext(
+    return EpisodeContext(
         identity=EpisodeIdentity(TASK, sample, PROVENANCE),
         environment=GuardedEnvironment(lambda: ENVIRONMENT.open(SETTINGS, TASK), 60.0),
-        chat=given.chat,
+        chat=ChatTokenizer(TOKENIZER),
         limits=limits(context_length),
         ask_policy=ask_policy,
         ask_memory=ask_memory,
         withhold=withhold,
     )
-    rows: list[Trajectory] = asyncio.run(given.protocol(context))
-    assert not remaining
-    return rows, asked
