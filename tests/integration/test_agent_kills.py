@@ -149,8 +149,10 @@ class LeftBehind:
 
     @property
     def is_gone(self) -> bool:
-        gone = not any(variables_of(agent) for agent in self.agents)
-        return gone and not any(folder.exists() for folder in self.folders)
+        return not any(map(variables_of, self.agents)) and not any(each.exists() for each in self.folders)
+
+    def wait_until_gone(self) -> None:
+        wait_for("the end of the agents and of their folders", lambda: self.is_gone, patience=20.0)
 
 
 def kill_at(moment: Watch, process: BaseProcess) -> LeftBehind | None:
@@ -190,7 +192,7 @@ def test_a_run_killed_while_agents_play_has_each_attempt_once_and_leaves_no_agen
             if left is None:
                 break
             playing[len(left.agents)] += 1
-            wait_for("the end of the agents and of their folders", lambda: left.is_gone, patience=20.0)  # noqa: B023
+            left.wait_until_gone()
         train_to_the_end(undisturbed.config, store)
         stores += 1
         assert stored(store) == expected
@@ -231,15 +233,15 @@ class AgentKiller:
 
     def _kill(self, agent: int) -> None:
         variables = variables_of(agent)
-        with suppress(ProcessLookupError):
-            os.kill(agent, signal.SIGSTOP)
-            wait_for(
-                "the stop", lambda: psutil.Process(agent).status() != psutil.STATUS_RUNNING, interval=0.001
-            )
-            if Path(variables["ERL_REPORT_FILE"]).exists():
-                os.kill(agent, signal.SIGCONT)
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):
+            process = psutil.Process(agent)
+            process.suspend()
+            stopped = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+            wait_for("the stop", lambda: process.status() in stopped, interval=0.001)
+            if Path(variables.get("ERL_REPORT_FILE", "/")).exists():
+                process.resume()
                 return
-            os.kill(agent, signal.SIGKILL)
+            process.kill()
             self.killed.add(int(variables["ERL_SEED"]) % 10**9)
 
 
@@ -275,6 +277,7 @@ def test_an_agent_that_is_killed_is_not_scored_and_no_other_attempt_changes(
         kept = {key: row for key, row in expected.further.items() if row.parent_trajectory_id not in lost}
         assert kept.items() <= found.further.items()
         assert {row.parent_trajectory_id for key, row in found.further.items() if key not in kept} <= lost
+        assert {call for call in expected.calls if call[0] not in lost} <= found.calls.keys()
         (update,) = artifacts.ids("update_policy")
         trained = scan_training_records([artifacts.open(update).path(TRAINING_RECORD_FILE)])
         assert lost.isdisjoint(trained.collect()["trajectory_id"])
