@@ -118,11 +118,11 @@ class ServedAliases:
         """Open what the aliases mean now, if that has changed. Calls under way end with the checkpoint that
         they began with. One that cannot be opened is not served: the one before it stays. Where an engine has
         given up, its checkpoint is opened again."""
-        for served in list(self._served.values()):
-            if not served.policy.is_serving():
-                served.failure = "its engine has failed too often, and is started again"
-                self._tell(f"{served.policy.change.alias}: {served.failure}")
-                await self._hand_over(served.policy.change, served)
+        for known in list(self._served.values()):
+            if not known.policy.is_serving():
+                known.failure = "its engine has failed too often, and is started again"
+                self._tell(f"{known.policy.change.alias}: {known.failure}")
+                await self._hand_over(known.policy.change, known)
         try:
             found = alias_file(self._store_uri, self._run).stat()
             state = (found.st_mtime_ns, found.st_size)

@@ -86,7 +86,7 @@ class Stored:
 
     attempts: dict[str, Trajectory]
     further: dict[str, Trajectory]
-    calls: Counter[tuple[object, ...]]
+    calls: frozenset[tuple[object, ...]]
     counters: Counter[str]
 
 
@@ -95,19 +95,25 @@ def stored(store: Path) -> Stored:
     artifacts = ArtifactStore(str(store))
     entries = RunStore(str(store)).open(RUN).stages()
     shards = [artifacts.open(entry.artifact_id) for entry in entries if entry.kind == "trajectories"]
-    tables = []
-    for name in (TRAJECTORIES, FURTHER_SEQUENCES):
-        rows = read_trajectories([shard.path(name) for shard in shards])
-        # Attempts that are asked at the same time are sampled in one batch, which changes the last bits.
-        tables.append({row.trajectory_id: replace(row, behaviour_logprobs=()) for row in rows})
-        assert len(tables[-1]) == len(rows)
+    attempts, further = (
+        rows_of([shard.path(name) for shard in shards]) for name in (TRAJECTORIES, FURTHER_SEQUENCES)
+    )
     calls = scan_agent_calls([shard.path(AGENT_CALLS) for shard in shards])
     found = calls.drop("arrived_ms", "engine_ms", "gateway_ms", "overridden").collect().rows()
     assert len(set(found)) == len(found)
     counters: Counter[str] = Counter()
     for shard in shards:
         counters.update({name: int(count) for name, count in shard.manifest.counters.items()})
-    return Stored(*tables, Counter(found), counters)
+    return Stored(attempts, further, frozenset(found), counters)
+
+
+def rows_of(files: Sequence[Path]) -> dict[str, Trajectory]:
+    """Rows by their ids."""
+    rows = read_trajectories(files)
+    # Attempts that are asked at the same time are sampled in one batch, which changes the last bits.
+    found = {row.trajectory_id: replace(row, behaviour_logprobs=()) for row in rows}
+    assert len(found) == len(rows)
+    return found
 
 
 def agents_of(process: BaseProcess) -> set[int]:
@@ -277,7 +283,7 @@ def test_an_agent_that_is_killed_is_not_scored_and_no_other_attempt_changes(
         kept = {key: row for key, row in expected.further.items() if row.parent_trajectory_id not in lost}
         assert kept.items() <= found.further.items()
         assert {row.parent_trajectory_id for key, row in found.further.items() if key not in kept} <= lost
-        assert {call for call in expected.calls if call[0] not in lost} <= found.calls.keys()
+        assert {call for call in expected.calls if call[0] not in lost} <= found.calls
         (update,) = artifacts.ids("update_policy")
         trained = scan_training_records([artifacts.open(update).path(TRAINING_RECORD_FILE)])
         assert lost.isdisjoint(trained.collect()["trajectory_id"])
