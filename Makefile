@@ -108,7 +108,8 @@ reliability: $(VENV)/installed-test
 		tests/integration/test_kills.py tests/integration/test_damage.py \
 		tests/integration/test_bad_stores.py tests/integration/test_two_workers.py tests/integration/test_object_store_run.py \
 		tests/integration/test_store_connections.py tests/integration/test_edited_kills.py \
-		tests/command_line/test_killed_commands.py tests/command_line/test_malformed.py
+		tests/command_line/test_killed_commands.py tests/command_line/test_malformed.py \
+		tests/integration/test_agent_kills.py tests/command_line/serving/test_serve_policy.py
 	ERL_TEST_ANSWERS=10000 ERL_TEST_SEED=$(or $(SEED),0) $(BIN)/python -m pytest -s tests/integration/test_hostile_run.py
 
 smollm2: $(SMOLLM2)/model.safetensors

@@ -209,7 +209,8 @@ class OpenedEngine:
 
     `concurrent` is the same engine where it takes single turns and has up to `max_in_flight` of them under
     way; None where it only takes batches. `goes_on`: whether its event loop goes on between two calls of
-    `run`, so that what one call has begun is sampled further until the next.
+    `run`, so that what one call has begun is sampled further until the next. `is_serving` is false once the
+    engine has given up; it serves again when it is opened again.
     """
 
     batches: GenerationEngine
@@ -218,6 +219,7 @@ class OpenedEngine:
     handed_over: str = ""
     """How it came to the weights; empty where it has loaded them itself."""
     goes_on: bool = False
+    is_serving: Callable[[], bool] = lambda: True
 
 
 class DeviceHolder(Protocol):

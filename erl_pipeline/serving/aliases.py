@@ -116,7 +116,13 @@ class ServedAliases:
 
     async def follow(self) -> None:
         """Open what the aliases mean now, if that has changed. Calls under way end with the checkpoint that
-        they began with. One that cannot be opened is not served: the one before it stays."""
+        they began with. One that cannot be opened is not served: the one before it stays. Where an engine has
+        given up, its checkpoint is opened again."""
+        for known in list(self._served.values()):
+            if not known.policy.is_serving():
+                known.failure = "its engine has failed too often, and is started again"
+                self._tell(f"{known.policy.change.alias}: {known.failure}")
+                await self._hand_over(known.policy.change, known)
         try:
             found = alias_file(self._store_uri, self._run).stat()
             state = (found.st_mtime_ns, found.st_size)

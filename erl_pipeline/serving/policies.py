@@ -42,6 +42,8 @@ class OpenedPolicy:
     in_place: bool = False
     engine: AsynchronousEngine | None = None
     """The engine in whose event loop the server has to run; None where any does."""
+    is_serving: Callable[[], bool] = lambda: True
+    """False once its engine has given up; opened again, the checkpoint is served again."""
 
     @property
     def checkpoint_id(self) -> str:
@@ -116,6 +118,7 @@ class StoredPolicies:
             sample=self._sampler(opened),
             in_place=bool(opened.handed_over),
             engine=opened.concurrent,
+            is_serving=opened.is_serving,
         )
 
     def _sampler(self, opened: OpenedEngine) -> Callable[[GenerationRequest], Awaitable[Generation]]:

@@ -116,13 +116,14 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=
 
 def require_json(value: Any, where: str = "$") -> None:
     """Raise as `canonical_json` does if `value` is not a JSON value; `where` is its place in a larger one."""
-    if type(value) is dict or isinstance(value, Mapping):
+    # A look at the type alone is faster, and most values are of these types.
+    is_list = type(value) is tuple or type(value) is list
+    if type(value) is dict or (not is_list and isinstance(value, Mapping)):
         for key, item in value.items():
             if not isinstance(key, str):
                 raise TypeError(
                     f"{where}: key {key!r} is a {type(key).__name__}; only str keys have canonical JSON"
                 )
-            # Most values are of these types, and a store reads thousands of manifests.
             if type(item) not in _EXACT:
                 require_json(item, f"{where}.{key}")
     elif isinstance(value, _EXACT):
@@ -130,7 +131,7 @@ def require_json(value: Any, where: str = "$") -> None:
     elif isinstance(value, float):
         if not math.isfinite(value):
             raise ValueError(f"{where}: {value} has no canonical JSON; use a finite number or null")
-    elif isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+    elif is_list or (isinstance(value, Sequence) and not isinstance(value, bytes | bytearray)):
         for index, item in enumerate(value):
             if type(item) not in _EXACT:
                 require_json(item, f"{where}[{index}]")

@@ -32,6 +32,10 @@ def seal(document: str) -> bytes:
 
 def unseal(written: bytes) -> bytes | None:
     """The JSON object that was sealed, without its digest; None if any byte was changed."""
+    content, end = written[:-_LINE_END], written[-_LINE_END:]
+    # Logs have millions of lines.
+    if end.startswith(b',"seal":"') and b"\n" not in content:
+        return content + b"}" if end == _line_end(content) else None
     found = _SEAL.search(written, max(0, len(written) - 120))
     if found is None:
         return None
@@ -100,7 +104,15 @@ def read_record(written: bytes, path: str) -> dict[str, Any]:
 
 def _sealed(content: bytes) -> bytes:
     """`content` is a JSON object without its closing brace."""
-    digest = hashlib.sha256(content).hexdigest().encode()
     if b"\n" in content:
+        digest = hashlib.sha256(content).hexdigest().encode()
         return content + b',\n "seal": "' + digest + b'"\n}\n'
-    return content + b',"seal":"' + digest + b'"}'
+    return content + _line_end(content)
+
+
+_LINE_END = len(',"seal":""}') + 64
+
+
+def _line_end(content: bytes) -> bytes:
+    """What seals a document of one line."""
+    return b',"seal":"' + hashlib.sha256(content).hexdigest().encode() + b'"}'

@@ -102,7 +102,8 @@ class VllmEngine:
         return syncs
 
     def served(self, model: str = interface.POLICY) -> str:
-        """The id of the checkpoint of which a server has proven that it serves it; empty if none has."""
+        """The id of the checkpoint of which a server has proven that it serves it; empty if none has, or if
+        all servers have failed too often since."""
         return self._models[model].served_id if model in self._models else ""
 
     def all_serving(self, model: str = interface.POLICY) -> list[WeightSync]:
@@ -231,7 +232,12 @@ def open_served(
         # Whether a prefix comes from the cache or is computed may change the last bits.
         engine.reset_prefix_cache(model.name)
     return interface.OpenedEngine(
-        engine, engine, settings.max_in_flight, handed_over=handed_over, goes_on=True
+        engine,
+        engine,
+        settings.max_in_flight,
+        handed_over=handed_over,
+        goes_on=True,
+        is_serving=lambda: engine.served(model.name) == model.checkpoint_id,
     )
 
 

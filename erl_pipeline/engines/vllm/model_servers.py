@@ -134,8 +134,9 @@ class ModelServers:
 
     @property
     def served_id(self) -> str:
-        """The id of the checkpoint that is served; empty where none is."""
-        return "" if self._served is None else self._served.checkpoint_id
+        """The id of the checkpoint that is served; empty where none is, or the pool has given up."""
+        gave_up = self._pool is not None and self._pool.gave_up
+        return "" if self._served is None or gave_up else self._served.checkpoint_id
 
     async def serve(
         self, checkpoint: ServedCheckpoint, policy: weight_sync.ServedPolicy

@@ -65,6 +65,11 @@ class ServerPool:
         """The servers that belong to the pool now."""
         return tuple(self._replicas)
 
+    @property
+    def gave_up(self) -> bool:
+        """Whether every server has failed too often; until the next policy nothing is sampled."""
+        return self._error is not None
+
     async def admit(self, replica: Replica) -> None:
         """Add a server, whose client is not entered yet; one of our own need not run yet. While a policy is
         served, it is given the policy, and gets requests once it has proven that it serves it."""

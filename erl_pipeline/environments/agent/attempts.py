@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.environments import interface
+from erl_pipeline.environments.agent.left_behind import TASK_FILE, removed_with_this_process
 from erl_pipeline.environments.agent.settings import AgentConfig
 from erl_pipeline.environments.agent.tasks import agent_files
 from erl_pipeline.environments.messages import AssistantTurn, ToolSchema
@@ -215,14 +216,17 @@ async def _at_most(content: StreamReader, size: int) -> bytes:
 async def _run(config: AgentConfig, task: AgentTask, files: Path | None) -> object:
     """The report of a command. It runs in a process group of its own, which is ended with it."""
     assert config.command is not None
-    with tempfile.TemporaryDirectory(prefix="erl-agent-", ignore_cleanup_errors=True) as scratch:
+    with (
+        tempfile.TemporaryDirectory(prefix="erl-agent-", ignore_cleanup_errors=True) as scratch,
+        removed_with_this_process(scratch),
+    ):
         folder, report, output = Path(scratch, "agent"), Path(scratch, "report.json"), Path(scratch, "output")
         if files is None:
             folder.mkdir()
         else:
             shutil.copytree(files, folder)
         given = {"task_id": task.task_id, "prompt": task.prompt, **task.payload}
-        Path(scratch, "task.json").write_text(json.dumps(given), encoding="utf-8")
+        Path(scratch, TASK_FILE).write_text(json.dumps(given), encoding="utf-8")
         variables = {
             **{name: os.environ[name] for name in ("PATH", "HOME", *config.secret_env) if name in os.environ},
             **config.env,
@@ -231,7 +235,7 @@ async def _run(config: AgentConfig, task: AgentTask, files: Path | None) -> obje
             "OPENAI_MODEL": task.model,
             "ANTHROPIC_BASE_URL": task.anthropic_url,
             "ANTHROPIC_API_KEY": task.api_key,
-            "ERL_TASK_FILE": str(Path(scratch, "task.json")),
+            "ERL_TASK_FILE": str(Path(scratch, TASK_FILE)),
             "ERL_REPORT_FILE": str(report),
             "ERL_SEED": str(task.seed),
             "ERL_SECONDS": f"{task.seconds:g}",

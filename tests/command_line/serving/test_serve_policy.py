@@ -6,13 +6,12 @@ import asyncio
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from erl_pipeline.serving.learning.collect import collect, sealed_batches
+from erl_pipeline.serving.settings import EpisodeSettings
 from storage.artifacts.store import ArtifactStore
 from storage.serving.aliases import alias_changes
+from storage.serving.collected import SERVED, SERVED_TRAJECTORIES
 from storage.serving.traffic import Feedback, ReadTraffic, Record, ServedTurn, read_traffic, segments
+from storage.tables.parquet import read_rows
+from tests import forked
 from tests.command_line.invoke import invoke
 from tests.random_models import save_byte_llama
 
@@ -55,7 +59,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @dataclass(frozen=True)
 class Server:
-    process: subprocess.Popen[str]
+    process: forked.Command
     url: str
     key: str
 
@@ -65,12 +69,9 @@ def served(store: str, folder: Path, settings: str = "") -> Iterator[Server]:
     """A server that is killed at the end, unless it has ended itself."""
     (folder / "serving.yaml").write_text(settings)
     words = ("serve-policy", RUN, "--store", store, "--port", "0", "--config", str(folder / "serving.yaml"))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "command_line.main", *words], stderr=subprocess.PIPE, text=True
-    )
+    process = forked.start(*words)
     try:
         found: dict[str, str] = {}
-        assert process.stderr is not None
         for line in process.stderr:
             name, _, value = line.partition(":")
             found[name] = value.split()[0] if value.strip() else ""
@@ -79,8 +80,10 @@ def served(store: str, folder: Path, settings: str = "") -> Iterator[Server]:
         assert "Log" in found, found
         yield Server(process, found["OpenAI's API"], found["Key"])
     finally:
-        process.kill()
-        process.communicate()
+        if not process.stderr.closed:
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGKILL)
+            process.end()
 
 
 def logged(store: str) -> list[Record]:
@@ -101,7 +104,7 @@ def test_what_is_logged_is_what_the_checkpoint_sampled(store: str, tmp_path: Pat
             cast_to=object,
         )
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(60) == 143
+        assert server.process.end().status == 143
     first, second, feedback = logged(store)
     assert isinstance(first, ServedTurn)
     assert isinstance(second, ServedTurn)
@@ -125,47 +128,97 @@ def test_what_is_logged_is_what_the_checkpoint_sampled(store: str, tmp_path: Pat
         assert turn.logprobs == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("durability", ["each", "batch"])
 def test_a_server_that_is_killed_loses_no_answer_that_the_settings_promise_to_keep(
     store: str, tmp_path: Path, durability: str
 ) -> None:
-    """ERL_TEST_KILLS sets how many times it is killed, by default once for each durability."""
-    draw = random.Random(durability)
+    """And what is there is there once, in the log and in what is collected. ERL_TEST_KILLS sets how many
+    times it is killed, by default once for each durability."""
+    draw = random.Random(f"{durability}{os.environ.get('ERL_TEST_SEED', '')}")
     settings = f"log: {{durability: {durability}, flush_ms: {FLUSH_MS}}}\n"
-    for _ in range(int(os.environ.get("ERL_TEST_KILLS", "1"))):
+    kills = int(os.environ.get("ERL_TEST_KILLS", "1"))
+    answered: Counter[str] = Counter()
+    unsure: set[str] = set()
+    for _ in range(kills):
         with served(store, tmp_path, settings) as server:
-            answered, killed = asyncio.run(_load_until_killed(server, draw.randint(20, 60)))
-        found = Counter(record.call_id for record in logged(store) if isinstance(record, ServedTurn))
-        assert set(found.values()) == {1}
-        lost = {call_id: when for call_id, when in answered.items() if call_id not in found}
-        if durability == "each":
-            assert not lost
-        # Half a second for a machine that is busy: the client sees an answer later than the server gives it.
-        assert all(when > killed - FLUSH_MS / 1000 - 0.5 for when in lost.values())
+            load = Load(server, draw.randint(20, 60), unsure)
+            asyncio.run(load.until_killed())
+        records = logged(store)
+        for kind, given in (("call_id", load.answered), ("feedback_id", load.told)):
+            found = Counter(getattr(each, kind) for each in records if isinstance(each, _HOLDS[kind]))
+            assert set(found.values()) <= {1}
+            lost = {name: when for name, when in given.items() if name not in found}
+            if durability == "each":
+                assert not lost
+            # Half a second for a machine that is busy: the client sees it later than the server gives it.
+            assert all(when > load.killed - FLUSH_MS / 1000 - 0.5 for when in lost.values())
+            answered += {kind: len(given), f"{kind} lost": len(lost)}
+        unsure = load.unsure
+    collect(store, RUN, EpisodeSettings(), datetime.now(UTC) + timedelta(days=2), at_least=0)
+    artifacts = ArtifactStore(store)
+    files = [artifacts.open(each.trajectories_id).path(SERVED) for each in sealed_batches(store, RUN)]
+    sealed = Counter(turn for row in read_rows(files, SERVED_TRAJECTORIES) for turn in row["turn_ids"])
+    assert sealed == Counter(each.turn_id for each in logged(store) if isinstance(each, ServedTurn))
+    print(f"\n{durability}: killed {kills} times; {dict(answered)}, sealed {sealed.total()} turns")
 
 
-async def _load_until_killed(server: Server, calls: int) -> tuple[dict[str, float], float]:
-    """Ask from several clients until so many calls are answered, and kill the server at that moment; returns
-    when each answer came, and when it was killed."""
-    answered: dict[str, float] = {}
-    killed = 0.0
+_HOLDS = {"call_id": ServedTurn, "feedback_id": Feedback}
 
-    async def ask(http: aiohttp.ClientSession) -> None:
-        nonlocal killed
-        body = {"messages": [{"role": "user", "content": "go"}], "max_tokens": 2}
-        while not killed:
-            async with http.post(f"{server.url}/chat/completions", json=body) as answer:
-                if answer.status == 200:
-                    answered[(await answer.json())["id"]] = time.monotonic()
-            if len(answered) >= calls and not killed:
-                server.process.kill()
-                killed = time.monotonic()
 
-    headers = {"Authorization": f"Bearer {server.key}"}
-    async with aiohttp.ClientSession(headers=headers) as http:
-        ended = await asyncio.gather(*(ask(http) for _ in range(8)), return_exceptions=True)
-    assert all(error is None or isinstance(error, aiohttp.ClientError) for error in ended), ended
-    return answered, killed
+@dataclass
+class Load:
+    """Several clients with conversations of two turns, who say what they think of the first, until so many
+    calls are answered. At that moment the server is killed.
+
+    `answered` and `told` say when each answer came, and each id of feedback. `unsure` are calls whose
+    feedback was not taken, as far as their clients know: they send it again.
+    """
+
+    server: Server
+    calls: int
+    unsure: set[str]
+    answered: dict[str, float] = field(default_factory=dict)
+    told: dict[str, float] = field(default_factory=dict)
+    killed: float = 0.0
+
+    async def until_killed(self) -> None:
+        headers = {"Authorization": f"Bearer {self.server.key}"}
+        async with aiohttp.ClientSession(headers=headers) as http:
+            for call_id in sorted(self.unsure):
+                await self._tell(http, call_id)
+            ended = await asyncio.gather(*(self._talk(http) for _ in range(8)), return_exceptions=True)
+        assert all(error is None or isinstance(error, aiohttp.ClientError) for error in ended), ended
+
+    async def _talk(self, http: aiohttp.ClientSession) -> None:
+        while not self.killed:
+            messages: Any = [{"role": "user", "content": "go"}]
+            call_id, said = await self._ask(http, messages)
+            await self._tell(http, call_id)
+            await self._ask(http, [*messages, said, {"role": "user", "content": "on"}])
+
+    async def _ask(self, http: aiohttp.ClientSession, messages: Any) -> tuple[str, Any]:
+        body = {"messages": messages, "max_tokens": 2}
+        async with http.post(f"{self.server.url}/chat/completions", json=body) as answer:
+            told = await answer.json()
+        assert answer.status == 200, told
+        self.answered[told["id"]] = time.monotonic()
+        if len(self.answered) >= self.calls and not self.killed:
+            self.server.process.send_signal(signal.SIGKILL)
+            self.killed = time.monotonic()
+        return told["id"], told["choices"][0]["message"]
+
+    async def _tell(self, http: aiohttp.ClientSession, call_id: str) -> None:
+        """Rate a call; the same key again is logged once. A call that a kill has lost is not known."""
+        url = f"{self.server.url.removesuffix('/v1')}/erl/v1/feedback"
+        body = {"call_id": call_id, "metric": "thumbs", "value": "up", "idempotency_key": call_id}
+        self.unsure.add(call_id)
+        async with http.post(url, json=body) as answer:
+            if answer.status == 200:
+                self.told[(await answer.json())["feedback_id"]] = time.monotonic()
+            else:
+                assert answer.status == 404
+        self.unsure.discard(call_id)
 
 
 def test_what_cannot_be_served_is_said(store: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,8 @@ class Scripted:
     notes: NoteSearch | None = None
     opened: list[str] = field(default_factory=list)
     """The checkpoints that were opened, in order. One whose name begins with `broken` cannot be."""
+    given_up: set[str] = field(default_factory=set)
+    """Those whose engine has failed too often, until they are opened again."""
     keys: Mapping[str, ClientKey] = field(
         default_factory=lambda: {key: ClientKey(tenant=tenant) for key, tenant in KEYS.items()}
     )
@@ -119,17 +121,31 @@ class Scripted:
         self.opened.append(change.checkpoint_id)
         if change.checkpoint_id.startswith("broken"):
             raise EngineError("its weights do not prove themselves")
+        self.given_up.discard(change.checkpoint_id)
 
         async def sample(request: GenerationRequest) -> Generation:
+            if change.checkpoint_id in self.given_up:
+                raise EngineError("more than 3 failures")
             return await self.says(change.checkpoint_id, request)
 
         return OpenedPolicy(
-            change, ChatTokenizer(TOKENIZER), "tokens", 2000, end_ids(TOKENIZER), sample, self.in_place
+            change,
+            ChatTokenizer(TOKENIZER),
+            "tokens",
+            2000,
+            end_ids(TOKENIZER),
+            sample,
+            self.in_place,
+            is_serving=lambda: change.checkpoint_id not in self.given_up,
         )
 
-    def use(self, use: Callable[[Served], Awaitable[None]]) -> None:
-        """Serve checkpoint `one` as production, and use the server."""
-        asyncio.run(self._use(use))
+    def use(
+        self,
+        use: Callable[[Served], Awaitable[None]],
+        run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
+    ) -> None:
+        """Serve checkpoint `one` as production, and use the server. `run` runs it in an event loop."""
+        run(self._use(use))
 
     async def _use(self, use: Callable[[Served], Awaitable[None]]) -> None:
         store, told = str(self.folder), list[str]()

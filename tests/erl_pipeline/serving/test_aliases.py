@@ -117,3 +117,22 @@ def test_aliases_that_cannot_be_read_stay_as_they_are(tmp_path: Path) -> None:
         assert (await served.chat("hi"))[0].startswith("two")
 
     Scripted(tmp_path).use(use)
+
+
+def test_an_engine_that_has_given_up_is_started_again(tmp_path: Path) -> None:
+    """Until then calls get an error that clients try again."""
+    scripted = Scripted(tmp_path, in_place=True)
+
+    async def use(served: Served) -> None:
+        scripted.given_up.add("one")
+        messages = [{"role": "user", "content": "hi"}]
+        status, body, answer = await served.post("/v1/chat/completions", {"messages": messages})
+        assert (status, body["error"]["code"]) == (503, "engine_failed")
+        assert "Retry-After" in answer.headers
+        await served.service.aliases.follow()
+        assert (await served.chat("hi"))[0].startswith("one")
+        assert scripted.opened == ["one", "one"]
+        assert (await served.health())["aliases"]["production"]["failure"] == ""
+        assert len(await served.logged()) == 1
+
+    scripted.use(use)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from erl_pipeline.config.prompts import PromptTemplates
@@ -14,7 +15,13 @@ from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.prompt_format import ChatPrompts
 from erl_pipeline.episodes.context import EpisodeLimits, Provenance, RoleLimits
 from erl_pipeline.episodes.dialogue import ChatTokenizer
-from erl_pipeline.episodes.play import BatchSampling, EpisodeSetup, PlayedEpisodes, play_episodes
+from erl_pipeline.episodes.play import (
+    BatchSampling,
+    ConcurrentSampling,
+    EpisodeSetup,
+    PlayedEpisodes,
+    play_episodes,
+)
 from erl_pipeline.methods.erl.episode import ErlRules, run_episode
 from erl_pipeline.methods.erl.settings import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT
 from storage.tables.trajectories import Trajectory
@@ -23,6 +30,8 @@ from tests.erl_pipeline.episodes.test_dialogue import chatml_tokenizer, end_ids,
 TOKENIZER = chatml_tokenizer()
 END = "<|im_end|>"
 TASK = {"prompt": "how many?", "wanted": "7", "answer": "7"}
+AGENT_OF_THREE_CALLS = Path(__file__).with_name("agent_of_three_calls.py")
+"""A command that makes two calls in one conversation, and a third in another."""
 Says = Callable[[str], str]
 """From the prompt, as text, to what the policy says."""
 
@@ -53,6 +62,7 @@ def played(
     samples: int = 1,
     engine: ScriptedEngine | None = None,
     task: Mapping[str, Any] = TASK,
+    sampling: ConcurrentSampling | None = None,
     **settings: Any,
 ) -> PlayedEpisodes:
     named = None if function is None else f"{function.__module__}:{function.__name__}"
@@ -76,7 +86,9 @@ def played(
         Provenance("recipe", 3, {"policy": "policy-1"}, "tokenizer", "memory-1", 0),
     )
     tasks = [Task("t", "agent", "agent", dict(task))]
-    return play_episodes(setup, tasks, range(samples), BatchSampling(engine or ScriptedEngine(says)))
+    return play_episodes(
+        setup, tasks, range(samples), sampling or BatchSampling(engine or ScriptedEngine(says))
+    )
 
 
 def only(episodes: PlayedEpisodes) -> Trajectory:
