@@ -108,6 +108,15 @@ class FineTuneConfig(MicrobatchConfig):
         return min(self.steps, math.ceil(epochs * rows / self.batch_rows))
 
 
+class LessonsConfig(Settings):
+    """What training on the stored traffic of a served policy learns from what people said, besides their
+    ratings."""
+
+    corrections: bool = False
+    """Whether answers that people have corrected are trained by supervision, after the update, with the
+    settings of `fine_tune`. Only for training on served traffic, which `learn` does."""
+
+
 class DistillationConfig(Settings):
     """Successful attempts become supervised examples, with the prompt that evaluation uses."""
 

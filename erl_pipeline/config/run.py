@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from erl_pipeline.config.base import NotInstalledSettings, PluginSettings, Settings, switch
 from erl_pipeline.config.memory import require_subgroups
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, require_known_roles
-from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
+from erl_pipeline.config.optimizer import FineTuneConfig, LessonsConfig, OptimizerConfig, UpdateConfig
 from erl_pipeline.config.pipeline import (
     NodesToFind,
     PipelineConfig,
@@ -73,6 +73,7 @@ class RunConfig(Settings):
     """`on`, or its settings: the policy also teaches itself, token by token, with hindsight."""
     update: UpdateConfig = UpdateConfig()
     fine_tune: FineTuneConfig = FineTuneConfig()
+    lessons: LessonsConfig = LessonsConfig()
     trainer: TrainerSettings = Field(
         default="local",
         validate_default=True,

@@ -98,6 +98,8 @@ class LearnSettings(Settings):
     """Updates between the checkpoint that answered and the one that is trained; what is older is left out."""
     min_episodes: int = Field(default=256, ge=1)
     """Rated episodes without which nothing is trained."""
+    corrections: bool = False
+    """Whether corrected answers are sealed with the traffic, and trained by supervision."""
 
 
 class ServingLimits(Settings):

@@ -83,7 +83,14 @@ def next_night(store_uri: str, run: str, settings: ServingSettings, now: datetim
     last_night = max((origin.last_iteration for origin in origins.values()), default=0)
     waiting = [batch for batch in batches if batch.iteration > last_night]
     wanted = settings.learn.min_episodes - _rated(waiting)
-    collected = collect(store_uri, run, settings.episode, now, at_least=max(wanted, 1))
+    collected = collect(
+        store_uri,
+        run,
+        settings.episode,
+        now,
+        at_least=max(wanted, 1),
+        corrections=settings.learn.corrections,
+    )
     if collected.batch is not None:
         waiting.append(collected.batch)
     rated = _rated(waiting)
@@ -164,6 +171,7 @@ def _night_config(config: RunConfig, origin: OfflineOrigin, settings: ServingSet
         *offline_settings(config),
         f"pipeline={{max_age: {settings.learn.max_age}, too_old: drop}}",
         "objective.advantage_normalization=rloo",
+        *(["lessons.corrections=true"] if settings.learn.corrections else []),
     ]
     options = {
         "--name": ("name", night_name(config.name, origin.last_iteration)),
