@@ -45,7 +45,7 @@ def _slice(config: RunConfig, _sources: Sources) -> CorrectionSettings:
 def _build(call: StageCall[CorrectionSettings]) -> StageResult:
     """Write the dataset. A correction that does not fit into the policy's context is left out and counted."""
     from erl_pipeline.episodes.dialogue import ChatTokenizer
-    from storage.serving.collected import CORRECTIONS, SERVED_CORRECTIONS, ServedCorrection
+    from storage.serving.collected import SERVED_CORRECTIONS, ServedCorrection
     from storage.tables.parquet import read_rows
     from storage.tables.training import write_sft_rows
     from storage.tables.trajectories import read_trajectories
@@ -56,7 +56,9 @@ def _build(call: StageCall[CorrectionSettings]) -> StageResult:
     corrections = [ServedCorrection(**row) for row in read_rows(files, SERVED_CORRECTIONS)]
     answered: dict[str, Trajectory] = {}
     if corrections:
-        read = read_trajectories([*trajectory_files(rollouts, store), *further_sequence_files(rollouts, store)])
+        read = read_trajectories(
+            [*trajectory_files(rollouts, store), *further_sequence_files(rollouts, store)]
+        )
         answered = {row.trajectory_id: row for row in read}
     policy = sampled_checkpoint(call, call.settings.weights, POLICY)
     found = list(corrected_rows(corrections, answered, ChatTokenizer(policy.tokenizer)))
@@ -120,8 +122,8 @@ FINE_TUNE_CORRECTIONS = replace(FINE_TUNE, name="fine_tune_corrections")
 
 
 def plan_corrections(planner: Planner, state: RunState, iteration: int, rollouts: str) -> RunState:
-    """Plan the dataset of the corrections in rollouts, and the training of the policy on it. Returns the state
-    after it."""
+    """Plan the dataset of the corrections in rollouts, and the training of the policy on it; returns the
+    state after it."""
     inputs = {ROLLOUTS: rollouts, **state.model_inputs(POLICY)}
     dataset = planner.add(BUILD_CORRECTIONS, inputs, iteration=iteration)
     return plan_training(planner, state, iteration, FINE_TUNE_CORRECTIONS, {NEWEST: dataset}, POLICY)

@@ -124,7 +124,11 @@ def test_a_night_trains_on_corrected_answers_and_lineage_names_who_gave_them(ser
     assert own["sft_row_id"].to_list() == [row.sft_row_id for row in rows]
     assert taught.filter(taught["depth"] == 1).height == 16
     named = found.beside(own, SERVED_TRAJECTORIES)[first.trajectory_id]
-    assert (named["episode_id"], named["call_ids"], named["feedback_ids"]) == ("e0", ["call-t0"], ["f0", "c0"])
+    assert (named["episode_id"], named["call_ids"], named["feedback_ids"]) == (
+        "e0",
+        ["call-t0"],
+        ["f0", "c0"],
+    )
 
 
 def test_an_unrated_conversation_can_be_corrected(served: Path) -> None:
