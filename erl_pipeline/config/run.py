@@ -114,6 +114,7 @@ class RunConfig(Settings):
         require_equal_bytes(self)
         require_state_in_memory(self)
         require_hindsight(self)
+        require_reflections(self)
         require_known_roles(self.objective, method.roles(self.method))
         retrieval = method.retrieval(self.method)
         if retrieval is not None and self.objective.advantages_per == "subgroup":
@@ -186,6 +187,25 @@ def require_hindsight(config: RunConfig) -> None:
         raise ValueError(
             f"self_distillation.hindsight: {hindsight} puts sentences into the prompt, and policy.type: "
             f"{config.policy.type} reads only the words of its environment; allowed is reflection"
+        )
+
+
+def require_reflections(config: RunConfig) -> None:
+    """Raise ValueError if reflections on served traffic are asked for, and the method writes none, keeps no
+    memory, or its policy reads no sentences."""
+    if config.lessons.reflect is None:
+        return
+    method = plugins("methods")[config.method.type].value
+    reflects = method.reflecting(method.episode_settings(config.method)) is not None
+    if not reflects or method.retrieval(config.method) is None:
+        raise ValueError(
+            f"lessons.reflect: {config.lessons.reflect}; method {config.method.type} has no memory of "
+            "reflections, as erl has unless method.memory is off; allowed is off"
+        )
+    if plugins("policies")[config.policy.type].value.traits(config.policy).own_words:
+        raise ValueError(
+            f"lessons.reflect: {config.lessons.reflect} shows conversations to the policy, and policy.type: "
+            f"{config.policy.type} reads only the words of its environment; allowed is off"
         )
 
 

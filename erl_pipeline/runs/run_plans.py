@@ -15,6 +15,7 @@ from erl_pipeline.plan.stage import Stage
 from erl_pipeline.policies.checkpoints import policy_traits
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE, plan_evaluation
 from erl_pipeline.stages.memory import FORGET_MEMORY
+from erl_pipeline.stages.rollouts.reflect_on_feedback import plan_reflections
 from erl_pipeline.stages.tasks.environment_stages import built_inputs
 from erl_pipeline.stages.tasks.prepare_tasks import PREPARE_TASKS
 from erl_pipeline.stages.training.corrections import plan_corrections
@@ -136,6 +137,8 @@ def plan_offline(
         stored = rollouts[origin.first_iteration + iteration - 1]
         inputs = {**state.model_inputs(POLICY), "rollouts": stored}
         planner.add(MEASURE_STALENESS, inputs, iteration=iteration)
+        if config.lessons.reflect is not None:
+            plan_reflections(planner, states[0], iteration, stored)
         state = _plan_learning_offline(planner, state, iteration, stored)
         if origin.evaluates:
             _plan_evaluation(planner, state, iteration, last=iteration == iterations)
@@ -201,11 +204,12 @@ def _begin(planner: Planner) -> RunState:
 def _plan_iteration(planner: Planner, states: Sequence[RunState], iteration: int, last: bool) -> RunState:
     """Plan an iteration: generate, learn, and evaluate if it is due; `last`: the run ends here."""
     config = planner.config
-    if config.lessons.corrections:
-        raise ConfigError(
-            "lessons.corrections: only served traffic has corrected answers; set it for `learn`, or for "
-            "`replay --offline` of a run that holds traffic"
-        )
+    for setting, value in config.lessons:
+        if value:
+            raise ConfigError(
+                f"lessons.{setting}: only served traffic has what people said; set it for `learn`, or for "
+                "`replay --offline` of a run that holds traffic"
+            )
     method = plugins("methods")[config.method.type].value
     before = states[iteration - 1]
     acting = replace(before, models=states[max(0, iteration - 1 - config.pipeline.lag)].models)

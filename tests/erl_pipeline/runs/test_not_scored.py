@@ -63,6 +63,7 @@ READ_NO_TRAJECTORIES = {
     "merge_experience": "reads a memory version",
     "prepare_tasks": "is before all rollouts",
     "qualify_environment": "plays on its own",
+    "reflect_on_feedback": "reads served traffic, and of that what was scored: see tests of it",
     "requested_tasks": "makes tasks",
     "rollout_shard": "writes them",
     "select_replay": "reads what index_experience has stored; the runs here have it too",
