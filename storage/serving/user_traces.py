@@ -25,17 +25,13 @@ from storage.serving.aliases import AliasChange, current_aliases
 from storage.serving.collected import SERVED_CORRECTIONS, SERVED_TRAJECTORIES
 from storage.serving.rewriting import is_being_written
 from storage.serving.traffic import EpisodeEnd, ReadTraffic, read_traffic, segments
+from storage.serving.users import user_task_type
 from storage.tables.parquet import TableFormat, scan_files
 from storage.tables.training import SFT
 from storage.tables.trajectories import REDACTED, TRAJECTORIES
 
 REASON = "its user was forgotten"
 """What records of removed rows and of forgotten entries say."""
-
-
-def user_task_type(user: str) -> str:
-    """Task type of the memory entries that only this user's conversations see."""
-    return f"user:{user}"
 
 
 class Content(NamedTuple):

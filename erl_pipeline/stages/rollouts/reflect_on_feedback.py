@@ -55,7 +55,7 @@ def _compute(call: StageCall[ReflectSettings]) -> StageResult:
     from erl_pipeline.engines.interface import GenerationRequest
     from erl_pipeline.episodes.context import group_id
     from erl_pipeline.episodes.dialogue import ChatTokenizer, Dialogue
-    from storage.serving.user_traces import user_task_type
+    from storage.serving.users import user_task_type
     from storage.tables.trajectories import Trajectory, read_trajectories, trajectory_id, write_trajectories
 
     play, store = call.settings.play, call.resources.store

@@ -26,7 +26,8 @@ from storage.memory.view import ReflectionMemory
 from storage.runs.run import RunStore
 from storage.serving.forgetting import forget_user
 from storage.serving.traffic import Record
-from storage.serving.user_traces import find_user, user_task_type
+from storage.serving.user_traces import find_user
+from storage.serving.users import user_task_type
 from storage.tables.trajectories import Trajectory, read_trajectories
 from storage.upkeep.verification import verify_run
 from tests.erl_pipeline.runs.small_runs import go, ids, small
