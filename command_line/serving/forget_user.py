@@ -74,6 +74,7 @@ def _counted(traces: UserTraces) -> Iterator[Mapping[str, str]]:
 _ROWS = {
     "trajectories": "trajectories",
     "served trajectories": "marks as trainable",
+    "served corrections": "corrections",
     "sft": "distillation rows",
     "memory": "memory entries",
 }

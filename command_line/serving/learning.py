@@ -38,7 +38,9 @@ def collect(
     from erl_pipeline.serving.learning.collect import collect as seal
     from erl_pipeline.serving.settings import load_serving_settings
 
-    found = seal(store, run, load_serving_settings(config).episode, _moment(now), at_least=0)
+    given = load_serving_settings(config)
+    moment, corrections = _moment(now), given.learn.corrections
+    found = seal(store, run, given.episode, moment, at_least=0, corrections=corrections)
     if json:
         print_json(_collected(found))
         return

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from erl_pipeline.config.base import NotInstalledSettings, PluginSettings, Settings, switch
 from erl_pipeline.config.memory import require_subgroups
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, require_known_roles
-from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
+from erl_pipeline.config.optimizer import FineTuneConfig, LessonsConfig, OptimizerConfig, UpdateConfig
 from erl_pipeline.config.pipeline import (
     NodesToFind,
     PipelineConfig,
@@ -73,6 +73,7 @@ class RunConfig(Settings):
     """`on`, or its settings: the policy also teaches itself, token by token, with hindsight."""
     update: UpdateConfig = UpdateConfig()
     fine_tune: FineTuneConfig = FineTuneConfig()
+    lessons: LessonsConfig = LessonsConfig()
     trainer: TrainerSettings = Field(
         default="local",
         validate_default=True,
@@ -113,6 +114,7 @@ class RunConfig(Settings):
         require_equal_bytes(self)
         require_state_in_memory(self)
         require_hindsight(self)
+        require_reflections(self)
         require_known_roles(self.objective, method.roles(self.method))
         retrieval = method.retrieval(self.method)
         if retrieval is not None and self.objective.advantages_per == "subgroup":
@@ -185,6 +187,25 @@ def require_hindsight(config: RunConfig) -> None:
         raise ValueError(
             f"self_distillation.hindsight: {hindsight} puts sentences into the prompt, and policy.type: "
             f"{config.policy.type} reads only the words of its environment; allowed is reflection"
+        )
+
+
+def require_reflections(config: RunConfig) -> None:
+    """Raise ValueError if reflections on served traffic are asked for, and the method writes none, keeps no
+    memory, or its policy reads no sentences."""
+    if config.lessons.reflect is None:
+        return
+    method = plugins("methods")[config.method.type].value
+    reflects = method.reflecting(method.episode_settings(config.method)) is not None
+    if not reflects or method.retrieval(config.method) is None:
+        raise ValueError(
+            f"lessons.reflect: {config.lessons.reflect}; method {config.method.type} has no memory of "
+            "reflections, as erl has unless method.memory is off; allowed is off"
+        )
+    if plugins("policies")[config.policy.type].value.traits(config.policy).own_words:
+        raise ValueError(
+            f"lessons.reflect: {config.lessons.reflect} shows conversations to the policy, and policy.type: "
+            f"{config.policy.type} reads only the words of its environment; allowed is off"
         )
 
 

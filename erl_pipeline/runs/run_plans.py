@@ -15,8 +15,10 @@ from erl_pipeline.plan.stage import Stage
 from erl_pipeline.policies.checkpoints import policy_traits
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE, plan_evaluation
 from erl_pipeline.stages.memory import FORGET_MEMORY
+from erl_pipeline.stages.rollouts.reflect_on_feedback import plan_reflections
 from erl_pipeline.stages.tasks.environment_stages import built_inputs
 from erl_pipeline.stages.tasks.prepare_tasks import PREPARE_TASKS
+from erl_pipeline.stages.training.corrections import plan_corrections
 from erl_pipeline.stages.training.measure_staleness import MEASURE_STALENESS
 from storage.artifacts.recipe import Recipe
 from storage.errors import ConfigError, InputError
@@ -131,12 +133,13 @@ def plan_offline(
     if origin.evaluates:
         _plan_evaluation(planner, state, 0, last=False)
     states = [state]
-    method = plugins("methods")[config.method.type].value
     for iteration in range(1, iterations + 1):
         stored = rollouts[origin.first_iteration + iteration - 1]
         inputs = {**state.model_inputs(POLICY), "rollouts": stored}
         planner.add(MEASURE_STALENESS, inputs, iteration=iteration)
-        state = method.plan_learning(planner, state, iteration, stored, remember=False)
+        if config.lessons.reflect is not None:
+            plan_reflections(planner, states[0], iteration, stored)
+        state = _plan_learning_offline(planner, state, iteration, stored)
         if origin.evaluates:
             _plan_evaluation(planner, state, iteration, last=iteration == iterations)
         states.append(state)
@@ -154,9 +157,18 @@ def policy_stages(config: RunConfig) -> tuple[Stage[Any], Stage[Any]]:
     models = {POLICY: _FIRST}
     begun = RunState(_TASKS, models, models, models if adapted else {})
     method = plugins("methods")[config.method.type].value
-    state = method.plan_learning(planner, method.plan_beginning(planner, begun), 1, _ROLLOUTS, remember=False)
+    state = _plan_learning_offline(planner, method.plan_beginning(planner, begun), 1, _ROLLOUTS)
     last = next(node.stage for node in planner.nodes if node.artifact_id == state.models[POLICY])
     return plugins("policies")[config.policy.type].value.first_stage(config.policy), last
+
+
+def _plan_learning_offline(planner: Planner, state: RunState, iteration: int, rollouts: str) -> RunState:
+    """Plan what an iteration learns from stored rollouts; returns the state after it."""
+    method = plugins("methods")[planner.config.method.type].value
+    learned: RunState = method.plan_learning(planner, state, iteration, rollouts, remember=False)
+    if planner.config.lessons.corrections:
+        learned = plan_corrections(planner, learned, iteration, rollouts)
+    return learned
 
 
 def shared_stages(source: Plan, iteration: int, stage: str) -> list[PlannedStage]:
@@ -192,6 +204,12 @@ def _begin(planner: Planner) -> RunState:
 def _plan_iteration(planner: Planner, states: Sequence[RunState], iteration: int, last: bool) -> RunState:
     """Plan an iteration: generate, learn, and evaluate if it is due; `last`: the run ends here."""
     config = planner.config
+    for setting, value in config.lessons:
+        if value:
+            raise ConfigError(
+                f"lessons.{setting}: only served traffic has what people said; set it for `learn`, or for "
+                "`replay --offline` of a run that holds traffic"
+            )
     method = plugins("methods")[config.method.type].value
     before = states[iteration - 1]
     acting = replace(before, models=states[max(0, iteration - 1 - config.pipeline.lag)].models)

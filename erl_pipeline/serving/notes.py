@@ -27,7 +27,7 @@ from storage.memory.search import MemoryFilter, Scoring
 from storage.memory.versions import latest_version
 from storage.memory.view import MemoryHit, MemoryView
 from storage.runs.run import Run, RunStore
-from storage.serving.user_traces import user_task_type
+from storage.serving.users import user_task_type
 
 MOST_SECONDS = 0.2
 """How long a call waits for its notes."""

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, StringConstraints
 
 from erl_pipeline.episodes.gateway.api import ChatRequest, RequestRefused, Strict, validated
 from erl_pipeline.episodes.gateway.chat_api import CHAT
-from storage.serving.user_traces import user_task_type
+from storage.serving.users import user_task_type
 
 USER_TASK_TYPE = user_task_type("")
 """Task types that begin so are those of memory entries that reach one user only."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.loading import load_settings
+from erl_pipeline.config.optimizer import whose_notes
 
 Reward = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -98,6 +99,11 @@ class LearnSettings(Settings):
     """Updates between the checkpoint that answered and the one that is trained; what is older is left out."""
     min_episodes: int = Field(default=256, ge=1)
     """Rated episodes without which nothing is trained."""
+    corrections: bool = False
+    """Whether corrected answers are sealed with the traffic, and trained by supervision."""
+    reflect: Annotated[Literal["user", "run"] | None, BeforeValidator(whose_notes)] = None
+    """Whether the policy reflects on conversations that people did not like or spoke about. `user`, or `on`:
+    its reflections become notes for the same user. `run`: for everybody."""
 
 
 class ServingLimits(Settings):

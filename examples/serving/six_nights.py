@@ -1,5 +1,6 @@
-"""Six nights of a policy that serves: simulated users ask it, some say what they think of its answers, and
-each night it learns from that. The users change their mind once, after night three.
+"""Six nights of a policy that serves: simulated users ask it, some say what they think of its answers or what
+they should have been, and each night it learns from that. The users change their mind once, after night
+three.
 
     python examples/serving/six_nights.py --store store --conversations 96
 
@@ -31,6 +32,8 @@ HERE = Path(__file__).parent
 SETTINGS = HERE / "serving.yaml"
 RATED = 0.7
 """Share of the conversations that users rate."""
+CORRECTED = 1 / 3
+"""Share of the answers that were rated, and not liked, with a comment and the answer that was wanted."""
 USERS = 16
 """Conversations at the same time."""
 
@@ -91,9 +94,9 @@ def serving(store: Path) -> Iterator[Served]:
 
 
 def conversation(
-    client: httpx.Client, rule: Rule, episode: str, question: str, rates: bool
+    client: httpx.Client, rule: Rule, episode: str, question: str, capital: str, rates: bool, corrects: bool
 ) -> dict[str, Any]:
-    """One user asks one question, and perhaps rates the answer."""
+    """One user asks one question, and perhaps rates the answer and says what it should have been."""
     asked = {
         "model": RUN,
         "messages": [{"role": "user", "content": question}],
@@ -108,18 +111,28 @@ def conversation(
     completion = response.json()
     answer = completion["choices"][0]["message"]["content"] or ""
     liked = rule(answer)
-    if rates:
-        thumb = {"call_id": completion["id"], "metric": "thumbs", "value": "up" if liked else "down"}
-        client.post("/erl/v1/feedback", json=thumb).raise_for_status()
+    said = {"thumbs": "up" if liked else "down"} if rates else {}
+    if rates and corrects and not liked:
+        wanted = capital if rule(capital) else f"It is {capital}."
+        said |= {"comment": "Just say the capital.", "correction": wanted}
+    for metric, value in said.items():
+        given = {"call_id": completion["id"], "metric": metric, "value": value}
+        client.post("/erl/v1/feedback", json=given).raise_for_status()
     client.post(f"/erl/v1/episodes/{episode}/close").raise_for_status()
     return {"liked": liked, "answer": answer, "call": completion["id"], "headers": dict(response.headers)}
 
 
-def day(client: httpx.Client, number: int, questions: Sequence[str], count: int) -> list[dict[str, Any]]:
+def day(
+    client: httpx.Client, number: int, tasks: Sequence[dict[str, str]], count: int
+) -> list[dict[str, Any]]:
     """A day of conversations."""
     draw = random.Random(number)
     rule = is_short if number <= 3 else begins_otherwise
-    work = [(f"day-{number}-{each}", draw.choice(questions), draw.random() < RATED) for each in range(count)]
+    drawn = [(draw.choice(tasks), draw.random() < RATED, draw.random() < CORRECTED) for _ in range(count)]
+    work = [
+        (f"day-{number}-{each}", task["question"], task["answer"], *what)
+        for each, (task, *what) in enumerate(drawn)
+    ]
     with ThreadPoolExecutor(USERS) as users:
         return list(users.map(lambda each: conversation(client, rule, *each), work))
 
@@ -131,12 +144,12 @@ def main() -> None:
     parser.add_argument("--nights", type=int, default=6)
     parser.add_argument("--set", action="append", default=[], help="as of `erl-pipeline train`")
     given = parser.parse_args()
-    questions = [json.loads(line)["question"] for line in (HERE / "training.jsonl").read_text().splitlines()]
+    tasks = [json.loads(line) for line in (HERE / "training.jsonl").read_text().splitlines()]
     changed = [word for each in given.set for word in ("--set", each)]
     run("train", HERE / "capitals.yaml", "--store", given.store, "--no-prefect", *changed)
     with serving(given.store) as served:
         for number in range(1, given.nights + 2):
-            said = day(served.client, number, questions, given.conversations)
+            said = day(served.client, number, tasks, given.conversations)
             reward = fmean(each["liked"] for each in said)
             wanted = "at most seven words" if number <= 3 else "no T"
             print(f"day {number}, {wanted}: mean reward {reward:.3f}, {said[0]['answer']!r}", flush=True)

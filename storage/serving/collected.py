@@ -1,4 +1,4 @@
-"""Where the rows of collected traffic come from: a table beside them, one row for each trajectory."""
+"""Where the rows of collected traffic come from, and what people would have answered: tables beside them."""
 
 from dataclasses import dataclass
 
@@ -38,6 +38,34 @@ SERVED_TRAJECTORIES = TableFormat(
     version=1,
     schema=schema_of(ServedTrajectory),
     dictionary=("episode_id", "user", "tenant", "alias", "not_trainable"),
+)
+
+CORRECTIONS = "corrections.parquet"
+"""File of corrected answers in the artifact, where they were asked for and there are some."""
+
+
+@dataclass(frozen=True)
+class ServedCorrection:
+    """What somebody says that an answer should have been."""
+
+    feedback_id: str
+    trajectory_id: str
+    """The row with the answer that is corrected."""
+    call_id: str
+    """The call of that answer, as clients know it."""
+    messages_before: int
+    """Messages of the row before that answer."""
+    tokens_before: int
+    """Response tokens of the row before that answer; its prompt tokens come before them."""
+    text: str
+    """What should have been said; empty once its user was forgotten."""
+
+
+SERVED_CORRECTIONS = TableFormat(
+    name="served corrections",
+    version=1,
+    schema=schema_of(ServedCorrection),
+    dictionary=(),
 )
 
 

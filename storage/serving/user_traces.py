@@ -22,20 +22,16 @@ from storage.memory.forgetting import awaiting
 from storage.memory.versions import latest_version
 from storage.runs.run import RunStore
 from storage.serving.aliases import AliasChange, current_aliases
-from storage.serving.collected import SERVED_TRAJECTORIES
+from storage.serving.collected import SERVED_CORRECTIONS, SERVED_TRAJECTORIES
 from storage.serving.rewriting import is_being_written
 from storage.serving.traffic import EpisodeEnd, ReadTraffic, read_traffic, segments
+from storage.serving.users import user_task_type
 from storage.tables.parquet import TableFormat, scan_files
 from storage.tables.training import SFT
 from storage.tables.trajectories import REDACTED, TRAJECTORIES
 
 REASON = "its user was forgotten"
 """What records of removed rows and of forgotten entries say."""
-
-
-def user_task_type(user: str) -> str:
-    """Task type of the memory entries that only this user's conversations see."""
-    return f"user:{user}"
 
 
 class Content(NamedTuple):
@@ -65,6 +61,7 @@ CONTENTS = {
             },
         ),
         Content(SERVED_TRAJECTORIES, "trajectory_id", {"not_trainable": REASON}),
+        Content(SERVED_CORRECTIONS, "feedback_id", {"text": ""}),
         Content(SFT, "sft_row_id", {"prompt": [], "completion": [], "input_token_ids": [], "loss_mask": []}),
         Content(
             MEMORY,
@@ -199,6 +196,7 @@ class _Rows:
         own = {
             TRAJECTORIES.name: _among("trajectory_id", self.trajectories),
             SERVED_TRAJECTORIES.name: pl.col("user") == self.user,
+            SERVED_CORRECTIONS.name: _among("trajectory_id", self.trajectories),
             MEMORY.name: _among("entry_id", self.entries),
             SFT.name: pl.any_horizontal(
                 _among(name, self.trajectories)

@@ -44,6 +44,11 @@ def digest_of(key: bytes, name: str) -> str:
     return hmac.new(key, name.encode("utf-8"), hashlib.sha256).hexdigest()[:32] if name else ""
 
 
+def user_task_type(user: str) -> str:
+    """Task type of the memory entries that only this user's conversations see."""
+    return f"user:{user}"
+
+
 def _make_key(path: Path) -> None:
     """Make the key, whole or not at all; the first of several processes wins."""
     make_folder(path.parent)

@@ -28,7 +28,14 @@ from storage.artifacts.store import ArtifactStore
 from storage.artifacts.uncommitted import Told
 from storage.runs.documents import IMPORTED
 from storage.runs.run import Run, RunStore
-from storage.serving.collected import COLLECT_STAGE, SERVED, SERVED_TRAJECTORIES, traffic_run
+from storage.serving.collected import (
+    COLLECT_STAGE,
+    CORRECTIONS,
+    SERVED,
+    SERVED_CORRECTIONS,
+    SERVED_TRAJECTORIES,
+    traffic_run,
+)
 from storage.serving.traffic import segments
 from storage.tables.parquet import RowWriter, scan_files
 from storage.tables.sequences import FURTHER_SEQUENCES
@@ -74,13 +81,20 @@ class Collected:
 
 
 def collect(
-    store_uri: str, run: str, settings: EpisodeSettings, now: datetime, *, at_least: int = 1
+    store_uri: str,
+    run: str,
+    settings: EpisodeSettings,
+    now: datetime,
+    *,
+    at_least: int = 1,
+    corrections: bool = False,
 ) -> Collected:
     """Seal what is settled in the log of a served run as the next batch. After a kill, the same call gives
     the same batch.
 
     Args:
         at_least: rated episodes without which all are left for later; 0: also seal what nobody rated.
+        corrections: seal corrected answers beside the rows.
 
     Raises:
         DamagedRecord: a record of the log is not as it was written.
@@ -102,7 +116,7 @@ def collect(
         rated = index.rated(episodes)
         batch = None
         if episodes and rated >= at_least:
-            batch = _seal(store, traffic, run_config(served), index, episodes, len(batches) + 1)
+            batch = _seal(store, traffic, run_config(served), index, episodes, len(batches) + 1, corrections)
     return Collected(batch, len(episodes), rated, index.late(sealed), index.torn)
 
 
@@ -148,6 +162,7 @@ def _seal(
     index: TrafficIndex,
     episodes: Sequence[int],
     iteration: int,
+    corrections: bool,
 ) -> SealedBatch:
     role, threshold = first_role(config), config.rollouts.success_threshold
     settings = {
@@ -157,16 +172,19 @@ def _seal(
         "role": role,
         "success_threshold": threshold,
         "environment": digest(config.environment.model_dump(mode="json")),
+        **({"corrections": True} if corrections else {}),
     }
     recipe = Recipe(COLLECT_STAGE, 1, settings, {}, 0, kind="trajectories")
     batch = Batch(recipe.artifact_id, iteration, role, threshold, kept_apart(config).asked)
-    write = partial(_write, batch, index, episodes)
+    write = partial(_write, batch, index, episodes, corrections)
     committed = commit_rollouts(store, traffic, recipe, iteration, write, lambda made: made.counters)
     made = committed.trajectories
     return SealedBatch(iteration, made.artifact_id, committed.rollouts.artifact_id, made.counters)
 
 
-def _write(batch: Batch, index: TrafficIndex, episodes: Sequence[int], folder: Path) -> Told:
+def _write(
+    batch: Batch, index: TrafficIndex, episodes: Sequence[int], corrections: bool, folder: Path
+) -> Told:
     """Write the rows of a batch, a few episodes at a time."""
     rows = (episode_rows(batch, each, records) for each, records in index.records(episodes))
     counts: Counter[str] = Counter()
@@ -174,6 +192,7 @@ def _write(batch: Batch, index: TrafficIndex, episodes: Sequence[int], folder: P
         RowWriter(folder / TRAJECTORIES, TRAJECTORY_TABLE) as trajectories,
         RowWriter(folder / FURTHER_SEQUENCES, TRAJECTORY_TABLE) as further,
         RowWriter(folder / SERVED, SERVED_TRAJECTORIES) as served,
+        RowWriter(folder / CORRECTIONS, SERVED_CORRECTIONS) as corrected,
     ):
         grouped = in_groups(batch.artifact_id, rows, index.rated_by_type(episodes))
         while chunk := list(islice(grouped, _CHUNK_EPISODES)):
@@ -181,13 +200,19 @@ def _write(batch: Batch, index: TrafficIndex, episodes: Sequence[int], folder: P
             _add(trajectories, attempts)
             _add(further, [row for each in chunk for row in each.episode.trajectories[1:]])
             served.add([vars(row) for each in chunk for row in each.episode.served])
+            if corrections:
+                corrected.add([vars(row) for each in chunk for row in each.episode.corrections])
             counts.update(count_rollouts(attempts))
             counts["rated"] += sum(each.episode.is_scored for each in chunk)
             counts["not_grouped"] += sum(each.episode.is_scored and not each.compared for each in chunk)
-    files = {TRAJECTORIES: trajectories.count, SERVED: served.count, FURTHER_SEQUENCES: further.count}
-    if not further.count:
-        (folder / FURTHER_SEQUENCES).unlink()
-        del files[FURTHER_SEQUENCES]
+    files = {TRAJECTORIES: trajectories.count, SERVED: served.count}
+    for name, written in {FURTHER_SEQUENCES: further.count, CORRECTIONS: corrected.count}.items():
+        if written:
+            files[name] = written
+        else:
+            (folder / name).unlink()
+    if corrections:
+        counts["corrections"] = corrected.count
     return {"counters": dict(counts), "rows": files}
 
 

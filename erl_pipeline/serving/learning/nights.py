@@ -24,7 +24,9 @@ from erl_pipeline.runs.train import train
 from erl_pipeline.serving.learning.collect import Collected, SealedBatch, collect, sealed_batches
 from erl_pipeline.serving.learning.gate import judge
 from erl_pipeline.serving.learning.promotion import CANDIDATE, PRODUCTION, require_alias
+from erl_pipeline.serving.learning.remembering import remember
 from erl_pipeline.serving.settings import ServingSettings
+from storage.artifacts.store import ArtifactStore
 from storage.runs.documents import OfflineOrigin, read_origin
 from storage.runs.run import RunStore
 from storage.serving.aliases import AliasChange, change_alias, current_aliases
@@ -83,7 +85,14 @@ def next_night(store_uri: str, run: str, settings: ServingSettings, now: datetim
     last_night = max((origin.last_iteration for origin in origins.values()), default=0)
     waiting = [batch for batch in batches if batch.iteration > last_night]
     wanted = settings.learn.min_episodes - _rated(waiting)
-    collected = collect(store_uri, run, settings.episode, now, at_least=max(wanted, 1))
+    collected = collect(
+        store_uri,
+        run,
+        settings.episode,
+        now,
+        at_least=max(wanted, 1),
+        corrections=settings.learn.corrections,
+    )
     if collected.batch is not None:
         waiting.append(collected.batch)
     rated = _rated(waiting)
@@ -126,7 +135,8 @@ def conclude_night(
     store_uri: str, night: Night, settings: ServingSettings, who: str, *, promote: bool = False
 ) -> Judged:
     """Judge a trained night, and let an alias mean its checkpoint if it passes: `candidate`, or with
-    `promote` `production`. Raises RunBusy when another process works on the served run."""
+    `promote` `production`. Its reflections become entries of the served run's memory, whatever the verdict.
+    Raises RunBusy when another process works on the served run."""
     runs = RunStore(store_uri)
     run, served = runs.open(night.name), runs.open(night.served)
     found = latest_checkpoint(night.config, run.stages())
@@ -152,6 +162,8 @@ def conclude_night(
                 changed=datetime.now(UTC),
             )
             change_alias(store_uri, night.served, change)
+        if night.config.lessons.reflect is not None:
+            remember(ArtifactStore(store_uri), served, run, night.config)
         # Last: a night without a verdict is judged again.
         record_verdict(store_uri, night.served, verdict)
     return Judged(verdict, change)
@@ -164,6 +176,8 @@ def _night_config(config: RunConfig, origin: OfflineOrigin, settings: ServingSet
         *offline_settings(config),
         f"pipeline={{max_age: {settings.learn.max_age}, too_old: drop}}",
         "objective.advantage_normalization=rloo",
+        *(["lessons.corrections=true"] if settings.learn.corrections else []),
+        *([f"lessons.reflect={settings.learn.reflect}"] if settings.learn.reflect else []),
     ]
     options = {
         "--name": ("name", night_name(config.name, origin.last_iteration)),

@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from erl_pipeline.serving.learning.sequences import turn_sequences
+from erl_pipeline.serving.learning.sequences import TurnSequence, turn_sequences
 from storage.artifacts.recipe import digest
-from storage.serving.collected import ServedTrajectory
+from storage.serving.collected import ServedCorrection, ServedTrajectory
 from storage.serving.traffic import Feedback, Record, ServedTurn
 from storage.tables.scored import NOT_RATED, NOT_TRAINABLE, is_scored
 from storage.tables.trajectories import Trajectory, trajectory_id
 
 ENVIRONMENT = "served"
 UNRATED = "nobody rated it"
-COMMENT = "comment"
+COMMENT, CORRECTION = "comment", "correction"
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class EpisodeRows:
 
     trajectories: Sequence[Trajectory]
     served: Sequence[ServedTrajectory]
+    corrections: Sequence[ServedCorrection] = ()
 
     @property
     def is_scored(self) -> bool:
@@ -124,7 +125,35 @@ def episode_rows(batch: Batch, episode_id: str, records: Sequence[Record]) -> Ep
                 not_trainable=reason or sequence.not_trainable,
             )
         )
-    return EpisodeRows(rows, served)
+    return EpisodeRows(rows, served, list(_corrections(batch, rows, sequences, feedback)))
+
+
+def _corrections(
+    batch: Batch, rows: Sequence[Trajectory], sequences: Sequence[TurnSequence], feedback: Sequence[Feedback]
+) -> Iterator[ServedCorrection]:
+    """The newest correction of each call, unless the call asks what is held out, or what came before its
+    answer is not known. Of several choices, which have the same prompt, the first one is named."""
+    newest = {
+        each.call_id: each
+        for each in sorted(feedback, key=lambda each: each.received)
+        if each.metric == CORRECTION and str(each.value).strip()
+    }
+    for row, sequence in zip(rows, sequences, strict=True):
+        said = _said(sequence.messages)
+        for turn, place in zip(sequence.turns, sequence.answers, strict=True):
+            if sequence.is_lost or turn.call_id not in newest:
+                continue
+            given = newest.pop(turn.call_id)
+            text = str(given.value).strip()
+            if batch.asked([*said[: place.messages], {"role": "assistant", "content": text}]) is None:
+                yield ServedCorrection(
+                    given.feedback_id,
+                    row.trajectory_id,
+                    turn.call_id,
+                    place.messages,
+                    place.tokens,
+                    text,
+                )
 
 
 def _newest(feedback: Sequence[Feedback]) -> list[float]:

@@ -14,6 +14,14 @@ LOST = "the turn before it is not in the log"
 UNEVEN = "its log-probabilities do not fit its tokens"
 
 
+@dataclass(frozen=True)
+class AnswerPlace:
+    """How many messages and response tokens of a sequence stand before an answer."""
+
+    messages: int
+    tokens: int
+
+
 @dataclass
 class TurnSequence:
     """Turns that were sampled one after the other, by one policy at one temperature.
@@ -30,6 +38,8 @@ class TurnSequence:
     messages: list[Mapping[str, Any]] = field(default_factory=list)
     """What was said from the beginning of the conversation to the last turn."""
     is_lost: bool = False
+    answers: list[AnswerPlace] = field(default_factory=list)
+    """Where the answer of each turn begins."""
 
     @property
     def not_trainable(self) -> str:
@@ -48,6 +58,7 @@ class TurnSequence:
         """Take the sampled tokens of a turn, whose context stands before."""
         trained = not _why_not(turn) and not self.is_lost
         self.turns.append(turn)
+        self.answers.append(AnswerPlace(len(self.messages) + len(turn.messages), len(self.response)))
         self.response += turn.sampled_token_ids
         self.mask += [int(trained)] * len(turn.sampled_token_ids)
         self.logprobs += turn.logprobs if trained else [0.0] * len(turn.sampled_token_ids)

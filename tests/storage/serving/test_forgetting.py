@@ -67,7 +67,12 @@ def test_all_that_there_is_of_a_user_is_found(served: Served) -> None:
     ]
     rows = {each.manifest.artifact_id: each.ids for each in found.files if each.table == "trajectories"}
     assert rows == {served.ids["batch"]: {"chat-alice"}, served.ids["thinking"]: {"thought-alice"}}
-    assert counts(found) == {"served trajectories": (1, 1), "memory": (2, 2), "sft": (1, 1)}
+    assert counts(found) == {
+        "served trajectories": (1, 1),
+        "served corrections": (1, 1),
+        "memory": (2, 2),
+        "sft": (1, 1),
+    }
     assert found.held == {RUN: ("m-000", "m-001")}
     assert (found.shown_to_others, found.derived_entries, found.set_aside) == (0, (), 0)
 
@@ -92,7 +97,7 @@ def test_checkpoints_that_learned_are_named_with_the_last_one_from_before(served
 def test_no_file_of_the_store_says_what_a_deleted_user_said(served: Served) -> None:
     store = Path(served.store.uri)
     others = files_that_say(store, "bob")
-    assert len(files_that_say(store, "alice")) >= len(others) >= 7
+    assert len(files_that_say(store, "alice")) >= len(others) >= 8
 
     delete(served)
 
@@ -101,7 +106,12 @@ def test_no_file_of_the_store_says_what_a_deleted_user_said(served: Served) -> N
     assert plan_collection(str(store), timedelta(0)).leftovers == ()
     found = find(served)
     assert (found.found, found.segments, found.held) == (False, (), {})
-    assert counts(found) == {"served trajectories": (1, 0), "memory": (2, 0), "sft": (1, 0)}
+    assert counts(found) == {
+        "served trajectories": (1, 0),
+        "served corrections": (1, 0),
+        "memory": (2, 0),
+        "sft": (1, 0),
+    }
     assert len(found.learners) == 2
 
 

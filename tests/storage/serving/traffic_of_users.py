@@ -19,8 +19,11 @@ from storage.runs.run import RunStore
 from storage.serving.aliases import change_alias
 from storage.serving.collected import (
     COLLECT_STAGE,
+    CORRECTIONS,
     SERVED,
+    SERVED_CORRECTIONS,
     SERVED_TRAJECTORIES,
+    ServedCorrection,
     ServedTrajectory,
     traffic_run,
 )
@@ -167,6 +170,11 @@ def write_served(folder: Path) -> Served:
             for user, each in zip(SECRETS, chats, strict=True)
         ]
         write_rows(path / SERVED, map(vars, rows), SERVED_TRAJECTORIES)
+        corrections = [
+            ServedCorrection(f"correction-{user}", f"chat-{user}", "", 1, 0, f"{SECRETS[user]} it is")
+            for user in SECRETS
+        ]
+        write_rows(path / CORRECTIONS, map(vars, corrections), SERVED_CORRECTIONS)
 
     def write_weights(path: Path, rows: Iterable[Trajectory] = ()) -> None:
         (path / "weights").write_bytes(b"weights")

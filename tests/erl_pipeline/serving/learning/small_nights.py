@@ -23,8 +23,10 @@ from tests.erl_pipeline.runs.small_runs import Notes
 from tests.erl_pipeline.serving.learning.served_traffic import RUN, TOMORROW
 
 
-def settings(max_age: int = 1, **changes: Any) -> ServingSettings:
-    learn = {"min_episodes": 8, "max_age": max_age}
+def settings(
+    max_age: int = 1, corrections: bool = False, reflect: str | bool = False, **changes: Any
+) -> ServingSettings:
+    learn = {"min_episodes": 8, "max_age": max_age, "corrections": corrections, "reflect": reflect}
     return ServingSettings.model_validate({"learn": learn, "gate": {"held_out_drop": 2.0, **changes}})
 
 
