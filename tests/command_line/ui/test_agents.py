@@ -52,6 +52,18 @@ def test_tools_have_their_arguments_and_results_where_they_were_sampled(page: Te
     assert "You check names." in checker
 
 
+def test_calls_stand_on_a_time_line_as_they_came(page: TestClient) -> None:
+    """The last answer was given after 2 s: the first call took 0.75 s of these, the policy 0.5 s."""
+    table = first_attempt(page).split("Times of its 3 calls, within 2.0 s")[1]
+    rows = [" ".join(main_text(f"<main>{row}</main>").split()) for row in table.split("<tr>")[2:]]
+    assert rows == ["1 1 tool calls 0.00 s 0.75 s", "– 0 too long 1.00 s 0.00 s", "2 3 stop 1.25 s 0.75 s"]
+    assert '<rect class="gateway" x="0.0" width="375.0"' in table
+    assert '<rect class="policy" x="0.0" width="250.0"' in table
+    assert '<rect class="gateway" x="625.0" width="375.0"' in table
+    second = page.get(EPISODE).text.split('aria-label="Sequences of the second attempt"')[1]
+    assert "Times of" not in second
+
+
 def test_what_the_gateway_inserted_is_marked(page: TestClient) -> None:
     second = page.get(EPISODE).text.split('aria-label="Sequences of the second attempt"')[1]
     assert "What the gateway inserted" in second
