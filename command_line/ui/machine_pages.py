@@ -29,8 +29,8 @@ _MOST_BYTES = 12_000_000
 
 @dataclass(frozen=True)
 class StageTime:
-    """The artifacts that the run itself made in a stage, and the seconds that they took together. `lane` is the
-    number of its colour, None for a stage that is not drawn."""
+    """The artifacts that the run itself made in a stage, and the seconds that they took together. `lane` is
+    the number of its colour, None for a stage that is not drawn."""
 
     stage: str
     artifacts: int

@@ -1,4 +1,4 @@
-"""What a policy that serves has said, what people said of it, and which checkpoint answers for what reasons."""
+"""What a policy that serves has said, what people said of that, and which checkpoint answers, and why."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -329,9 +329,9 @@ def agent_call(attempt_id: str = "first", **given: Any) -> AgentCall:
 def add_agent(made: TrainingStore) -> TrainingStore:
     """Run `helper`: an episode of an agent, a failed attempt and one that succeeds.
 
-    The agent makes two calls in the first attempt, and a third one that is refused. It has four sequences: one with a search and an answer; a branch of it with another
-    answer to the search; a branch of that branch; and a sub-agent's conversation. In the second attempt the
-    gateway puts a reflection into the system message.
+    The agent makes two calls in the first attempt, and a third one that is refused. It has four sequences:
+    one with a search and an answer; a branch of it with another answer to the search; a branch of that
+    branch; and a sub-agent's conversation. In the second attempt the gateway puts a reflection into the system message.
     """
     config = load_config(AGENT, ["name=helper", "metrics=[]"])
     made.runs.create("helper", config.model_dump(mode="json"))

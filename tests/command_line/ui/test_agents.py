@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from command_line.ui.sequences import inserted_pieces
+from erl_pipeline.views.report.episodes import Piece
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
 from tests.command_line.ui.clients import client, main_text
@@ -69,6 +71,11 @@ def test_what_the_gateway_inserted_is_marked(page: TestClient) -> None:
     assert "What the gateway inserted" in second
     assert "Be brief.<mark> Reflection: read the second page.</mark>" in second
     assert "What the gateway inserted" not in first_attempt(page)
+
+
+def test_all_of_a_system_message_is_marked_where_the_agent_has_none() -> None:
+    assert inserted_pieces("", "Notes: look first.") == [Piece("Notes: look first.", True)]
+    assert inserted_pieces("", "") == []
 
 
 def test_further_sequences_are_no_attempts_of_their_own(page: TestClient) -> None:

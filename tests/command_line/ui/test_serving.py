@@ -1,4 +1,4 @@
-"""The pages of a policy that serves: its aliases and their gates, and the conversations that were collected."""
+"""The pages of a policy that serves: its aliases and their gates, and conversations that were collected."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def served(page: TestClient) -> str:
 
 def test_a_served_conversation_has_its_calls_and_its_feedback_in_their_order(page: TestClient) -> None:
     text = main_text(f"<main>{served(page)}</main>")
-    order = [text.index(each) for each in ("says one", "says two", "thumbs", "comment", "the client ended it")]
+    order = [
+        text.index(each) for each in ("says one", "says two", "thumbs", "comment", "the client ended it")
+    ]
     assert order == sorted(order)
     assert "thumbs from user call-one up 1" in text
     assert "comment from user the whole episode <b>too long</b>" in text
