@@ -84,8 +84,8 @@ def _require_possible(config: RunConfig) -> None:
     own_words = policy_traits(config.policy).own_words
     if settings.memory is not None and settings.memory.examples and own_words:
         raise ConfigError(
-            f"method.memory.examples: on; a policy of policy.type: {config.policy.type} reads only prompts that "
-            "it was made for; allowed is off, or a pretrained policy"
+            f"method.memory.examples: on; a policy of policy.type: {config.policy.type} reads only prompts "
+            "that it was made for; allowed is off, or a pretrained policy"
         )
     if isinstance(settings.feedback, JudgeFeedback) and own_words:
         raise ConfigError(

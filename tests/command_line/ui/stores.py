@@ -331,7 +331,8 @@ def add_agent(made: TrainingStore) -> TrainingStore:
 
     The agent makes two calls in the first attempt, and a third one that is refused. It has four sequences:
     one with a search and an answer; a branch of it with another answer to the search; a branch of that
-    branch; and a sub-agent's conversation. In the second attempt the gateway puts a reflection into the system message.
+    branch; and a sub-agent's conversation. In the second attempt the gateway puts a reflection into the
+    system message.
     """
     config = load_config(AGENT, ["name=helper", "metrics=[]"])
     made.runs.create("helper", config.model_dump(mode="json"))
