@@ -34,8 +34,8 @@ def sample(seconds: float, cores: float, *gpus: tuple[float, float]) -> MachineU
 
 
 def made(stage: str, begin: float, end: float, *, reused: bool = False) -> StageRecord:
-    times = {"started_at": at(begin), "finished_at": at(end)}
-    return StageRecord(1, stage, "", reused, Manifest.model_construct(**times))
+    manifest = Manifest.model_construct(started_at=at(begin), finished_at=at(end))
+    return StageRecord(1, stage, "", reused, manifest)
 
 
 def test_curves_run_over_the_time_of_work(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from subprocess import Popen
 
@@ -35,6 +36,10 @@ def folder(tmp_path: Path) -> Path:
 def samples(folder: Path, run: str = "one") -> list[MachineUse]:
     lines = (folder / "runs" / run / MACHINE_LOG).read_text().splitlines()
     return [MachineUse.model_validate_json(line) for line in lines]
+
+
+def has_more(folder: Path, than: int) -> bool:
+    return len(samples(folder)) > than
 
 
 def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -76,7 +81,7 @@ def test_gpus_are_those_that_the_process_may_use(folder: Path, monkeypatch: pyte
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         before = len(samples(folder)) if visible is not None else 0
         with sampled_machine(str(folder), "one"):
-            wait_for("a sample", lambda before=before: len(samples(folder)) > before)
+            wait_for("a sample", partial(has_more, folder, before))
         assert samples(folder)[-1].gpus == expected
 
 
