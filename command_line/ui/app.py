@@ -9,7 +9,16 @@ from starlette.responses import HTMLResponse
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from command_line.ui import lineage, log_pages, memory_pages, row_pages, run_pages, runs_pages
+from command_line.ui import (
+    lineage,
+    log_pages,
+    machine_pages,
+    memory_pages,
+    row_pages,
+    run_pages,
+    runs_pages,
+    serving_pages,
+)
 from command_line.ui.access import Access, Guard
 from command_line.ui.pages import Pages
 from command_line.ui.stored import Stored
@@ -32,7 +41,16 @@ def create_app(store_uri: str, access: Access) -> ASGIApp:
     app = FastAPI(title="erl-pipeline", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.stored = Stored(store_uri)
     app.state.pages = Pages(store_uri)
-    for pages in (runs_pages, run_pages, row_pages, memory_pages, log_pages, lineage):
+    for pages in (
+        runs_pages,
+        run_pages,
+        row_pages,
+        memory_pages,
+        log_pages,
+        machine_pages,
+        serving_pages,
+        lineage,
+    ):
         app.include_router(pages.router)
     app.mount(
         "/static",

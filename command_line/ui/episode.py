@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from command_line.episodes.rows import REPLAYED, episode_training, find_episode, memory_texts
 from command_line.ui.rows import record_files, row_files, sequence_files, training_records
 from command_line.ui.sequences import AgentAttempt, agent_attempts
+from command_line.ui.serving_pages import ServedEpisode, served_episode
 from command_line.ui.stored import RunView, Stored
 from erl_pipeline.views.report import episodes
 from storage.artifacts.manifest import Manifest
@@ -25,7 +26,7 @@ from storage.tables.trajectories import scan_trajectories
 @dataclass(frozen=True)
 class ShownEpisode:
     """A whole episode; `rows` are its trajectories in order, `agents` its attempts if agents play it.
-    `solved` is None where it was not scored."""
+    `solved` is None where it was not scored, `served` where it is not of collected traffic."""
 
     episode_id: str
     holder: Manifest
@@ -33,6 +34,7 @@ class ShownEpisode:
     shown: episodes.EpisodeParts
     task: episodes.TaskPicture
     agents: Sequence[AgentAttempt]
+    served: ServedEpisode | None
     solved: bool | None
 
 
@@ -56,6 +58,7 @@ def read_episode(stored: Stored, run: RunView, iteration: int, identifier: str) 
         episodes.episode_parts(rows, texts, episodes.drawing_of(run.config, rows[0]), training),
         episodes.task_picture(json.loads(rows[0]["task_payload"] or "{}")),
         agent_attempts(stored, run, holder, rows, training),
+        served_episode(stored, holder, rows),
         _solved([row["success"] for row in rows]),
     )
 

@@ -46,11 +46,16 @@ def read_lines(text: str, level: Level) -> list[LogLine]:
     return lines[-MOST_LINES:]
 
 
-def read_tail(file: Path) -> str:
-    """The end of a log, and of the one that was put aside before it where the log is short; whole lines."""
-    newest = _end(file, _MOST_BYTES)
-    room = _MOST_BYTES - (file.stat().st_size if newest else 0)
-    return (_end(file.with_name(f"{file.name}.1"), room) if room > 0 else "") + newest
+def read_tail(file: Path, most: int | None = None) -> str:
+    """The last bytes of a log, at most `most`, and of those that were put aside before it where the log is
+    short; whole lines."""
+    room = _MOST_BYTES if most is None else most
+    text = ""
+    for name in (file.name, f"{file.name}.1", f"{file.name}.2"):
+        each = file.with_name(name)
+        if room > 0 and (found := _end(each, room)):
+            text, room = found + text, room - each.stat().st_size
+    return text
 
 
 def _end(file: Path, most: int) -> str:

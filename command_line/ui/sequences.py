@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 
+from command_line.episodes.rows import agent_calls
 from command_line.ui.stored import RunView, Stored
 from erl_pipeline.config.base import NotInstalledSettings
 from erl_pipeline.config.plugins import plugins
@@ -67,8 +68,25 @@ class ShownSequence:
 
 
 @dataclass(frozen=True)
+class TimedCall:
+    """An answer to a call of the agent. `sequence` is the number of the sequence that it was sampled in, None
+    where nothing was sampled; `ended` is why it ended, or what went wrong.
+
+    Times are seconds: it came at `begin`, since the attempt began, and took `policy` in the policy and
+    `gateway` in all else.
+    """
+
+    sequence: int | None
+    tokens: int
+    ended: str
+    begin: float
+    policy: float
+    gateway: float
+
+
+@dataclass(frozen=True)
 class AgentAttempt:
-    """The sequences of an attempt, each after the one that it goes on from.
+    """The sequences of an attempt, each after the one that it goes on from, and its calls, as they came.
 
     `inserted`: whether the gateway changed the agent's system message. It is None where rows do not tell, as
     the agent began this attempt with other messages than the episode's first one.
@@ -77,6 +95,12 @@ class AgentAttempt:
     title: str
     sequences: Sequence[ShownSequence]
     inserted: bool | None
+    calls: Sequence[TimedCall]
+
+    @property
+    def seconds(self) -> float:
+        """When the last answer was given, since the attempt began."""
+        return max((call.begin + call.policy + call.gateway for call in self.calls), default=0.0)
 
 
 def agent_attempts(
@@ -105,6 +129,7 @@ def agent_attempts(
     if not attempts:
         return []
     drawing = drawing_of(run.config, rows[0])
+    calls = agent_calls(stored.artifacts, holder, attempts)
     agents_own = _system(_messages(by_id[attempts[0]["trajectory_id"]]))
     shown = []
     for row in attempts:
@@ -118,9 +143,26 @@ def agent_attempts(
                 title if row["revision_index"] < 2 else f"{title}, revision {row['revision_index']}",
                 sequence_tree([own, *others], {told: pieces} if pieces else {}, drawing, training),
                 bool(pieces) if comparable else None,
+                timed_calls(calls.get(row["trajectory_id"], ())),
             )
         )
     return shown
+
+
+def timed_calls(calls: Sequence[Mapping[str, Any]]) -> list[TimedCall]:
+    """The calls of an attempt, the earliest first."""
+    found = [
+        TimedCall(
+            None if call["sequence_index"] is None else call["sequence_index"] + 1,
+            (call["end"] or 0) - (call["start"] or 0),
+            call["problem"] or call["finish"] or "",
+            call["arrived_ms"] / 1000,
+            call["engine_ms"] / 1000,
+            call["gateway_ms"] / 1000,
+        )
+        for call in calls
+    ]
+    return sorted(found, key=lambda call: call.begin)
 
 
 def inserted_pieces(own: str, told: str) -> list[Piece]:
@@ -128,6 +170,8 @@ def inserted_pieces(own: str, told: str) -> list[Piece]:
     if they are equal."""
     if own == told:
         return []
+    if not own:  # The agent has no system message of its own.
+        return [Piece(told, True)]
     before, found, after = told.partition(own)
     if not found:
         return changed_pieces(own, told)

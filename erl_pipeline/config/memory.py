@@ -68,6 +68,7 @@ class KeepSettings(Settings):
     merge_similarity: float | None
     max_entries: int | None
     evict: Literal["oldest", "lowest_credit"] | None
+    examples: bool = Field(default=False, exclude_if=lambda examples: not examples)
 
 
 class MemoryConfig(Settings):
@@ -116,6 +117,10 @@ class MemoryConfig(Settings):
     evict: Literal["oldest", "lowest_credit"] = "oldest"
     """Which entries leave a full memory: those whose text was written longest ago, or those with the lowest
     credit. The other rule decides between equals."""
+    examples: bool = Field(default=False, exclude_if=lambda examples: not examples)
+    """`on`: an entry is a whole example, the words of the failed attempt, the reflection, and the words of
+    the attempt that then succeeded, and is shown so. Copies of a reflection are no longer one entry, since
+    their attempts differ; prompts grow by two attempts for each entry. Not for a tiny policy."""
 
     @model_validator(mode="after")
     def _possible_together(self) -> MemoryConfig:

@@ -141,7 +141,12 @@ def open_run(
             run.begin_again(settings)
         refuse_other_settings(run, config)
         store = ArtifactStore(store_uri, config.resources.threads, config.store.cache())
-        with logged(store_uri, run.name, listener) as logged_listener:
+        from erl_pipeline.runs.machine_use import sampled_machine  # psutil is for processes that train
+
+        with (
+            logged(store_uri, run.name, listener) as logged_listener,
+            sampled_machine(store_uri, run.name),
+        ):
             yield OpenRun(config, store, run, logged_listener, stop)
 
 

@@ -22,9 +22,15 @@ _WAITING_SECONDS = 60.0
 """Seconds of waiting between two lines about it."""
 
 
-class _LogFile(RotatingFileHandler):
-    """A file, never a link to another one. That it takes no more lines stops no run: a full disk does so
-    at the next artifact, with a message."""
+class LogFile(RotatingFileHandler):
+    """A file, never a link to another one. One of 4 MB is put aside, and two such files are kept. That it
+    takes no more lines stops no run: a full disk does so at the next artifact, with a message.
+
+    Raises StoreError where the file is a link.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, maxBytes=_MOST_BYTES, backupCount=_KEPT_FILES)
 
     def _open(self) -> TextIOWrapper:
         return TextIOWrapper(cast(BinaryIO, open_to_write(Path(self.baseFilename), "ab")), encoding="utf-8")
@@ -95,9 +101,9 @@ def logged(store_uri: str, run_name: str, listener: Listener) -> Iterator[Listen
     """Gives a listener: what it is told within the block is written into the run's log, and so is the error
     that ends the block. The run has to be locked, since one process writes a log at a time.
 
-    A file of 4 MB is put aside, and two such files are kept. Raises StoreError where the log is a link.
+    Raises StoreError where the log is a link.
     """
-    handler = _LogFile(log_file(store_uri, run_name), maxBytes=_MOST_BYTES, backupCount=_KEPT_FILES)
+    handler = LogFile(log_file(store_uri, run_name))
     formatter = logging.Formatter("%(asctime)sZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     handler.setFormatter(formatter)

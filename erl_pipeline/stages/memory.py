@@ -3,6 +3,7 @@ that were seen, and the one that removes what somebody asked to have forgotten."
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -125,16 +126,22 @@ def new_entries(
     from storage.memory.entries import MemoryEntry
 
     firsts = {row.episode_id: row for row in trajectories if row.role == settings.opening_role}
+    by_id = {row.trajectory_id: row for row in trajectories}
+    after = {row.parent_trajectory_id: row for row in trajectories}
     for row in scored(trajectories):
         if row.role != settings.text_role or not row.success or row.text is None:
             continue
         if not is_scored(firsts[row.episode_id]):
             continue
         opening = opening_messages(firsts[row.episode_id])
+        text = row.text
+        if settings.keep.examples:
+            assert row.parent_trajectory_id is not None
+            text = example(by_id[row.parent_trajectory_id], row.text, after[row.trajectory_id])
         yield MemoryEntry(
             entry_id=f"m-{row.trajectory_id}",
             kind="reflection",
-            text=row.text,
+            text=text,
             task_type=row.task_type,
             task_text=opening[-1]["content"],
             feedback=row.feedback,
@@ -147,6 +154,28 @@ def new_entries(
             memory_version=memory_version,
             environment=row.environment,
         )
+
+
+def example(failed: Trajectory, reflection: str, revised: Trajectory) -> str:
+    """A failed attempt, the reflection on it, and the attempt that followed, as one text."""
+    parts = {
+        "Initial attempt": _policy_words(failed),
+        "Reflection": reflection,
+        "Revised attempt": _policy_words(revised),
+    }
+    return "\n".join(f"{title}:\n{text}" for title, text in parts.items())
+
+
+def _policy_words(attempt: Trajectory) -> str:
+    """What the policy said in its turns, and the tools that it called."""
+    lines = []
+    for message in json.loads(attempt.messages):
+        if message["role"] == "assistant":
+            lines += [message["content"]] if message["content"] else []
+            for call in message.get("tool_calls") or ():
+                arguments = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+                lines.append(f"{call['function']['name']}({arguments})")
+    return "\n".join(lines)
 
 
 class ForgetSettings(Settings):

@@ -82,7 +82,13 @@ def _require_possible(config: RunConfig) -> None:
     """Raise ConfigError for what this policy cannot do."""
     settings = config.method
     assert isinstance(settings, ErlConfig)
-    if isinstance(settings.feedback, JudgeFeedback) and policy_traits(config.policy).own_words:
+    own_words = policy_traits(config.policy).own_words
+    if settings.memory is not None and settings.memory.examples and own_words:
+        raise ConfigError(
+            f"method.memory.examples: on; a policy of policy.type: {config.policy.type} reads only prompts "
+            "that it was made for; allowed is off, or a pretrained policy"
+        )
+    if isinstance(settings.feedback, JudgeFeedback) and own_words:
         raise ConfigError(
             f"method.feedback.type: judge writes sentences, and policy.type: {config.policy.type} reads only "
             "the words of its environment; use feedback.type: rules, or a pretrained policy"

@@ -194,7 +194,7 @@ def _by_tier(
     usable = usable_members(newest, iteration, rules.max_age, rules.max_per_task)
     tiers = [
         usable.filter(pl.col("tier") == tier).select("task_id", "trajectory_id").rows()
-        for tier in range(exgrpo.TIERS)
+        for tier in range(len(rules.tiers.shares))
     ]
     count = exgrpo.most_replayed(rules.share, rules.tasks_per_iteration)
     attempts = draw_from_tiers(tiers, count, rules.tiers.shares, chance)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import polars as pl
 import pyarrow as pa
 
 from erl_pipeline.environments.interface import Task
-from erl_pipeline.methods.exgrpo.settings import ACTIVE, EXPERIENCE, RETIRED, TIERS, TierSettings
+from erl_pipeline.methods.exgrpo.settings import ACTIVE, EXPERIENCE, RETIRED, TierSettings
 from erl_pipeline.plan.stage import Resources
 from erl_pipeline.stages.names import trajectory_files
 from storage.artifacts.artifact import Artifact
@@ -104,13 +104,20 @@ class Experience:
             begun,
         )
 
+    def qualities(self, trajectory_ids: Iterable[str]) -> dict[str, float]:
+        """Member id -> the quality with which it was stored, with sampler `tiers`."""
+        return dict(self._stored(trajectory_ids, "quality"))
+
     def trainer_logprobs(self, trajectory_ids: Iterable[str]) -> dict[str, tuple[float, ...] | None]:
         """Member id -> the log-probabilities that the trainer computed when it was stored, in nats; None
         where it computed none."""
+        rows = self._stored(trajectory_ids, _LOGPROBS)
+        return {row_id: None if values is None else tuple(values) for row_id, values in rows}
+
+    def _stored(self, trajectory_ids: Iterable[str], column: str) -> Iterator[tuple[str, Any]]:
         wanted = pl.Series(list(trajectory_ids), dtype=pl.String)
         found = scan_files(self.member_files, MEMBERS).filter(pl.col("trajectory_id").is_in(wanted.implode()))
-        rows = found.select("trajectory_id", _LOGPROBS).collect().iter_rows()
-        return {row_id: None if values is None else tuple(values) for row_id, values in rows}
+        return found.select("trajectory_id", column).collect().iter_rows()
 
 
 def read_experience(
@@ -217,6 +224,15 @@ def with_trainer_logprobs(
     return found
 
 
+def with_quality_as_reward(
+    candidates: Sequence[Candidate], qualities: Mapping[str, float]
+) -> list[Candidate]:
+    """The same candidates, with their quality in place of their reward."""
+    return [
+        replace(each, row=replace(each.row, reward=qualities[each.row.trajectory_id])) for each in candidates
+    ]
+
+
 def require_trainable(
     candidates: Sequence[Candidate], training: Collection[str], held_out: Sequence[Task], payloads: set[str]
 ) -> None:
@@ -272,13 +288,13 @@ def mean_cosine(vectors: Sequence[Counter[int]], index: int) -> float:
     return math.fsum(_cosine(vectors[index], other) for other in others) / len(others)
 
 
-def tiers_of(ranked: Sequence[float]) -> list[int]:
-    """The tier of each attempt of a group by its quality: 0 is the best quarter, 3 the worst. Of equal
+def tiers_of(ranked: Sequence[float], count: int) -> list[int]:
+    """The tier of each attempt of a group by its quality, of `count` tiers of which 0 is the best. Of equal
     attempts the first ranks higher."""
     order = sorted(range(len(ranked)), key=lambda index: -ranked[index])
     tiers = [0] * len(ranked)
     for rank, index in enumerate(order):
-        tiers[index] = rank * TIERS // len(ranked)
+        tiers[index] = rank * count // len(ranked)
     return tiers
 
 

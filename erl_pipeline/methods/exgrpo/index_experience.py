@@ -256,7 +256,7 @@ def member_rows(
         found = qualities(
             [row.success for row in task.fresh], [row.response_token_ids for row in task.fresh], tiers
         )
-        ranked, places = [*found], [*tiers_of(found)]
+        ranked, places = [*found], [*tiers_of(found, len(tiers.shares))]
     seen = set(known)
     for row, quality, tier in zip(task.fresh, ranked, places, strict=True):
         digest = response_digest(row)

@@ -124,6 +124,7 @@ def _candidates(
     from erl_pipeline.methods.exgrpo.experience import (
         read_candidates,
         require_trainable,
+        with_quality_as_reward,
         with_trainer_logprobs,
     )
 
@@ -137,6 +138,8 @@ def _candidates(
     if call.settings.importance == "trainer":
         ids = [each.row.trajectory_id for each in found]
         found = with_trainer_logprobs(found, experience.trainer_logprobs(ids))
+    if call.settings.sampler == "tiers" and call.settings.tiers.reward == "quality":
+        found = with_quality_as_reward(found, experience.qualities(each.row.trajectory_id for each in found))
     return {each.row.trajectory_id: each for each in found}
 
 

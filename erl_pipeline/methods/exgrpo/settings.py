@@ -22,9 +22,6 @@ EXPERIENCE = "experience"
 ACTIVE, RETIRED = "active", "retired"
 """Whether a task can be replayed: one whose attempts all succeed retires."""
 
-TIERS = 4
-"""Tiers of a group's attempts, with sampler `tiers`."""
-
 Sampler = Literal["exgrpo", "tiers", "uniform"]
 Importance = Literal["behaviour", "trainer", "off"]
 Entropy = Literal["vocabulary", "nll", "sampled"]
@@ -58,7 +55,7 @@ class BucketSettings(Settings):
 
 class TierSettings(Settings):
     """A simplified variant that practitioners' guides describe; it is in no paper. All attempts are stored,
-    and ranked within their group by quality into four tiers of equal size; tiers are drawn by fixed shares.
+    and ranked within their group by quality into tiers of equal size; tiers are drawn by fixed shares.
 
     Three faults of the usual sketch are corrected: log-probabilities keep their gradient
     (`torch.tensor(logprobs)` cuts it), the ratio is taken token by token against what was stored (the sketch
@@ -69,8 +66,11 @@ class TierSettings(Settings):
     success_weight: float = Field(default=0.7, ge=0.0, le=1.0)
     """Share of success in the quality; the rest is 1 minus the mean cosine similarity to the other attempts
     of the group, whose vectors count the tokens of their responses."""
-    shares: tuple[float, float, float, float] = (0.5, 0.3, 0.15, 0.05)
-    """Shares of the draws, from the best tier to the worst."""
+    shares: tuple[float, ...] = Field(default=(0.5, 0.3, 0.15, 0.05), min_length=1, max_length=100)
+    """Shares of the draws, from the best tier to the worst; there are as many tiers as shares."""
+    reward: Literal["own", "quality"] = Field(default="own", exclude_if=lambda reward: reward == "own")
+    """What a replayed row counts with where it is compared with the fresh rows of its group: `own`, its
+    reward; `quality`, that with which it was stored. Fresh rows always count with their rewards."""
     capacity: int = Field(default=100_000, ge=1)
     """Newest stored attempts that can be drawn (first in, first out)."""
     on_policy_start: float = Field(default=0.7, ge=0.0, le=1.0)
@@ -84,7 +84,7 @@ class TierSettings(Settings):
     @classmethod
     def _add_up(cls, shares: tuple[float, ...]) -> tuple[float, ...]:
         if min(shares) < 0 or abs(sum(shares) - 1.0) > 1e-9:
-            raise ValueError(f"{list(shares)}: allowed are four shares of at least 0 that add up to 1")
+            raise ValueError(f"{list(shares)}: allowed are shares of at least 0 that add up to 1")
         return shares
 
 

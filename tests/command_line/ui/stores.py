@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from erl_pipeline.config.loading import load_config
+from erl_pipeline.stages.names import AGENT_CALLS
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.memory.chain import ENTRIES_FILE
 from storage.memory.entries import MEMORY
 from storage.runs.run import RunStore
+from storage.tables.agent_calls import AgentCall, write_agent_calls
 from storage.tables.parquet import write_rows
 from storage.tables.sequences import FURTHER_SEQUENCES
 from storage.tables.training import SFT, SUPERVISED
@@ -303,12 +305,34 @@ def sequence_row(messages: Sequence[Mapping[str, Any]], turns: int, **given: Any
     )
 
 
+def agent_call(attempt_id: str = "first", **given: Any) -> AgentCall:
+    """A call that was answered with one token in the first sequence: the policy took 0.5 s, all else 0.25."""
+    usual: dict[str, Any] = {
+        "call_id": "call",
+        "choice": 0,
+        "api": "chat",
+        "sequence_index": 0,
+        "start": 0,
+        "end": 1,
+        "finish": "stop",
+        "streamed": False,
+        "retry_of": None,
+        "overridden": (),
+        "problem": None,
+        "arrived_ms": 0.0,
+        "engine_ms": 500.0,
+        "gateway_ms": 250.0,
+    }
+    return AgentCall(attempt_id, **(usual | given))
+
+
 def add_agent(made: TrainingStore) -> TrainingStore:
     """Run `helper`: an episode of an agent, a failed attempt and one that succeeds.
 
-    The first attempt has four sequences: one with a search and an answer; a branch of it with another
-    answer to the search; a branch of that branch; and a sub-agent's conversation. In the second attempt the
-    gateway puts a reflection into the system message.
+    The agent makes two calls in the first attempt, and a third one that is refused. It has four sequences:
+    one with a search and an answer; a branch of it with another answer to the search; a branch of that
+    branch; and a sub-agent's conversation. In the second attempt the gateway puts a reflection into the
+    system message.
     """
     config = load_config(AGENT, ["name=helper", "metrics=[]"])
     made.runs.create("helper", config.model_dump(mode="json"))
@@ -347,7 +371,24 @@ def add_agent(made: TrainingStore) -> TrainingStore:
         ),
     ]
 
+    calls = [
+        agent_call(finish="tool_calls"),
+        agent_call(sequence_index=1, start=2, end=5, arrived_ms=1250.0),
+        agent_call(
+            call_id=None,
+            sequence_index=None,
+            start=None,
+            end=None,
+            finish=None,
+            problem="too_long",
+            arrived_ms=1000.0,
+            engine_ms=0.0,
+            gateway_ms=0.0,
+        ),
+    ]
+
     def write(folder: Path) -> None:
+        write_agent_calls(folder / AGENT_CALLS, calls)
         write_rows(folder / "trajectories.parquet", attempts, TRAJECTORIES)
         write_rows(folder / FURTHER_SEQUENCES, further, TRAJECTORIES)
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from command_line.ui.sequences import inserted_pieces
+from erl_pipeline.views.report.episodes import Piece
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
 from tests.command_line.ui.clients import client, main_text
@@ -52,11 +54,28 @@ def test_tools_have_their_arguments_and_results_where_they_were_sampled(page: Te
     assert "You check names." in checker
 
 
+def test_calls_stand_on_a_time_line_as_they_came(page: TestClient) -> None:
+    """The last answer was given after 2 s: the first call took 0.75 s of these, the policy 0.5 s."""
+    table = first_attempt(page).split("Times of its 3 calls, within 2.0 s")[1]
+    rows = [" ".join(main_text(f"<main>{row}</main>").split()) for row in table.split("<tr>")[2:]]
+    assert rows == ["1 1 tool calls 0.00 s 0.75 s", "– 0 too long 1.00 s 0.00 s", "2 3 stop 1.25 s 0.75 s"]
+    assert '<rect class="gateway" x="0.0" width="375.0"' in table
+    assert '<rect class="policy" x="0.0" width="250.0"' in table
+    assert '<rect class="gateway" x="625.0" width="375.0"' in table
+    second = page.get(EPISODE).text.split('aria-label="Sequences of the second attempt"')[1]
+    assert "Times of" not in second
+
+
 def test_what_the_gateway_inserted_is_marked(page: TestClient) -> None:
     second = page.get(EPISODE).text.split('aria-label="Sequences of the second attempt"')[1]
     assert "What the gateway inserted" in second
     assert "Be brief.<mark> Reflection: read the second page.</mark>" in second
     assert "What the gateway inserted" not in first_attempt(page)
+
+
+def test_all_of_a_system_message_is_marked_where_the_agent_has_none() -> None:
+    assert inserted_pieces("", "Notes: look first.") == [Piece("Notes: look first.", True)]
+    assert inserted_pieces("", "") == []
 
 
 def test_further_sequences_are_no_attempts_of_their_own(page: TestClient) -> None:

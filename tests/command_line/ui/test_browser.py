@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,10 @@ import uvicorn
 from command_line.ui.access import access_for, listen
 from command_line.ui.app import create_app
 from erl_pipeline.runs.log import log_file
+from erl_pipeline.runs.machine_use import MACHINE_LOG, MachineUse
 from erl_pipeline.runs.state import write_run_report
 from storage.runs.notes import note_run, tag_run
+from storage.serving.aliases import change_alias
 from tests.command_line.ui.stores import (
     HOSTILE,
     add_agent,
@@ -25,6 +28,7 @@ from tests.command_line.ui.stores import (
     write_hostile_store,
     write_page_store,
 )
+from tests.storage.serving.aliases import alias_change
 from tests.training_stores import TrainingStore
 from tests.waiting import wait_for
 
@@ -46,6 +50,8 @@ PAGES = (
     "/runs/one/rows",
     "/runs/one/rows?task_id=t1",
     "/runs/one/log",
+    "/runs/one/machine",
+    "/runs/one/serving",
     "/runs/one/memory?across=-1..3",
     "/runs/one/plan",
     "/runs/one/settings",
@@ -81,6 +87,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     tag_run(made.store.uri, "one", ("baseline",))
     note_run(made.store.uri, "one", "a long word: " + "x" * 200)
     log_file(made.store.uri, "one").write_text("DEBUG a\nINFO b\nWARNING c\nERROR " + "x" * 400)
+    at = datetime.now(UTC)
+    use = {"cores": 0.5, "memory": 1e9, "machine_cores": 2.0, "machine_memory": 4e9, "gpus": ()}
+    samples = [MachineUse(at=at + timedelta(seconds=seconds), **use) for seconds in (-5, 0, 5)]
+    lines = "".join(f"{each.model_dump_json()}\n" for each in samples)
+    log_file(made.store.uri, "one", MACHINE_LOG).write_text(lines)
+    change_alias(made.store.uri, "one", alias_change(made.ids["bootstrap"]))
     yield from serve(made)
 
 
@@ -159,6 +171,18 @@ def test_curves_are_drawn_smoothed_and_compared(visit: Visit, browser: Browser, 
     assert "smooth=0.5" in visit.page.url
     visit.page.locator('select[name="x"]').select_option("tokens")
     visit.page.wait_for_url("**x=tokens*")
+    assert visit.problems == []
+
+
+def test_the_curves_of_the_machine_are_drawn_with_the_stages_above_them(visit: Visit, served: Served) -> None:
+    visit.page.goto(f"{served.address}/runs/one/machine")
+    plot = visit.page.locator(
+        '.plot[aria-label="Processors: this run from 0.5 to 0.5; all of the machine from 2 to 2"]'
+    )
+    plot.wait_for()
+    # Above the curves nothing is drawn but stripes, the first of them at the top.
+    top = "canvas.getContext('2d').getImageData(0, 0, canvas.width, 6 * devicePixelRatio)"
+    assert plot.locator("canvas").evaluate(f"(canvas) => {top}.data.some(Boolean)")
     assert visit.problems == []
 
 

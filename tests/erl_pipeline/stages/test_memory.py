@@ -1,5 +1,8 @@
+import json
+from dataclasses import replace
+
 from erl_pipeline.config.memory import MemoryConfig
-from erl_pipeline.stages.memory import IndexSettings, new_entries
+from erl_pipeline.stages.memory import IndexSettings, example, new_entries
 from tests.erl_pipeline.episodes.script import play
 
 SETTINGS = IndexSettings(
@@ -19,6 +22,35 @@ def test_a_reflection_that_led_to_success_becomes_an_entry() -> None:
     assert (entry.kind, entry.operation, entry.support, entry.credit) == ("reflection", "add", 1, 0.0)
     assert entry.environment == rows[1].environment
     assert (entry.iteration, entry.policy_version, entry.memory_version) == (3, "policy-1", "version-1")
+
+
+def test_with_examples_an_entry_is_both_attempts_and_the_reflection_between_them() -> None:
+    rows = play(["down b", "? a b ?", "right a", "right a"])[0]
+    keep = MemoryConfig(embedding_model="words", examples=True).keep
+    settings = SETTINGS.model_copy(update={"keep": keep})
+    [entry] = new_entries(rows, "version-1", settings)
+
+    assert entry.text == (
+        "Initial attempt:\ndown b\nReflection:\n? a b ?\nRevised attempt:\nright a\nright a"
+    )
+    assert entry.key_text == f"{OPENING}\nfell"
+    assert "examples" not in SETTINGS.model_dump()["keep"]
+    assert settings.model_dump()["keep"]["examples"] is True
+
+
+def test_tools_that_an_attempt_called_are_in_its_example() -> None:
+    row = play(["down b", "? a b ?", "right a", "right a"])[0][0]
+    called = {"function": {"name": "search", "arguments": {"query": "Bragg"}}}
+    messages = [
+        {"role": "user", "content": "Who?"},
+        {"role": "assistant", "content": "", "tool_calls": [called]},
+        {"role": "tool", "content": "A town."},
+        {"role": "assistant", "content": "Nobody."},
+    ]
+    attempt = replace(row, messages=json.dumps(messages))
+    assert example(attempt, "look", row) == (
+        'Initial attempt:\nsearch({"query": "Bragg"})\nNobody.\nReflection:\nlook\nRevised attempt:\ndown b'
+    )
 
 
 def test_a_reflection_that_did_not_help_or_is_ill_formed_is_not_stored() -> None:

@@ -56,6 +56,19 @@ function described(chart) {
   return chart.title + ": " + chart.series.map((one) => `${one.label} from ${shown(one.y[0])} to ${shown(one.y.at(-1))}`).join("; ");
 }
 
+// Times in which stages were at work, as stripes above the lines, one height for each colour.
+function stripes(chart) {
+  const unit = devicePixelRatio;
+  const { left, top, width } = chart.bbox;
+  for (const [lane, begin, end] of read.spans || []) {
+    const from = Math.max(left, chart.valToPos(begin, "x", true));
+    const to = Math.min(left + width, Math.max(chart.valToPos(end, "x", true), from + unit));
+    if (to <= from) continue;
+    chart.ctx.fillStyle = colour(`--series-${lane}`);
+    chart.ctx.fillRect(from, top + (lane - 7) * 4 * unit, to - from, 3 * unit);
+  }
+}
+
 // The same lines with more points are put into the charts that are there; what was looked at closely stays so.
 function grow(found) {
   const lines = (charts) => JSON.stringify(charts.map((chart) => [chart.title, chart.series.map((one) => [one.label, banded(one)])]));
@@ -117,6 +130,7 @@ function draw() {
       axes: [{ ...axis, ...(read.x === "iteration" ? { incrs: WHOLE } : {}), values: (_, ticks) => ticks.map(shown) }, { ...axis, size: 52, values: (_, ticks) => ticks.map(shown) }],
       cursor: { sync: { key: "runs" }, points: { size: 7 }, dataIdx: nearest },
       legend: { live: true },
+      ...(read.spans ? { padding: [26, null, null, null], hooks: { draw: [stripes] } } : {}),
     }, numbers(chart), plot));
     plot.setAttribute("role", "img");
     plot.setAttribute("aria-label", described(chart));
@@ -128,7 +142,11 @@ if (place) {
   const ask = () => fetch(from).then((answer) => answer.json()).then(grow);
   // A report has the numbers in itself; a server is asked for them, and again when they change.
   if (from.startsWith("#")) grow(JSON.parse(document.querySelector(from).textContent));
-  else { ask(); document.addEventListener("runchange", ask); }
+  else {
+    ask();
+    document.addEventListener("runchange", ask);
+    if (place.dataset.seconds) setInterval(ask, 1000 * place.dataset.seconds);
+  }
   document.addEventListener("themechange", () => read && draw());
   let waiting = null;
   addEventListener("resize", () => {

@@ -84,9 +84,11 @@ def test_a_tiny_policy_that_was_shown_no_retries_is_refused() -> None:
         small(method={"type": "erl", "reflection": False}, policy=policy)
 
 
-def test_a_tiny_policy_cannot_read_a_judge() -> None:
+def test_a_tiny_policy_cannot_read_a_judge_or_examples() -> None:
     with pytest.raises(ConfigError, match=r"method\.feedback\.type: judge writes sentences"):
         small(method={"type": "erl", "feedback": JUDGE})
+    with pytest.raises(ConfigError, match=r"method\.memory\.examples: on; a policy of policy\.type: tiny"):
+        small(method={"type": "erl", "memory": {"examples": True}})
     assert isinstance(small(), RunConfig)
 
 

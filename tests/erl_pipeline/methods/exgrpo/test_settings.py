@@ -39,7 +39,7 @@ def test_off_is_a_value_where_it_makes_sense() -> None:
     [
         ({"sampler": "uniform", "pick": "lowest"}, "pick: lowest; allowed with sampler: uniform is random"),
         ({"weight_cap": 5.0}, "weight_cap: 5; a shaped weight is below 1 already"),
-        ({"tiers": {"shares": (0.5, 0.3, 0.15, 0.1)}}, "four shares of at least 0 that add up to 1"),
+        ({"tiers": {"shares": (0.5, 0.3, 0.15, 0.1)}}, "allowed are shares of at least 0 that add up to 1"),
     ],
 )
 def test_impossible_settings_of_replay_are_refused(values: dict[str, object], said: str) -> None:

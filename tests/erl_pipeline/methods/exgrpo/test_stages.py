@@ -266,6 +266,20 @@ def test_tiers_draw_failures_too_and_weigh_fresh_rows(bench: Bench) -> None:
     assert read_replayed(made).on_policy_weight == pytest.approx(0.5)
 
 
+def test_a_replayed_row_can_count_with_its_quality(bench: Bench) -> None:
+    """Two tiers, of which only the better one is drawn. The responses of a group are (5, 6, 7) and (6, 6, 7),
+    whose cosine is 3 / sqrt(15)."""
+    tiers = TierSettings(shares=(1.0, 0.0))
+    experience = indexed(bench, ("t0", "+-"), ("t1", "-+"), sampler="tiers", tiers=tiers)
+    own = read_replayed(selected(bench, experience, sampler="tiers", tiers=tiers)).rows
+    assert sorted((row.parent_trajectory_id, row.reward) for row in own) == [("t0-1-0", 1.0), ("t1-1-1", 1.0)]
+    by_quality = tiers.model_copy(update={"reward": "quality"})
+    rows = read_replayed(selected(bench, experience, sampler="tiers", tiers=by_quality)).rows
+    assert [row.parent_trajectory_id for row in rows] == [row.parent_trajectory_id for row in own]
+    assert [row.reward for row in rows] == pytest.approx([0.7 + 0.3 * (1 - 3 / 15**0.5)] * 2)
+    assert all(row.success for row in rows)
+
+
 @pytest.mark.parametrize("held_out", ["t0", "t1"])
 def test_a_stored_attempt_at_a_held_out_task_is_refused(bench: Bench, held_out: str) -> None:
     experience = indexed(bench, ("t0", "+-+-"), ("t1", "-+--"))

@@ -19,8 +19,20 @@ def test_quality_is_success_and_difference_from_the_others() -> None:
     assert found == pytest.approx([0.7 + both, both, 0.3 * (1 - 0.5**0.5)])
 
 
-def test_a_group_has_four_tiers_of_equal_size() -> None:
-    assert tiers_of([0.1, 0.9, 0.5, 0.7, 0.3, 0.3, 0.8, 0.2]) == [3, 0, 1, 1, 2, 2, 0, 3]
+def test_a_group_has_tiers_of_equal_size() -> None:
+    ranked = [0.1, 0.9, 0.5, 0.7, 0.3, 0.3, 0.8, 0.2]
+    assert tiers_of(ranked, 4) == [3, 0, 1, 1, 2, 2, 0, 3]
+    assert tiers_of(ranked, 2) == [1, 0, 0, 0, 1, 1, 0, 1]
+    assert tiers_of(ranked, 1) == [0] * 8
+
+
+def test_there_are_as_many_tiers_as_shares_and_the_default_has_four() -> None:
+    assert len(SETTINGS.shares) == 4
+    assert "reward" not in SETTINGS.model_dump()
+    assert TierSettings(shares=(0.75, 0.25)).shares == (0.75, 0.25)
+    for wrong in ((), (0.5, 0.25), (1.5, -0.5)):
+        with pytest.raises(ValueError, match="shares"):
+            TierSettings(shares=wrong)
 
 
 def test_shares_are_made_whole_by_largest_remainder() -> None:
