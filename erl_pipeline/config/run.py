@@ -113,6 +113,7 @@ class RunConfig(Settings):
         require_equal_bytes(self)
         require_state_in_memory(self)
         require_hindsight(self)
+        require_one_head(self)
         require_known_roles(self.objective, method.roles(self.method))
         retrieval = method.retrieval(self.method)
         if retrieval is not None and self.objective.advantages_per == "subgroup":
@@ -185,6 +186,17 @@ def require_hindsight(config: RunConfig) -> None:
         raise ValueError(
             f"self_distillation.hindsight: {hindsight} puts sentences into the prompt, and policy.type: "
             f"{config.policy.type} reads only the words of its environment; allowed is reflection"
+        )
+
+
+def require_one_head(config: RunConfig) -> None:
+    """Raise ValueError if trainer and engine would compute the output head in different number types."""
+    policy = plugins("policies")[config.policy.type].value.traits(config.policy).head_dtype
+    engine = plugins("engines")[config.engine.type].value.head_dtype(config.engine, policy)
+    if engine != policy:
+        raise ValueError(
+            f"policy.head_dtype: {policy or 'null'} and engine.head_dtype: {engine or 'null'} with engine "
+            f"{config.engine.type}; allowed are equal ones, since sampler and trainer would differ more otherwise"
         )
 
 
