@@ -183,6 +183,14 @@ class ObjectiveConfig(Settings):
     that steps stay as large when fewer groups give a signal. `all_rows`: also those with advantage 0, as in
     GRPO (arXiv 2402.03300, eq. 3), so that steps shrink with the signal. The loss of each minibatch is then
     multiplied by the share of rows with an advantage in the whole update."""
+    subgroup_losses: Literal["pooled", "averaged"] = Field(
+        default="pooled", exclude_if=lambda losses: losses == "pooled"
+    )
+    """How the losses of a role's subgroups become one, if a method splits its groups. `pooled`: as
+    `loss_normalization` says, over the rows of all subgroups, so that one without an advantage leaves its weight
+    to the other. `averaged`: the mean of the subgroups' losses, each normalised by itself, where one without an
+    advantage counts with a loss of 0 (Complementary RL, arXiv 2603.17621, eq. 5). Weights are those of the
+    whole update; its minibatches share them."""
     correction: CorrectionConfig = BypassCorrection()
     """How the difference between the policy that sampled and the policy that is trained is corrected."""
     roles: dict[str, RoleObjective] = Field(default_factory=dict)

@@ -162,6 +162,11 @@ def require_whole_attempts(config: RunConfig) -> None:
             f"objective.loss_normalization: {how}; allowed with an agent as environment is token_mean: an "
             "attempt may have several token sequences, and the other values would count each as an attempt"
         )
+    if config.objective.subgroup_losses == "averaged" and environment.has_agents(config.environment):
+        raise ValueError(
+            "objective.subgroup_losses: averaged; allowed with an agent as environment is pooled, since the token "
+            "sequences of its attempts are weighed one by one"
+        )
 
 
 def require_hindsight(config: RunConfig) -> None:

@@ -3,6 +3,7 @@ replayed: of older policies, in an artifact of kind `replay`."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -184,6 +185,8 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
     old = _too_old(call, rows)
     given = [row for row in attempts if row.trajectory_id not in old]
     sequences = _taught(training_sequences(given, settings.objective), call.inputs.get(TEACHER))
+    if settings.objective.subgroup_losses == "averaged":
+        sequences = averaged_subgroups(trainable(given), sequences, settings.objective)
     work = Reinforcement(
         sequences=weighed([*sequences, *further_sequences(further, sequences, settings.objective)], replayed),
         objective=settings.objective,
@@ -245,6 +248,35 @@ def _sequence(row: Trajectory, advantage: float, objective: ObjectiveConfig) -> 
     sequence = trajectory_sequence(row, advantage)
     left_out = row.truncated and objective.truncated == "leave_out"
     return replace(sequence, weight=0.0) if left_out else sequence
+
+
+def averaged_subgroups(
+    rows: Sequence[Trajectory], sequences: Sequence[TrainingSequence], objective: ObjectiveConfig
+) -> list[TrainingSequence]:
+    """The sequences of these rows, with weights by which the loss of a role is the mean of its subgroups' losses.
+
+    A role with n tokens in s subgroups, of which one has m, gives that one's sequences the weight n / (s m), since
+    its loss is normalised by n. Only rows with an advantage count in n and m, but all subgroups in s. Where
+    `loss_normalization` counts sequences, they count here in place of tokens.
+    """
+    sizes: Counter[tuple[str, str | None]] = Counter()
+    of_roles: Counter[str] = Counter()
+    subgroups: defaultdict[str, set[str | None]] = defaultdict(set)
+    for row, sequence in zip(rows, sequences, strict=True):
+        subgroups[row.role].add(row.subgroup)
+        if sequence.has_advantage and sequence.weight:
+            size = sequence.trained_tokens if objective.loss_normalization == "token_mean" else 1
+            sizes[row.role, row.subgroup] += size
+            of_roles[row.role] += size
+
+    def weight(row: Trajectory) -> float:
+        own = len(subgroups[row.role]) * sizes[row.role, row.subgroup]
+        return of_roles[row.role] / own if own else 1.0  # without an advantage: no policy loss to weigh
+
+    return [
+        replace(sequence, weight=sequence.weight * weight(row))
+        for row, sequence in zip(rows, sequences, strict=True)
+    ]
 
 
 def further_sequences(

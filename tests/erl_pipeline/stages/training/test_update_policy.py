@@ -8,6 +8,7 @@ import pytest
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.stages.training.training_stage import reinforcement_rows
 from erl_pipeline.stages.training.update_policy import (
+    averaged_subgroups,
     dropped_before_training,
     groups_by_role,
     too_old,
@@ -77,6 +78,33 @@ def test_a_subgroup_of_equal_rewards_or_of_one_has_no_advantage() -> None:
     assert advantages([*equal, *lone], advantages_per="subgroup") == [0.0, 0.0, 0.0]
     # Without subgroups the setting changes nothing.
     assert advantages(rows(None, 1.0, 0.0), advantages_per="subgroup") == advantages(rows(None, 1.0, 0.0))
+
+
+def test_halves_of_a_group_are_averaged_however_many_tokens_they_have() -> None:
+    """Guided attempts have 4 tokens and free ones 6; those of group `h`, with equal rewards, do not count. With
+    weights of 10 / (2 x 4) and 10 / (2 x 6) each half has 5 of 10 tokens. A half without an advantage keeps its
+    share: the other has the weight 4 / (2 x 4)."""
+    guided = [_with_tokens(row, 2) for row in rows("guided", 1.0, 0.0)]
+    free = [_with_tokens(row, 3) for row in rows("free", 1.0, 0.0)]
+    still = [_with_tokens(row, 9) for row in rows("free", 1.0, 1.0, group="h")]
+    assert _weights([*guided, *free, *still]) == pytest.approx([10 / 8] * 2 + [10 / 12] * 4)
+    assert _weights([*guided, *still]) == pytest.approx([4 / 8] * 2 + [1.0] * 2)
+    # Roles are apart, and one that is not split keeps its weights.
+    reflections = rows(None, 1.0, 0.0, role="reflection", group="r")
+    assert _weights([*guided, *free, *reflections]) == pytest.approx([10 / 8] * 2 + [10 / 12] * 2 + [1.0] * 2)
+    by_sequence = ObjectiveConfig(subgroup_losses="averaged", loss_normalization="sequence_mean")
+    assert _weights([*guided, *free], by_sequence) == [1.0] * 4
+
+
+def _with_tokens(row: Trajectory, count: int) -> Trajectory:
+    ones = (1,) * count
+    return replace(row, response_token_ids=ones, response_mask=ones, behaviour_logprobs=(-1.0,) * count)
+
+
+def _weights(
+    given: list[Trajectory], objective: ObjectiveConfig = ObjectiveConfig(subgroup_losses="averaged")
+) -> list[float]:
+    return [row.weight for row in averaged_subgroups(given, training_sequences(given, objective), objective)]
 
 
 def test_groups_without_advantage_are_counted_by_role() -> None:
