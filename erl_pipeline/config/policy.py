@@ -128,9 +128,10 @@ class PretrainedPolicyConfig(PluginSettings):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of the weights in training and generation; an adapter has the same."""
     head_dtype: Literal["float32"] | None = Field(default=None, exclude_if=lambda head: head is None)
-    """`float32`: the output head computes in float32 from weights in bfloat16, in training and generation, so that
-    sampler and trainer differ less (MiniMax-M1, arXiv 2506.13585, section 3.2). It costs time and memory for a copy
-    of the head's weights. With `engine: vllm` set `engine.head_dtype` too. `null`: as all other weights."""
+    """`float32`: the output head computes in float32 from weights in bfloat16, in training and generation, so
+    that sampler and trainer differ less (MiniMax-M1, arXiv 2506.13585, section 3.2). It costs time and memory
+    for a copy of the head's weights. With `engine: vllm` set `engine.head_dtype` too. `null`: as all other
+    weights."""
     lora: LoraConfig | None = None
     """Train an adapter of the model; `null` trains all weights. An adapter needs a higher learning rate
     (`optimizer.learning_rate`): about ten times the one for all weights."""
@@ -142,7 +143,9 @@ class PretrainedPolicyConfig(PluginSettings):
     @model_validator(mode="after")
     def _head_is_more_precise(self) -> PretrainedPolicyConfig:
         if self.head_dtype is not None and self.dtype == "float32":
-            raise ValueError("head_dtype: float32; allowed with dtype: float32 is null, since all computes so")
+            raise ValueError(
+                "head_dtype: float32; allowed with dtype: float32 is null, since all computes so"
+            )
         return self
 
 

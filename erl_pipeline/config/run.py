@@ -164,8 +164,8 @@ def require_whole_attempts(config: RunConfig) -> None:
         )
     if config.objective.subgroup_losses == "averaged" and environment.has_agents(config.environment):
         raise ValueError(
-            "objective.subgroup_losses: averaged; allowed with an agent as environment is pooled, since the token "
-            "sequences of its attempts are weighed one by one"
+            "objective.subgroup_losses: averaged; allowed with an agent as environment is pooled, since the "
+            "token sequences of its attempts are weighed one by one"
         )
 
 
@@ -179,6 +179,11 @@ def require_hindsight(config: RunConfig) -> None:
         raise ValueError(
             f"self_distillation: method {config.method.type} cannot be combined with it; "
             "allowed are erl and rlvr"
+        )
+    if config.objective.credit == "turn":
+        raise ValueError(
+            "objective.credit: turn; allowed with self_distillation is episode, since both give tokens their "
+            "own advantages"
         )
     hindsight = config.self_distillation.hindsight
     if hindsight == "reflection" and roles.retry is None:
@@ -201,7 +206,8 @@ def require_one_head(config: RunConfig) -> None:
     if engine != policy:
         raise ValueError(
             f"policy.head_dtype: {policy or 'null'} and engine.head_dtype: {engine or 'null'} with engine "
-            f"{config.engine.type}; allowed are equal ones, since sampler and trainer would differ more otherwise"
+            f"{config.engine.type}; allowed are equal ones, since sampler and trainer would differ more "
+            "otherwise"
         )
 
 

@@ -292,7 +292,7 @@ class EnginePlugin(Generic[SettingsT]):
     head_dtype: Callable[[SettingsT, str | None], str | None] = field(
         default=lambda _settings, _policy: None, metadata=NO_BYTES
     )
-    """The number type in which it computes the output head, given that of the policy in this process; None: that
-    of the other weights. Both must be equal."""
+    """The number type in which it computes the output head, given that of the policy in this process; None:
+    that of the other weights. Both must be equal."""
     packages: tuple[str, ...] = field(default=(), metadata=NO_BYTES)
     """Further packages whose code decides what is sampled; its own always counts."""

@@ -89,6 +89,7 @@ class Attempt:
     metrics: Mapping[str, float]
     further: Sequence[Conversation] = ()
     calls: Sequence[AgentCall] = ()
+    turn_rewards: tuple[float, ...] | None = None
 
     @property
     def can_be_reflected_on(self) -> bool:
@@ -125,6 +126,7 @@ class Attempt:
                 hits=hits,
                 subgroup=subgroup,
                 metrics=self.metrics,
+                turn_rewards=self.turn_rewards,
             ),
         )
         context.further_sequences.extend(
@@ -174,7 +176,7 @@ async def _play(
     dialogue = Dialogue(context.chat, (), context.limits.end_token_ids)
     metrics = TurnMetrics(context.mean_metrics)
     instructions = observation = trace = ""
-    reward, failed = 0.0, False
+    reward, failed, rewards = 0.0, False, list[float]()
     try:
         observation = await environment.reset()
         instructions = environment.instructions()
@@ -184,7 +186,7 @@ async def _play(
         dialogue = Dialogue(
             context.chat, await told if isawaitable(told) else told, context.limits.end_token_ids, tools
         )
-        reward, finish_reason = await _take_turns(context, place, dialogue, metrics, said)
+        reward, finish_reason = await _take_turns(context, place, dialogue, metrics, said, rewards)
         trace = environment.trace()
         feedback = await environment.feedback() if finish_reason == "done" else _NO_ROOM
     except EnvironmentFailure as failure:
@@ -197,6 +199,7 @@ async def _play(
         success=not failed and reward >= context.limits.success_threshold,
         finish_reason=finish_reason,
         metrics=metrics.of_attempt(),
+        turn_rewards=None if failed else tuple(rewards),
     )
 
 
@@ -245,8 +248,10 @@ async def _take_turns(
     dialogue: Dialogue,
     metrics: TurnMetrics,
     said: list[tuple[tuple[int, ...], Generation]],
+    rewards: list[float],
 ) -> tuple[float, str]:
-    """Turns until the environment says that it is over, or the context is full; reward and finish reason."""
+    """Turns until the environment says that it is over, or the context is full; reward and finish reason.
+    `rewards` gets the reward of each turn."""
     reward, turn = 0.0, 0
     while True:
         if context.room(dialogue) < 1:
@@ -260,6 +265,7 @@ async def _take_turns(
         answer = dialogue.add_turn(await _turn(context, place, dialogue, turn, said))
         transition = await context.environment.step(answer)
         reward += transition.reward
+        rewards.append(transition.reward)
         metrics.add(transition.metrics)
         turn += 1
         if transition.done:

@@ -88,8 +88,8 @@ def surrogate_named(name: str) -> SurrogateFunction:
 def sequence_log_ratios(
     logprobs: torch.Tensor, old_logprobs: torch.Tensor, sequence: torch.Tensor
 ) -> torch.Tensor:
-    """The logarithm of each sequence's ratio, at each of its tokens: the mean of its tokens' log-ratios, which
-    is that of the geometric mean of their ratios (GSPO, arXiv 2507.18071, eq. 7).
+    """The logarithm of each sequence's ratio, at each of its tokens: the mean of its tokens' log-ratios,
+    which is that of the geometric mean of their ratios (GSPO, arXiv 2507.18071, eq. 7).
 
     All `[tokens]`: log-probabilities in nats; `sequence` as in `importance_weights`.
     """
@@ -253,12 +253,10 @@ def kl_estimate(
     return (-difference).expm1() + difference
 
 
-def kl_returns(
-    logprobs: torch.Tensor, reference_logprobs: torch.Tensor, coefficient: float
-) -> torch.Tensor:
-    """What each token of one sequence gets by KL in the reward: minus `coefficient` times the sum of `k1` over
-    it and the tokens after it, undiscounted (InstructGPT, arXiv 2203.02155, eq. 2, token by token as OpenRLHF's
-    `compute_reward` and `get_cumulative_returns`).
+def kl_returns(logprobs: torch.Tensor, reference_logprobs: torch.Tensor, coefficient: float) -> torch.Tensor:
+    """What each token of one sequence gets by KL in the reward: minus `coefficient` times the sum of `k1`
+    over it and the tokens after it, undiscounted (InstructGPT, arXiv 2203.02155, eq. 2, token by token as
+    OpenRLHF's `compute_reward` and `get_cumulative_returns`).
 
     `logprobs`: of the policy that sampled; all `[tokens]`, nats.
     """

@@ -74,15 +74,16 @@ def load_policy(
 
 
 def compute_head_in_float32(model: PreTrainedModel) -> None:
-    """Have the output head of a model in low precision compute in fp32, whoever calls it: trainer, sampler, probe.
-    Its weights stay as they are (MiniMax-M1, arXiv 2506.13585, section 3.2).
+    """Have the output head of a model in low precision compute in fp32, whoever calls it: trainer, sampler,
+    probe. Its weights stay as they are (MiniMax-M1, arXiv 2506.13585, section 3.2).
 
     Raises InputError where the head is no linear layer.
     """
     head = model.get_output_embeddings()
     if not isinstance(head, torch.nn.Linear):
         raise InputError(
-            f"policy.head_dtype: the output head of {type(model).__name__} is no linear layer; leave head_dtype out"
+            f"policy.head_dtype: the output head of {type(model).__name__} is no linear layer; leave "
+            "head_dtype out"
         )
     head.forward = MethodType(_in_float32, head)  # type: ignore[method-assign]
 

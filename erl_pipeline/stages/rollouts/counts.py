@@ -71,8 +71,8 @@ SIGNAL_GROUPS = "groups_with_signal"
 
 
 def signal_groups(rows: Iterable[Trajectory]) -> int:
-    """Groups whose first attempts, or those of one of its subgroups, have different rewards. A first attempt is
-    a trajectory without a parent; what was not scored does not count."""
+    """Groups whose first attempts, or those of one of its subgroups, have different rewards. A first attempt
+    is a trajectory without a parent; what was not scored does not count."""
     rewards: defaultdict[tuple[str, str | None], set[float]] = defaultdict(set)
     for row in rows:
         if row.parent_trajectory_id is None and row.role not in NEVER_TRAINED and is_scored(row):

@@ -229,7 +229,7 @@ def _slice(config: RunConfig, _sources: Sources) -> RolloutSettings:
 
 ROLLOUT_SHARD = Stage(
     name="rollout_shard",
-    version=6,
+    version=7,
     output="trajectories",
     settings=RolloutSettings,
     compute=_generate,

@@ -62,7 +62,7 @@ def test_a_role_takes_the_common_value_for_what_it_does_not_set() -> None:
 
 
 def test_what_is_off_is_in_no_recipe() -> None:
-    off = {"loss_length", "truncated", "length_penalty", "ratio", "kl_in", "subgroup_losses"}
+    off = {"loss_length", "truncated", "length_penalty", "ratio", "kl_in", "subgroup_losses", "credit"}
     assert not off & ObjectiveConfig().model_dump().keys()
     assert "floor" not in DecoupledCorrection(type="decoupled").model_dump()
     on = ObjectiveConfig.model_validate(
@@ -70,6 +70,7 @@ def test_what_is_off_is_in_no_recipe() -> None:
             "truncated": "leave_out",
             "length_penalty": {"limit": 9, "margin": 4},
             "kl_in": "reward",
+            "credit": "turn",
             "subgroup_losses": "averaged",
             "ratio": "sequence",
             "clip_low": 3e-4,

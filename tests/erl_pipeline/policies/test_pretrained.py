@@ -40,7 +40,8 @@ def test_all_end_tokens_are_found(checkpoint: Path) -> None:
 
 
 def test_a_head_in_float32_adds_up_without_rounding_to_bfloat16(checkpoint: Path) -> None:
-    """Hidden states of 1 and a row of weights 1 and fifteen times 2^-8: the sum needs more digits than bfloat16."""
+    """Hidden states of 1 and a row of weights 1 and fifteen times 2^-8: the sum needs more digits than
+    bfloat16."""
     model = load_policy(checkpoint, dtype="bfloat16").model
     head, hidden = model.get_output_embeddings(), torch.ones(1, 16, dtype=torch.bfloat16)
     with torch.no_grad():

@@ -47,7 +47,7 @@ def test_servers_compute_the_head_as_the_trainer_does() -> None:
     run = {"name": "r", "iterations": 1, "environment": "frozen_lake", "policy": policy}
     RunConfig.model_validate(run)  # the embedded engine computes with the trainer's own head
     RunConfig.model_validate({**run, "engine": config})
-    with pytest.raises(ValidationError, match="policy.head_dtype: float32 and engine.head_dtype: null"):
+    with pytest.raises(ValidationError, match=r"policy\.head_dtype: float32 and engine\.head_dtype: null"):
         RunConfig.model_validate({**run, "engine": "vllm"})
 
 

@@ -62,7 +62,8 @@ def test_sequence_mean_weighs_sequences_alike() -> None:
 
 
 def test_ratios_of_sequences_take_the_place_of_those_of_tokens() -> None:
-    """Ratios 1.25 and 1.5 at a clip range up to 1.3: the second's advantage is negative, so none is clipped."""
+    """Ratios 1.25 and 1.5 at a clip range up to 1.3: the second's advantage is negative, so none is
+    clipped."""
     objective = ObjectiveConfig(ratio="sequence", clip_low=0.2, clip_high=0.3)
     log_ratios = torch.tensor([1.25, 1.25, 1.5]).log()
     _, loss, statistics = compute(objective, log_ratios=log_ratios)

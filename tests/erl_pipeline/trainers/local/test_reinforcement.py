@@ -282,8 +282,9 @@ def test_kl_pulls_to_the_reference_where_there_is_no_advantage(
 def test_kl_in_the_reward_gives_tokens_an_advantage(
     make_model: MakeModel, sequences: list[TrainingSequence]
 ) -> None:
-    """The reference gives each of 31 tokens the same probability. On the sampler's own policy the loss is minus the
-    mean advantage; a token of log-ratio k at place t of a sequence takes part in the advantages of t tokens."""
+    """The reference gives each of 31 tokens the same probability. On the sampler's own policy the loss is
+    minus the mean advantage; a token of log-ratio k at place t of a sequence takes part in the advantages of
+    t tokens."""
     model, uniform = make_model(), make_model()
     with torch.no_grad():
         uniform.get_output_embeddings().weight.zero_()
@@ -301,7 +302,9 @@ def test_kl_in_the_reward_gives_tokens_an_advantage(
         assert metrics.policy_loss == pytest.approx(-(2.6 - lost) / 27, abs=1e-5)
         assert metrics.kl_loss > 0
     # The advantage of a row stays that of its group, and a role may do without.
-    only = ObjectiveConfig.model_validate({"kl_in": "reward", "roles": {"reflection": {"kl_coefficient": 0.5}}})
+    only = ObjectiveConfig.model_validate(
+        {"kl_in": "reward", "roles": {"reflection": {"kl_coefficient": 0.5}}}
+    )
     metrics = update(make_model(), [*rows, still], only, reference=uniform)
     assert metrics.policy_loss == pytest.approx(-2.6 / 24, abs=1e-5)
 
