@@ -221,7 +221,7 @@ def test_each_turn_has_its_reward() -> None:
         return Transition(goes_on().messages, 0.5, done=False)
 
     given, opened = scripted(lambda task: Scripted(on_step=good_then_better))
-    (row,) = play_episodes(given, tasks(1), range(1), BatchSampling(DownwardBatches())).rows
+    row = play_episodes(given, tasks(1), range(1), BatchSampling(DownwardBatches())).rows[0]
     assert (row.turn_rewards, row.reward) == ((0.5, 0.25), 0.75)
     assert sum(starts_turn(row.response_mask)) == 2
 
