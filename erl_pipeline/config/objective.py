@@ -121,6 +121,14 @@ class ObjectiveConfig(Settings):
     deviation (GRPO, arXiv 2402.03300). `mean`: only minus their mean (Dr. GRPO, arXiv 2503.20783).
     `rloo`: minus the mean of the others (RLOO, arXiv 2402.14740). Or a function of an installed
     package; `erl-pipeline plugins` lists them."""
+    credit: Literal["episode", "turn"] = Field(
+        default="episode", exclude_if=lambda credit: credit == "episode"
+    )
+    """What the tokens of an attempt are given an advantage for. `episode`: its reward. `turn`: each turn's
+    tokens for the rewards from this turn on (`turn_rewards`, undiscounted), compared with those of the same
+    turn in the other attempts of the group (turn-level advantages of arXiv 2505.11821, with returns in place
+    of single rewards). An attempt without rewards by turn, such as an agent's, gets its reward as that of a
+    single turn."""
     advantages_per: Literal["group", "subgroup"] = "subgroup"
     """Which rewards are compared. `subgroup`: those of rows with the same group and subgroup, if a method
     splits its groups, as ERL does by `memory.withhold` (Complementary RL, arXiv 2603.17621). So a row
@@ -131,6 +139,15 @@ class ObjectiveConfig(Settings):
     lists them). `ppo` gives no gradient to a token whose ratio is outside the clip range (arXiv 1707.06347,
     eq. 7). With `cispo` the clipped ratio, without gradient, weights the token's log-probability, so that
     every token gives a gradient (MiniMax-M1, arXiv 2506.13585, eq. 4); `dual_clip` then has no meaning."""
+    ratio: Literal["token", "sequence"] = Field(default="token", exclude_if=lambda ratio: ratio == "token")
+    """The ratio of new to old probability that the surrogate clips. `token`: that of each token (PPO).
+    `sequence`: all tokens of a sequence have the geometric mean over its trained tokens, and each still has
+    its own gradient and advantage (GSPO-token, arXiv 2507.18071, eq. 14; with `loss_normalization:
+    sequence_mean` that is GSPO, eq. 5). It changes much less than the ratio of a token, so `clip_low` and
+    `clip_high` must be set with it; the paper takes 0.0003 and 0.0004. Each token sequence of an agent's
+    attempt has a ratio of its own. Under `decoupled` the ratio is that to the trainer's own log-probabilities
+    before the first step, and the importance weights stay as `correction` says. It takes one more forward
+    pass in each step, except in the first under `decoupled`, where all ratios are 1."""
     clip_low: float = Field(default=0.2, gt=0.0, lt=1.0)
     """The lower end of the clip range is `1 - clip_low`; it limits the ratio if the advantage is negative
     (PPO, arXiv 1707.06347, eq. 7)."""
@@ -142,6 +159,14 @@ class ObjectiveConfig(Settings):
     `null`: no bound."""
     kl_coefficient: float = Field(default=0.0, ge=0.0)
     """Weight of the KL divergence to the reference policy; 0 loads no reference."""
+    kl_in: Literal["loss", "reward"] = Field(default="loss", exclude_if=lambda kl_in: kl_in == "loss")
+    """Where that divergence counts. `loss`: a term beside the surrogate (GRPO). `reward`: each sampled token
+    loses `kl_coefficient` times its log-ratio of sampler to reference (`k1`), and its advantage is that of
+    its group plus what it and the tokens after it in its token sequence get so, as in RLHF by PPO (arXiv
+    2203.02155, eq. 2) and as OpenRLHF does it for RLOO and GRPO (`compute_reward`, `get_cumulative_returns`).
+    verl (`use_kl_in_reward`) and TRL's RLOO subtract the sum from the reward before rewards are compared;
+    divided by the standard deviation of a group of equal rewards, it would count as much as a success.
+    Replayed tokens lose nothing."""
     kl_estimator: Literal["k2", "k3"] = "k3"
     """Estimator of that divergence (Schulman 2020, "Approximating KL divergence"). `k1` is not allowed: as a
     loss, its gradient is zero in expectation."""
@@ -167,6 +192,14 @@ class ObjectiveConfig(Settings):
     that steps stay as large when fewer groups give a signal. `all_rows`: also those with advantage 0, as in
     GRPO (arXiv 2402.03300, eq. 3), so that steps shrink with the signal. The loss of each minibatch is then
     multiplied by the share of rows with an advantage in the whole update."""
+    subgroup_losses: Literal["pooled", "averaged"] = Field(
+        default="pooled", exclude_if=lambda losses: losses == "pooled"
+    )
+    """How the losses of a role's subgroups become one, if a method splits its groups. `pooled`: as
+    `loss_normalization` says, over the rows of all subgroups, so that one without an advantage leaves its
+    weight to the other. `averaged`: the mean of the subgroups' losses, each normalised by itself, where one
+    without an advantage counts with a loss of 0 (Complementary RL, arXiv 2603.17621, eq. 5). Weights are
+    those of the whole update; its minibatches share them."""
     correction: CorrectionConfig = BypassCorrection()
     """How the difference between the policy that sampled and the policy that is trained is corrected."""
     roles: dict[str, RoleObjective] = Field(default_factory=dict)
@@ -178,12 +211,25 @@ class ObjectiveConfig(Settings):
         own = self.roles.get(role, RoleObjective()).model_dump(exclude_none=True)
         return RoleTerms(**(self.model_dump(include=set(RoleObjective.model_fields)) | own))
 
+    def penalizes(self, role: str) -> bool:
+        """Whether tokens of this role lose reward by their divergence from the reference."""
+        return self.kl_in == "reward" and self.terms(role).kl_coefficient > 0
+
     @model_validator(mode="after")
     def _divides_sums(self) -> ObjectiveConfig:
         if self.loss_length is not None and self.loss_normalization != "sequence_sum":
             raise ValueError(
                 f"loss_length: {self.loss_length}; allowed with loss_normalization: "
                 f"{self.loss_normalization} is null, since only sums are divided by a constant"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _clips_sequences_closely(self) -> ObjectiveConfig:
+        if self.ratio == "sequence" and not {"clip_low", "clip_high"} <= self.model_fields_set:
+            raise ValueError(
+                "ratio: sequence; set clip_low and clip_high too: ratios of whole sequences stay close to 1, "
+                "and the clip range of tokens would clip none (GSPO has 0.0003 and 0.0004)"
             )
         return self
 

@@ -127,6 +127,11 @@ class PretrainedPolicyConfig(PluginSettings):
     """Folder of a checkpoint, or a name on the Hugging Face hub."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of the weights in training and generation; an adapter has the same."""
+    head_dtype: Literal["float32"] | None = Field(default=None, exclude_if=lambda head: head is None)
+    """`float32`: the output head computes in float32 from weights in bfloat16, in training and generation, so
+    that sampler and trainer differ less (MiniMax-M1, arXiv 2506.13585, section 3.2). It costs time and memory
+    for a copy of the head's weights. With `engine: vllm` set `engine.head_dtype` too. `null`: as all other
+    weights."""
     lora: LoraConfig | None = None
     """Train an adapter of the model; `null` trains all weights. An adapter needs a higher learning rate
     (`optimizer.learning_rate`): about ten times the one for all weights."""
@@ -134,6 +139,14 @@ class PretrainedPolicyConfig(PluginSettings):
     """Supervised training of all weights before the first iteration, on demonstrations of the environment
     (`{type: demonstrations}`) or conversations of a file (`{type: messages}`); `null`: none. Runs of a store
     share the result. An adapter is trained on top of it."""
+
+    @model_validator(mode="after")
+    def _head_is_more_precise(self) -> PretrainedPolicyConfig:
+        if self.head_dtype is not None and self.dtype == "float32":
+            raise ValueError(
+                "head_dtype: float32; allowed with dtype: float32 is null, since all computes so"
+            )
+        return self
 
 
 class WarmStartSteps(MicrobatchConfig):

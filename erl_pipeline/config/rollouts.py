@@ -83,6 +83,12 @@ class EpisodeConfig(Settings):
 
     tasks_per_iteration: int = Field(default=16, ge=1)
     """Tasks drawn from the training set in each iteration, without replacement until all were drawn."""
+    refill: int = Field(default=1, ge=1, le=16, exclude_if=lambda times: times == 1)
+    """An iteration plays at most so many times `tasks_per_iteration` tasks: above 1, further shards are
+    played while fewer than `tasks_per_iteration` groups have first attempts with different rewards, since
+    other groups give no advantage (dynamic sampling of DAPO, arXiv 2503.14476, section 3.2). Shards that are
+    not needed are committed empty. All that was sampled is kept and counted, in the run's tokens too. Each
+    iteration draws all these tasks, so that what it does not play comes in a later round."""
     group_size: int = Field(default=8, ge=1)
     """Episodes of each task; their rewards are compared to give advantages (GRPO)."""
     success_threshold: float = Field(default=1.0, gt=0.0)
@@ -112,7 +118,13 @@ class EpisodeConfig(Settings):
 
     @property
     def shards(self) -> int:
+        """Shards of the tasks that are always played."""
         return -(-self.tasks_per_iteration // self.tasks_per_shard)
+
+    @property
+    def drawn_tasks(self) -> int:
+        """The most tasks that an iteration plays."""
+        return self.tasks_per_iteration * self.refill
 
 
 class RolloutConfig(EpisodeConfig):

@@ -115,6 +115,7 @@ class RunConfig(Settings):
         require_state_in_memory(self)
         require_hindsight(self)
         require_reflections(self)
+        require_one_head(self)
         require_known_roles(self.objective, method.roles(self.method))
         retrieval = method.retrieval(self.method)
         if retrieval is not None and self.objective.advantages_per == "subgroup":
@@ -163,6 +164,11 @@ def require_whole_attempts(config: RunConfig) -> None:
             f"objective.loss_normalization: {how}; allowed with an agent as environment is token_mean: an "
             "attempt may have several token sequences, and the other values would count each as an attempt"
         )
+    if config.objective.subgroup_losses == "averaged" and environment.has_agents(config.environment):
+        raise ValueError(
+            "objective.subgroup_losses: averaged; allowed with an agent as environment is pooled, since the "
+            "token sequences of its attempts are weighed one by one"
+        )
 
 
 def require_hindsight(config: RunConfig) -> None:
@@ -175,6 +181,11 @@ def require_hindsight(config: RunConfig) -> None:
         raise ValueError(
             f"self_distillation: method {config.method.type} cannot be combined with it; "
             "allowed are erl and rlvr"
+        )
+    if config.objective.credit == "turn":
+        raise ValueError(
+            "objective.credit: turn; allowed with self_distillation is episode, since both give tokens their "
+            "own advantages"
         )
     hindsight = config.self_distillation.hindsight
     if hindsight == "reflection" and roles.retry is None:
@@ -206,6 +217,18 @@ def require_reflections(config: RunConfig) -> None:
         raise ValueError(
             f"lessons.reflect: {config.lessons.reflect} shows conversations to the policy, and policy.type: "
             f"{config.policy.type} reads only the words of its environment; allowed is off"
+        )
+
+
+def require_one_head(config: RunConfig) -> None:
+    """Raise ValueError if trainer and engine would compute the output head in different number types."""
+    policy = plugins("policies")[config.policy.type].value.traits(config.policy).head_dtype
+    engine = plugins("engines")[config.engine.type].value.head_dtype(config.engine, policy)
+    if engine != policy:
+        raise ValueError(
+            f"policy.head_dtype: {policy or 'null'} and engine.head_dtype: {engine or 'null'} with engine "
+            f"{config.engine.type}; allowed are equal ones, since sampler and trainer would differ more "
+            "otherwise"
         )
 
 

@@ -291,5 +291,10 @@ class EnginePlugin(Generic[SettingsT]):
     """What it holds in memory; the number says how many sequences it is asked for at a time."""
     reads_memory: Callable[[SettingsT], bool] = field(default=lambda _settings: False, metadata=NO_BYTES)
     """Whether it takes weights from this machine's memory, if whoever trained them has put them there."""
+    head_dtype: Callable[[SettingsT, str | None], str | None] = field(
+        default=lambda _settings, _policy: None, metadata=NO_BYTES
+    )
+    """The number type in which it computes the output head, given that of the policy in this process; None:
+    that of the other weights. Both must be equal."""
     packages: tuple[str, ...] = field(default=(), metadata=NO_BYTES)
     """Further packages whose code decides what is sampled; its own always counts."""

@@ -93,6 +93,7 @@ class Attempt:
     turns: Sequence[DialogueTurn] = ()
     further: Sequence[Conversation] = ()
     calls: Sequence[AgentCall] = ()
+    turn_rewards: tuple[float, ...] | None = None
 
     @property
     def can_be_reflected_on(self) -> bool:
@@ -129,6 +130,7 @@ class Attempt:
                 hits=hits,
                 subgroup=subgroup,
                 metrics=self.metrics,
+                turn_rewards=self.turn_rewards,
             ),
         )
         context.further_sequences.extend(
@@ -205,7 +207,7 @@ async def _play(
     dialogue = Dialogue(context.chat, (), context.limits.end_token_ids)
     metrics = TurnMetrics(context.mean_metrics)
     instructions = observation = trace = ""
-    reward, failed = 0.0, False
+    reward, failed, rewards = 0.0, False, list[float]()
     try:
         observation = await environment.reset()
         instructions = environment.instructions()
@@ -215,7 +217,7 @@ async def _play(
         dialogue = Dialogue(
             context.chat, await told if isawaitable(told) else told, context.limits.end_token_ids, tools
         )
-        reward, finish_reason = await _take_turns(context, place, dialogue, metrics, kept, said)
+        reward, finish_reason = await _take_turns(context, place, dialogue, metrics, kept, said, rewards)
         trace = environment.trace()
         feedback = await environment.feedback() if finish_reason == "done" else _NO_ROOM
     except EnvironmentFailure as failure:
@@ -229,6 +231,7 @@ async def _play(
         finish_reason=finish_reason,
         metrics=metrics.of_attempt(),
         turns=dialogue.turns,
+        turn_rewards=None if failed else tuple(rewards[len(kept) :]),
     )
 
 
@@ -278,8 +281,10 @@ async def _take_turns(
     metrics: TurnMetrics,
     kept: Sequence[DialogueTurn],
     said: Said,
+    rewards: list[float],
 ) -> tuple[float, str]:
-    """Turns until the environment says that it is over, or the context is full; reward and finish reason."""
+    """Turns until the environment says that it is over, or the context is full; reward and finish reason.
+    `rewards` gets the reward of each turn."""
     reward, turn = 0.0, 0
     if kept:
         metrics.add({"kept_turns": float(len(kept))})
@@ -300,6 +305,7 @@ async def _take_turns(
         if turn < len(kept) and (transition.done or tuple(transition.messages) != kept[turn].answer):
             raise _AnsweredOtherwise
         reward += transition.reward
+        rewards.append(transition.reward)
         metrics.add(transition.metrics)
         turn += 1
         if transition.done:

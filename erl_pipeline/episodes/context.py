@@ -134,6 +134,7 @@ class Outcome:
     hits: Sequence[MemoryHit] | None = None
     subgroup: str | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    turn_rewards: tuple[float, ...] | None = None
 
 
 class Conversation(Protocol):
@@ -210,6 +211,7 @@ def trajectory(
         truncated=outcome.truncated,
         feedback=outcome.feedback,
         metrics=json.dumps(dict(outcome.metrics)),
+        turn_rewards=outcome.turn_rewards,
         text=outcome.text,
         memory_version="" if outcome.hits is None else origin.memory_version,
         memory_entry_ids=tuple(hit.entry.entry_id for hit in outcome.hits or ()),

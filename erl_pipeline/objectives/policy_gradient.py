@@ -85,6 +85,21 @@ def surrogate_named(name: str) -> SurrogateFunction:
     return checked
 
 
+def sequence_log_ratios(
+    logprobs: torch.Tensor, old_logprobs: torch.Tensor, sequence: torch.Tensor
+) -> torch.Tensor:
+    """The logarithm of each sequence's ratio, at each of its tokens: the mean of its tokens' log-ratios,
+    which is that of the geometric mean of their ratios (GSPO, arXiv 2507.18071, eq. 7).
+
+    All `[tokens]`: log-probabilities in nats; `sequence` as in `importance_weights`.
+    """
+    log_ratios = logprobs - old_logprobs
+    none = log_ratios.new_zeros(log_ratios.shape)
+    sums = none.index_add(0, sequence, log_ratios)
+    counts = none.index_add(0, sequence, log_ratios.new_ones(log_ratios.shape))
+    return (sums / counts)[sequence]  # Numbers that no sequence has are 0 / 0, and chosen nowhere.
+
+
 def clipped_surrogate(
     logprobs: torch.Tensor,
     old_logprobs: torch.Tensor,
@@ -236,6 +251,16 @@ def kl_estimate(
     if estimator == "k2":
         return difference.square() / 2
     return (-difference).expm1() + difference
+
+
+def kl_returns(logprobs: torch.Tensor, reference_logprobs: torch.Tensor, coefficient: float) -> torch.Tensor:
+    """What each token of one sequence gets by KL in the reward: minus `coefficient` times the sum of `k1`
+    over it and the tokens after it, undiscounted (InstructGPT, arXiv 2203.02155, eq. 2, token by token as
+    OpenRLHF's `compute_reward` and `get_cumulative_returns`).
+
+    `logprobs`: of the policy that sampled; all `[tokens]`, nats.
+    """
+    return -coefficient * kl_estimate(logprobs, reference_logprobs, "k1").flip(0).cumsum(0).flip(0)
 
 
 def token_weights(

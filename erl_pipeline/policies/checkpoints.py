@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import Field
+
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.policy import LoraConfig, WarmStartConfig
@@ -58,6 +60,8 @@ class PolicyTraits:
     """Folder or hub name of the model that the run begins with; None where it makes its first weights."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Precision of the weights in training and generation."""
+    head_dtype: Literal["float32"] | None = None
+    """That in which the output head computes; None: that of the weights."""
     lora: LoraConfig | None = None
     """The adapter that is trained; None when all weights are."""
     warm_start: WarmStartConfig | None = None
@@ -80,6 +84,8 @@ class WeightsSettings(Settings):
 
     dtype: Literal["float32", "bfloat16"]
     """Precision of the weights; the tiny policy has float32."""
+    head_dtype: Literal["float32"] | None = Field(default=None, exclude_if=lambda head: head is None)
+    """That in which the output head computes; None: that of the weights."""
     lora: LoraConfig | None
     """The adapter that is trained; None when all weights are."""
     adapter_seed: int | None
@@ -90,7 +96,9 @@ def weights_settings(config: RunConfig) -> WeightsSettings:
     """How the run's policy is loaded."""
     traits = policy_traits(config.policy)
     seed = None if traits.lora is None else derive_seed(config.seed, "adapter")
-    return WeightsSettings(dtype=traits.dtype, lora=traits.lora, adapter_seed=seed)
+    return WeightsSettings(
+        dtype=traits.dtype, head_dtype=traits.head_dtype, lora=traits.lora, adapter_seed=seed
+    )
 
 
 @dataclass(frozen=True)
@@ -131,9 +139,11 @@ def load_checkpoint(
     checkpoint's adapter does not match the settings.
     """
     from erl_pipeline.policies.adapters import add_fresh_adapter, read_adapter
-    from erl_pipeline.policies.pretrained import load_policy
+    from erl_pipeline.policies.pretrained import compute_head_in_float32, load_policy
 
     policy = load_policy(parts.base_folder, dtype=weights.dtype, device=device)
+    if weights.head_dtype is not None:
+        compute_head_in_float32(policy.model)
     if parts.adapter_folder is not None:
         read_adapter(policy.model, parts.adapter_folder, require_lora(parts, weights))
     elif weights.lora is not None:

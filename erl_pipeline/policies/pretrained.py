@@ -6,6 +6,7 @@ import erl_pipeline.policies.lean_imports  # noqa: F401
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from types import MethodType
 from typing import Literal
 
 import torch
@@ -70,6 +71,26 @@ def load_policy(
         )
     context_length = _context_length(model.config, checkpoint)
     return LoadedPolicy(model, tokenizer, tokenizer_digest(tokenizer), context_length, eos_token_ids)
+
+
+def compute_head_in_float32(model: PreTrainedModel) -> None:
+    """Have the output head of a model in low precision compute in fp32, whoever calls it: trainer, sampler,
+    probe. Its weights stay as they are (MiniMax-M1, arXiv 2506.13585, section 3.2).
+
+    Raises InputError where the head is no linear layer.
+    """
+    head = model.get_output_embeddings()
+    if not isinstance(head, torch.nn.Linear):
+        raise InputError(
+            f"policy.head_dtype: the output head of {type(model).__name__} is no linear layer; leave "
+            "head_dtype out"
+        )
+    head.forward = MethodType(_in_float32, head)  # type: ignore[method-assign]
+
+
+def _in_float32(head: torch.nn.Linear, hidden: torch.Tensor) -> torch.Tensor:
+    bias = None if head.bias is None else head.bias.float()
+    return torch.nn.functional.linear(hidden.float(), head.weight.float(), bias)
 
 
 def read_context_length(folder: Path) -> int:

@@ -49,6 +49,7 @@ class ServedCorrection:
     """What somebody says that an answer should have been."""
 
     feedback_id: str
+    """The feedback that corrects it."""
     trajectory_id: str
     """The row with the answer that is corrected."""
     call_id: str

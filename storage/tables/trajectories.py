@@ -14,7 +14,7 @@ from storage.artifacts.recipe import digest
 from storage.tables.parquet import TableFormat, read_rows, scan_files, schema_of, write_rows
 from storage.tables.scored import with_measured
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 NO_METRICS = "{}"
 
 GUIDED, FREE = "guided", "free"
@@ -102,6 +102,9 @@ class Trajectory:
     """What the role's parser took from the answer; None if the answer is ill-formed or was not parsed."""
     metrics: str = NO_METRICS
     """The environment's metrics for the attempt: JSON object, name -> finite number."""
+    turn_rewards: tuple[float, ...] | None = None
+    """Reward of each turn of an attempt, which add up to `reward`; the tokens of a turn are a run of ones in
+    `response_mask`. None for what is no attempt, an agent's attempt, and one that the environment failed."""
 
     def validate(self) -> None:
         """Raise ValueError, which names the trajectory, when its columns contradict each other."""
@@ -109,7 +112,9 @@ class Trajectory:
             raise ValueError(f"trajectory {self.trajectory_id}: {column} {problem}")
 
 
-TRAJECTORY_SCHEMA = schema_of(Trajectory, response_mask=pa.list_(pa.int8()), seed=pa.int64())
+TRAJECTORY_SCHEMA = schema_of(
+    Trajectory, response_mask=pa.list_(pa.int8()), seed=pa.int64(), turn_rewards=pa.list_(pa.float32())
+)
 TRAJECTORIES = TableFormat(
     name="trajectories",
     version=SCHEMA_VERSION,
@@ -156,6 +161,8 @@ def contradictions(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "role", "is empty"
     if row["metrics"] != NO_METRICS and not is_metrics(row["metrics"]):
         yield "metrics", "must be a JSON object, name -> finite number"
+    if not all(map(math.isfinite, row.get("turn_rewards") or ())):
+        yield "turn_rewards", "has a value that is not finite"
     if not math.isfinite(row["reward"]):
         yield "reward", f"is {row['reward']}; it must be finite"
 

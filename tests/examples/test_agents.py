@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import capitals
 import pytest
+import shop
 
-from examples.agents import capitals, shop
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.gateway.playing import Says, only, played
 

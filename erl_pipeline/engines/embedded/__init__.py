@@ -31,5 +31,6 @@ def _open(
 ENGINE = interface.EnginePlugin(
     settings=TransformersEngineConfig,
     open=_open,
+    head_dtype=lambda _settings, policy: policy,
     capacity=lambda settings, asked: interface.SamplingCapacity(min(settings.max_batch_sequences, asked)),
 )

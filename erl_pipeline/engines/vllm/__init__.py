@@ -72,4 +72,5 @@ ENGINE = interface.EnginePlugin(
     require_here=_require_here,
     capacity=_capacity,
     reads_memory=vllm.reads_memory,
+    head_dtype=lambda settings, _policy: settings.head_dtype,
 )

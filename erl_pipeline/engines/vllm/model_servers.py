@@ -274,6 +274,8 @@ def _sequences_of_a_copy(config: settings.VllmEngineConfig) -> int:
 def server_arguments(config: settings.VllmEngineConfig, adapter: ServedAdapter | None = None) -> list[str]:
     """The part of a server's command line that follows from the settings and the first adapter."""
     arguments = [f"--dtype={config.dtype}", f"--max-num-seqs={_sequences_of_a_copy(config)}"]
+    if config.head_dtype is not None:
+        arguments.append('--hf-overrides={"head_dtype": "float32"}')
     if config.max_context is not None:
         arguments.append(f"--max-model-len={config.max_context}")
     if not config.chunked_prefill:

@@ -19,6 +19,8 @@ _OF_COPIES = ("--data-parallel-size", "-dp")
 
 _OF_TRANSFERS = ("--worker-extension-cls", "--weight-transfer-config")
 
+_OVERRIDES = "--hf-overrides"
+
 _SET_BY_THE_PIPELINE = {
     "model",
     "served-model-name",
@@ -70,6 +72,10 @@ class VllmSampling(PluginSettings):
     type: Literal["vllm"] = "vllm"
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     """Number type in which the servers compute; it also sets how closely they must agree with the trainer."""
+    head_dtype: Literal["float32"] | None = Field(default=None, exclude_if=lambda head: head is None)
+    """As `policy.head_dtype`, with which it must agree: if only one side computes the head in float32, they
+    differ more than before. vLLM gets it as `--hf-overrides '{"head_dtype": "float32"}'`; others' servers
+    must have been started so."""
     max_context: int | None = Field(default=None, ge=1)
     """The most tokens of prompt and answer together; null: the model's own limit."""
     max_in_flight: int = Field(default=64, ge=1)
@@ -170,6 +176,15 @@ class VllmEngineConfig(VllmSampling):
             raise ValueError(
                 "sleep: true has no meaning with lifecycle: per_stage, whose server ends before the trainer "
                 "works; allowed: lifecycle: persistent"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _overrides_once(self) -> VllmEngineConfig:
+        if self.head_dtype is not None and any(option_name(each) == _OVERRIDES for each in self.arguments):
+            raise ValueError(
+                f"head_dtype: float32 sets {_OVERRIDES} itself; leave it out of arguments, or leave "
+                "head_dtype out"
             )
         return self
 

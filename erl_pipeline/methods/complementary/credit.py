@@ -250,7 +250,7 @@ def _requests(call: StageCall[CreditSettings], rows: Sequence[Trajectory]) -> di
 
 CREDIT_EXPERIENCE = Stage(
     name="credit_experience",
-    version=2,
+    version=3,
     output="table",
     settings=CreditSettings,
     compute=_compute,

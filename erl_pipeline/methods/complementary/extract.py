@@ -208,7 +208,7 @@ def _slice(config: RunConfig, _sources: Sources) -> AskingSettings:
 
 EXTRACT_EXPERIENCE = Stage(
     name="extract_experience",
-    version=3,
+    version=4,
     output="trajectories",
     settings=AskingSettings,
     compute=_compute,

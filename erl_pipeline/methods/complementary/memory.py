@@ -323,7 +323,7 @@ def _ask(call: StageCall[MergeSettings], extractor: Extractor, scopes: dict[str,
 
 MERGE_EXPERIENCE = Stage(
     name="merge_experience",
-    version=3,
+    version=4,
     output="memory",
     settings=MergeSettings,
     compute=_merge,

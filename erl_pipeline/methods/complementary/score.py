@@ -220,7 +220,7 @@ def _in_order(rows: Sequence[Trajectory], ids: Sequence[str]) -> list[Trajectory
 
 SCORE_EXPERIENCE = Stage(
     name="score_experience",
-    version=4,
+    version=5,
     output="table",
     settings=ScoreSettings,
     compute=_compute,

@@ -80,7 +80,7 @@ def _compute(call: StageCall[ReplaySelectSettings]) -> StageResult:
 
 SELECT_REPLAY = Stage(
     name="select_replay",
-    version=2,
+    version=3,
     output="replay",
     settings=ReplaySelectSettings,
     compute=_compute,

@@ -128,7 +128,7 @@ def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
 
 EVALUATE = Stage(
     name="evaluate",
-    version=6,
+    version=7,
     output="evaluation",
     settings=EvaluationSettings,
     compute=_evaluate,

@@ -66,6 +66,20 @@ def count_rollouts(rows: Sequence[Trajectory]) -> dict[str, int]:
     return counts | {name: count for name, count in left_out.items() if count}
 
 
+SIGNAL_GROUPS = "groups_with_signal"
+"""Counter of `signal_groups`, in iterations that play further tasks for want of a signal."""
+
+
+def signal_groups(rows: Iterable[Trajectory]) -> int:
+    """Groups whose first attempts, or those of one of its subgroups, have different rewards. A first attempt
+    is a trajectory without a parent; what was not scored does not count."""
+    rewards: defaultdict[tuple[str, str | None], set[float]] = defaultdict(set)
+    for row in rows:
+        if row.parent_trajectory_id is None and row.role not in NEVER_TRAINED and is_scored(row):
+            rewards[row.group_id, row.subgroup].add(row.reward)
+    return len({group for (group, _), found in rewards.items() if len(found) > 1})
+
+
 def attempts_not_scored(rows: Iterable[Trajectory]) -> dict[str, int]:
     """How many attempts were not scored, by the name of the counter of each reason. A text that led to such
     an attempt is not counted beside it."""

@@ -11,11 +11,19 @@ from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
 from erl_pipeline.stages.names import AGENT_CALLS, MEMORY, TASKS, TRAINING, TRAJECTORIES
-from erl_pipeline.stages.rollouts.counts import count_parts, count_rollouts, part_rates, success_rates
+from erl_pipeline.stages.rollouts.counts import (
+    SIGNAL_GROUPS,
+    count_parts,
+    count_rollouts,
+    part_rates,
+    signal_groups,
+    success_rates,
+)
 from erl_pipeline.stages.rollouts.playing import PlaySettings, play_settings, play_with_checkpoint
 from erl_pipeline.stages.rollouts.select_tasks import plan_selection
 from erl_pipeline.stages.tasks.draw_tasks import SAMPLES, draw_tasks, planned_samples
 from erl_pipeline.stages.tasks.prepare_tasks import read_tasks, read_weights
+from storage.errors import ConfigError
 from storage.tables.sequences import FURTHER_SEQUENCES
 
 if TYPE_CHECKING:
@@ -24,6 +32,9 @@ if TYPE_CHECKING:
     from erl_pipeline.plan.sources import Sources
 
 RETRY_SECONDS = (1.0, 5.0)
+
+_EARLIER = "earlier-"
+"""Prefix of the inputs through which a shard that may not be needed gets those before it."""
 
 
 class RolloutSettings(Settings):
@@ -57,7 +68,15 @@ def plan_shards(
         samples: the artifact that says which tasks are played and how often
             (`erl_pipeline.stages.tasks.draw_tasks`); None for `group_size` episodes of each task that
             is drawn as `rollouts.selection` says.
+
+    Raises ConfigError where `samples` are given and `rollouts.refill` asks for more tasks than these.
     """
+    rollouts = planner.config.rollouts
+    if samples is not None and rollouts.refill > 1:
+        raise ConfigError(
+            f"rollouts.refill: {rollouts.refill}; method {planner.config.method.type} draws the tasks of an "
+            "iteration itself; allowed with it is 1"
+        )
     inputs = {**state.model_inputs(model), TASKS: state.tasks}
     if memory is not None:
         inputs[MEMORY] = memory
@@ -67,17 +86,19 @@ def plan_shards(
         )
     if samples is not None:
         inputs[SAMPLES] = samples
-    shards = [
-        planner.add(
-            ROLLOUT_SHARD,
-            inputs,
-            iteration=iteration,
-            seed=planner.config.seed,
-            index={"iteration": iteration, "shard": shard},
-            key=f"{shard:04d}",
+    shards: list[str] = []
+    for shard in range(rollouts.shards * rollouts.refill):
+        earlier = shards if shard >= rollouts.shards else []
+        shards.append(
+            planner.add(
+                ROLLOUT_SHARD,
+                {**inputs, **{f"{_EARLIER}{number:04d}": id_ for number, id_ in enumerate(earlier)}},
+                iteration=iteration,
+                seed=planner.config.seed,
+                index={"iteration": iteration, "shard": shard},
+                key=f"{shard:04d}",
+            )
         )
-        for shard in range(planner.config.rollouts.shards)
-    ]
     listed = {f"shard-{number:04d}": shard for number, shard in enumerate(shards)}
     return planner.add(GENERATE_ROLLOUTS, listed, iteration=iteration, settings=_NOTHING)
 
@@ -88,16 +109,22 @@ def _generate(call: StageCall[RolloutSettings]) -> StageResult:
 
     rollouts = call.settings.rollouts
     iteration, shard = call.index["iteration"], call.index["shard"]
+    if _found_groups(call) >= rollouts.tasks_per_iteration:
+        return _not_needed(call)
     tasks = read_tasks(call.inputs[TASKS], TRAINING, call.resources)
     weights = read_weights(call.inputs[TASKS])
     if SAMPLES in call.inputs:
         counts = planned_samples(call.inputs[SAMPLES], tasks)
     else:
-        drawn = draw_tasks(tasks, rollouts.tasks_per_iteration, call.seed, iteration, weights)
+        drawn = draw_tasks(tasks, rollouts.drawn_tasks, call.seed, iteration, weights)
         counts = [(task, rollouts.group_size) for task in drawn]
 
     def of_shard(number: int) -> tuple[list[Task], list[range]]:
-        mine = counts[number * rollouts.tasks_per_shard : (number + 1) * rollouts.tasks_per_shard]
+        part = counts
+        if rollouts.refill > 1:
+            time, number = divmod(number, rollouts.shards)
+            part = counts[time * rollouts.tasks_per_iteration : (time + 1) * rollouts.tasks_per_iteration]
+        mine = part[number * rollouts.tasks_per_shard : (number + 1) * rollouts.tasks_per_shard]
         return [task for task, _ in mine], [range(count) for _, count in mine]
 
     mine, samples = of_shard(shard)
@@ -131,6 +158,7 @@ def _generate(call: StageCall[RolloutSettings]) -> StageResult:
             **count_rollouts(played.rows),
             **(count_parts(played.rows) if weights else {}),
             **further,
+            **({SIGNAL_GROUPS: signal_groups(played.rows)} if rollouts.refill > 1 else {}),
             **played.counters,
         },
         rows=rows,
@@ -138,6 +166,28 @@ def _generate(call: StageCall[RolloutSettings]) -> StageResult:
         memory_version=None if memory is None else memory.manifest.artifact_id,
         determinism=played.determinism,
         environment=played.environment,
+    )
+
+
+def _found_groups(call: StageCall[RolloutSettings]) -> int:
+    """Groups with a signal in the shards before one that may not be needed; 0 for one that always is."""
+    return sum(
+        int(artifact.manifest.counters[SIGNAL_GROUPS])
+        for name, artifact in call.inputs.items()
+        if name.startswith(_EARLIER)
+    )
+
+
+def _not_needed(call: StageCall[RolloutSettings]) -> StageResult:
+    """Write a shard without episodes."""
+    from storage.tables.trajectories import write_trajectories
+
+    memory = call.inputs.get(MEMORY)
+    return StageResult(
+        counters={**count_rollouts([]), SIGNAL_GROUPS: 0},
+        rows={TRAJECTORIES: write_trajectories(call.folder / TRAJECTORIES, [])},
+        policy_version=call.inputs[CHECKPOINT].manifest.artifact_id,
+        memory_version=None if memory is None else memory.manifest.artifact_id,
     )
 
 
@@ -183,7 +233,7 @@ def _slice(config: RunConfig, _sources: Sources) -> RolloutSettings:
 
 ROLLOUT_SHARD = Stage(
     name="rollout_shard",
-    version=6,
+    version=7,
     output="trajectories",
     settings=RolloutSettings,
     compute=_generate,

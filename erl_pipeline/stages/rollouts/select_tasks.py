@@ -84,7 +84,7 @@ def plan_selection(
             inputs[_BEFORE] = before
     settings = SelectSettings(
         selection=selection,
-        tasks_per_iteration=config.rollouts.tasks_per_iteration,
+        tasks_per_iteration=config.rollouts.drawn_tasks,
         group_size=config.rollouts.group_size,
         environment=None if reads_results else environment_identity(config),
     )

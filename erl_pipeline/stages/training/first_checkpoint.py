@@ -218,7 +218,11 @@ TINY = PolicyKind(
 PRETRAINED = PolicyKind(
     settings=PretrainedPolicyConfig,
     traits=lambda policy: PolicyTraits(
-        model=policy.model, dtype=policy.dtype, lora=policy.lora, warm_start=policy.warm_start
+        model=policy.model,
+        dtype=policy.dtype,
+        head_dtype=policy.head_dtype,
+        lora=policy.lora,
+        warm_start=policy.warm_start,
     ),
     plan_first=lambda planner: plan_warm_start(planner, planner.add(COPY_PRETRAINED, {}, iteration=None)),
     first_stage=lambda policy: (

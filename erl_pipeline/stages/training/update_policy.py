@@ -3,8 +3,11 @@ replayed: of older policies, in an artifact of kind `replay`."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Literal
 
 from erl_pipeline.config.objective import ObjectiveConfig, ReplayLoss
@@ -21,6 +24,7 @@ from erl_pipeline.trainers.interface import Reinforcement
 from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.recipe import derive_seed
+from storage.errors import InputError
 from storage.tables.scored import NOT_SCORED, is_scored
 
 if TYPE_CHECKING:
@@ -184,6 +188,8 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
     old = _too_old(call, rows)
     given = [row for row in attempts if row.trajectory_id not in old]
     sequences = _taught(training_sequences(given, settings.objective), call.inputs.get(TEACHER))
+    if settings.objective.subgroup_losses == "averaged":
+        sequences = averaged_subgroups(trainable(given), sequences, settings.objective)
     work = Reinforcement(
         sequences=weighed([*sequences, *further_sequences(further, sequences, settings.objective)], replayed),
         objective=settings.objective,
@@ -238,13 +244,70 @@ def training_sequences(
     weight 0 where the objective leaves them out."""
     trained = trainable(trajectories)
     advantages = _advantages(trained, objective)
-    return [_sequence(row, advantage, objective) for row, advantage in zip(trained, advantages, strict=True)]
+    return [
+        _sequence(row, of_turns[0], objective) if len(of_turns) == 1 else _by_turn(row, of_turns, objective)
+        for row, of_turns in zip(trained, advantages, strict=True)
+    ]
+
+
+def _by_turn(row: Trajectory, advantages: Sequence[float], objective: ObjectiveConfig) -> TrainingSequence:
+    """The sequence of an attempt whose turns have advantages of their own. What is recorded as its advantage
+    is their mean over tokens. Raises InputError where its tokens do not show as many turns."""
+    turns = list(accumulate(starts_turn(row.response_mask)))
+    if turns[-1] != len(advantages):
+        raise InputError(
+            f"objective.credit: turn; trajectory {row.trajectory_id} has rewards of {len(advantages)} turns, "
+            f"and {turns[-1]} runs of sampled tokens; use credit: episode"
+        )
+    of_tokens = [
+        advantages[turn - 1] if bit else 0.0 for turn, bit in zip(turns, row.response_mask, strict=True)
+    ]
+    mean = math.fsum(of_tokens) / sum(row.response_mask)
+    added = tuple(
+        advantage - mean if bit else 0.0 for advantage, bit in zip(of_tokens, row.response_mask, strict=True)
+    )
+    return replace(_sequence(row, mean, objective), token_advantages=added)
+
+
+def starts_turn(mask: Sequence[int]) -> list[int]:
+    """1 for each token that is the first that the policy sampled in a turn, else 0."""
+    return [int(bit > before) for before, bit in zip((0, *mask), mask, strict=False)]
 
 
 def _sequence(row: Trajectory, advantage: float, objective: ObjectiveConfig) -> TrainingSequence:
     sequence = trajectory_sequence(row, advantage)
     left_out = row.truncated and objective.truncated == "leave_out"
     return replace(sequence, weight=0.0) if left_out else sequence
+
+
+def averaged_subgroups(
+    rows: Sequence[Trajectory], sequences: Sequence[TrainingSequence], objective: ObjectiveConfig
+) -> list[TrainingSequence]:
+    """The sequences of these rows, with weights by which the loss of a role is the mean of its subgroups'
+    losses.
+
+    A role with n tokens in s subgroups, of which one has m, gives that one's sequences the weight n / (s m),
+    since its loss is normalised by n. Only rows with an advantage count in n and m, but all subgroups in s.
+    Where `loss_normalization` counts sequences, they count here in place of tokens.
+    """
+    sizes: Counter[tuple[str, str | None]] = Counter()
+    of_roles: Counter[str] = Counter()
+    subgroups: defaultdict[str, set[str | None]] = defaultdict(set)
+    for row, sequence in zip(rows, sequences, strict=True):
+        subgroups[row.role].add(row.subgroup)
+        if sequence.has_advantage and sequence.weight:
+            size = sequence.trained_tokens if objective.loss_normalization == "token_mean" else 1
+            sizes[row.role, row.subgroup] += size
+            of_roles[row.role] += size
+
+    def weight(row: Trajectory) -> float:
+        own = len(subgroups[row.role]) * sizes[row.role, row.subgroup]
+        return of_roles[row.role] / own if own else 1.0  # without an advantage: no policy loss to weigh
+
+    return [
+        replace(sequence, weight=sequence.weight * weight(row))
+        for row, sequence in zip(rows, sequences, strict=True)
+    ]
 
 
 def further_sequences(
@@ -269,8 +332,8 @@ def groups_by_role(trajectories: Sequence[Trajectory], objective: ObjectiveConfi
     for row in trained:
         roles.setdefault(row.group_id, row.role)
     groups: dict[tuple[str, str | None], list[float]] = {}
-    for row, advantage in zip(trained, _advantages(trained, objective), strict=True):
-        groups.setdefault(_group(row, objective), []).append(advantage)
+    for row, of_turns in zip(trained, _advantages(trained, objective), strict=True):
+        groups.setdefault(_group(row, objective), []).extend(of_turns)
     counters: dict[str, int] = {}
     for role in dict.fromkeys(roles.values()):
         found = [any(advantages) for (group, _), advantages in groups.items() if roles[group] == role]
@@ -279,12 +342,21 @@ def groups_by_role(trajectories: Sequence[Trajectory], objective: ObjectiveConfi
     return counters
 
 
-def _advantages(trained: Sequence[Trajectory], objective: ObjectiveConfig) -> list[float]:
-    keys = [_group(row, objective) for row in trained]
+def _advantages(trained: Sequence[Trajectory], objective: ObjectiveConfig) -> list[tuple[float, ...]]:
+    """The advantages of each row: one for each turn where the objective gives them by turn, else one."""
     penalty = objective.length_penalty
-    if penalty is not None:
-        trained = [replace(row, reward=row.reward - penalty.of(sum(row.response_mask))) for row in trained]
-    return group_advantages(trained, keys, objective.advantage_normalization)
+    rows: list[Trajectory] = []
+    keys: list[tuple[str, str | None, int]] = []
+    counts: list[int] = []
+    for row in trained:
+        lost = 0.0 if penalty is None else penalty.of(sum(row.response_mask))
+        rewards = (row.turn_rewards if objective.credit == "turn" else None) or (row.reward,)
+        counts.append(len(rewards))
+        for turn in range(len(rewards)):
+            rows.append(replace(row, reward=math.fsum(rewards[turn:]) - lost))
+            keys.append((*_group(row, objective), turn))
+    found = iter(group_advantages(rows, keys, objective.advantage_normalization))
+    return [tuple(islice(found, count)) for count in counts]
 
 
 def _group(row: Trajectory, objective: ObjectiveConfig) -> tuple[str, str | None]:

@@ -127,7 +127,9 @@ def _training(config: RunConfig) -> dict[str, Any]:
             state_device=config.optimizer.state_device,
         ),
         "trainer": config.trainer,
-        "weights": WeightsSettings(dtype=policy.dtype, lora=None, adapter_seed=None),
+        "weights": WeightsSettings(
+            dtype=policy.dtype, head_dtype=policy.head_dtype, lora=None, adapter_seed=None
+        ),
     }
 
 

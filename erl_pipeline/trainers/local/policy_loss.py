@@ -95,6 +95,8 @@ class PolicyLoss:
         reference_logprobs: `[trained]`, for the KL term.
         statistics: observes clipping, entropy and KL of all tokens; ratio and importance weights, and with
             `measure_mismatch` the mismatch of trainer and sampler, of fresh tokens alone.
+        log_ratios: `[trained]`, those of whole sequences, of the policy as it is before the step; None where
+            each token has its own.
         log: records log-probability, ratio, clipping, entropy, mismatch and loss of all tokens, token by
             token.
         replayed: tells replayed tokens from fresh ones; None where all are fresh.
@@ -111,6 +113,7 @@ class PolicyLoss:
         measure_mismatch: bool,
         log: BatchLog | None = None,
         replayed: ReplayedPart | None = None,
+        log_ratios: torch.Tensor | None = None,
     ) -> None:
         self._objective = objective
         self._surrogate_of = policy_gradient.surrogate_named(objective.surrogate)
@@ -122,6 +125,7 @@ class PolicyLoss:
         self._measure_mismatch = measure_mismatch
         self._log = BatchLog(len(columns.sequence), columns.sequence.device) if log is None else log
         self._replayed = replayed
+        self._log_ratios = log_ratios
         self._parts: dict[str, torch.Tensor] = {}
         self._batch_weights: policy_gradient.ImportanceWeights | None = None
         if old_logprobs is not None:
@@ -152,8 +156,9 @@ class PolicyLoss:
                 logprobs, self._reference_logprobs[tokens], self._objective.kl_estimator
             )
             self._statistics.observe("kl", divergence)
-            penalty = roles.kl_coefficients[tokens] * divergence * regularizer_weights
-            total = total + self._add("kl_loss", penalty, tokens)
+            if self._objective.kl_in == "loss":
+                penalty = roles.kl_coefficients[tokens] * divergence * regularizer_weights
+                total = total + self._add("kl_loss", penalty, tokens)
         if roles.has_entropy:
             bonus = roles.entropy_coefficients[tokens] * entropies * regularizer_weights
             total = total + self._add("entropy_loss", -bonus, tokens)
@@ -167,8 +172,12 @@ class PolicyLoss:
             olds = logprobs.detach() if self._old_logprobs is None else self._old_logprobs[tokens]
             importance = self._importance(olds, tokens)
         advantages = self._columns.advantages[tokens]
+        news = logprobs
+        if self._log_ratios is not None:
+            # In value the sequence's ratio; the gradient is that of the token (GSPO, eq. 14).
+            news = olds + self._log_ratios[tokens] + (logprobs - logprobs.detach())
         surrogate = self._surrogate_of(
-            logprobs,
+            news,
             olds,
             advantages,
             lowest_ratio=roles.lowest_ratio[tokens],

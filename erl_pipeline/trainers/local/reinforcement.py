@@ -8,18 +8,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, RoleTerms
 from erl_pipeline.config.optimizer import UpdateConfig
+from erl_pipeline.objectives.policy_gradient import kl_returns, sequence_log_ratios
 from erl_pipeline.policies.adapters import without_adapter
 from erl_pipeline.trainers.interface import OnStep, Reinforcement
 from erl_pipeline.trainers.local.forward import PackedAttention, PolicyForward
 from erl_pipeline.trainers.local.observations import BatchLog, SequenceLog, Statistics
 from erl_pipeline.trainers.local.optimizer_steps import Learner, OptimizerSteps, count_tokens, mean
 from erl_pipeline.trainers.local.policy_loss import PolicyLoss, ReplayedPart, replay_metrics, without_clip
-from erl_pipeline.trainers.local.tokens import role_columns, token_columns
+from erl_pipeline.trainers.local.tokens import TokenColumns, role_columns, token_columns
 from erl_pipeline.trainers.metrics import NotTrained, RoleMetrics, SequenceRecord, UpdateMetrics
 from erl_pipeline.trainers.sequences import TrainingSequence
 
@@ -48,6 +50,8 @@ def reinforce(
     if load_reference is not None and work.objective.needs_reference:
         references = _reference_logprobs(learner, load_reference(), selection.kept, work.update)
         gc.collect()  # a sharded model refers to itself, and would stay in memory during the steps
+        if work.objective.kl_in == "reward":
+            selection = replace(selection, kept=_penalized(work, selection.kept, references))
     learner.optimizer.turn_to("reinforcement")
     with learner.ready(work.update.gradient_checkpointing) as forward:
         steps = OptimizerSteps(forward, learner.optimizer, work.update.microbatch_tokens, on_step)
@@ -103,7 +107,12 @@ def _reason(sequence: TrainingSequence, terms: RoleTerms) -> NotTrained | None:
 def _live_share(sequences: Sequence[TrainingSequence], objective: ObjectiveConfig) -> float:
     by_token = objective.loss_normalization == "token_mean"
     sizes = [sequence.trained_tokens if by_token else 1 for sequence in sequences]
-    live = [size for size, sequence in zip(sizes, sequences, strict=True) if sequence.has_advantage]
+    penalized = {role for role in {sequence.role for sequence in sequences} if objective.penalizes(role)}
+    live = [
+        size
+        for size, sequence in zip(sizes, sequences, strict=True)
+        if sequence.has_advantage or sequence.role in penalized
+    ]
     return sum(live) / sum(sizes) if sizes else 1.0
 
 
@@ -120,6 +129,26 @@ def _reference_logprobs(
     base = without_adapter(learner.model) if reference is learner.model else nullcontext()
     with base, learner.ready(gradient_checkpointing=False, model=reference) as forward:
         return forward.sequence_logprobs(sequences, update.microbatch_tokens)
+
+
+def _penalized(
+    work: Reinforcement, sequences: Sequence[TrainingSequence], references: Sequence[torch.Tensor]
+) -> list[TrainingSequence]:
+    """The sequences with what KL in the reward adds to the advantages of their tokens. `references`: of each,
+    `[trained]`."""
+    replayed = None if work.replay is None else work.replay.role
+    result = []
+    for sequence, reference in zip(sequences, references, strict=True):
+        if sequence.role == replayed or not work.objective.penalizes(sequence.role):
+            result.append(sequence)
+            continue
+        coefficient = work.objective.terms(sequence.role).kl_coefficient
+        behaviour = torch.from_numpy(sequence.trained_behaviour_logprobs.copy())
+        returns = kl_returns(behaviour, reference.to(behaviour), coefficient)
+        advantages = np.zeros(len(sequence.response_token_ids)) + (sequence.token_advantages or 0.0)
+        advantages[sequence.trained_offsets] += returns.numpy()
+        result.append(replace(sequence, token_advantages=tuple(advantages.tolist())))
+    return result
 
 
 def _take_steps(
@@ -145,12 +174,13 @@ def _take_steps(
         roles = role_columns(batch, objective, selection.roles, forward.device)
         if replay is not None and not replay.clip:
             roles = without_clip(roles)
+        old = None if olds is None else torch.cat([olds[index] for index in members])
         seen = BatchLog(len(columns.sequence), forward.device)
         loss = PolicyLoss(
             objective,
             columns,
             roles,
-            old_logprobs=None if olds is None else torch.cat([olds[index] for index in members]),
+            old_logprobs=old,
             reference_logprobs=None
             if references is None
             else torch.cat([references[index] for index in members]),
@@ -158,11 +188,33 @@ def _take_steps(
             measure_mismatch=not steps.losses,
             log=seen,
             replayed=None if replay is None else ReplayedPart(replay, columns, roles),
+            log_ratios=_sequence_log_ratios(forward, work, batch, columns, old, first=not steps.losses),
         )
         steps.take(batch, columns.temperatures, loss)
         seen.add_up(forward.ranks)
         log.take(members, seen)
     return statistics.over(forward.ranks)
+
+
+def _sequence_log_ratios(
+    forward: PolicyForward,
+    work: Reinforcement,
+    batch: Sequence[TrainingSequence],
+    columns: TokenColumns,
+    old: torch.Tensor | None,
+    first: bool,
+) -> torch.Tensor | None:
+    """Log-ratios of whole sequences before a step, `[trained]`; None where the objective has those of tokens.
+
+    They must be known before the first microbatch's backward pass, so they take a pass of their own. `first`:
+    whether no step was taken, so that the policy is still the one of `old`.
+    """
+    if work.objective.ratio == "token":
+        return None
+    if first and isinstance(work.objective.correction, DecoupledCorrection):
+        return torch.zeros_like(columns.temperatures)
+    now = forward.logprobs(batch, columns.temperatures, work.update.microbatch_tokens)
+    return sequence_log_ratios(now, columns.behaviour_logprobs if old is None else old, columns.sequence)
 
 
 def _records(work: Reinforcement, selection: _Selection, log: SequenceLog) -> list[SequenceRecord]:

@@ -32,6 +32,8 @@ def test_correction_is_chosen_by_its_type() -> None:
         {"length_penalty": {"limit": 8, "margin": 9}},
         {"kl_estimator": "k1"},  # no gradient in expectation
         {"clip_low": 1.0},
+        {"ratio": "sequence"},  # the clip range of tokens would clip no sequence
+        {"ratio": "sequence", "clip_high": 4e-4},
         {"dual_clip": 1.0},
         {"advantage_normalisation": "std"},
         {"roles": {"reflection": {"kl_estimator": "k2"}}},  # all roles have the same estimator
@@ -60,11 +62,20 @@ def test_a_role_takes_the_common_value_for_what_it_does_not_set() -> None:
 
 
 def test_what_is_off_is_in_no_recipe() -> None:
-    off = {"loss_length", "truncated", "length_penalty"}
+    off = {"loss_length", "truncated", "length_penalty", "ratio", "kl_in", "subgroup_losses", "credit"}
     assert not off & ObjectiveConfig().model_dump().keys()
     assert "floor" not in DecoupledCorrection(type="decoupled").model_dump()
     on = ObjectiveConfig.model_validate(
-        {"truncated": "leave_out", "length_penalty": {"limit": 9, "margin": 4}}
+        {
+            "truncated": "leave_out",
+            "length_penalty": {"limit": 9, "margin": 4},
+            "kl_in": "reward",
+            "credit": "turn",
+            "subgroup_losses": "averaged",
+            "ratio": "sequence",
+            "clip_low": 3e-4,
+            "clip_high": 4e-4,
+        }
     )
     assert ObjectiveConfig.model_validate(on.model_dump(mode="json")) == on
 

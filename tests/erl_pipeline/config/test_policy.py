@@ -31,6 +31,12 @@ def test_head_sizes_that_no_server_takes_are_refused() -> None:
         TinyPolicyConfig(hidden_size=64, heads=4)
 
 
+def test_a_head_in_float32_is_for_weights_that_are_not() -> None:
+    with pytest.raises(ValidationError, match="allowed with dtype: float32 is null"):
+        PretrainedPolicyConfig(type="pretrained", model="some/model", head_dtype="float32")
+    assert "head_dtype" not in PretrainedPolicyConfig(type="pretrained", model="some/model").model_dump()
+
+
 def with_lora(**lora: object) -> PretrainedPolicyConfig | TinyPolicyConfig:
     return POLICY.validate_python({"type": "pretrained", "model": "some/model", "lora": lora})
 

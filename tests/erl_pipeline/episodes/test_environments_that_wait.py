@@ -19,6 +19,7 @@ from erl_pipeline.episodes.context import EpisodeContext, TurnKey
 from erl_pipeline.episodes.play import BatchSampling, ConcurrentSampling, play_episodes
 from erl_pipeline.episodes.roles import trainable
 from erl_pipeline.stages.rollouts.counts import attempts_not_scored
+from erl_pipeline.stages.training.update_policy import starts_turn
 from storage.errors import EnvironmentFailed, Interrupted
 from storage.tables.trajectories import Trajectory, read_trajectories, write_trajectories
 from tests.erl_pipeline.episodes.engines import DownwardBatches, DownwardTurns, answer_to
@@ -210,6 +211,19 @@ def test_an_attempt_that_had_reward_loses_it_when_a_later_step_fails() -> None:
     rows = play_episodes(given, tasks(2), range(1), BatchSampling(DownwardBatches())).rows
     assert outcome(rows[0]) == ("t0", 0.0, False, "environment_error", "step: RuntimeError")
     assert len(rows[0].response_token_ids) == 3 + 4 + 3  # two turns and the observation between them
+    assert (rows[0].turn_rewards, rows[1].turn_rewards) == (None, (0.0,))
+
+
+def test_each_turn_has_its_reward() -> None:
+    async def good_then_better(turn: AssistantTurn) -> Transition:
+        if len(opened[0].said) == 2:
+            return ends(0.25)
+        return Transition(goes_on().messages, 0.5, done=False)
+
+    given, opened = scripted(lambda task: Scripted(on_step=good_then_better))
+    row = play_episodes(given, tasks(1), range(1), BatchSampling(DownwardBatches())).rows[0]
+    assert (row.turn_rewards, row.reward) == ((0.5, 0.25), 0.75)
+    assert sum(starts_turn(row.response_mask)) == 2
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,9 @@ from erl_pipeline.objectives.policy_gradient import (
     clipped_surrogate,
     importance_weights,
     kl_estimate,
+    kl_returns,
     replay_surrogate,
+    sequence_log_ratios,
     surrogate_named,
     token_weights,
 )
@@ -131,6 +133,12 @@ def test_weights_below_the_floor_become_zero_too() -> None:
     assert result.capped.tolist() == [False, True, False, True]
 
 
+def test_the_ratio_of_a_sequence_is_the_geometric_mean() -> None:
+    # (2 x 3 x 1/2)^(1/3) and 1/4.
+    ratios = sequence_log_ratios(OLD, BEHAVIOUR, SEQUENCE).exp()
+    assert ratios.tolist() == pytest.approx([3 ** (1 / 3)] * 3 + [0.25])
+
+
 def test_sequence_weights_are_products_over_the_sequence() -> None:
     result = importance_weights(
         OLD, BEHAVIOUR, SEQUENCE, decoupled(level="sequence", mode="truncate", cap=10.0)
@@ -242,3 +250,9 @@ def test_surrogates_are_found_by_name_with_the_same_arguments() -> None:
         assert found.loss.tolist() == pytest.approx([loss], abs=1e-6)
     with pytest.raises(ConfigError, match="clip: no such type of surrogates; there are cispo, ppo"):
         surrogate_named("clip")
+
+
+def test_a_token_loses_its_own_divergence_and_that_of_what_follows() -> None:
+    # Log-ratios 0.5, -0.2 and 0.3; their sums from each token on are 0.6, 0.1 and 0.3.
+    sampled, reference = torch.tensor([-1.0, -1.2, -0.7]), torch.tensor([-1.5, -1.0, -1.0])
+    assert kl_returns(sampled, reference, 0.1).tolist() == pytest.approx([-0.06, -0.01, -0.03])

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
 from erl_pipeline.policies.checkpoint_files import weights_digest
-from erl_pipeline.policies.pretrained import load_policy, save_policy
+from erl_pipeline.policies.pretrained import compute_head_in_float32, load_policy, save_policy
 from erl_pipeline.policies.tokenizers import tokenizer_digest
 from storage.errors import InputError
 
@@ -37,6 +37,28 @@ def test_a_policy_comes_with_what_generation_must_know(checkpoint: Path) -> None
 def test_all_end_tokens_are_found(checkpoint: Path) -> None:
     (checkpoint / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 4]}))
     assert load_policy(checkpoint, device=CPU).eos_token_ids == {0, 2, 4}
+
+
+def test_a_head_in_float32_adds_up_without_rounding_to_bfloat16(checkpoint: Path) -> None:
+    """Hidden states of 1 and a row of weights 1 and fifteen times 2^-8: the sum needs more digits than
+    bfloat16."""
+    model = load_policy(checkpoint, dtype="bfloat16").model
+    head, hidden = model.get_output_embeddings(), torch.ones(1, 16, dtype=torch.bfloat16)
+    with torch.no_grad():
+        head.weight.fill_(2**-8)[:, 0] = 1
+    exact = 1 + 15 * 2**-8
+    assert abs(float(head(hidden)[0, 0].detach()) - exact) > 1e-3
+    compute_head_in_float32(model)
+    logits = model(input_ids=torch.tensor([[3, 5]])).logits
+    assert (head(hidden).dtype, logits.dtype, head.weight.dtype) == (
+        torch.float32,
+        torch.float32,
+        torch.bfloat16,
+    )
+    assert float(head(hidden)[0, 0].detach()) == exact
+    head(hidden).sum().backward()
+    assert head.weight.grad is not None
+    assert head.weight.grad.tolist() == torch.ones_like(head.weight).tolist()
 
 
 def test_saving_is_deterministic_across_loading(checkpoint: Path, tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
         task_payload=draw(text),
         text=draw(st.none() | text),
         metrics=draw(st.sampled_from(["{}", '{"steps": 4, "score": 0.5}'])),
+        turn_rewards=draw(st.none() | st.lists(st.floats(-9, 9, width=32), max_size=3).map(tuple)),
     )
 
 
@@ -98,6 +99,7 @@ def test_the_schema_has_the_fields_of_the_dataclass() -> None:
         ({"role": ""}, "role is empty"),
         ({"metrics": '{"steps": NaN}'}, "metrics must be a JSON object"),
         ({"reward": float("inf")}, "reward is inf; it must be finite"),
+        ({"turn_rewards": (0.0, float("inf"))}, "turn_rewards has a value that is not finite"),
     ],
 )
 def test_a_contradictory_trajectory_is_refused_by_name(

@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from erl_pipeline.config.plugins import as_in_recipes, operational_part, with_operational
+from erl_pipeline.config.run import RunConfig
 from erl_pipeline.engines import weights_in_memory
 from erl_pipeline.engines.vllm import ENGINE
 from erl_pipeline.engines.vllm.engine import VllmEngine, batch_invariant
@@ -34,6 +35,20 @@ def test_settings_become_the_servers_command_line() -> None:
         "--enforce-eager",
         "--seed=1",
     ]
+
+
+def test_servers_compute_the_head_as_the_trainer_does() -> None:
+    config = VllmEngineConfig(head_dtype="float32")
+    assert '--hf-overrides={"head_dtype": "float32"}' in server_arguments(config)
+    assert "head_dtype" not in VllmEngineConfig().model_dump()
+    with pytest.raises(ValidationError, match="sets --hf-overrides itself"):
+        VllmEngineConfig(head_dtype="float32", arguments=("--hf_overrides", "{}"))
+    policy = {"type": "pretrained", "model": "some/model", "dtype": "bfloat16", "head_dtype": "float32"}
+    run = {"name": "r", "iterations": 1, "environment": "frozen_lake", "policy": policy}
+    RunConfig.model_validate(run)  # the embedded engine computes with the trainer's own head
+    RunConfig.model_validate({**run, "engine": config})
+    with pytest.raises(ValidationError, match=r"policy\.head_dtype: float32 and engine\.head_dtype: null"):
+        RunConfig.model_validate({**run, "engine": "vllm"})
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from erl_pipeline.stages.rollouts.counts import (
     graded_rewards,
     part_rates,
     require_scored,
+    signal_groups,
     success_rates,
 )
 from storage.errors import EnvironmentFailed
@@ -39,6 +40,18 @@ def test_counts_of_three_episodes() -> None:
             "success_episode": 2 / 3,
         }
     )
+
+
+def test_a_group_has_a_signal_where_first_attempts_of_a_subgroup_differ() -> None:
+    solved, helped = play(["right a", "right a"])[0], play(["down b", "? a b ?", "right a", "right a"])[0]
+    failed = play(["down b", "a b"])[0]
+    assert signal_groups([*solved, *failed]) == 1
+    assert signal_groups([*failed, *helped]) == 0  # what succeeded was no first attempt
+    apart = [replace(row, subgroup="guided") for row in solved]
+    assert signal_groups([*apart, *failed]) == 0
+    assert signal_groups([*solved, *(replace(row, finish_reason="scorer_error") for row in failed)]) == 0
+    others = [replace(row, group_id="other") for row in (*solved, *failed)]
+    assert signal_groups([*solved, *failed, *others]) == 2
 
 
 def test_what_was_not_scored_is_counted_apart_and_in_no_rate() -> None:

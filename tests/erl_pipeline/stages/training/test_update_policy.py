@@ -8,6 +8,7 @@ import pytest
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.stages.training.training_stage import reinforcement_rows
 from erl_pipeline.stages.training.update_policy import (
+    averaged_subgroups,
     dropped_before_training,
     groups_by_role,
     too_old,
@@ -18,6 +19,7 @@ from erl_pipeline.trainers.metrics import SequenceRecord
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
+from storage.errors import InputError
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.script import play
 
@@ -77,6 +79,85 @@ def test_a_subgroup_of_equal_rewards_or_of_one_has_no_advantage() -> None:
     assert advantages([*equal, *lone], advantages_per="subgroup") == [0.0, 0.0, 0.0]
     # Without subgroups the setting changes nothing.
     assert advantages(rows(None, 1.0, 0.0), advantages_per="subgroup") == advantages(rows(None, 1.0, 0.0))
+
+
+def test_halves_of_a_group_are_averaged_however_many_tokens_they_have() -> None:
+    """Guided attempts have 4 tokens and free ones 6; those of group `h`, with equal rewards, do not count.
+    With weights of 10 / (2 x 4) and 10 / (2 x 6) each half has 5 of 10 tokens. A half without an advantage
+    keeps its share: the other has the weight 4 / (2 x 4)."""
+    guided = [_with_tokens(row, 2) for row in rows("guided", 1.0, 0.0)]
+    free = [_with_tokens(row, 3) for row in rows("free", 1.0, 0.0)]
+    still = [_with_tokens(row, 9) for row in rows("free", 1.0, 1.0, group="h")]
+    assert _weights([*guided, *free, *still]) == pytest.approx([10 / 8] * 2 + [10 / 12] * 4)
+    assert _weights([*guided, *still]) == pytest.approx([4 / 8] * 2 + [1.0] * 2)
+    # Roles are apart, and one that is not split keeps its weights.
+    reflections = rows(None, 1.0, 0.0, role="reflection", group="r")
+    assert _weights([*guided, *free, *reflections]) == pytest.approx([10 / 8] * 2 + [10 / 12] * 2 + [1.0] * 2)
+    assert _weights([*guided, *free], "sequence_mean") == [1.0] * 4
+
+
+def _with_tokens(row: Trajectory, count: int) -> Trajectory:
+    ones = (1,) * count
+    return replace(row, response_token_ids=ones, response_mask=ones, behaviour_logprobs=(-1.0,) * count)
+
+
+def _weights(given: list[Trajectory], loss_normalization: str = "token_mean") -> list[float]:
+    objective = ObjectiveConfig.model_validate(
+        {"subgroup_losses": "averaged", "loss_normalization": loss_normalization}
+    )
+    return [row.weight for row in averaged_subgroups(given, training_sequences(given, objective), objective)]
+
+
+def test_each_turn_is_compared_with_the_same_turn_of_the_others() -> None:
+    """Turns of two tokens and one, then of one each, with a token of the environment between them. Rewards
+    from the first turn on are 1 + 0 = 1, 0 + 2 = 2 and 0, of a single turn; from the second on they are 0 and
+    2."""
+    first, second, third = rows(None, 1.0, 2.0, 0.0)
+    found = training_sequences(
+        [
+            _with_turns(first, (1, 1, 0, 1), (1.0, 0.0)),
+            _with_turns(second, (1, 0, 1), (0.0, 2.0)),
+            _with_turns(third, (1, 1), (0.0,)),
+        ],
+        ObjectiveConfig(credit="turn", advantage_normalization="mean"),
+    )
+    assert [each.trained_advantages.tolist() for each in found] == [
+        pytest.approx([0.0, 0.0, -1.0]),  # 1 - mean(1, 2, 0) and 0 - mean(0, 2)
+        pytest.approx([1.0, 1.0]),
+        pytest.approx([-1.0, -1.0]),
+    ]
+    # What is recorded is the mean over tokens.
+    assert [each.advantage for each in found] == pytest.approx([-1 / 3, 1.0, -1.0])
+
+
+def test_turns_without_rewards_of_their_own_are_one() -> None:
+    """As of an agent, or of a row that an earlier version wrote."""
+    plain = [replace(row, turn_rewards=None) for row in rows(None, 1.0, 0.0)]
+    assert advantages(plain, credit="turn") == advantages(plain)
+    split = _with_turns(plain[0], (1, 1), (1.0, 0.0))
+    with pytest.raises(InputError, match="rewards of 2 turns, and 1 runs of sampled tokens"):
+        advantages([split, plain[1]], credit="turn")
+
+
+def test_a_group_has_an_advantage_where_one_of_its_turns_has_one() -> None:
+    early, late = rows(None, 1.0, 1.0)
+    given = [
+        _with_turns(early, (1, 0, 1), (1.0, 0.0)),
+        _with_turns(late, (1, 0, 1), (0.0, 1.0)),
+    ]
+    assert groups_by_role(given, ObjectiveConfig())["zero_advantage_groups_first_attempt"] == 1
+    by_turn = ObjectiveConfig(credit="turn")
+    assert groups_by_role(given, by_turn)["zero_advantage_groups_first_attempt"] == 0
+
+
+def _with_turns(row: Trajectory, mask: tuple[int, ...], rewards: tuple[float, ...]) -> Trajectory:
+    return replace(
+        row,
+        response_token_ids=(1,) * len(mask),
+        response_mask=mask,
+        behaviour_logprobs=tuple(-1.0 * bit for bit in mask),
+        turn_rewards=rewards,
+    )
 
 
 def test_groups_without_advantage_are_counted_by_role() -> None:

@@ -30,11 +30,14 @@ def compute(
     old: torch.Tensor | None = None,
     reference: torch.Tensor | None = None,
     sequences: list[TrainingSequence] = SEQUENCES,
+    log_ratios: torch.Tensor | None = None,
 ) -> tuple[PolicyLoss, float, Statistics]:
     statistics = Statistics()
     columns = token_columns(sequences, objective.loss_normalization, CPU)
     roles = role_columns(sequences, objective, ["first_attempt", "reflection"], CPU)
-    policy_loss = PolicyLoss(objective, columns, roles, old, reference, statistics, measure_mismatch=True)
+    policy_loss = PolicyLoss(
+        objective, columns, roles, old, reference, statistics, measure_mismatch=True, log_ratios=log_ratios
+    )
     (microbatch,) = pack_rows(sequences, 100)
     loss = policy_loss.of(microbatch)(CURRENT[microbatch.tokens], ENTROPIES[microbatch.tokens], slice(0, 3))
     return policy_loss, float(loss), statistics
@@ -58,6 +61,21 @@ def test_sequence_mean_weighs_sequences_alike() -> None:
     assert loss == pytest.approx(((-1.1 * 2 - 1.2 * 2) / 2 + 1.5) / 2)
 
 
+def test_ratios_of_sequences_take_the_place_of_those_of_tokens() -> None:
+    """Ratios 1.25 and 1.5 at a clip range up to 1.3: the second's advantage is negative, so none is
+    clipped."""
+    objective = ObjectiveConfig(ratio="sequence", clip_low=0.2, clip_high=0.3)
+    log_ratios = torch.tensor([1.25, 1.25, 1.5]).log()
+    _, loss, statistics = compute(objective, log_ratios=log_ratios)
+    assert loss == pytest.approx((-1.25 * 2 - 1.25 * 2 + 1.5) / 3)
+    assert statistics.mean("ratio") == pytest.approx((1.25 + 1.25 + 1.5) / 3)
+    # Ratios to the trainer before the first step, times weights of the mismatch of tokens: 1, 1.5 and 1.5.
+    decoupled = objective.model_copy(update={"correction": DecoupledCorrection(type="decoupled")})
+    old = torch.tensor([0.5, 0.6, 0.3]).log()
+    _, loss, _ = compute(decoupled, old=old, log_ratios=log_ratios)
+    assert loss == pytest.approx((-1.25 * 2 - 1.25 * 2 * 1.5 + 1.5 * 1.5) / 3)
+
+
 def test_decoupled_in_a_single_step_has_ratio_one_and_weighs_the_mismatch() -> None:
     correction = DecoupledCorrection(type="decoupled", cap=1.8)
     _, loss, statistics = compute(ObjectiveConfig(correction=correction))
@@ -74,6 +92,13 @@ def test_decoupled_with_old_logprobs_separates_ratio_and_weight() -> None:
     _, loss, statistics = compute(ObjectiveConfig(correction=correction), old=old)
     assert loss == pytest.approx((-2 * 1.6 - 1.2 * 2 * 1.6 + 1.5) / 3)
     assert statistics.mean("importance_capped") == pytest.approx(2 / 3)
+
+
+def test_kl_in_the_reward_is_no_part_of_the_loss() -> None:
+    objective = ObjectiveConfig(kl_coefficient=0.1, kl_in="reward")
+    policy_loss, loss, statistics = compute(objective, reference=CURRENT - 0.5)
+    assert policy_loss.parts() == {"policy_loss": loss}
+    assert statistics.mean("kl") == pytest.approx(math.exp(-0.5) - 1 + 0.5)  # k3, as in the loss
 
 
 def test_kl_and_entropy_are_added_with_their_coefficients() -> None:

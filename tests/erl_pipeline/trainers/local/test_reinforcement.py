@@ -279,6 +279,36 @@ def test_kl_pulls_to_the_reference_where_there_is_no_advantage(
     assert divergences[-1] < 0.9 * divergences[0]
 
 
+def test_kl_in_the_reward_gives_tokens_an_advantage(
+    make_model: MakeModel, sequences: list[TrainingSequence]
+) -> None:
+    """The reference gives each of 31 tokens the same probability. On the sampler's own policy the loss is
+    minus the mean advantage; a token of log-ratio k at place t of a sequence takes part in the advantages of
+    t tokens."""
+    model, uniform = make_model(), make_model()
+    with torch.no_grad():
+        uniform.get_output_embeddings().weight.zero_()
+    rows = sampled_by(model, sequences)
+    still = replace(rows[0], advantage=0.0)  # counts, since its KL gives it an advantage
+    lost = 0.0
+    for row in (*rows, still):
+        ratios = [row.behaviour_logprobs[place] + math.log(31) for place in row.trained_offsets]
+        lost += 0.5 * sum(place * ratio for place, ratio in enumerate(ratios, start=1))
+    for normalizer in ("live_rows", "all_rows"):
+        objective = ObjectiveConfig.model_validate(
+            {"kl_coefficient": 0.5, "kl_in": "reward", "normalizer": normalizer}
+        )
+        metrics = update(make_model(), [*rows, still], objective, reference=uniform)
+        assert metrics.policy_loss == pytest.approx(-(2.6 - lost) / 27, abs=1e-5)
+        assert metrics.kl_loss > 0
+    # The advantage of a row stays that of its group, and a role may do without.
+    only = ObjectiveConfig.model_validate(
+        {"kl_in": "reward", "roles": {"reflection": {"kl_coefficient": 0.5}}}
+    )
+    metrics = update(make_model(), [*rows, still], only, reference=uniform)
+    assert metrics.policy_loss == pytest.approx(-2.6 / 24, abs=1e-5)
+
+
 def test_minibatches_make_steps_of_whole_prompts(
     make_model: MakeModel, sequences: list[TrainingSequence]
 ) -> None:
@@ -306,6 +336,37 @@ def test_decoupled_ratio_starts_at_one_whatever_the_sampler_said(
     two_steps = update(make_model(), rows, ObjectiveConfig(correction=correction), UpdateConfig(epochs=2))
     assert two_steps.ratio_mean != 1.0
     assert two_steps.importance_mean == 1.5
+
+
+@pytest.mark.parametrize("microbatch_tokens", [1000, 12])
+def test_the_gradient_of_a_sequence_is_its_ratio_times_that_of_its_mean_log_probability(
+    make_model: MakeModel, sequences: list[TrainingSequence], microbatch_tokens: int
+) -> None:
+    """GSPO, eq. 5: the mean over sequences of s A, with s = exp(mean log-ratio), by autograd in one piece."""
+    objective = ObjectiveConfig(
+        ratio="sequence", clip_low=0.9, clip_high=9.0, loss_normalization="sequence_mean"
+    )
+    config = UpdateConfig(microbatch_tokens=microbatch_tokens)
+    model = make_model()
+    losses = []
+    for row in sequences:
+        tokens = torch.tensor([*row.prompt_token_ids, *row.response_token_ids])
+        logits = model(tokens[None]).logits[0, len(row.prompt_token_ids) - 1 : -1]
+        found = logits.log_softmax(-1).gather(1, torch.tensor(row.response_token_ids)[:, None])[:, 0]
+        trained = [place for place, bit in enumerate(row.response_mask) if bit]
+        losses.append(-(found[trained] + 3.0).mean().exp() * row.advantage)
+    loss = torch.stack(losses).mean()
+    loss.backward()
+    norm = torch.nn.utils.get_total_norm([w.grad for w in model.parameters() if w.grad is not None])
+    metrics = update(make_model(), sequences, objective, config)
+    assert metrics.policy_loss == pytest.approx(float(loss), rel=1e-5)
+    assert metrics.grad_norm == pytest.approx(float(norm), rel=1e-4)
+    # Under `decoupled` the first ratio is 1, whatever the sampler said.
+    correction = DecoupledCorrection(type="decoupled", cap=9.0)
+    decoupled = objective.model_copy(update={"correction": correction})
+    assert update(make_model(), sequences, decoupled, config).ratio_mean == pytest.approx(1.0)
+    later = update(make_model(), sequences, decoupled, config.model_copy(update={"epochs": 2}))
+    assert later.ratio_mean != pytest.approx(1.0)
 
 
 def test_the_same_seed_gives_the_same_bits(make_model: MakeModel, sequences: list[TrainingSequence]) -> None:
