@@ -12,7 +12,8 @@ from tests.command_line.invoke import Result
 from tests.examples.installed import NAMES, PACKAGES, ROOT, Site, config_of, install, small
 
 # For the unit tests of their code, which need no installation.
-sys.path[:0] = [
+_FOLDERS = (*PACKAGES, "realms", "agents")
+sys.path[:0] = [str(ROOT / "examples"), *(str(ROOT / "examples" / name) for name in _FOLDERS)]
     str(ROOT / "examples"),
     *(str(ROOT / "examples" / name) for name in (*PACKAGES, "realms", "agents")),
 ]
