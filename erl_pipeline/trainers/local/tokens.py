@@ -21,8 +21,24 @@ HEAD_CHUNK_TOKENS = 512
 
 _BLOCK_ELEMENTS = 2**20  # 4 MiB of fp32
 
-TokenLoss = Callable[[torch.Tensor, torch.Tensor, slice], torch.Tensor]
+PlainTokenLoss = Callable[[torch.Tensor, torch.Tensor, slice], torch.Tensor]
 """Maps a chunk's log-probabilities and entropies (`[chunk]`, fp32) and its place to its share of the loss."""
+
+SupportLogprobs = tuple[torch.Tensor, torch.Tensor]
+"""Log-probabilities in nats of chosen tokens at each place, `[tokens, chosen]`, and of all others together,
+`[tokens]`, -inf where there are no others. Both fp32."""
+
+
+@dataclass(frozen=True)
+class SupportedTokenLoss:
+    """A loss that also reads log-probabilities of the tokens `ids`, `[tokens, chosen]`, int64; `loss` gets
+    those of a chunk as its last argument."""
+
+    loss: Callable[[torch.Tensor, torch.Tensor, slice, SupportLogprobs], torch.Tensor]
+    ids: torch.Tensor
+
+
+TokenLoss = PlainTokenLoss | SupportedTokenLoss
 
 
 def token_logprobs(
@@ -36,8 +52,22 @@ def token_logprobs(
 
     Returns two fp32 tensors `[tokens]`, with gradients to `hidden` and the head's weights.
     """
+    return logit_statistics(head(hidden), targets, temperatures)
+
+
+def logit_statistics(
+    logits: torch.Tensor, targets: torch.Tensor, temperatures: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`token_logprobs` from the logits, `[tokens, vocabulary]`."""
     statistics: Callable[..., tuple[torch.Tensor, torch.Tensor]] = _SoftmaxStatistics.apply
-    return statistics(head(hidden), targets, temperatures)
+    return statistics(logits, targets, temperatures)
+
+
+def support_logprobs(logits: torch.Tensor, ids: torch.Tensor, temperatures: torch.Tensor) -> SupportLogprobs:
+    """Log-probabilities of the tokens `ids`, `[tokens, chosen]`, and of all others together, from the logits
+    `[tokens, vocabulary]`, with gradients to these."""
+    support: Callable[..., SupportLogprobs] = _SupportStatistics.apply
+    return support(logits, ids, temperatures)
 
 
 def backward_through_head(
@@ -61,8 +91,15 @@ def backward_through_head(
     start = 0
     for leaf in leaves:
         place = slice(start, start + len(leaf))
-        logprobs, entropies = token_logprobs(head, leaf, targets[place], temperatures[place])
-        loss(logprobs, entropies, place).backward()
+        logits = head(leaf)
+        logprobs, entropies = logit_statistics(logits, targets[place], temperatures[place])
+        if isinstance(loss, SupportedTokenLoss):
+            support = support_logprobs(logits, loss.ids[place], temperatures[place])
+            share = loss.loss(logprobs, entropies, place, support)
+        else:
+            share = loss(logprobs, entropies, place)
+        del logits
+        share.backward()
         after_backward()
         start = place.stop
     hidden.backward(torch.cat([leaf.grad for leaf in leaves if leaf.grad is not None]))
@@ -112,6 +149,39 @@ class _SoftmaxStatistics(torch.autograd.Function):
                 grad = log_softmax.exp_().mul_(factor.sub_(grad_logprobs[rows, None]))
             grad.scatter_add_(1, targets[rows, None], grad_logprobs[rows, None])
             result[rows] = grad.div_(temperatures[rows, None])
+        return result, None, None
+
+
+class _SupportStatistics(torch.autograd.Function):
+    """As `_SoftmaxStatistics`, for several tokens at each place and all others together."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: torch.Tensor, ids: torch.Tensor, temperatures: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        normalizers = torch.empty_like(temperatures)
+        others = torch.empty_like(temperatures)  # log-sum-exp of all other logits
+        for rows in _blocks(logits):
+            scaled = logits[rows] / temperatures[rows, None]
+            normalizers[rows] = scaled.logsumexp(dim=-1)
+            others[rows] = scaled.scatter_(1, ids[rows], -torch.inf).logsumexp(dim=-1)
+        ctx.save_for_backward(logits, ids, temperatures, normalizers, others)
+        chosen = logits.gather(1, ids) / temperatures[:, None]  # fp32 by promotion
+        return chosen - normalizers[:, None], others - normalizers
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        logits, ids, temperatures, normalizers, others = ctx.saved_tensors
+        grad_chosen, grad_others = grads
+        result = torch.empty_like(logits)
+        for rows in _blocks(logits):
+            scaled = logits[rows] / temperatures[rows, None]
+            whole = grad_chosen[rows].sum(dim=-1) + grad_others[rows]
+            grad = (scaled - normalizers[rows, None]).exp_().mul_(-whole[:, None])
+            # d log(sum of others) / d logit = their softmax; without others the logits left are all -inf
+            rest = scaled.scatter_(1, ids[rows], -torch.inf).sub_(others[rows, None]).exp_()
+            grad.add_(rest.nan_to_num_(nan=0.0).mul_(grad_others[rows, None]))
+            result[rows] = grad.scatter_add_(1, ids[rows], grad_chosen[rows]).div_(temperatures[rows, None])
         return result, None, None
 
 
