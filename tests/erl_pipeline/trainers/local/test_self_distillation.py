@@ -70,10 +70,10 @@ def test_the_loss_is_the_mean_over_taught_tokens_times_its_coefficient() -> None
 
 
 def test_an_attempt_without_a_teacher_has_no_such_loss_and_does_not_dilute_that_of_others() -> None:
-    first = replace(attempt(scored(slice(0, 1))), response_token_ids=(1,), response_mask=(1,))
+    one = {"response_mask": (1,), "behaviour_logprobs": (-1.0,)}
     rows = [
-        replace(first, behaviour_logprobs=(-1.0,)),
-        replace(first, behaviour_logprobs=(-1.0,), response_token_ids=(2,), teacher=None),
+        attempt(scored(slice(0, 1)), response_token_ids=(1,), **one),
+        attempt(None, response_token_ids=(2,), **one),
     ]
     found, gradient = losses(part(rows, divergence="reverse"), rows)
     assert found == pytest.approx([0.063462, 0.0], abs=1e-6)
