@@ -70,7 +70,7 @@ class RunConfig(Settings):
     objective: ObjectiveConfig = ObjectiveConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     self_distillation: Annotated[SelfDistillationConfig | None, BeforeValidator(switch)] = None
-    """`on`, or its settings: the policy also teaches itself, token by token, with hindsight."""
+    """`on`, or its settings: the policy also learns, token by token, from a teacher with hindsight."""
     update: UpdateConfig = UpdateConfig()
     fine_tune: FineTuneConfig = FineTuneConfig()
     trainer: TrainerSettings = Field(
@@ -174,11 +174,14 @@ def require_hindsight(config: RunConfig) -> None:
             f"self_distillation: method {config.method.type} cannot be combined with it; "
             "allowed are erl and rlvr"
         )
+    config.self_distillation.require_within_budget(
+        config.rollouts.tasks_per_iteration * config.rollouts.group_size
+    )
     hindsight = config.self_distillation.hindsight
     if hindsight == "reflection" and roles.retry is None:
         raise ValueError(
             f"self_distillation.hindsight: reflection; method {config.method.type} writes none; allowed are "
-            "sibling and feedback"
+            "sibling, feedback and demonstration"
         )
     traits = plugins("policies")[config.policy.type].value.traits(config.policy)
     if hindsight != "reflection" and traits.own_words:

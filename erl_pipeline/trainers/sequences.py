@@ -42,7 +42,9 @@ class TrainingSequence:
     (nats, after temperature) are those of the sampler, 0.0 where the mask is 0, and empty for
     supervised rows. `weight` multiplies the sequence's losses. `token_advantages` are added to the
     `advantage`, one for each response token; empty for none. `teacher`: what a teacher says at the trained
-    tokens, for a loss of self-distillation; None for none.
+    tokens, for a loss of self-distillation; None for none. `apart`: for each response token, 0 where its
+    policy loss is averaged with those of all others, and else the weight of the mean over such tokens alone;
+    empty for all others.
     """
 
     trajectory_id: str
@@ -56,6 +58,7 @@ class TrainingSequence:
     temperature: float = 1.0
     token_advantages: tuple[float, ...] = ()
     teacher: TokenScores | None = None
+    apart: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.response_token_ids and not self.prompt_token_ids:
@@ -105,6 +108,11 @@ class TrainingSequence:
             return np.full(self.trained_tokens, self.advantage)
         added = np.frombuffer(_packed("d", self.token_advantages), dtype=np.float64)
         return self.advantage + added[self.trained_offsets]
+
+    @cached_property
+    def trained_apart(self) -> npt.NDArray[np.float64]:
+        """`apart` of the tokens that are trained, `[trained]`."""
+        return np.array(self.apart)[self.trained_offsets] if self.apart else np.zeros(self.trained_tokens)
 
     @property
     def has_advantage(self) -> bool:

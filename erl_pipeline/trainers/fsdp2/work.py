@@ -122,6 +122,7 @@ def write_sequences(path: Path, sequences: Sequence[TrainingSequence]) -> None:
         "response_mask": (np.dtype("int8"), [row.response_mask for row in sequences]),
         "behaviour_logprobs": (np.dtype("float64"), [row.behaviour_logprobs for row in sequences]),
         "token_advantages": (np.dtype("float64"), [row.token_advantages for row in sequences]),
+        "apart": (np.dtype("float64"), [row.apart for row in sequences]),
         "numbers": (
             np.dtype("float64"),
             [(row.advantage, row.weight, row.temperature) for row in sequences],
@@ -152,6 +153,7 @@ def read_sequences(path: Path) -> list[TrainingSequence]:
                 temperature=temperature,
                 token_advantages=tuple(lists["token_advantages"][number].tolist()),
                 teacher=teachers.get(number),
+                apart=tuple(lists["apart"][number].tolist()),
             )
         )
     return found

@@ -238,6 +238,9 @@ def token_columns(
     def column(values: Sequence[float]) -> torch.Tensor:
         return by_token(np.array(values, dtype=np.float32), counts, device)
 
+    weighed = column(policy_weights)
+    if any(sequence.apart for sequence in sequences):
+        weighed = moved(_weights_apart(sequences, normalization, policy_share, length), device)
     behaviour = [sequence.trained_behaviour_logprobs for sequence in sequences]
     advantages = [sequence.trained_advantages for sequence in sequences]
     return TokenColumns(
@@ -245,9 +248,30 @@ def token_columns(
         behaviour_logprobs=moved(np.concatenate([np.zeros(0), *behaviour]).astype(np.float32), device),
         advantages=moved(np.concatenate([np.zeros(0), *advantages]).astype(np.float32), device),
         temperatures=column([sequence.temperature for sequence in sequences]),
-        policy_weights=column(policy_weights),
+        policy_weights=weighed,
         regularizer_weights=column(regularizer_weights),
     )
+
+
+def _weights_apart(
+    sequences: Sequence[TrainingSequence], normalization: LossNormalization, policy_share: float, length: int
+) -> npt.NDArray[np.float32]:
+    """The policy weights of tokens, `[trained]`, where some are averaged apart from all others: each kind as
+    if it were alone."""
+    apart = [sequence.trained_apart for sequence in sequences]
+    weights = [np.zeros(len(each)) for each in apart]
+    for kind in (False, True):
+        chosen = [(each > 0) == kind for each in apart]
+        with_loss = [
+            i for i, sequence in enumerate(sequences) if sequence.has_advantage and chosen[i].any()
+        ]
+        if not with_loss:
+            continue
+        shares = token_weights([int(chosen[i].sum()) for i in with_loss], normalization, length)
+        for i, share in zip(with_loss, shares, strict=True):
+            factor = apart[i][chosen[i]] if kind else 1.0
+            weights[i][chosen[i]] = share * sequences[i].weight * policy_share * factor
+    return np.concatenate(weights).astype(np.float32)
 
 
 @dataclass(frozen=True)
