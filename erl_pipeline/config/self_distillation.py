@@ -49,7 +49,8 @@ class DistillationLoss(Settings):
         if self.estimator == "sampled":
             if self.divergence != "reverse":
                 raise ValueError(
-                    f"divergence: {self.divergence}; allowed with estimator: sampled is reverse; use estimator: top_k"
+                    f"divergence: {self.divergence}; allowed with estimator: sampled is reverse; use "
+                    "estimator: top_k"
                 )
             if self.token_clip is not None:
                 raise ValueError(
@@ -132,8 +133,8 @@ class FrozenTeacher(Settings):
 
 class SelfDistillationConfig(Settings):
     """A teacher scores the tokens of first attempts once more, behind a prompt that also holds what was found
-    out later (hindsight, as in SDPO, arXiv 2601.20802), or how it is done. What it says there is combined with
-    the objective. Scores are taken once, before the update."""
+    out later (hindsight, as in SDPO, arXiv 2601.20802), or how it is done. What it says there is combined
+    with the objective. Scores are taken once, before the update."""
 
     hindsight: Literal["reflection", "sibling", "feedback", "demonstration"] = "reflection"
     """What the prompt also holds. `reflection`: the prompt is that of the second attempt in the same episode,
@@ -143,8 +144,8 @@ class SelfDistillationConfig(Settings):
     demonstration: DemonstrationConfig = DemonstrationConfig()
     """With `hindsight: demonstration`: where it is taken from."""
     block: Literal["own", "shuffled", "empty"] = "own"
-    """For comparisons. `shuffled`: the text belongs to another task. `empty`: the prompt is that of the attempt
-    alone, so that only the teacher's weights matter."""
+    """For comparisons. `shuffled`: the text belongs to another task. `empty`: the prompt is that of the
+    attempt alone, so that only the teacher's weights matter."""
     rows: Literal["all", "failed"] = "all"
     """Which first attempts are scored, of those that have such a text."""
     teacher: Annotated[
@@ -173,8 +174,8 @@ class SelfDistillationConfig(Settings):
     """Attempts that have more tokens than this, with the prompt that holds the text, are not scored. `null`:
     the context of the policy."""
     teacher_token_budget: int | None = Field(default=None, ge=1)
-    """The most tokens that may be read for scores in an iteration, prompts and all passes included. A run that
-    could read more, with attempts of `max_tokens`, does not start. `null`: no limit."""
+    """The most tokens that may be read for scores in an iteration, prompts and all passes included. A run
+    that could read more, with attempts of `max_tokens`, does not start. `null`: no limit."""
 
     @property
     def objective(self) -> DistillationObjective | None:
@@ -185,7 +186,8 @@ class SelfDistillationConfig(Settings):
 
     @property
     def for_scores(self) -> SelfDistillationConfig:
-        """The same without what changes no score, so that scores are made again only where they can change."""
+        """The same without what changes no score, so that scores are made again only where they can
+        change."""
         kept = {"estimator": self.loss.estimator, "top_k": self.loss.top_k, "support": self.loss.support}
         changed: dict[str, Any] = {"loss": DistillationLoss(**kept), "teacher_token_budget": None}
         if self.combination != "advantage":
@@ -231,8 +233,8 @@ class SelfDistillationConfig(Settings):
         most = attempts * self.passes * self.max_tokens
         if most > self.teacher_token_budget:
             raise ValueError(
-                f"self_distillation.teacher_token_budget: {self.teacher_token_budget}; {attempts} attempts of "
-                f"{self.max_tokens} tokens, each read {self.passes} times, are {most}; raise it, or lower "
+                f"self_distillation.teacher_token_budget: {self.teacher_token_budget}; {attempts} attempts "
+                f"of {self.max_tokens} tokens, each read {self.passes} times, are {most}; raise it, or lower "
                 "max_tokens, rollouts.tasks_per_iteration or rollouts.group_size"
             )
 
@@ -247,8 +249,8 @@ class SelfDistillationConfig(Settings):
             raise ValueError(f"block: {self.block}; allowed with combination: modulate is own")
         if self.hindsight == "reflection" and self.block == "shuffled":
             raise ValueError(
-                "block: shuffled; allowed with hindsight: reflection are own and empty, since the prompt is that "
-                "of the second attempt, token for token"
+                "block: shuffled; allowed with hindsight: reflection are own and empty, since the prompt is "
+                "that of the second attempt, token for token"
             )
         return self
 

@@ -23,9 +23,9 @@ DISTILLED = "distilled"
 @dataclass(frozen=True, eq=False)
 class TokenScores:
     """What a policy says at the trained tokens of a sequence, in nats after temperature, fp32. `logprobs` of
-    these tokens and `entropies`: `[trained]`. `ids`, int32, and `id_logprobs`, of the tokens that are compared
-    at each place: `[trained, chosen]`. `tail_logprobs`, of all other tokens together: `[trained]`, -inf where
-    there are none."""
+    these tokens and `entropies`: `[trained]`. `ids`, int32, and `id_logprobs`, of the tokens that are
+    compared at each place: `[trained, chosen]`. `tail_logprobs`, of all other tokens together: `[trained]`,
+    -inf where there are none."""
 
     logprobs: npt.NDArray[np.float32]
     entropies: npt.NDArray[np.float32]

@@ -1,4 +1,4 @@
-"""What a teacher says of a policy's tokens when it knows more: the scores of self-distillation, in Parquet."""
+"""What a teacher says of a policy's tokens when it knows more: scores of self-distillation, in Parquet."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,8 +20,8 @@ def _none() -> npt.NDArray[Any]:
 
 @dataclass(frozen=True, eq=False)
 class TeacherScores:
-    """The scores of one trajectory behind one prompt. Lists are empty where nothing was scored. Log-probabilities
-    are in nats, after the temperature that sampled."""
+    """The scores of one trajectory behind one prompt. Lists are empty where nothing was scored.
+    Log-probabilities are in nats, after the temperature that sampled."""
 
     trajectory_id: str
     branch: int

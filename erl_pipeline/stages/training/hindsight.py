@@ -86,7 +86,9 @@ def hindsight_of(
     return found
 
 
-def _told(sources: HindsightSources, attempts: Sequence[Trajectory], seed: int) -> dict[str, list[_Told] | str]:
+def _told(
+    sources: HindsightSources, attempts: Sequence[Trajectory], seed: int
+) -> dict[str, list[_Told] | str]:
     """For each attempt the texts that it is told, the right one first, or why there is none."""
     how = sources.how
     retries = {row.episode_id: row for row in reversed(sources.rows) if row.role == sources.roles.retry}
@@ -105,7 +107,8 @@ def _told(sources: HindsightSources, attempts: Sequence[Trajectory], seed: int) 
         if demonstrated is not None:
             return demonstrated.of(row)
         right, wrong = (
-            [each for each in by_success[row.group_id, success] if each is not row] for success in (True, False)
+            [each for each in by_success[row.group_id, success] if each is not row]
+            for success in (True, False)
         )
         if not right:
             return "no_sibling"
@@ -151,8 +154,8 @@ class _Demonstrations:
     def of(self, row: Trajectory) -> list[_Told] | str:
         if row.task_id in self._held_out:
             raise InputError(
-                f"trajectory {row.trajectory_id} is of the held-out task {row.task_id}: its solution would be "
-                "taught; take the task out of the training tasks"
+                f"trajectory {row.trajectory_id} is of the held-out task {row.task_id}: its solution would "
+                "be taught; take the task out of the training tasks"
             )
         if self._how.source == "own_success":
             own = self._own.get(row.task_id)
@@ -164,8 +167,8 @@ class _Demonstrations:
             return "no_demonstration"
         if any(answer in told.text for answer in self._answers):
             raise InputError(
-                f"the demonstration for task {row.task_id} (trajectory {told.source}) holds the whole solution "
-                "of a held-out task, which would be taught; take it out, or hold other tasks out"
+                f"the demonstration for task {row.task_id} (trajectory {told.source}) holds the whole "
+                "solution of a held-out task, which would be taught; take it out, or hold other tasks out"
             )
         return _texts(told)
 
@@ -190,7 +193,11 @@ def _shuffled(
 
 
 def _prompts(
-    row: Trajectory, texts: Sequence[_Told], how: SelfDistillationConfig, chat: ChatTokenizer, context_length: int
+    row: Trajectory,
+    texts: Sequence[_Told],
+    how: SelfDistillationConfig,
+    chat: ChatTokenizer,
+    context_length: int,
 ) -> Hindsight | str:
     made, most = [], min(context_length, how.max_tokens or context_length)
     for told in texts:

@@ -68,7 +68,11 @@ def plan_scores(planner: Planner, state: RunState, iteration: int, rollouts: str
     """Plan the scores of an iteration, and what its teacher is made by; returns their artifact."""
     how = planner.config.self_distillation
     assert how is not None
-    inputs = {**state.model_inputs(model), ROLLOUTS: rollouts, **plan_teacher(planner, state, iteration, model)}
+    inputs = {
+        **state.model_inputs(model),
+        ROLLOUTS: rollouts,
+        **plan_teacher(planner, state, iteration, model),
+    }
     if how.hindsight == "demonstration":
         inputs[TASKS] = state.tasks
         window = how.demonstration.window if how.demonstration.source == "own_success" else 0
@@ -100,7 +104,9 @@ def _compute(call: StageCall[TeacherSettings]) -> StageResult:
     found = hindsight_of(sources, ChatTokenizer(policy.tokenizer), policy.context_length, call.seed)
     by_id = {row.trajectory_id: row for row in rows}
     taught = [
-        Taught(trajectory_sequence(by_id[id_]), each) for id_, each in found.items() if isinstance(each, Hindsight)
+        Taught(trajectory_sequence(by_id[id_]), each)
+        for id_, each in found.items()
+        if isinstance(each, Hindsight)
     ]
     with training_stage.borrowed_trainer(call) as trainer:
         read = _read(call, trainer, taught)
@@ -233,9 +239,9 @@ def _by_token(sequence: TrainingSequence, values: npt.NDArray[Any]) -> npt.NDArr
 def gap_metrics(
     scored: Sequence[tuple[Trajectory, TeacherScores]], settings: SelfDistillationConfig
 ) -> Mapping[str, float]:
-    """How the teacher with hindsight differs from the policy that sampled, in nats a token: the mean gap, that
-    of attempts that succeeded and of those that failed, the share of tokens beyond the limit, how much of
-    all gaps the hundredth of tokens with the largest have, and the mean gap in each tenth of an attempt.
+    """How the teacher with hindsight differs from the policy that sampled, in nats a token: the mean gap,
+    that of attempts that succeeded and of those that failed, the share of tokens beyond the limit, how much
+    of all gaps the hundredth of tokens with the largest have, and the mean gap in each tenth of an attempt.
     A teacher that knows something finds the tokens of successes more likely than those of failures. Also the
     mean length of attempts, in sampled tokens, the teacher's entropy, and the probability that it gives to
     tokens that are not compared."""
@@ -266,7 +272,9 @@ def gap_metrics(
     if settings.compared_tokens:
         found["teacher_tail"] = _mean([np.exp(each.tail_logprobs) for _, each in scored])
     if settings.combination == "modulate":
-        changed = np.concatenate([each.advantages[np.asarray(row.response_mask) == 1] for row, each in scored])
+        changed = np.concatenate(
+            [each.advantages[np.asarray(row.response_mask) == 1] for row, each in scored]
+        )
         found["contrast_selected"] = float((changed != 0).mean())
         found["contrast_mean"] = float(changed.mean())
     return found

@@ -1,5 +1,5 @@
-"""Self-distillation in this process: what a policy says of tokens, and the loss that brings the policy near to
-what its teacher said."""
+"""Self-distillation in this process: what a policy says of tokens, and the loss that brings the policy near
+to what its teacher said."""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -64,7 +64,9 @@ class TaughtPart:
         def column(of: Callable[[TokenScores], np.ndarray], *shape: int) -> torch.Tensor:
             """`[trained, ...]`, zeros where nothing was scored."""
             parts = [
-                np.zeros((each.trained_tokens, *shape), np.float32) if each.teacher is None else of(each.teacher)
+                np.zeros((each.trained_tokens, *shape), np.float32)
+                if each.teacher is None
+                else of(each.teacher)
                 for each in batch
             ]
             return moved(np.concatenate(parts), device)

@@ -262,9 +262,7 @@ def _weights_apart(
     weights = [np.zeros(len(each)) for each in apart]
     for kind in (False, True):
         chosen = [(each > 0) == kind for each in apart]
-        with_loss = [
-            i for i, sequence in enumerate(sequences) if sequence.has_advantage and chosen[i].any()
-        ]
+        with_loss = [i for i, sequence in enumerate(sequences) if sequence.has_advantage and chosen[i].any()]
         if not with_loss:
             continue
         shares = token_weights([int(chosen[i].sum()) for i in with_loss], normalization, length)

@@ -1,7 +1,8 @@
 """Divergences and contrasts of two tokens over four words, worked out by hand.
 
-The policy's logits are (1, .5, -.5, 0) and (.2, -.3, .8, .1), its probabilities p (.455, .276, .102, .167) and
-(.231, .140, .420, .209). The teacher's q are (.5, .2, .2, .1) and (.1, .1, .7, .1). Words 1 and 2 were sampled.
+The policy's logits are (1, .5, -.5, 0) and (.2, -.3, .8, .1), its probabilities p (.455, .276, .102, .167)
+and (.231, .140, .420, .209). The teacher's q are (.5, .2, .2, .1) and (.1, .1, .7, .1). Words 1 and 2 were
+sampled.
 """
 
 from __future__ import annotations

@@ -49,7 +49,11 @@ def attempt() -> TrainingSequence:
 
 
 def hindsight(
-    played: list[Trajectory], context_length: int = CONTEXT, earlier: Any = (), held_out: Any = (), **changes: Any
+    played: list[Trajectory],
+    context_length: int = CONTEXT,
+    earlier: Any = (),
+    held_out: Any = (),
+    **changes: Any,
 ) -> Any:
     roles = SelfDistilledRoles(attempt="first_attempt", retry="second_attempt")
     how = SelfDistillationConfig(**changes)
@@ -220,7 +224,9 @@ def test_wrong_hints_are_attempts_that_failed() -> None:
 
     hints = found[good.trajectory_id]
     assert hints.source_trajectory_id == others[0].trajectory_id
-    assert len({each.source_trajectory_id for each in hints.wrong} & {each.trajectory_id for each in bad}) == 2
+    assert (
+        len({each.source_trajectory_id for each in hints.wrong} & {each.trajectory_id for each in bad}) == 2
+    )
     assert len(found[bad[0].trajectory_id].wrong) == 2  # never the attempt itself
     assert hindsight([good, *others], **changes)[good.trajectory_id] == "no_wrong_sibling"
 
@@ -373,7 +379,10 @@ def test_a_policy_learns_from_a_teacher_of_its_own_weights(tmp_path: Path, how: 
     ("changes", "said"),
     [
         ({"method": {"type": "exgrpo"}}, "method exgrpo cannot be combined with it"),
-        ({"method": {"type": "rlvr"}}, "method rlvr writes none; allowed are sibling, feedback and demonstration"),
+        (
+            {"method": {"type": "rlvr"}},
+            "method rlvr writes none; allowed are sibling, feedback and demonstration",
+        ),
         (
             {"method": {"type": "rlvr"}, "self_distillation": {"hindsight": "sibling"}},
             "policy.type: tiny reads only the words",
@@ -382,7 +391,10 @@ def test_a_policy_learns_from_a_teacher_of_its_own_weights(tmp_path: Path, how: 
             {"self_distillation": {"hindsight": "feedback", "combination": "modulate"}},
             "allowed with combination: modulate is sibling",
         ),
-        ({"self_distillation": {"block": "shuffled"}}, "allowed with hindsight: reflection are own and empty"),
+        (
+            {"self_distillation": {"block": "shuffled"}},
+            "allowed with hindsight: reflection are own and empty",
+        ),
         ({"self_distillation": {"teacher_token_budget": 9}}, "set self_distillation.max_tokens too"),
         (
             # 4 attempts of 100 tokens, each read by the teacher and by the student

@@ -132,6 +132,7 @@ def test_chosen_log_probabilities_come_from_the_same_pass_through_the_head() -> 
     others = log_softmax.scatter(1, ids, -torch.inf).logsumexp(-1, keepdim=True)
     every = torch.cat([log_softmax.gather(1, targets[:, None]), chosen, others], dim=1)
     expected = torch.autograd.grad((every * weights).sum(), [hidden, head.weight])
+
     def loss(logprobs: Any, _: Any, place: slice, support: Any) -> torch.Tensor:
         found = torch.cat([logprobs[:, None], support[0], support[1][:, None]], dim=1)
         return (found * weights[place]).sum()
@@ -159,9 +160,7 @@ def taught_by(
 ) -> list[TrainingSequence]:
     """The sequences without advantage, with what the model says at their tokens."""
     found = token_scores(learner(model), model, sequences, 12, top_k, own_base=False)
-    return [
-        replace(row, teacher=scores, advantage=0.0) for row, scores in zip(sequences, found, strict=True)
-    ]
+    return [replace(row, teacher=scores, advantage=0.0) for row, scores in zip(sequences, found, strict=True)]
 
 
 def update(model: PreTrainedModel, rows: Sequence[TrainingSequence], tokens: int = 1000) -> UpdateMetrics:
@@ -176,9 +175,7 @@ def update(model: PreTrainedModel, rows: Sequence[TrainingSequence], tokens: int
     return reinforce(learner(model), work)
 
 
-def test_scores_say_what_a_plain_pass_says(
-    model: PreTrainedModel, sequences: list[TrainingSequence]
-) -> None:
+def test_scores_say_what_a_plain_pass_says(model: PreTrainedModel, sequences: list[TrainingSequence]) -> None:
     row = sequences[2]
     (found,) = token_scores(learner(model), model, [row], 1000, 3, own_base=False)
 
@@ -222,6 +219,4 @@ def test_packing_changes_neither_loss_nor_gradient(
     assert (whole.microbatches, cut.microbatches) == (1, 4)
     assert whole.grad_norm > 0.01
     assert cut.grad_norm == pytest.approx(whole.grad_norm, rel=1e-4)
-    assert cut.metrics()["distillation_loss"] == pytest.approx(
-        whole.metrics()["distillation_loss"], rel=1e-4
-    )
+    assert cut.metrics()["distillation_loss"] == pytest.approx(whole.metrics()["distillation_loss"], rel=1e-4)
