@@ -6,6 +6,7 @@ A process that only plans imports this module too, so torch is not imported here
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -40,7 +41,7 @@ def divergence(
         return (q * (teacher - student)).sum(-1)
     if kind == "reverse":
         return (p * (student - teacher)).sum(-1)
-    middle = (student + np.log1p(-beta)).logaddexp(teacher + np.log(beta))
+    middle = (student + math.log1p(-beta)).logaddexp(teacher + math.log(beta))
     return (beta * q * (teacher - middle) + (1 - beta) * p * (student - middle)).sum(-1)
 
 
@@ -56,7 +57,8 @@ def sampled_token_loss(logprobs: torch.Tensor, teacher_logprobs: torch.Tensor) -
 def contrast(correct: Numbers, wrong: Sequence[Numbers]) -> Numbers:
     """`e = log q(y | correct hint) - log mean_k q(y | wrong hint k)`, in nats, of each token (RLCSD, arXiv
     2606.11709). All arrays: `[tokens]`; at least one wrong hint."""
-    return correct - (np.logaddexp.reduce(np.stack(wrong), axis=0) - np.log(len(wrong)))
+    found: Numbers = correct - (np.logaddexp.reduce(np.stack(wrong), axis=0) - np.log(len(wrong)))
+    return found
 
 
 def modulation(evidence: Numbers, *, strength: float, temperature: float, limit: float) -> Numbers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -16,7 +16,7 @@ from erl_pipeline.episodes.roles import NEVER_TRAINED, is_trainable, trainable
 from erl_pipeline.objectives.advantages import group_advantages
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.policies.checkpoints import CHECKPOINT
+from erl_pipeline.policies.checkpoints import CHECKPOINT, StoredPolicy
 from erl_pipeline.stages.names import ROLLOUTS, further_sequence_files, trajectory_files
 from erl_pipeline.stages.training import training_stage
 from erl_pipeline.stages.training.score_teacher import plan_scores, taught_sequences
@@ -196,7 +196,7 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
         objective=settings.objective,
         update=settings.update,
         seed=call.seed,
-        reference=training_stage.other_policy(call, REFERENCE),
+        reference=reference_policy(call),
         replay=settings.replay if replayed.begun else None,
         distillation=None if settings.self_distillation is None else settings.self_distillation.objective,
     )
@@ -287,6 +287,11 @@ def _advantages(trained: Sequence[Trajectory], objective: ObjectiveConfig) -> li
 def _group(row: Trajectory, objective: ObjectiveConfig) -> tuple[str, str | None]:
     """The key of a row's group: rows whose rewards are compared have the same one."""
     return row.group_id, row.subgroup if objective.advantages_per == "subgroup" else None
+
+
+def reference_policy(call: StageCall[UpdateSettings]) -> StoredPolicy | Literal["own_base"] | None:
+    """Where the reference policy of the KL term is."""
+    return training_stage.other_policy(call, REFERENCE)
 
 
 UPDATE_POLICY = Stage(
