@@ -183,14 +183,13 @@ class PolicyForward:
         if given and len(given) < len(sequences):
             raise ValueError("either all sequences have tokens to compare, or none")
         tokens = sum(counts)
-        chosen = given[0].shape[1] if given else min(top_k, self.head.weight.shape[0])
+        vocabulary: int = self.model.config.get_text_config().vocab_size
+        chosen = int(given[0].shape[1]) if given else min(top_k, vocabulary)
         ids = torch.zeros(tokens, chosen, dtype=torch.int64, device=self.device)
         if given:
             ids.copy_(torch.from_numpy(np.concatenate(given)))
-        found = {
-            name: torch.zeros(tokens, *size, device=self.device)
-            for name, size in {"logprob": (), "entropy": (), "ids": (chosen,), "tail": ()}.items()
-        }
+        sizes: dict[str, tuple[int, ...]] = {"logprob": (), "entropy": (), "ids": (chosen,), "tail": ()}
+        found = {name: torch.zeros((tokens, *size), device=self.device) for name, size in sizes.items()}
         temperatures = by_token(
             np.array([sequence.temperature for sequence in sequences], dtype=np.float32), counts, self.device
         )

@@ -34,8 +34,17 @@ class SupportedTokenLoss:
     """A loss that also reads log-probabilities of the tokens `ids`, `[tokens, chosen]`, int64; `loss` gets
     those of a chunk as its last argument."""
 
-    loss: Callable[[torch.Tensor, torch.Tensor, slice, SupportLogprobs], torch.Tensor]
+    loss: Callable[[torch.Tensor, torch.Tensor, slice, SupportLogprobs | None], torch.Tensor]
     ids: torch.Tensor
+
+    def __call__(
+        self,
+        logprobs: torch.Tensor,
+        entropies: torch.Tensor,
+        place: slice,
+        support: SupportLogprobs | None = None,
+    ) -> torch.Tensor:
+        return self.loss(logprobs, entropies, place, support)
 
 
 TokenLoss = PlainTokenLoss | SupportedTokenLoss
@@ -95,7 +104,7 @@ def backward_through_head(
         logprobs, entropies = logit_statistics(logits, targets[place], temperatures[place])
         if isinstance(loss, SupportedTokenLoss):
             support = support_logprobs(logits, loss.ids[place], temperatures[place])
-            share = loss.loss(logprobs, entropies, place, support)
+            share = loss(logprobs, entropies, place, support)
         else:
             share = loss(logprobs, entropies, place)
         del logits

@@ -84,10 +84,9 @@ class LocalTrainer:
         top_k: int = 0,
         policy: StoredPolicy | Literal["own_base"] | None = None,
     ) -> list[TokenScores]:
-        load = (
-            (lambda: policy.load().model) if isinstance(policy, StoredPolicy) else lambda: self._policy.model
-        )
-        return token_scores(self._learner, load(), sequences, microbatch_tokens, top_k, policy == "own_base")
+        loaded = policy.load() if isinstance(policy, StoredPolicy) else self._policy
+        own_base = policy == "own_base"
+        return token_scores(self._learner, loaded.model, sequences, microbatch_tokens, top_k, own_base)
 
     def save(self, folder: Path, *, state: bool = True) -> None:
         save_policy(self._policy, folder / MODEL)

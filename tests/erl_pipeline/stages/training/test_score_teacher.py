@@ -63,8 +63,9 @@ def hindsight(
 
 def said(*logprobs: float) -> TokenScores:
     """What a teacher says of sampled tokens alone."""
-    none = np.zeros((len(logprobs), 0))
-    return TokenScores(np.array(logprobs), np.full(len(logprobs), 0.5), none, none, np.zeros(len(logprobs)))
+    count = len(logprobs)
+    columns: Any = (np.array(logprobs), np.full(count, 0.5), *np.zeros((2, count, 0)), np.zeros(count))
+    return TokenScores(*columns)
 
 
 def test_the_gap_is_added_to_the_advantage_of_each_token() -> None:
@@ -218,7 +219,11 @@ def test_wrong_hints_are_attempts_that_failed() -> None:
     good = play(["right a", "right a"])[0][0]
     others = [play(["right a", "right a"], sample=1)[0][0]]
     bad = [play(["down b", "? a b ?", "down b"], sample=number)[0][0] for number in (2, 3, 4)]
-    changes = {"hindsight": "sibling", "combination": "modulate", "template": "{{ text }} {{ task }}"}
+    changes: dict[str, Any] = {
+        "hindsight": "sibling",
+        "combination": "modulate",
+        "template": "{{ text }} {{ task }}",
+    }
 
     found = hindsight([good, *others, *bad], contrast={"wrong_hints": 2}, **changes)
 
@@ -231,7 +236,7 @@ def test_wrong_hints_are_attempts_that_failed() -> None:
     assert hindsight([good, *others], **changes)[good.trajectory_id] == "no_wrong_sibling"
 
 
-SOLVED = {"hindsight": "demonstration", "template": "{{ text }} {{ task }}"}
+SOLVED: dict[str, Any] = {"hindsight": "demonstration", "template": "{{ text }} {{ task }}"}
 
 
 def with_solution(row: Trajectory, solution: str) -> Trajectory:
@@ -249,7 +254,7 @@ def test_a_stored_solution_stands_in_the_prompt_and_a_missing_one_is_counted() -
 
 def test_an_own_success_of_an_earlier_iteration_is_a_demonstration() -> None:
     (good,), (bad, *_) = play(["right a", "right a"])[0], play(["down b", "? a b ?", "down b"], sample=1)[0]
-    own = {**SOLVED, "demonstration": {"source": "own_success"}}
+    own: dict[str, Any] = {**SOLVED, "demonstration": {"source": "own_success"}}
 
     (found,) = hindsight([bad], earlier=[bad, good], **own).values()
     assert found.source_trajectory_id == good.trajectory_id

@@ -37,7 +37,7 @@ EVERY = np.tile(np.arange(4, dtype=np.int32), (2, 1))
 def scored(places: slice = slice(0, 2)) -> TokenScores:
     """What the teacher says of words 1 and 2, and of the whole vocabulary."""
     none = np.full(2, -np.inf, dtype=np.float32)
-    parts = (np.log(Q[[0, 1], [1, 2]]), np.zeros(2, np.float32), EVERY, np.log(Q), none)
+    parts: tuple[Any, ...] = (np.log(Q[[0, 1], [1, 2]]), np.zeros(2, np.float32), EVERY, np.log(Q), none)
     return TokenScores(*(part[places] for part in parts))
 
 
