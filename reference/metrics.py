@@ -19,7 +19,12 @@ from reference.tables import docstrings_of
 def metrics_text() -> str:
     """The page without its introduction, in Markdown."""
     shown = table(("name", "column", "what it says", "methods"), _column_rows())
-    classes = (trainer_metrics.UpdateMetrics, trainer_metrics.ReplayMetrics, trainer_metrics.FineTuneMetrics)
+    classes = (
+        trainer_metrics.UpdateMetrics,
+        trainer_metrics.ReplayMetrics,
+        trainer_metrics.DistillationMetrics,
+        trainer_metrics.FineTuneMetrics,
+    )
     return "\n".join([shown, "## What a trainer reports", "", *map(_class_text, classes)])
 
 

@@ -70,7 +70,7 @@ class RunConfig(Settings):
     objective: ObjectiveConfig = ObjectiveConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     self_distillation: Annotated[SelfDistillationConfig | None, BeforeValidator(switch)] = None
-    """`on`, or its settings: the policy also teaches itself, token by token, with hindsight."""
+    """`on`, or its settings: the policy also learns, token by token, from a teacher with hindsight."""
     update: UpdateConfig = UpdateConfig()
     fine_tune: FineTuneConfig = FineTuneConfig()
     lessons: LessonsConfig = LessonsConfig()
@@ -187,11 +187,14 @@ def require_hindsight(config: RunConfig) -> None:
             "objective.credit: turn; allowed with self_distillation is episode, since both give tokens their "
             "own advantages"
         )
+    config.self_distillation.require_within_budget(
+        config.rollouts.tasks_per_iteration * config.rollouts.group_size
+    )
     hindsight = config.self_distillation.hindsight
     if hindsight == "reflection" and roles.retry is None:
         raise ValueError(
             f"self_distillation.hindsight: reflection; method {config.method.type} writes none; allowed are "
-            "sibling and feedback"
+            "sibling, feedback and demonstration"
         )
     traits = plugins("policies")[config.policy.type].value.traits(config.policy)
     if hindsight != "reflection" and traits.own_words:

@@ -12,9 +12,10 @@ from erl_pipeline.config.objective import ObjectiveConfig, ReplayLoss
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
 from erl_pipeline.config.pipeline import NodesToFind
 from erl_pipeline.config.plugins import operational_part, plugins
+from erl_pipeline.config.self_distillation import DistillationObjective
 from erl_pipeline.network import OtherNodes
 from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
-from erl_pipeline.trainers.sequences import TrainingSequence
+from erl_pipeline.trainers.sequences import TokenScores, TrainingSequence
 
 if TYPE_CHECKING:
     import numpy as np
@@ -135,7 +136,8 @@ class Reinforcement:
 
     `seed` decides how prompts are dealt to minibatches. `reference` is the reference policy of the KL term:
     where it is stored, or `own_base` for the trained policy without its adapter. `replay` is the loss of
-    trajectories of an older policy; None where there are none.
+    trajectories of an older policy; None where there are none. `distillation`: the loss of sequences with a
+    `teacher`; None where it has none.
     """
 
     sequences: Sequence[TrainingSequence]
@@ -144,6 +146,7 @@ class Reinforcement:
     seed: int
     reference: StoredPolicy | Literal["own_base"] | None = None
     replay: ReplayLoss | None = None
+    distillation: DistillationObjective | None = None
 
 
 @dataclass(frozen=True)
@@ -201,6 +204,17 @@ class Trainer(Protocol):
     def entropies(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> list[np.ndarray]:
         """Entropies (nats, of the whole vocabulary, at the sequence's temperature, fp32) at the positions of
         each sequence's trained tokens; otherwise as `logprobs`."""
+
+    def token_scores(
+        self,
+        sequences: Sequence[TrainingSequence],
+        microbatch_tokens: int,
+        top_k: int = 0,
+        policy: StoredPolicy | Literal["own_base"] | None = None,
+    ) -> list[TokenScores]:
+        """What a policy says at each sequence's trained tokens: this one, another one, or its base without
+        the adapter. The tokens that are compared are those of the sequence's `teacher`, where it has one, and
+        else the `top_k` most probable ones. The policy is not changed."""
 
     def save(self, folder: Path, *, state: bool = True) -> None:
         """Write a checkpoint into an artifact's folder: weights or adapter in `model`, what a sampler

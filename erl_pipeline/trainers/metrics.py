@@ -100,6 +100,26 @@ class ReplayMetrics(_Metrics):
 
 
 @dataclass(frozen=True)
+class DistillationMetrics(_Metrics):
+    """What a loss of self-distillation did in an update. All but the loss are means over the tokens that a
+    teacher has scored, p is the policy in training, q its teacher, b the policy that sampled."""
+
+    taught_sequences: int
+    distillation_loss: float
+    """Its part in the loss of a step, with its coefficient; the mean over the steps."""
+    teacher_gap: float
+    """log q - log p of the token that was sampled, nats."""
+    distillation_capped: float
+    """Share of tokens at which p / b was above `ratio_cap`."""
+    distillation_clipped: float
+    """Share of tokens whose divergence was above `token_clip`."""
+    student_tail: float
+    """Probability in p of the tokens that are not compared."""
+    teacher_tail: float
+    """The same in q."""
+
+
+@dataclass(frozen=True)
 class UpdateMetrics(_Metrics):
     """What a reinforcement-learning update did. Floats are 0 where no optimizer step was made.
 
@@ -154,10 +174,15 @@ class UpdateMetrics(_Metrics):
     """What was done with each sequence of the work, in its order."""
     replay: ReplayMetrics | None = None
     """None where nothing could be replayed."""
+    distillation: DistillationMetrics | None = None
+    """None without a loss of self-distillation."""
 
     def counters(self) -> dict[str, int]:
         """All whole numbers."""
-        return {**super().counters(), **({} if self.replay is None else self.replay.counters())}
+        counters = super().counters()
+        for part in (self.replay, self.distillation):
+            counters |= {} if part is None else part.counters()
+        return counters
 
     def metrics(self) -> dict[str, float]:
         """All numbers that are not whole; those of a role have names such as `entropy_reflection`."""
@@ -166,8 +191,10 @@ class UpdateMetrics(_Metrics):
             for role, numbers in self.roles.items()
             for name, value in asdict(numbers).items()
         }
-        of_replay = {} if self.replay is None else self.replay.metrics()
-        return {**super().metrics(), **by_role, **of_replay}
+        of_parts: dict[str, float] = {}
+        for part in (self.replay, self.distillation):
+            of_parts |= {} if part is None else part.metrics()
+        return {**super().metrics(), **by_role, **of_parts}
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,20 @@ DISTILLED = "distilled"
 """The role of supervised rows whose response is trained on the prompt that evaluation uses."""
 
 
+@dataclass(frozen=True, eq=False)
+class TokenScores:
+    """What a policy says at the trained tokens of a sequence, in nats after temperature, fp32. `logprobs` of
+    these tokens and `entropies`: `[trained]`. `ids`, int32, and `id_logprobs`, of the tokens that are
+    compared at each place: `[trained, chosen]`. `tail_logprobs`, of all other tokens together: `[trained]`,
+    -inf where there are none."""
+
+    logprobs: npt.NDArray[np.float32]
+    entropies: npt.NDArray[np.float32]
+    ids: npt.NDArray[np.int32]
+    id_logprobs: npt.NDArray[np.float32]
+    tail_logprobs: npt.NDArray[np.float32]
+
+
 @dataclass(frozen=True)
 class TrainingSequence:
     """A prompt and the response to train on.
@@ -27,7 +41,10 @@ class TrainingSequence:
     `response_mask` is 1 on tokens of the policy and 0 on those of the environment; log-probabilities
     (nats, after temperature) are those of the sampler, 0.0 where the mask is 0, and empty for
     supervised rows. `weight` multiplies the sequence's losses. `token_advantages` are added to the
-    `advantage`, one for each response token; empty for none.
+    `advantage`, one for each response token; empty for none. `teacher`: what a teacher says at the trained
+    tokens, for a loss of self-distillation; None for none. `apart`: for each response token, 0 where its
+    policy loss is averaged with those of all others, and else the weight of the mean over such tokens alone;
+    empty for all others.
     """
 
     trajectory_id: str
@@ -40,6 +57,8 @@ class TrainingSequence:
     weight: float = 1.0
     temperature: float = 1.0
     token_advantages: tuple[float, ...] = ()
+    teacher: TokenScores | None = None
+    apart: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.response_token_ids and not self.prompt_token_ids:
@@ -89,6 +108,11 @@ class TrainingSequence:
             return np.full(self.trained_tokens, self.advantage)
         added = np.frombuffer(_packed("d", self.token_advantages), dtype=np.float64)
         return self.advantage + added[self.trained_offsets]
+
+    @cached_property
+    def trained_apart(self) -> npt.NDArray[np.float64]:
+        """`apart` of the tokens that are trained, `[trained]`."""
+        return np.array(self.apart)[self.trained_offsets] if self.apart else np.zeros(self.trained_tokens)
 
     @property
     def has_advantage(self) -> bool:

@@ -14,9 +14,6 @@ from tests.examples.installed import NAMES, PACKAGES, ROOT, Site, config_of, ins
 # For the unit tests of their code, which need no installation.
 _FOLDERS = (*PACKAGES, "realms", "agents")
 sys.path[:0] = [str(ROOT / "examples"), *(str(ROOT / "examples" / name) for name in _FOLDERS)]
-    str(ROOT / "examples"),
-    *(str(ROOT / "examples" / name) for name in (*PACKAGES, "realms", "agents")),
-]
 
 
 @dataclass(frozen=True)

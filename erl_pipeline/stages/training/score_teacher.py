@@ -1,40 +1,47 @@
-"""The stage in which a policy scores its own attempts with hindsight, before it is trained on them."""
+"""The stage in which a teacher scores a policy's attempts with hindsight, before the policy is trained on
+them."""
 
 from __future__ import annotations
 
-import json
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from erl_pipeline.config.plugins import plugins
-from erl_pipeline.config.prompts import render
 from erl_pipeline.config.self_distillation import SelfDistillationConfig, SelfDistilledRoles
 from erl_pipeline.episodes.roles import trainable
+from erl_pipeline.objectives.self_distillation import contrast, modulated_addition, modulation
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
-from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
+from erl_pipeline.stages.names import HELD_OUT, ROLLOUTS, TASKS, trajectory_files
+from erl_pipeline.stages.rollouts.generate_rollouts import GENERATE_ROLLOUTS
 from erl_pipeline.stages.sampled_checkpoint import sampled_checkpoint
+from erl_pipeline.stages.tasks.prepare_tasks import read_tasks
 from erl_pipeline.stages.training import training_stage
-from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
+from erl_pipeline.stages.training.average_teacher import TEACHER, plan_teacher
+from erl_pipeline.stages.training.hindsight import Hindsight, HindsightSources, hindsight_of
+from erl_pipeline.trainers.sequences import TokenScores, TrainingSequence, trajectory_sequence
 from storage.artifacts.recipe import derive_seed
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from erl_pipeline.config.run import RunConfig
-    from erl_pipeline.environments.messages import Message
-    from erl_pipeline.episodes.dialogue import ChatTokenizer
+    from erl_pipeline.plan.plan import RunState
+    from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.sources import Sources
+    from erl_pipeline.trainers.interface import Trainer
+    from storage.artifacts.artifact import Artifact
     from storage.tables.teacher_scores import TeacherScores
     from storage.tables.trajectories import Trajectory
 
 SCORES = "teacher_scores.parquet"
+_EARLIER = "earlier"
+_DECILES = 10
 
 
 class TeacherSettings(training_stage.TrainingSettings):
@@ -50,58 +57,78 @@ def _slice(config: RunConfig, _sources: Sources) -> TeacherSettings:
     assert config.self_distillation is not None
     assert roles is not None
     return TeacherSettings(
-        self_distillation=config.self_distillation,
+        self_distillation=config.self_distillation.for_scores,
         roles=roles,
         microbatch_tokens=config.update.microbatch_tokens,
         **training_stage.training_settings(config),
     )
 
 
-@dataclass(frozen=True)
-class Hindsight:
-    """A prompt that holds more than that of the attempt, and where this comes from."""
-
-    prompt_token_ids: tuple[int, ...]
-    source_trajectory_id: str
+def plan_scores(planner: Planner, state: RunState, iteration: int, rollouts: str, model: str) -> str:
+    """Plan the scores of an iteration, and what its teacher is made by; returns their artifact."""
+    how = planner.config.self_distillation
+    assert how is not None
+    inputs = {
+        **state.model_inputs(model),
+        ROLLOUTS: rollouts,
+        **plan_teacher(planner, state, iteration, model),
+    }
+    if how.hindsight == "demonstration":
+        inputs[TASKS] = state.tasks
+        window = how.demonstration.window if how.demonstration.source == "own_success" else 0
+        for age in range(1, window + 1):
+            earlier = planner.planned(GENERATE_ROLLOUTS, iteration - age)
+            if earlier is not None:
+                inputs[f"{_EARLIER}-{age:04d}"] = earlier
+    seed = derive_seed(planner.config.seed, iteration, SCORE_TEACHER.name)
+    return planner.add(SCORE_TEACHER, inputs, iteration=iteration, seed=seed)
 
 
 def _compute(call: StageCall[TeacherSettings]) -> StageResult:
     """Write the scores of every first attempt, or why it has none."""
     from erl_pipeline.episodes.dialogue import ChatTokenizer
-    from storage.tables.parquet import write_rows
-    from storage.tables.teacher_scores import TEACHER_SCORES, TeacherScores
-    from storage.tables.trajectories import read_trajectories
+    from storage.tables.teacher_scores import TeacherScores, write_teacher_scores
 
     settings = call.settings
-    rows = trainable(read_trajectories(trajectory_files(call.inputs[ROLLOUTS], call.resources.store)))
+    rows = _rows(call, ROLLOUTS)
     policy = sampled_checkpoint(call, settings.weights, POLICY)
-    found = hindsight_of(rows, settings, ChatTokenizer(policy.tokenizer), policy.context_length, call.seed)
+    # Sorted by name, earlier iterations go from the latest to the first.
+    before = sorted((name for name in call.inputs if name.startswith(_EARLIER)), reverse=True)
+    sources = HindsightSources(
+        settings.self_distillation,
+        settings.roles,
+        rows,
+        earlier=[row for name in before for row in _rows(call, name)],
+        held_out=read_tasks(call.inputs[TASKS], HELD_OUT, call.resources) if TASKS in call.inputs else (),
+    )
+    found = hindsight_of(sources, ChatTokenizer(policy.tokenizer), policy.context_length, call.seed)
     by_id = {row.trajectory_id: row for row in rows}
-    taught = {id_: each for id_, each in found.items() if isinstance(each, Hindsight)}
-    sequences = [
-        replace(trajectory_sequence(by_id[id_]), prompt_token_ids=each.prompt_token_ids)
-        for id_, each in taught.items()
+    taught = [
+        Taught(trajectory_sequence(by_id[id_]), each)
+        for id_, each in found.items()
+        if isinstance(each, Hindsight)
     ]
     with training_stage.borrowed_trainer(call) as trainer:
-        logprobs = trainer.logprobs(sequences, settings.microbatch_tokens)
+        read = _read(call, trainer, taught)
         determinism = trainer.determinism
-    limits = settings.self_distillation
-    scored = {
-        sequence.trajectory_id: scores(sequence, given, taught[sequence.trajectory_id], limits)
-        for sequence, given in zip(sequences, logprobs, strict=True)
-    }
-    table = [
-        scored[id_] if isinstance(each, Hindsight) else TeacherScores(id_, None, each)
-        for id_, each in found.items()
-    ]
-    count = write_rows(call.folder / SCORES, map(vars, table), TEACHER_SCORES)
+    scored = dict(zip([each.sequence.trajectory_id for each in taught], read, strict=True))
+    table = []
+    for id_, each in found.items():
+        if isinstance(each, Hindsight):
+            table += scores(trajectory_sequence(by_id[id_]), each, scored[id_], settings.self_distillation)
+        else:
+            table.append(TeacherScores(id_, 0, None, each))
+    count = write_teacher_scores(call.folder / SCORES, table)
     return StageResult(
         counters={
-            "scored": len(sequences),
-            "teacher_tokens": sum(len(sequence.token_ids) for sequence in sequences),
+            "scored": len(taught),
+            "teacher_tokens": sum(_tokens_read(each, settings.self_distillation) for each in taught),
             **Counter(f"not_scored_{each}" for each in found.values() if isinstance(each, str)),
         },
-        metrics=gap_metrics([(by_id[each.trajectory_id], each) for each in scored.values()], limits),
+        metrics=gap_metrics(
+            [(by_id[each.trajectory_id], each) for each in table if not each.branch and not each.not_scored],
+            settings.self_distillation,
+        ),
         rows={SCORES: count},
         policy_version=call.inputs[CHECKPOINT].manifest.artifact_id,
         determinism=determinism,
@@ -110,7 +137,7 @@ def _compute(call: StageCall[TeacherSettings]) -> StageResult:
 
 SCORE_TEACHER = Stage(
     name="score_teacher",
-    version=1,
+    version=2,
     output="table",
     settings=TeacherSettings,
     compute=_compute,
@@ -120,136 +147,188 @@ SCORE_TEACHER = Stage(
 )
 
 
-def hindsight_of(
-    rows: Sequence[Trajectory],
-    settings: TeacherSettings,
-    chat: ChatTokenizer,
-    context_length: int,
-    seed: int,
-) -> dict[str, Hindsight | str]:
-    """For each first attempt its prompt with hindsight, or a word for why it has none.
+def _rows(call: StageCall[TeacherSettings], name: str) -> list[Trajectory]:
+    from storage.tables.trajectories import read_trajectories
 
-    The tokens that were sampled follow the prompt as they are, so nothing is tokenized again behind it.
-    Prompts that are rendered anew begin from the messages of the attempt, and only where these give its very
-    tokens.
-    """
-    how, roles = settings.self_distillation, settings.roles
-    attempts = [row for row in rows if row.role == roles.attempt]
-    found: dict[str, Hindsight | str] = {}
-    retries = {row.episode_id: row for row in reversed(rows) if row.role == roles.retry}
-    succeeded: defaultdict[str, list[Trajectory]] = defaultdict(list)
-    for row in attempts:
-        if row.success:
-            succeeded[row.group_id].append(row)
-    for row in attempts:
-        hindsight: Hindsight | str
-        if how.rows == "failed" and row.success:
-            hindsight = "succeeded"
-        elif how.hindsight == "reflection":
-            hindsight = _of_retry(row, retries.get(row.episode_id))
-        elif how.hindsight == "feedback":
-            hindsight = _rendered(row, row, row.feedback, chat, how.template)
-        else:
-            others = [each for each in succeeded[row.group_id] if each is not row]
-            if others:
-                chosen = others[derive_seed(seed, row.trajectory_id) % len(others)]
-                hindsight = _rendered(row, chosen, _said(chosen), chat, how.template)
-            else:
-                hindsight = "no_sibling"
-        if not any(row.response_mask):
-            hindsight = "no_tokens"
-        elif isinstance(hindsight, Hindsight):
-            tokens = len(hindsight.prompt_token_ids) + len(row.response_token_ids)
-            hindsight = hindsight if tokens <= context_length else "too_long"
-        found[row.trajectory_id] = hindsight
-    return found
+    return trainable(read_trajectories(trajectory_files(call.inputs[name], call.resources.store)))
 
 
-def _of_retry(row: Trajectory, retry: Trajectory | None) -> Hindsight | str:
-    if retry is None:
-        return "no_retry"
-    if retry.prompt_token_ids == row.prompt_token_ids:
-        return "no_text"
-    return Hindsight(retry.prompt_token_ids, retry.parent_trajectory_id or retry.trajectory_id)
+@dataclass(frozen=True)
+class Taught:
+    """An attempt that a teacher reads."""
+
+    sequence: TrainingSequence
+    hindsight: Hindsight
+
+    @property
+    def behind_prompts(self) -> list[TrainingSequence]:
+        """Its tokens behind each prompt, that with right hints first."""
+        prompts = (self.hindsight, *self.hindsight.wrong)
+        return [replace(self.sequence, prompt_token_ids=each.prompt_token_ids) for each in prompts]
 
 
-def _rendered(
-    row: Trajectory, source: Trajectory, text: str, chat: ChatTokenizer, template: str
-) -> Hindsight | str:
-    if not text.strip():
-        return "no_text"
-    messages: list[Message] = list(
-        takewhile(lambda each: each["role"] != "assistant", json.loads(row.messages))
-    )
-    if not messages or chat.prompt(messages) != row.prompt_token_ids:
-        return "other_prompt"
-    last = messages[-1]
-    told: Message = {**last, "content": render(template, {"task": last["content"], "text": text})}
-    return Hindsight(chat.prompt([*messages[:-1], told]), source.trajectory_id)
+def _read(
+    call: StageCall[TeacherSettings], trainer: Trainer, taught: Sequence[Taught]
+) -> list[list[TokenScores]]:
+    """What the teacher says of each attempt, behind each of its prompts."""
+    how, tokens = call.settings.self_distillation, call.settings.microbatch_tokens
+    if not taught:
+        return []
+    asked = [each.behind_prompts for each in taught]
+    if how.scores_student:
+        own = trainer.token_scores([each.sequence for each in taught], tokens, how.compared_tokens)
+        asked = [
+            [replace(each, teacher=said) for each in prompts]
+            for prompts, said in zip(asked, own, strict=True)
+        ]
+    flat = [each for prompts in asked for each in prompts]
+    teacher = training_stage.other_policy(call, TEACHER)
+    read = iter(trainer.token_scores(flat, tokens, how.compared_tokens, teacher))
+    return [[next(read) for _ in prompts] for prompts in asked]
 
 
-def _said(row: Trajectory) -> str:
-    return "\n".join(each["content"] for each in json.loads(row.messages) if each["role"] == "assistant")
+def _tokens_read(taught: Taught, how: SelfDistillationConfig) -> int:
+    read = sum(len(each.token_ids) for each in taught.behind_prompts)
+    return read + (len(taught.sequence.token_ids) if how.scores_student else 0)
 
 
 def scores(
-    sequence: TrainingSequence,
-    logprobs: npt.NDArray[np.float32],
-    hindsight: Hindsight,
-    settings: SelfDistillationConfig,
-) -> TeacherScores:
-    """The scores of a sequence from the log-probabilities of its trained tokens, `[trained]`, in nats."""
+    sequence: TrainingSequence, hindsight: Hindsight, read: Sequence[TokenScores], how: SelfDistillationConfig
+) -> list[TeacherScores]:
+    """The scores of an attempt, from what a teacher says of its trained tokens behind the prompt with right
+    hints, and those with wrong ones."""
     from storage.tables.teacher_scores import TeacherScores
 
-    gaps = np.asarray(logprobs, dtype=np.float64) - sequence.trained_behaviour_logprobs
-    added = settings.coefficient * gaps.clip(-settings.gap_limit, settings.gap_limit)
-    return TeacherScores(
-        trajectory_id=sequence.trajectory_id,
-        source_trajectory_id=hindsight.source_trajectory_id,
-        not_scored="",
-        logprobs=_by_token(sequence, logprobs),
-        advantages=_by_token(sequence, added),
-    )
+    logprobs = [np.asarray(each.logprobs, dtype=np.float64) for each in read]
+    if how.combination == "advantage":
+        gaps = logprobs[0] - sequence.trained_behaviour_logprobs
+        added = _by_token(sequence, how.coefficient * gaps.clip(-how.gap_limit, how.gap_limit))
+    elif how.combination == "modulate":
+        evidence = contrast(logprobs[0], logprobs[1:])
+        settings = how.contrast
+        change = modulation(
+            evidence, strength=settings.strength, temperature=settings.temperature, limit=settings.limit
+        )
+        added = _by_token(sequence, np.where(np.abs(change) > settings.threshold, change, 0.0))
+    else:
+        added = np.zeros(0)
+    return [
+        TeacherScores(
+            trajectory_id=sequence.trajectory_id,
+            branch=branch,
+            source_trajectory_id=prompt.source_trajectory_id,
+            not_scored="",
+            logprobs=_by_token(sequence, said.logprobs),
+            advantages=np.zeros(0) if branch else added,
+            entropies=said.entropies,
+            support_ids=said.ids.ravel(),
+            support_logprobs=said.id_logprobs.ravel(),
+            tail_logprobs=said.tail_logprobs if how.compared_tokens else np.zeros(0),
+        )
+        for branch, (prompt, said) in enumerate(zip((hindsight, *hindsight.wrong), read, strict=True))
+    ]
 
 
-def _by_token(sequence: TrainingSequence, values: npt.NDArray[np.floating]) -> tuple[float, ...]:
+def _by_token(sequence: TrainingSequence, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Values of the trained tokens at their places among all response tokens."""
     column = np.zeros(len(sequence.response_mask))
     column[sequence.trained_offsets] = values
-    return tuple(column.tolist())
+    return column
 
 
 def gap_metrics(
-    scored: Iterable[tuple[Trajectory, TeacherScores]], settings: SelfDistillationConfig
+    scored: Sequence[tuple[Trajectory, TeacherScores]], settings: SelfDistillationConfig
 ) -> Mapping[str, float]:
-    """How the policy with hindsight differs from the one that sampled, in nats a token: the mean gap, that of
-    attempts that succeeded and of those that failed, the share of tokens beyond the limit, and how much of
-    all gaps the hundredth of tokens with the largest have. A teacher that knows something finds the tokens of
-    successes more likely than those of failures."""
-    gaps: dict[bool, list[float]] = {True: [], False: []}
-    for row, each in scored:
-        pairs = zip(row.response_mask, each.logprobs, row.behaviour_logprobs, strict=True)
-        gaps[row.success].extend(taught - stored for bit, taught, stored in pairs if bit)
-    every = np.array(gaps[True] + gaps[False])
-    if not len(every):
+    """How the teacher with hindsight differs from the policy that sampled, in nats a token: the mean gap,
+    that of attempts that succeeded and of those that failed, the share of tokens beyond the limit, how much
+    of all gaps the hundredth of tokens with the largest have, and the mean gap in each tenth of an attempt.
+    A teacher that knows something finds the tokens of successes more likely than those of failures. Also the
+    mean length of attempts, in sampled tokens, the teacher's entropy, and the probability that it gives to
+    tokens that are not compared."""
+    if not scored:
         return {}
+    gaps = []
+    for row, each in scored:
+        mask = np.asarray(row.response_mask, dtype=bool)
+        gaps.append((np.asarray(each.logprobs) - np.asarray(row.behaviour_logprobs))[mask])
+    every = np.concatenate(gaps)
+    tenth = np.concatenate([np.arange(len(each)) * _DECILES // len(each) for each in gaps])
     sizes = np.sort(np.abs(every))[::-1]
     top = sizes[: max(1, len(sizes) // 100)]
-    return {
+    found = {
         "gap_mean": float(every.mean()),
         "gap_beyond_limit": float((sizes > settings.gap_limit).mean()),
         "gap_of_top_hundredth": float(top.sum() / sizes.sum()) if sizes.sum() else 0.0,
-        **{
-            f"gap_of_{name}": float(np.mean(gaps[success]))
-            for name, success in (("successes", True), ("failures", False))
-            if gaps[success]
-        },
+        "scored_length": float(np.mean([len(each) for each in gaps])),
+        "teacher_entropy": _mean([each.entropies for _, each in scored]),
     }
+    for name, success in (("successes", True), ("failures", False)):
+        chosen = [each for each, (row, _) in zip(gaps, scored, strict=True) if row.success is success]
+        if chosen:
+            found[f"gap_of_{name}"] = _mean(chosen)
+    for number in range(_DECILES):
+        if (inside := every[tenth == number]).size:
+            found[f"gap_of_tenth_{number + 1}"] = float(inside.mean())
+    if settings.compared_tokens:
+        found["teacher_tail"] = _mean([np.exp(each.tail_logprobs) for _, each in scored])
+    if settings.combination == "modulate":
+        changed = np.concatenate(
+            [each.advantages[np.asarray(row.response_mask) == 1] for row, each in scored]
+        )
+        found["contrast_selected"] = float((changed != 0).mean())
+        found["contrast_mean"] = float(changed.mean())
+    return found
 
 
-def token_advantages(table: Iterable[Mapping[str, object]]) -> dict[str, tuple[float, ...]]:
-    """Trajectory -> what is added to the advantage of each response token, for those that were scored."""
-    from storage.tables.teacher_scores import TeacherScores
+def _mean(parts: Sequence[npt.NDArray[Any]]) -> float:
+    whole = np.concatenate(parts)
+    return float(whole.astype(np.float64).mean()) if len(whole) else 0.0
 
-    rows = (TeacherScores(**row) for row in table)  # type: ignore[arg-type]
-    return {row.trajectory_id: row.advantages for row in rows if not row.not_scored}
+
+def taught_sequences(
+    sequences: Sequence[TrainingSequence], scored: Artifact | None, how: SelfDistillationConfig | None
+) -> list[TrainingSequence]:
+    """The sequences of an update with what teachers say of them: added to the advantages of their tokens, or
+    for a loss of its own."""
+    from storage.tables.teacher_scores import read_teacher_scores
+
+    if scored is None:
+        return list(sequences)
+    by_id = {
+        each.trajectory_id: each
+        for each in read_teacher_scores(scored.path(SCORES))
+        if not each.branch and not each.not_scored
+    }
+    return [
+        taught(sequence, by_id[sequence.trajectory_id], how) if sequence.trajectory_id in by_id else sequence
+        for sequence in sequences
+    ]
+
+
+def taught(
+    sequence: TrainingSequence, said: TeacherScores, how: SelfDistillationConfig | None
+) -> TrainingSequence:
+    """A sequence with the scores of its tokens. `how`: None where they are only added to advantages.
+
+    Raises ValueError where these are not of its tokens.
+    """
+    if len(said.logprobs) != len(sequence.response_token_ids):
+        raise ValueError(
+            f"trajectory {sequence.trajectory_id} has {len(sequence.response_token_ids)} response tokens and "
+            f"{len(said.logprobs)} scores"
+        )
+    if how is None:
+        return replace(sequence, token_advantages=tuple(said.advantages.tolist()))
+    if how.combination == "modulate":
+        added = modulated_addition(sequence.advantage, said.advantages.astype(np.float64))
+        apart = np.where(said.advantages != 0, how.contrast.selected_weight, 0.0)
+        return replace(sequence, token_advantages=tuple(added.tolist()), apart=tuple(apart.tolist()))
+    shape = (sequence.trained_tokens, -1)
+    scores_of_tokens = TokenScores(
+        logprobs=said.logprobs[sequence.trained_offsets],
+        entropies=said.entropies,
+        ids=said.support_ids.reshape(shape),
+        id_logprobs=said.support_logprobs.reshape(shape),
+        tail_logprobs=said.tail_logprobs,
+    )
+    return replace(sequence, teacher=scores_of_tokens)

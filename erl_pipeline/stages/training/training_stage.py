@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from pydantic import SerializeAsAny, field_validator
 
@@ -174,6 +174,22 @@ def borrowed_trainer(call: StageCall[TrainingT]) -> Iterator[interface.Trainer]:
             _carried(call.settings, trainer),
             sole=checkpoints.lacks_state(call.inputs[checkpoints.CHECKPOINT].manifest),
         )
+
+
+def other_policy(
+    call: StageCall[TrainingT], name: str
+) -> checkpoints.StoredPolicy | Literal["own_base"] | None:
+    """Where the policy of another checkpoint is, the input `name` of the stage; the base of an adapter is in
+    memory already. None without such an input."""
+    if name not in call.inputs:
+        return None
+    other, base = call.inputs[name], call.inputs.get(checkpoints.BASE)
+    inputs = {checkpoints.CHECKPOINT: other}
+    if base is not None:
+        if base.manifest.artifact_id == other.manifest.artifact_id:
+            return "own_base"
+        inputs[checkpoints.BASE] = base
+    return checkpoints.StoredPolicy(checkpoints.checkpoint_parts(inputs), call.settings.weights)
 
 
 def _carried(

@@ -10,20 +10,22 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import Field
+
 from erl_pipeline.config.objective import ObjectiveConfig, ReplayLoss
 from erl_pipeline.config.optimizer import UpdateConfig
+from erl_pipeline.config.self_distillation import SelfDistillationConfig
 from erl_pipeline.episodes.roles import NEVER_TRAINED, is_trainable, trainable
 from erl_pipeline.objectives.advantages import group_advantages
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.policies.checkpoints import BASE, CHECKPOINT, StoredPolicy, checkpoint_parts
+from erl_pipeline.policies.checkpoints import CHECKPOINT, StoredPolicy
 from erl_pipeline.stages.names import ROLLOUTS, further_sequence_files, trajectory_files
 from erl_pipeline.stages.training import training_stage
-from erl_pipeline.stages.training.score_teacher import SCORE_TEACHER, SCORES, token_advantages
+from erl_pipeline.stages.training.score_teacher import plan_scores, taught_sequences
 from erl_pipeline.trainers.interface import Reinforcement
 from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
 from storage.artifacts.artifact import Artifact
-from storage.artifacts.recipe import derive_seed
 from storage.errors import InputError
 from storage.tables.scored import NOT_SCORED, is_scored
 
@@ -116,7 +118,7 @@ def too_old(rows: Iterable[Trajectory], young: Iterable[str]) -> frozenset[str]:
 
 
 REFERENCE = "reference"
-TEACHER = "teacher"
+SCORED = "teacher"
 """Name of the input through which an update gets the scores of self-distillation."""
 GROUPS, ZERO_ADVANTAGE_GROUPS = "groups", "zero_advantage_groups"
 """Counters, each followed by `_` and a role."""
@@ -129,6 +131,9 @@ class UpdateSettings(training_stage.TrainingSettings):
     update: UpdateConfig
     replay: ReplayLoss | None = None
     """The loss of replayed trajectories; None where there are none."""
+    self_distillation: SelfDistillationConfig | None = Field(default=None, exclude_if=lambda how: how is None)
+    """How scores of teachers are combined with the objective; None where an update needs only what they add
+    to advantages."""
 
 
 class AgedUpdateSettings(UpdateSettings):
@@ -154,18 +159,18 @@ def plan_update(
         inputs[REPLAY], loss = replay
         settings = planner.shared(planner.settings(UPDATE_POLICY).model_copy(update={"replay": loss}))
     if planner.config.self_distillation is not None:
-        scored = {**state.model_inputs(model), ROLLOUTS: rollouts}
-        seed = derive_seed(planner.config.seed, iteration, SCORE_TEACHER.name)
-        inputs[TEACHER] = planner.add(SCORE_TEACHER, scored, iteration=iteration, seed=seed)
+        inputs[SCORED] = plan_scores(planner, state, iteration, rollouts, model)
     if planner.config.objective.needs_reference:
         inputs[REFERENCE] = state.initial[model]
     return training_stage.plan_training(planner, state, iteration, UPDATE_POLICY, inputs, model, settings)
 
 
 def _slice(config: RunConfig, _sources: Sources) -> UpdateSettings:
+    how = config.self_distillation
     read: dict[str, Any] = {
         "objective": config.objective,
         "update": config.update,
+        "self_distillation": None if how is None else how.for_update,
         **training_stage.training_settings(config),
     }
     pipeline = config.pipeline
@@ -187,7 +192,9 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
     rows = [*attempts, *further]
     old = _too_old(call, rows)
     given = [row for row in attempts if row.trajectory_id not in old]
-    sequences = _taught(training_sequences(given, settings.objective), call.inputs.get(TEACHER))
+    sequences = taught_sequences(
+        training_sequences(given, settings.objective), call.inputs.get(SCORED), settings.self_distillation
+    )
     if settings.objective.subgroup_losses == "averaged":
         sequences = averaged_subgroups(trainable(given), sequences, settings.objective)
     work = Reinforcement(
@@ -197,20 +204,10 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
         seed=call.seed,
         reference=reference_policy(call),
         replay=settings.replay if replayed.begun else None,
+        distillation=None if settings.self_distillation is None else settings.self_distillation.objective,
     )
     counters = {**groups_by_role(given, settings.objective), **dropped_before_training(rows, old)}
     return training_stage.reinforce(call, work, rows, counters, old)
-
-
-def _taught(sequences: Sequence[TrainingSequence], scored: Artifact | None) -> Sequence[TrainingSequence]:
-    """The sequences with what self-distillation adds to the advantages of their tokens."""
-    from storage.tables.parquet import read_rows
-    from storage.tables.teacher_scores import TEACHER_SCORES
-
-    if scored is None:
-        return sequences
-    added = token_advantages(read_rows([scored.path(SCORES)], TEACHER_SCORES))
-    return [replace(each, token_advantages=added.get(each.trajectory_id, ())) for each in sequences]
 
 
 def _too_old(call: StageCall[UpdateSettings], rows: Sequence[Trajectory]) -> frozenset[str]:
@@ -365,13 +362,8 @@ def _group(row: Trajectory, objective: ObjectiveConfig) -> tuple[str, str | None
 
 
 def reference_policy(call: StageCall[UpdateSettings]) -> StoredPolicy | Literal["own_base"] | None:
-    """Where the reference policy of the KL term is; the base of an adapter is in memory already."""
-    if REFERENCE not in call.inputs:
-        return None
-    reference = call.inputs[REFERENCE]
-    if BASE in call.inputs and call.inputs[BASE].manifest.artifact_id == reference.manifest.artifact_id:
-        return "own_base"
-    return StoredPolicy(checkpoint_parts({CHECKPOINT: reference}), call.settings.weights)
+    """Where the reference policy of the KL term is."""
+    return training_stage.other_policy(call, REFERENCE)
 
 
 UPDATE_POLICY = Stage(

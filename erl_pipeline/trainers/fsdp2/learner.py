@@ -12,17 +12,17 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import PreTrainedModel
 
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.engines.probe import make_probe, save_probe
-from erl_pipeline.policies.checkpoints import MODEL
+from erl_pipeline.policies.checkpoints import MODEL, StoredPolicy
 from erl_pipeline.trainers.fsdp2.checkpoint import write_optimizer, write_policy
 from erl_pipeline.trainers.fsdp2.sharding import ProcessRanks, own_rows, shard
-from erl_pipeline.trainers.fsdp2.work import Begin, FineTune, Reinforce, Save
+from erl_pipeline.trainers.fsdp2.work import Begin, FineTune, Reinforce, Save, ScoreTokens
 from erl_pipeline.trainers.interface import OnStep, Reinforcement, SupervisedTraining
 from erl_pipeline.trainers.local.optimizer import (
     PolicyOptimizer,
@@ -31,9 +31,10 @@ from erl_pipeline.trainers.local.optimizer import (
 )
 from erl_pipeline.trainers.local.optimizer_steps import Learner
 from erl_pipeline.trainers.local.reinforcement import reinforce
+from erl_pipeline.trainers.local.self_distillation import token_scores
 from erl_pipeline.trainers.local.supervised import fine_tune_supervised
 from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
-from erl_pipeline.trainers.sequences import TrainingSequence
+from erl_pipeline.trainers.sequences import TokenScores, TrainingSequence
 
 
 class ShardedOptimizer(PolicyOptimizer):
@@ -99,16 +100,18 @@ class RankLearner:
     ) -> UpdateMetrics:
         """`Trainer.reinforce`; each rank returns the metrics of all."""
         stored = work.reference
+        whole = Reinforcement(
+            sequences, work.objective, work.update, work.seed, stored, work.replay, work.distillation
+        )
+        load = None if stored is None else lambda: self._model(stored)
+        return reinforce(self._learner, whole, load, on_step)
 
-        def load() -> PreTrainedModel:
-            if stored is None or stored == "own_base":
-                return self._policy.model
-            reference = stored.load(torch.device("cpu")).model
-            shard(reference, self._ranks)
-            return reference
-
-        whole = Reinforcement(sequences, work.objective, work.update, work.seed, stored, work.replay)
-        return reinforce(self._learner, whole, None if stored is None else load, on_step)
+    def _model(self, stored: StoredPolicy | Literal["own_base"] | None) -> PreTrainedModel:
+        if stored is None or stored == "own_base":
+            return self._policy.model
+        model = stored.load(torch.device("cpu")).model
+        shard(model, self._ranks)
+        return model
 
     def fine_tune(
         self, work: FineTune, sequences: Sequence[TrainingSequence], on_step: OnStep
@@ -127,6 +130,11 @@ class RankLearner:
         with self._learner.ready(gradient_checkpointing=False) as forward:
             scored = forward.sequence_entropies if entropies else forward.sequence_logprobs
             return scored(sequences, microbatch_tokens)
+
+    def token_scores(self, work: ScoreTokens, sequences: Sequence[TrainingSequence]) -> list[TokenScores]:
+        """`Trainer.token_scores`; each rank returns those of all."""
+        model, own_base = self._model(work.policy), work.policy == "own_base"
+        return token_scores(self._learner, model, sequences, work.microbatch_tokens, work.top_k, own_base)
 
     def save(self, work: Save) -> None:
         """`Trainer.save`; see `erl_pipeline.trainers.fsdp2.checkpoint`."""

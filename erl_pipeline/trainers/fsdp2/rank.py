@@ -121,6 +121,11 @@ def _do(work: orders.Work, learner: RankLearner, given: Path, answer: Path | Non
             rows = [each.cpu().numpy() for each in found]
             orders.write_lists(answer, {orders.SCORES: (np.dtype("float32"), rows)})
         return
+    if isinstance(work, orders.ScoreTokens):
+        scored = learner.token_scores(work, sequences)
+        if answer is not None:
+            orders.write_scores(answer, scored)
+        return
     metrics: UpdateMetrics | FineTuneMetrics
     if isinstance(work, orders.Reinforce):
         metrics = learner.reinforce(work, sequences, on_step)

@@ -18,7 +18,13 @@ from erl_pipeline.trainers.fsdp2.launcher import TIMEOUT_SECONDS
 from erl_pipeline.trainers.fsdp2.nodes import NodesConfig
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
 from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
-from erl_pipeline.trainers.sequences import TrainingSequence
+from erl_pipeline.trainers.sequences import TokenScores, TrainingSequence
+
+
+def _absolute(
+    policy: StoredPolicy | Literal["own_base"] | None,
+) -> StoredPolicy | Literal["own_base"] | None:
+    return policy.absolute() if isinstance(policy, StoredPolicy) else policy
 
 
 class Fsdp2Trainer:
@@ -65,10 +71,9 @@ class Fsdp2Trainer:
     def reinforce(
         self, work: interface.Reinforcement, on_step: interface.OnStep | None = None
     ) -> UpdateMetrics:
-        reference = work.reference
-        if isinstance(reference, StoredPolicy):
-            reference = reference.absolute()
-        told = orders.Reinforce(work.objective, work.update, work.seed, reference, work.replay)
+        told = orders.Reinforce(
+            work.objective, work.update, work.seed, _absolute(work.reference), work.replay, work.distillation
+        )
         return orders.read_metrics(UpdateMetrics, self._do(told, work.sequences, on_step))
 
     def fine_tune_supervised(
@@ -86,6 +91,16 @@ class Fsdp2Trainer:
 
     def entropies(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> list[np.ndarray]:
         return self._scores(orders.Score("entropies", microbatch_tokens), sequences)
+
+    def token_scores(
+        self,
+        sequences: Sequence[TrainingSequence],
+        microbatch_tokens: int,
+        top_k: int = 0,
+        policy: StoredPolicy | Literal["own_base"] | None = None,
+    ) -> list[TokenScores]:
+        told = orders.ScoreTokens(microbatch_tokens, top_k, _absolute(policy))
+        return orders.read_scores(self._do(told, sequences))
 
     def save(self, folder: Path, *, state: bool = True) -> None:
         self._do(orders.Save(folder.absolute(), state, checkpoint_files.FILE_BYTES))

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -14,16 +14,17 @@ from safetensors.numpy import save_file
 
 from erl_pipeline.config.objective import ObjectiveConfig, ReplayLoss
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
+from erl_pipeline.config.self_distillation import DistillationObjective
 from erl_pipeline.policies.checkpoint_files import FILE_BYTES
 from erl_pipeline.policies.checkpoints import StoredPolicy
 from erl_pipeline.trainers.interface import DEFAULT_PASSES, Passes
 from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
-from erl_pipeline.trainers.sequences import TrainingSequence
+from erl_pipeline.trainers.sequences import TokenScores, TrainingSequence
 
 MetricsT = TypeVar("MetricsT", UpdateMetrics, FineTuneMetrics)
 
 SCORES = "scores"
-_ROWS = "rows"
+_ROWS, _TAUGHT = "rows", "taught"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Reinforce:
     seed: int
     reference: StoredPolicy | Literal["own_base"] | None
     replay: ReplayLoss | None
+    distillation: DistillationObjective | None = None
     do: Literal["reinforce"] = "reinforce"
 
 
@@ -71,6 +73,16 @@ class Score:
 
 
 @dataclass(frozen=True)
+class ScoreTokens:
+    """`Trainer.token_scores` of the sequences."""
+
+    microbatch_tokens: int
+    top_k: int
+    policy: StoredPolicy | Literal["own_base"] | None
+    do: Literal["score_tokens"] = "score_tokens"
+
+
+@dataclass(frozen=True)
 class Save:
     """Write a checkpoint into a folder, with the optimizer's state or without. `file_bytes`: the most bytes
     of tensors in a file."""
@@ -81,7 +93,7 @@ class Save:
     do: Literal["save"] = "save"
 
 
-Work = Annotated[Begin | Reinforce | FineTune | Score | Save, Field(discriminator="do")]
+Work = Annotated[Begin | Reinforce | FineTune | Score | ScoreTokens | Save, Field(discriminator="do")]
 """What the ranks can do. Those that train or score also get a file of sequences."""
 
 WORK: TypeAdapter[Work] = TypeAdapter(Work)
@@ -110,17 +122,21 @@ def write_sequences(path: Path, sequences: Sequence[TrainingSequence]) -> None:
         "response_mask": (np.dtype("int8"), [row.response_mask for row in sequences]),
         "behaviour_logprobs": (np.dtype("float64"), [row.behaviour_logprobs for row in sequences]),
         "token_advantages": (np.dtype("float64"), [row.token_advantages for row in sequences]),
+        "apart": (np.dtype("float64"), [row.apart for row in sequences]),
         "numbers": (
             np.dtype("float64"),
             [(row.advantage, row.weight, row.temperature) for row in sequences],
         ),
     }
     names = json.dumps([[row.trajectory_id, row.role] for row in sequences])
-    write_lists(path, columns, {_ROWS: names})
+    taught = [number for number, row in enumerate(sequences) if row.teacher is not None]
+    columns |= _score_columns([row.teacher for row in sequences if row.teacher is not None])
+    write_lists(path, columns, {_ROWS: names, _TAUGHT: json.dumps(taught)})
 
 
 def read_sequences(path: Path) -> list[TrainingSequence]:
     lists, notes = read_lists(path)
+    teachers = dict(zip(json.loads(notes[_TAUGHT]), _scores(lists), strict=True))
     found = []
     for number, (trajectory_id, role) in enumerate(json.loads(notes[_ROWS])):
         advantage, weight, temperature = lists["numbers"][number].tolist()
@@ -136,9 +152,42 @@ def read_sequences(path: Path) -> list[TrainingSequence]:
                 weight=weight,
                 temperature=temperature,
                 token_advantages=tuple(lists["token_advantages"][number].tolist()),
+                teacher=teachers.get(number),
+                apart=tuple(lists["apart"][number].tolist()),
             )
         )
     return found
+
+
+def _score_columns(scores: Sequence[TokenScores]) -> dict[str, tuple[np.dtype[Any], list[Any]]]:
+    """The columns of scores, one row for each sequence that has them."""
+    names = [each.name for each in fields(TokenScores)]
+    return {
+        name: (
+            np.dtype("int32" if name == "ids" else "float32"),
+            [getattr(each, name).ravel() for each in scores],
+        )
+        for name in names
+    }
+
+
+def _scores(lists: dict[str, list[np.ndarray]]) -> list[TokenScores]:
+    """The scores that `_score_columns` has made columns of."""
+    rows = zip(*(lists[each.name] for each in fields(TokenScores)), strict=True)
+    return [
+        TokenScores(logprobs, entropies, ids.reshape(tokens, -1), chosen.reshape(tokens, -1), tail)
+        for logprobs, entropies, ids, chosen, tail in rows
+        if (tokens := len(logprobs))
+    ]
+
+
+def write_scores(path: Path, scores: Sequence[TokenScores]) -> None:
+    """Write scores into a file, each of one token at least; `read_scores` gives equal ones."""
+    write_lists(path, _score_columns(scores))
+
+
+def read_scores(path: Path) -> list[TokenScores]:
+    return _scores(read_lists(path)[0])
 
 
 def write_lists(

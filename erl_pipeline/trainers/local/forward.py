@@ -23,9 +23,11 @@ from erl_pipeline.trainers.local.tokens import (
     TokenLoss,
     backward_through_head,
     by_token,
+    logit_statistics,
+    support_logprobs,
     token_logprobs,
 )
-from erl_pipeline.trainers.sequences import TrainingSequence
+from erl_pipeline.trainers.sequences import TokenScores, TrainingSequence
 from storage.errors import ConfigError, InputError
 
 PackedAttention = SegmentAttention | Literal["rows"]
@@ -169,6 +171,56 @@ class PolicyForward:
     ) -> torch.Tensor:
         """The log-probabilities of `scores`."""
         return self.scores(sequences, temperatures, microbatch_tokens)[0]
+
+    @torch.no_grad()
+    def token_scores(
+        self, sequences: Sequence[TrainingSequence], microbatch_tokens: int, top_k: int
+    ) -> list[TokenScores]:
+        """What the policy says at each sequence's trained tokens, each of which has one at least; see
+        `Trainer.token_scores`."""
+        counts = [sequence.trained_tokens for sequence in sequences]
+        given = [sequence.teacher.ids for sequence in sequences if sequence.teacher is not None]
+        if given and len(given) < len(sequences):
+            raise ValueError("either all sequences have tokens to compare, or none")
+        tokens = sum(counts)
+        vocabulary: int = self.model.config.get_text_config().vocab_size
+        chosen = int(given[0].shape[1]) if given else min(top_k, vocabulary)
+        ids = torch.zeros(tokens, chosen, dtype=torch.int64, device=self.device)
+        if given:
+            ids.copy_(torch.from_numpy(np.concatenate(given)))
+        sizes: dict[str, tuple[int, ...]] = {"logprob": (), "entropy": (), "ids": (chosen,), "tail": ()}
+        found = {name: torch.zeros((tokens, *size), device=self.device) for name, size in sizes.items()}
+        temperatures = by_token(
+            np.array([sequence.temperature for sequence in sequences], dtype=np.float32), counts, self.device
+        )
+
+        def score(microbatch: packing.Microbatch) -> None:
+            hidden = self.hidden(microbatch)
+            for states, targets, places in zip(
+                hidden.split(HEAD_CHUNK_TOKENS),
+                microbatch.targets.split(HEAD_CHUNK_TOKENS),
+                microbatch.tokens.split(HEAD_CHUNK_TOKENS),
+                strict=True,
+            ):
+                logits = self.head(states)
+                found["logprob"][places], found["entropy"][places] = logit_statistics(
+                    logits, targets, temperatures[places]
+                )
+                if not given:
+                    ids[places] = logits.topk(chosen, dim=-1).indices
+                found["ids"][places], found["tail"][places] = support_logprobs(
+                    logits, ids[places], temperatures[places]
+                )
+
+        for planned in self._deal(sequences, microbatch_tokens).own:
+            score(self._empty() if planned is None else planned.build())
+        for column in (*found.values(), *([] if given else [ids])):
+            self.ranks.add_up(column)
+        parts = [
+            [each.cpu().numpy() for each in column.split(counts)]
+            for column in (found["logprob"], found["entropy"], ids.int(), found["ids"], found["tail"])
+        ]
+        return [TokenScores(*each) for each in zip(*parts, strict=True)]
 
     def sequence_logprobs(
         self, sequences: Sequence[TrainingSequence], microbatch_tokens: int

@@ -8,7 +8,14 @@ from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, 
 from erl_pipeline.objectives import policy_gradient
 from erl_pipeline.trainers.local.observations import BatchLog, Statistics
 from erl_pipeline.trainers.local.packing import Microbatch
-from erl_pipeline.trainers.local.tokens import RoleColumns, TokenColumns, TokenLoss
+from erl_pipeline.trainers.local.self_distillation import TaughtPart
+from erl_pipeline.trainers.local.tokens import (
+    RoleColumns,
+    SupportedTokenLoss,
+    SupportLogprobs,
+    TokenColumns,
+    TokenLoss,
+)
 from erl_pipeline.trainers.metrics import ReplayMetrics
 
 _RATIO, _WEIGHT, _REPLAYED, _FRESH = "replay_ratio", "replay_weight", "replay_loss", "fresh_loss"
@@ -100,6 +107,7 @@ class PolicyLoss:
         log: records log-probability, ratio, clipping, entropy, mismatch and loss of all tokens, token by
             token.
         replayed: tells replayed tokens from fresh ones; None where all are fresh.
+        taught: the loss of tokens that a teacher has scored; None without one.
     """
 
     def __init__(
@@ -114,6 +122,7 @@ class PolicyLoss:
         log: BatchLog | None = None,
         replayed: ReplayedPart | None = None,
         log_ratios: torch.Tensor | None = None,
+        taught: TaughtPart | None = None,
     ) -> None:
         self._objective = objective
         self._surrogate_of = policy_gradient.surrogate_named(objective.surrogate)
@@ -126,6 +135,7 @@ class PolicyLoss:
         self._log = BatchLog(len(columns.sequence), columns.sequence.device) if log is None else log
         self._replayed = replayed
         self._log_ratios = log_ratios
+        self._taught = taught
         self._parts: dict[str, torch.Tensor] = {}
         self._batch_weights: policy_gradient.ImportanceWeights | None = None
         if old_logprobs is not None:
@@ -136,13 +146,26 @@ class PolicyLoss:
         return {name: float(part) for name, part in self._parts.items()}
 
     def of(self, microbatch: Microbatch) -> TokenLoss:
-        def loss(logprobs: torch.Tensor, entropies: torch.Tensor, place: slice) -> torch.Tensor:
-            return self._loss(logprobs, entropies, microbatch.tokens[place])
+        def loss(
+            logprobs: torch.Tensor,
+            entropies: torch.Tensor,
+            place: slice,
+            support: SupportLogprobs | None = None,
+        ) -> torch.Tensor:
+            return self._loss(logprobs, entropies, microbatch.tokens[place], support)
 
-        return loss
+        ids = None if self._taught is None else self._taught.ids
+        return loss if ids is None else SupportedTokenLoss(loss, ids[microbatch.tokens])
 
-    def _loss(self, logprobs: torch.Tensor, entropies: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """The loss of a chunk. `logprobs`, `entropies` and `tokens` (indices into the columns): `[chunk]`."""
+    def _loss(
+        self,
+        logprobs: torch.Tensor,
+        entropies: torch.Tensor,
+        tokens: torch.Tensor,
+        support: SupportLogprobs | None,
+    ) -> torch.Tensor:
+        """The loss of a chunk. `logprobs`, `entropies` and `tokens` (indices into the columns): `[chunk]`;
+        `support`: see `TaughtPart`."""
         columns, roles = self._columns, self._roles
         regularizer_weights = columns.regularizer_weights[tokens]
         self._observe("entropy", entropies, tokens)
@@ -162,6 +185,10 @@ class PolicyLoss:
         if roles.has_entropy:
             bonus = roles.entropy_coefficients[tokens] * entropies * regularizer_weights
             total = total + self._add("entropy_loss", -bonus, tokens)
+        if self._taught is not None:
+            behaviour = columns.behaviour_logprobs[tokens]
+            taught = self._taught.losses(logprobs, behaviour, support, tokens, self._statistics)
+            total = total + self._add("distillation_loss", taught, tokens)
         return total
 
     def _surrogate(self, logprobs: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

@@ -21,6 +21,7 @@ from erl_pipeline.trainers.local.forward import PackedAttention, PolicyForward
 from erl_pipeline.trainers.local.observations import BatchLog, SequenceLog, Statistics
 from erl_pipeline.trainers.local.optimizer_steps import Learner, OptimizerSteps, count_tokens, mean
 from erl_pipeline.trainers.local.policy_loss import PolicyLoss, ReplayedPart, replay_metrics, without_clip
+from erl_pipeline.trainers.local.self_distillation import TaughtPart, distillation_metrics
 from erl_pipeline.trainers.local.tokens import TokenColumns, role_columns, token_columns
 from erl_pipeline.trainers.metrics import NotTrained, RoleMetrics, SequenceRecord, UpdateMetrics
 from erl_pipeline.trainers.sequences import TrainingSequence
@@ -101,7 +102,8 @@ def _reason(sequence: TrainingSequence, terms: RoleTerms) -> NotTrained | None:
         return "no_tokens"
     if terms.weight == 0.0 or sequence.weight == 0.0:
         return "zero_weight"
-    return "zero_advantage" if not sequence.has_advantage and not terms.regularized else None
+    has_loss = sequence.has_advantage or terms.regularized or sequence.teacher is not None
+    return None if has_loss else "zero_advantage"
 
 
 def _live_share(sequences: Sequence[TrainingSequence], objective: ObjectiveConfig) -> float:
@@ -189,6 +191,9 @@ def _take_steps(
             log=seen,
             replayed=None if replay is None else ReplayedPart(replay, columns, roles),
             log_ratios=_sequence_log_ratios(forward, work, batch, columns, old, first=not steps.losses),
+            taught=None
+            if work.distillation is None
+            else TaughtPart(work.distillation, batch, objective, forward.device),
         )
         steps.take(batch, columns.temperatures, loss)
         seen.add_up(forward.ranks)
@@ -278,6 +283,9 @@ def _metrics(
         replay=None
         if work.replay is None
         else replay_metrics(statistics, sum(row.role == work.replay.role for row in kept), len(steps.losses)),
+        distillation=None
+        if work.distillation is None
+        else distillation_metrics(statistics, kept, len(steps.losses)),
     )
 
 

@@ -21,8 +21,33 @@ HEAD_CHUNK_TOKENS = 512
 
 _BLOCK_ELEMENTS = 2**20  # 4 MiB of fp32
 
-TokenLoss = Callable[[torch.Tensor, torch.Tensor, slice], torch.Tensor]
+PlainTokenLoss = Callable[[torch.Tensor, torch.Tensor, slice], torch.Tensor]
 """Maps a chunk's log-probabilities and entropies (`[chunk]`, fp32) and its place to its share of the loss."""
+
+SupportLogprobs = tuple[torch.Tensor, torch.Tensor]
+"""Log-probabilities in nats of chosen tokens at each place, `[tokens, chosen]`, and of all others together,
+`[tokens]`, -inf where there are no others. Both fp32."""
+
+
+@dataclass(frozen=True)
+class SupportedTokenLoss:
+    """A loss that also reads log-probabilities of the tokens `ids`, `[tokens, chosen]`, int64; `loss` gets
+    those of a chunk as its last argument."""
+
+    loss: Callable[[torch.Tensor, torch.Tensor, slice, SupportLogprobs | None], torch.Tensor]
+    ids: torch.Tensor
+
+    def __call__(
+        self,
+        logprobs: torch.Tensor,
+        entropies: torch.Tensor,
+        place: slice,
+        support: SupportLogprobs | None = None,
+    ) -> torch.Tensor:
+        return self.loss(logprobs, entropies, place, support)
+
+
+TokenLoss = PlainTokenLoss | SupportedTokenLoss
 
 
 def token_logprobs(
@@ -36,8 +61,22 @@ def token_logprobs(
 
     Returns two fp32 tensors `[tokens]`, with gradients to `hidden` and the head's weights.
     """
+    return logit_statistics(head(hidden), targets, temperatures)
+
+
+def logit_statistics(
+    logits: torch.Tensor, targets: torch.Tensor, temperatures: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`token_logprobs` from the logits, `[tokens, vocabulary]`."""
     statistics: Callable[..., tuple[torch.Tensor, torch.Tensor]] = _SoftmaxStatistics.apply
-    return statistics(head(hidden), targets, temperatures)
+    return statistics(logits, targets, temperatures)
+
+
+def support_logprobs(logits: torch.Tensor, ids: torch.Tensor, temperatures: torch.Tensor) -> SupportLogprobs:
+    """Log-probabilities of the tokens `ids`, `[tokens, chosen]`, and of all others together, from the logits
+    `[tokens, vocabulary]`, with gradients to these."""
+    support: Callable[..., SupportLogprobs] = _SupportStatistics.apply
+    return support(logits, ids, temperatures)
 
 
 def backward_through_head(
@@ -61,8 +100,15 @@ def backward_through_head(
     start = 0
     for leaf in leaves:
         place = slice(start, start + len(leaf))
-        logprobs, entropies = token_logprobs(head, leaf, targets[place], temperatures[place])
-        loss(logprobs, entropies, place).backward()
+        logits = head(leaf)
+        logprobs, entropies = logit_statistics(logits, targets[place], temperatures[place])
+        if isinstance(loss, SupportedTokenLoss):
+            support = support_logprobs(logits, loss.ids[place], temperatures[place])
+            share = loss(logprobs, entropies, place, support)
+        else:
+            share = loss(logprobs, entropies, place)
+        del logits
+        share.backward()
         after_backward()
         start = place.stop
     hidden.backward(torch.cat([leaf.grad for leaf in leaves if leaf.grad is not None]))
@@ -112,6 +158,39 @@ class _SoftmaxStatistics(torch.autograd.Function):
                 grad = log_softmax.exp_().mul_(factor.sub_(grad_logprobs[rows, None]))
             grad.scatter_add_(1, targets[rows, None], grad_logprobs[rows, None])
             result[rows] = grad.div_(temperatures[rows, None])
+        return result, None, None
+
+
+class _SupportStatistics(torch.autograd.Function):
+    """As `_SoftmaxStatistics`, for several tokens at each place and all others together."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: torch.Tensor, ids: torch.Tensor, temperatures: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        normalizers = torch.empty_like(temperatures)
+        others = torch.empty_like(temperatures)  # log-sum-exp of all other logits
+        for rows in _blocks(logits):
+            scaled = logits[rows] / temperatures[rows, None]
+            normalizers[rows] = scaled.logsumexp(dim=-1)
+            others[rows] = scaled.scatter_(1, ids[rows], -torch.inf).logsumexp(dim=-1)
+        ctx.save_for_backward(logits, ids, temperatures, normalizers, others)
+        chosen = logits.gather(1, ids) / temperatures[:, None]  # fp32 by promotion
+        return chosen - normalizers[:, None], others - normalizers
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        logits, ids, temperatures, normalizers, others = ctx.saved_tensors
+        grad_chosen, grad_others = grads
+        result = torch.empty_like(logits)
+        for rows in _blocks(logits):
+            scaled = logits[rows] / temperatures[rows, None]
+            whole = grad_chosen[rows].sum(dim=-1) + grad_others[rows]
+            grad = (scaled - normalizers[rows, None]).exp_().mul_(-whole[:, None])
+            # d log(sum of others) / d logit = their softmax; without others the logits left are all -inf
+            rest = scaled.scatter_(1, ids[rows], -torch.inf).sub_(others[rows, None]).exp_()
+            grad.add_(rest.nan_to_num_(nan=0.0).mul_(grad_others[rows, None]))
+            result[rows] = grad.scatter_add_(1, ids[rows], grad_chosen[rows]).div_(temperatures[rows, None])
         return result, None, None
 
 
@@ -168,6 +247,9 @@ def token_columns(
     def column(values: Sequence[float]) -> torch.Tensor:
         return by_token(np.array(values, dtype=np.float32), counts, device)
 
+    weighed = column(policy_weights)
+    if any(sequence.apart for sequence in sequences):
+        weighed = moved(_weights_apart(sequences, normalization, policy_share, length), device)
     behaviour = [sequence.trained_behaviour_logprobs for sequence in sequences]
     advantages = [sequence.trained_advantages for sequence in sequences]
     return TokenColumns(
@@ -175,9 +257,28 @@ def token_columns(
         behaviour_logprobs=moved(np.concatenate([np.zeros(0), *behaviour]).astype(np.float32), device),
         advantages=moved(np.concatenate([np.zeros(0), *advantages]).astype(np.float32), device),
         temperatures=column([sequence.temperature for sequence in sequences]),
-        policy_weights=column(policy_weights),
+        policy_weights=weighed,
         regularizer_weights=column(regularizer_weights),
     )
+
+
+def _weights_apart(
+    sequences: Sequence[TrainingSequence], normalization: LossNormalization, policy_share: float, length: int
+) -> npt.NDArray[np.float32]:
+    """The policy weights of tokens, `[trained]`, where some are averaged apart from all others: each kind as
+    if it were alone."""
+    apart = [sequence.trained_apart for sequence in sequences]
+    weights = [np.zeros(len(each)) for each in apart]
+    for kind in (False, True):
+        chosen = [(each > 0) == kind for each in apart]
+        with_loss = [i for i, sequence in enumerate(sequences) if sequence.has_advantage and chosen[i].any()]
+        if not with_loss:
+            continue
+        shares = token_weights([int(chosen[i].sum()) for i in with_loss], normalization, length)
+        for i, share in zip(with_loss, shares, strict=True):
+            factor = apart[i][chosen[i]] if kind else 1.0
+            weights[i][chosen[i]] = share * sequences[i].weight * policy_share * factor
+    return np.concatenate(weights).astype(np.float32)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from erl_pipeline.engines.probe import save_probe
-from erl_pipeline.policies.checkpoints import MODEL
+from erl_pipeline.policies.checkpoints import MODEL, StoredPolicy
 from erl_pipeline.policies.hardware import adds_in_fixed_order
 from erl_pipeline.policies.pretrained import LoadedPolicy, save_policy
 from erl_pipeline.trainers.interface import (
@@ -26,9 +26,10 @@ from erl_pipeline.trainers.interface import (
 from erl_pipeline.trainers.local import optimizer
 from erl_pipeline.trainers.local.optimizer_steps import Learner
 from erl_pipeline.trainers.local.reinforcement import reinforce
+from erl_pipeline.trainers.local.self_distillation import token_scores
 from erl_pipeline.trainers.local.supervised import fine_tune_supervised
 from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
-from erl_pipeline.trainers.sequences import TrainingSequence
+from erl_pipeline.trainers.sequences import TokenScores, TrainingSequence
 
 
 class LocalTrainer:
@@ -75,6 +76,17 @@ class LocalTrainer:
         with self._learner.ready(gradient_checkpointing=False) as forward:
             found = forward.sequence_entropies(sequences, microbatch_tokens)
         return [values.cpu().numpy() for values in found]
+
+    def token_scores(
+        self,
+        sequences: Sequence[TrainingSequence],
+        microbatch_tokens: int,
+        top_k: int = 0,
+        policy: StoredPolicy | Literal["own_base"] | None = None,
+    ) -> list[TokenScores]:
+        loaded = policy.load() if isinstance(policy, StoredPolicy) else self._policy
+        own_base = policy == "own_base"
+        return token_scores(self._learner, loaded.model, sequences, microbatch_tokens, top_k, own_base)
 
     def save(self, folder: Path, *, state: bool = True) -> None:
         save_policy(self._policy, folder / MODEL)

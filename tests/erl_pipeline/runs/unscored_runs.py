@@ -32,7 +32,7 @@ ROLLOUTS: dict[str, Any] = {"tasks_per_iteration": 2, "group_size": 4, "tasks_pe
 ERL = {
     "method": {"type": "erl", "distillation": {"reward_above": -1.0, "chain": True}},
     "objective": {"advantages_per": "group", "correction": {"type": "decoupled"}},
-    "self_distillation": True,
+    "self_distillation": {"combination": "loss", "teacher": "ema"},
     "rollouts": {**ROLLOUTS, "selection": {"type": "by_difficulty", "new": 0.0}},
 }
 CONFIGS: dict[str, dict[str, Any]] = {

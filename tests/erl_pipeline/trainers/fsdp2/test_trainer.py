@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from erl_pipeline.config.optimizer import FineTuneConfig
 from erl_pipeline.config.policy import LoraConfig
+from erl_pipeline.config.self_distillation import DistillationObjective
 from erl_pipeline.policies.checkpoints import StoredPolicy
 from erl_pipeline.trainers.fsdp2 import TRAINER
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
@@ -317,3 +318,31 @@ def test_without_a_row_nothing_is_trained_and_nothing_scored(
     trainer.save(tmp_path / "after")
     weights = "model/model.safetensors"
     assert (tmp_path / "after" / weights).read_bytes() == (first / "llama" / weights).read_bytes()
+
+
+def test_two_ranks_learn_from_a_teacher_what_one_process_learns(
+    ranks: RankGroup, first: Path, start: Start, tmp_path: Path
+) -> None:
+    """The teacher is another policy: the same weights, with which the first update began."""
+    beginning = start(first / "llama")
+    assert beginning.context is not None
+    found: dict[str, Any] = {}
+    work = replace(reinforcement(), distillation=DistillationObjective(coefficient=1.0))
+    for name, trainer in (("one", LocalTrainer(beginning)), ("two", on_two(beginning, ranks))):
+        trainer.reinforce(reinforcement())
+        own = trainer.token_scores(ROWS, 12, top_k=2)
+        asked = [replace(row, teacher=scores) for row, scores in zip(ROWS, own, strict=True)]
+        scores = trainer.token_scores(asked, 12, policy=beginning.context.stored)
+        rows = [replace(row, teacher=each, advantage=0.0) for row, each in zip(ROWS, scores, strict=True)]
+        found[name] = (own, scores, trainer.reinforce(replace(work, sequences=rows)))
+        trainer.save(tmp_path / name)
+    for one, two in zip(found["one"][:2], found["two"][:2], strict=True):
+        for expected, each in zip(one, two, strict=True):
+            assert np.array_equal(each.ids, expected.ids)
+            for column in ("logprobs", "entropies", "id_logprobs", "tail_logprobs"):
+                assert getattr(each, column) == pytest.approx(getattr(expected, column), abs=1e-5), column
+    assert found["two"][2].metrics()["distillation_loss"] > 0
+    assert numbers(found["two"][2]) == pytest.approx(numbers(found["one"][2]), abs=1e-5)
+    one, two = (numbers(found[name][2].distillation) for name in ("one", "two"))
+    assert two == pytest.approx(one, abs=1e-5)
+    assert_close(tmp_path / "one", tmp_path / "two")
