@@ -105,7 +105,7 @@ def test_every_problem_is_named_with_key_value_and_what_is_allowed(small: Path) 
 
 
 def test_an_unknown_key_without_a_near_one_gets_the_list(small: Path) -> None:
-    assert "rollouts.qqq: unknown key; allowed: tasks_per_iteration, group_size, " in message(
+    assert "rollouts.qqq: unknown key; allowed: tasks_per_iteration, refill, group_size, " in message(
         small, "rollouts.qqq=1"
     )
 
