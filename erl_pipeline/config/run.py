@@ -19,6 +19,7 @@ from erl_pipeline.config.pipeline import (
     WarningsConfig,
 )
 from erl_pipeline.config.plugins import plugins
+from erl_pipeline.config.replay import REPLAYED, ReplayConfig, require_replayable
 from erl_pipeline.config.rollouts import EasyToHardSelection, EvaluationConfig, RolloutConfig, SamplingConfig
 from erl_pipeline.config.self_distillation import SelfDistillationConfig
 
@@ -71,6 +72,9 @@ class RunConfig(Settings):
     optimizer: OptimizerConfig = OptimizerConfig()
     self_distillation: Annotated[SelfDistillationConfig | None, BeforeValidator(switch)] = None
     """`on`, or its settings: the policy also teaches itself, token by token, with hindsight."""
+    replay: Annotated[ReplayConfig | None, BeforeValidator(switch)] = None
+    """`on`, or its settings: first attempts are trained together with stored successes of earlier iterations
+    (ExGRPO, arXiv 2510.02245)."""
     update: UpdateConfig = UpdateConfig()
     fine_tune: FineTuneConfig = FineTuneConfig()
     trainer: TrainerSettings = Field(
@@ -97,6 +101,12 @@ class RunConfig(Settings):
     and no artifact depends on it."""
 
     @property
+    def roles(self) -> tuple[str, ...]:
+        """Roles of the trajectories that the policy is trained on by reinforcement."""
+        own: tuple[str, ...] = plugins("methods")[self.method.type].value.roles(self.method)
+        return own if self.replay is None else (*own, REPLAYED)
+
+    @property
     def nodes_to_find(self) -> NodesToFind | None:
         """The machines that the runner has to find for each training."""
         found: NodesToFind | None = plugins("trainers")[self.trainer.type].value.nodes_to_find(self.trainer)
@@ -113,7 +123,8 @@ class RunConfig(Settings):
         require_equal_bytes(self)
         require_state_in_memory(self)
         require_hindsight(self)
-        require_known_roles(self.objective, method.roles(self.method))
+        require_replayable(self)
+        require_known_roles(self.objective, self.roles)
         retrieval = method.retrieval(self.method)
         if retrieval is not None and self.objective.advantages_per == "subgroup":
             require_subgroups(retrieval, self.rollouts.group_size)

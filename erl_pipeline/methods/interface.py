@@ -116,6 +116,9 @@ class Method(Generic[SettingsT]):
         default=lambda _settings: (), metadata=NO_BYTES
     )
     """Folders or hub names of pretrained models that it needs besides the policy's."""
+    replayed: str | None = field(default=None, metadata=NO_BYTES)
+    """Role of the attempts that `replay` stores and trains again, in the group of fresh ones at their task;
+    None for a method that cannot be combined with it."""
     self_distilled: SelfDistilledRoles | None = field(default=None, metadata=NO_BYTES)
     """Roles of the trajectories for `self_distillation`; None for a method that cannot be combined with
     it."""

@@ -15,6 +15,7 @@ from erl_pipeline.plan.stage import Stage
 from erl_pipeline.policies.checkpoints import policy_traits
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE, plan_evaluation
 from erl_pipeline.stages.memory import FORGET_MEMORY
+from erl_pipeline.stages.replay.plan import plan_experience
 from erl_pipeline.stages.tasks.environment_stages import built_inputs
 from erl_pipeline.stages.tasks.prepare_tasks import PREPARE_TASKS
 from erl_pipeline.stages.training.measure_staleness import MEASURE_STALENESS
@@ -196,7 +197,8 @@ def _plan_iteration(planner: Planner, states: Sequence[RunState], iteration: int
     before = states[iteration - 1]
     acting = replace(before, models=states[max(0, iteration - 1 - config.pipeline.lag)].models)
     rollouts = method.plan_rollouts(planner, acting, iteration)
-    state: RunState = method.plan_learning(planner, before, iteration, rollouts, remember=True)
+    stored = plan_experience(planner, before, iteration, rollouts)
+    state: RunState = method.plan_learning(planner, stored, iteration, rollouts, remember=True)
     _plan_evaluation(planner, state, iteration, last=last)
     return state
 

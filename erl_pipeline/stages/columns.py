@@ -137,6 +137,14 @@ def with_reward(columns: Iterable[Column]) -> Iterator[Column]:
             )
 
 
+def beside_loss(columns: Iterable[Column], before: Sequence[Column]) -> Iterator[Column]:
+    """The columns, and before the loss of the update those that groups of settings beside the method show."""
+    for column in columns:
+        if column is LOSS:
+            yield from before
+        yield column
+
+
 _REASONS: Mapping[NotScored, tuple[str, str]] = {
     "environment_error": ("env. error", "the environment failed"),
     "environment_timeout": ("timeout", "the environment missed a deadline"),

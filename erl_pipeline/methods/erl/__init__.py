@@ -110,5 +110,6 @@ METHOD = Method(
     chat_server=_judge,
     shows_failed_attempts=lambda settings: settings.shows_failed_attempt,
     require_possible=_require_possible,
+    replayed=FIRST_ATTEMPT,
     self_distilled=SelfDistilledRoles(attempt=FIRST_ATTEMPT, retry=SECOND_ATTEMPT),
 )

@@ -70,5 +70,6 @@ METHOD = Method(
     role_limits=single_attempt_limits(FIRST_ATTEMPT),
     columns=columns,
     packages=("erl_pipeline.methods.single_attempt",),
+    replayed=FIRST_ATTEMPT,
     self_distilled=SelfDistilledRoles(attempt=FIRST_ATTEMPT),
 )

@@ -11,6 +11,7 @@ from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
 from erl_pipeline.stages.names import AGENT_CALLS, MEMORY, TASKS, TRAINING, TRAJECTORIES
+from erl_pipeline.stages.replay.plan import plan_replay
 from erl_pipeline.stages.rollouts.counts import count_parts, count_rollouts, part_rates, success_rates
 from erl_pipeline.stages.rollouts.playing import PlaySettings, play_settings, play_with_checkpoint
 from erl_pipeline.stages.rollouts.select_tasks import plan_selection
@@ -55,12 +56,14 @@ def plan_shards(
     Args:
         memory: the memory version to retrieve from; None for no memory.
         samples: the artifact that says which tasks are played and how often
-            (`erl_pipeline.stages.tasks.draw_tasks`); None for `group_size` episodes of each task that
-            is drawn as `rollouts.selection` says.
+            (`erl_pipeline.stages.tasks.draw_tasks`); None for what `replay` selects, and without it
+            `group_size` episodes of each task that is drawn as `rollouts.selection` says.
     """
     inputs = {**state.model_inputs(model), TASKS: state.tasks}
     if memory is not None:
         inputs[MEMORY] = memory
+    if samples is None:
+        samples = plan_replay(planner, state, iteration)
     if samples is None:
         samples = plan_selection(
             planner, state, iteration, lambda earlier: planner.planned(GENERATE_ROLLOUTS, earlier)

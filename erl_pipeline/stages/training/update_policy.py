@@ -4,7 +4,7 @@ replayed: of older policies, in an artifact of kind `replay`."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from erl_pipeline.config.objective import ObjectiveConfig, ReplayLoss
@@ -15,6 +15,8 @@ from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import BASE, CHECKPOINT, StoredPolicy, checkpoint_parts
 from erl_pipeline.stages.names import ROLLOUTS, further_sequence_files, trajectory_files
+from erl_pipeline.stages.replay.plan import replayed_in
+from erl_pipeline.stages.replay.replayed import REPLAY, read_replayed, weighed
 from erl_pipeline.stages.training import training_stage
 from erl_pipeline.stages.training.score_teacher import SCORE_TEACHER, SCORES, token_advantages
 from erl_pipeline.trainers.interface import Reinforcement
@@ -31,53 +33,6 @@ if TYPE_CHECKING:
     from storage.artifacts.manifest import Manifest
     from storage.artifacts.store import ArtifactStore
     from storage.tables.trajectories import Trajectory
-
-REPLAY = "replay"
-"""Name of the input through which an update gets what it replays."""
-
-REPLAYED_FILE = "replay/trajectories.parquet"
-
-BEGUN, ON_POLICY_WEIGHT = "begun", "on_policy_weight"
-"""A counter, 1 once replay has begun, and a metric: see `ReplayedRows`."""
-
-
-@dataclass(frozen=True)
-class ReplayedRows:
-    """Trajectories that are trained on beside fresh ones; each is in the group of its fresh ones.
-
-    `begun` is false until a run begins to replay: until then its updates are of fresh rows alone. With an
-    `on_policy_weight`, losses of fresh rows are multiplied by it, and those of replayed ones by 1 minus it.
-    """
-
-    rows: Sequence[Trajectory] = ()
-    begun: bool = False
-    on_policy_weight: float | None = None
-
-
-def read_replayed(artifact: Artifact | None) -> ReplayedRows:
-    """The rows that an artifact holds for replay; none for None."""
-    from storage.tables.trajectories import read_trajectories
-
-    if artifact is None:
-        return ReplayedRows()
-    manifest = artifact.manifest
-    return ReplayedRows(
-        rows=read_trajectories([artifact.path(REPLAYED_FILE)]),
-        begun=bool(manifest.counters[BEGUN]),
-        on_policy_weight=manifest.metrics.get(ON_POLICY_WEIGHT),
-    )
-
-
-def weighed(sequences: Iterable[TrainingSequence], replayed: ReplayedRows) -> list[TrainingSequence]:
-    """The sequences of an update, with the weights of fresh and replayed ones."""
-    fresh = replayed.on_policy_weight
-    if fresh is None:
-        return list(sequences)
-    ids = {row.trajectory_id for row in replayed.rows}
-    return [
-        replace(each, weight=each.weight * (1.0 - fresh if each.trajectory_id in ids else fresh))
-        for each in sequences
-    ]
 
 
 def young_policies(store: ArtifactStore, checkpoint: Manifest, max_age: int) -> dict[str, int]:
@@ -139,15 +94,14 @@ def plan_update(
     iteration: int,
     rollouts: str,
     model: str = POLICY,
-    replay: tuple[str, ReplayLoss] | None = None,
 ) -> RunState:
-    """Plan the training of a model on rollouts; returns the state after it. The reference of the KL term,
-    where it is on, is the checkpoint that the model began with. `replay`: an artifact of kind `replay`, and
-    the loss of its trajectories."""
+    """Plan the training of a model on rollouts, and on what is replayed beside them; returns the state after
+    it. The reference of the KL term, where it is on, is the checkpoint that the model began with."""
     inputs = {ROLLOUTS: rollouts}
     settings = None
-    if replay is not None:
-        inputs[REPLAY], loss = replay
+    replayed = replayed_in(planner, iteration)
+    if replayed is not None:
+        inputs[REPLAY], loss = replayed
         settings = planner.shared(planner.settings(UPDATE_POLICY).model_copy(update={"replay": loss}))
     if planner.config.self_distillation is not None:
         scored = {**state.model_inputs(model), ROLLOUTS: rollouts}

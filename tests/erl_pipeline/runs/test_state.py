@@ -89,7 +89,7 @@ def test_the_latest_checkpoint_is_that_of_the_last_training_stage() -> None:
         "method=erl",
         "method={type: erl, memory: off, distillation: off}",
         "method={type: rlvr, distillation: on}",
-        "method=exgrpo",
+        "replay=on",
         "method=complementary",
         "method={type: complementary, experience: weights}",
         "policy={type: pretrained, model: some, lora: {rank: 4, alpha: 8}}",

@@ -38,9 +38,10 @@ ERL = {
 CONFIGS: dict[str, dict[str, Any]] = {
     "erl": ERL,
     "replay by bucket": {
-        "method": {"type": "exgrpo", "replay": {"start_success": 0.0, "importance": "trainer"}},
+        "method": "rlvr",
+        "replay": {"start_success": 0.0, "importance": "trainer"},
     },
-    "replay by tier": {"method": {"type": "exgrpo", "replay": {"start_success": 0.0, "sampler": "tiers"}}},
+    "replay by tier": {"method": "rlvr", "replay": {"start_success": 0.0, "sampler": "tiers"}},
     "experience": {
         "method": {
             "type": "complementary",

@@ -222,7 +222,7 @@ def test_a_policy_learns_from_feedback_where_no_group_has_an_advantage(tmp_path:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"method": {"type": "exgrpo"}}, "method exgrpo cannot be combined with it"),
+        ({"method": {"type": "complementary"}}, "method complementary cannot be combined with it"),
         ({"method": {"type": "rlvr"}}, "method rlvr writes none; allowed are sibling and feedback"),
         (
             {"method": {"type": "rlvr"}, "self_distillation": {"hindsight": "sibling"}},

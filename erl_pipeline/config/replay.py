@@ -1,4 +1,4 @@
-"""Settings of ExGRPO, and the roles of its trajectories.
+"""Settings of replay: successes of earlier iterations are trained together with fresh attempts (ExGRPO).
 
 The paper is arXiv 2510.02245 (v2); "code" is the official one, folder `ExGRPO` of
 Simplified-Reasoning/LUFFY at commit 01f4ae0. Where the two differ, the setting says which value is whose.
@@ -7,14 +7,19 @@ Simplified-Reasoning/LUFFY at commit 01f4ae0. Where the two differ, the setting 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from erl_pipeline.config.base import PluginSettings, Settings, switch
+from erl_pipeline.config.base import Settings
+from erl_pipeline.config.plugins import plugins
+from erl_pipeline.config.rollouts import UniformSelection
 
-FIRST_ATTEMPT = "first_attempt"
+if TYPE_CHECKING:
+    from erl_pipeline.config.run import RunConfig
+
 REPLAYED = "replay"
+"""Role of a stored attempt that is trained on again."""
 
 EXPERIENCE = "experience"
 """Name of the experience in a run's state, and of the input through which stages get it."""
@@ -174,16 +179,51 @@ def most_replayed(share: float, tasks: int) -> int:
     return math.floor(share * tasks + 1e-9)
 
 
-class ExgrpoConfig(PluginSettings):
-    """ExGRPO (arXiv 2510.02245): first attempts, trained together with stored successes of earlier
-    iterations."""
+def require_replayable(config: RunConfig) -> None:
+    """Raise ValueError, which names both settings, where nothing would be replayed, or replay lacks what it
+    needs."""
+    replay, rollouts = config.replay, config.rollouts
+    if replay is None:
+        return
+    if plugins("methods")[config.method.type].value.replayed is None:
+        raise ValueError(
+            f"replay: method {config.method.type} cannot be combined with it, since its groups are no first "
+            "attempts at one task on one prompt; allowed are erl and rlvr"
+        )
+    if not isinstance(rollouts.selection, UniformSelection):
+        raise ValueError(
+            f"rollouts.selection.type: {rollouts.selection.type}; with replay the only allowed selection is "
+            "uniform, since replay chooses tasks itself; or set replay: off"
+        )
+    if rollouts.group_size < 2:
+        raise ValueError(
+            f"rollouts.group_size: {rollouts.group_size}; with replay a group is one stored attempt and "
+            "fresh ones, so that at least 2 are needed; or set replay: off"
+        )
+    if most_replayed(replay.share, rollouts.tasks_per_iteration) < 1:
+        raise ValueError(
+            f"replay.share: {replay.share:g} of rollouts.tasks_per_iteration: "
+            f"{rollouts.tasks_per_iteration} is less than one task; raise one of them, or set replay: off"
+        )
+    if config.pipeline.lag and replay.importance == "off":
+        raise ValueError(
+            f"pipeline.lag: {config.pipeline.lag}; with replay.importance: off nothing corrects for the "
+            "older policy; set importance to behaviour or trainer, or lag to 0"
+        )
+    _require_young(config, replay.max_age)
 
-    type: Literal["exgrpo"] = "exgrpo"
-    replay: Annotated[ReplayConfig | None, BeforeValidator(switch)] = ReplayConfig()
-    """`off`: first attempts alone, which is the method's base (GRPO, or Dr. GRPO by `objective`)."""
 
-
-class ExgrpoEpisodeSettings(PluginSettings):
-    """What an episode depends on: nothing that can be set."""
-
-    type: Literal["exgrpo"] = "exgrpo"
+def _require_young(config: RunConfig, replay_age: int | None) -> None:
+    """Raise ValueError where a replayed attempt may be too old for an update that does not drop it. Its age
+    is the iterations since it was stored, plus the lag of the policy that sampled it."""
+    pipeline = config.pipeline
+    if pipeline.max_age is None or pipeline.too_old == "drop":
+        return
+    if replay_age is None or replay_age + pipeline.lag > pipeline.max_age:
+        most = pipeline.max_age - pipeline.lag
+        allowed = f"1 to {most}" if most > 0 else "replay: off"
+        raise ValueError(
+            f"replay.max_age: {'null' if replay_age is None else replay_age}; allowed with "
+            f"pipeline.max_age: {pipeline.max_age}, pipeline.lag: {pipeline.lag} and pipeline.too_old: "
+            f"wait is {allowed}, since older attempts would be replayed; or set pipeline.too_old: drop"
+        )

@@ -13,18 +13,18 @@ import pytest
 import torch
 from transformers import MistralConfig, MistralForCausalLM, PreTrainedModel
 
+from erl_pipeline.config.replay import Entropy
 from erl_pipeline.environments.interface import Task
-from erl_pipeline.methods.exgrpo.draw import usable_members
-from erl_pipeline.methods.exgrpo.experience import Candidate, require_trainable, with_trainer_logprobs
-from erl_pipeline.methods.exgrpo.select_replay import mean_entropies, pick_one
-from erl_pipeline.methods.exgrpo.settings import Entropy
+from erl_pipeline.stages.replay.draw import usable_members
+from erl_pipeline.stages.replay.experience import Candidate, require_trainable, with_trainer_logprobs
+from erl_pipeline.stages.replay.select_replay import mean_entropies, pick_one
 from erl_pipeline.trainers.interface import Trainer
 from erl_pipeline.trainers.local.forward import ready_for_training
 from erl_pipeline.trainers.local.tokens import token_logprobs
 from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.errors import InputError
 from storage.tables.trajectories import Trajectory
-from tests.erl_pipeline.methods.exgrpo.attempts import attempt
+from tests.erl_pipeline.stages.replay.attempts import attempt
 from tests.random_models import random_llama
 
 DISTRIBUTIONS = torch.tensor([[0.5, 0.25, 0.25, 0.0], [0.25] * 4])
@@ -133,7 +133,7 @@ HELD_OUT = Task("held-out", "lake", "frozen_lake", {})
         ({"task_id": "strange"}, "is of task strange, which is no training task"),
         (
             {"temperature": 0.0},
-            r"no log-probabilities of sampled tokens \(temperature 0\), which method.replay",
+            r"no log-probabilities of sampled tokens \(temperature 0\), which replay",
         ),
         ({"behaviour_logprobs": (math.nan, -1.0, -1.0)}, "has no log-probabilities of sampled tokens"),
     ],
@@ -150,6 +150,6 @@ def test_an_attempt_without_log_probabilities_of_the_trainer_is_refused() -> Non
     (found,) = with_trainer_logprobs([candidate], {"a-1-0": (-1.0, -2.0, -3.0)})
     assert found.row.behaviour_logprobs == (-1.0, -2.0, -3.0)
     with pytest.raises(
-        InputError, match=r"trajectory a-1-0 .* method\.replay\.importance: trainer needs them"
+        InputError, match=r"trajectory a-1-0 .* replay\.importance: trainer needs them"
     ):
         with_trainer_logprobs([candidate], {"a-1-0": None})

@@ -1,13 +1,15 @@
-"""Settings of the method: the paper's defaults, and which settings cannot be combined."""
+"""Settings of replay: the paper's defaults, and which settings cannot be combined."""
 
 from __future__ import annotations
 
 import pytest
 from pydantic import ValidationError
 
-from erl_pipeline.methods.exgrpo.settings import ExgrpoConfig, ReplayConfig, most_replayed
+from erl_pipeline.config.replay import ReplayConfig, most_replayed
 from storage.errors import ConfigError
 from tests.erl_pipeline.runs.planned_runs import DECOUPLED, config
+
+REPLAYING = ("method=rlvr", "replay=on")
 
 
 def test_the_defaults_are_those_of_the_paper() -> None:
@@ -27,11 +29,8 @@ def test_a_sampler_brings_what_goes_with_it() -> None:
 
 
 def test_off_is_a_value_where_it_makes_sense() -> None:
-    values = {"replay": {"shaping_beta": False, "importance": False}}
-    replay = ExgrpoConfig.model_validate(values).replay
-    assert replay is not None
+    replay = ReplayConfig.model_validate({"shaping_beta": False, "importance": False})
     assert (replay.shaping_beta, replay.importance) == (None, "off")
-    assert ExgrpoConfig.model_validate({"replay": False}).replay is None
 
 
 @pytest.mark.parametrize(
@@ -50,19 +49,19 @@ def test_impossible_settings_of_replay_are_refused(values: dict[str, object], sa
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (["rollouts.group_size=1"], "rollouts.group_size: 1; with method.replay"),
-        (["method.replay.share=0.2"], "method.replay.share: 0.2 of rollouts.tasks_per_iteration: 4"),
+        (["rollouts.group_size=1"], "rollouts.group_size: 1; with replay"),
+        (["replay.share=0.2"], "replay.share: 0.2 of rollouts.tasks_per_iteration: 4"),
         (
-            [DECOUPLED, "pipeline.lag=1", "method.replay.importance=off"],
-            "pipeline.lag: 1; with method.replay.importance: off nothing corrects",
+            [DECOUPLED, "pipeline.lag=1", "replay.importance=off"],
+            "pipeline.lag: 1; with replay.importance: off nothing corrects",
         ),
         (["pipeline.lag=1"], r"pipeline.lag: 1; allowed with objective.correction.type: bypass is 0"),
     ],
 )
 def test_a_run_that_cannot_replay_is_refused_and_both_settings_named(settings: list[str], said: str) -> None:
-    config("method=exgrpo", *(each for each in settings if each.startswith("objective")))
+    config(*REPLAYING, *(each for each in settings if each.startswith("objective")))
     with pytest.raises(ConfigError, match=said):
-        config("method=exgrpo", *settings)
+        config(*REPLAYING, *settings)
 
 
 def test_the_share_is_rounded_down() -> None:

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from erl_pipeline.methods.exgrpo.draw import draw_from_tiers, on_policy_weight, whole_shares
-from erl_pipeline.methods.exgrpo.experience import qualities, quality, tiers_of
-from erl_pipeline.methods.exgrpo.settings import TierSettings
+from erl_pipeline.config.replay import TierSettings
+from erl_pipeline.stages.replay.draw import draw_from_tiers, on_policy_weight, whole_shares
+from erl_pipeline.stages.replay.experience import qualities, quality, tiers_of
 
 SETTINGS = TierSettings()
 

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.methods.exgrpo import settings as exgrpo
+from erl_pipeline.config.replay import ACTIVE, EXPERIENCE, REPLAYED, RETIRED, Sampler, TierSettings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
 from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
+from erl_pipeline.stages.replay.replayed import BEGUN, REPLAY, read_replayed
 from erl_pipeline.stages.training.training_stage import TrainingSettings, borrowed_trainer
-from erl_pipeline.stages.training.update_policy import BEGUN, REPLAY, read_replayed
 from erl_pipeline.trainers.sequences import trajectory_sequence
 from storage.tables.scored import scored
 
 if TYPE_CHECKING:
-    from erl_pipeline.methods.exgrpo.experience import Experience
+    from erl_pipeline.stages.replay.experience import Experience
     from storage.tables.trajectories import Trajectory
 
 Score = Callable[["Sequence[Trajectory]"], "list[list[float]]"]
@@ -29,11 +29,12 @@ trained."""
 
 
 class ExperienceIndexSettings(Settings):
-    """What is stored, and when that begins."""
+    """What is stored, and when that begins. `role`: that of the attempts which can be replayed."""
 
-    sampler: exgrpo.Sampler
+    role: str
+    sampler: Sampler
     start_success: float
-    tiers: exgrpo.TierSettings | None
+    tiers: TierSettings | None
 
 
 class ScoredIndexSettings(ExperienceIndexSettings, TrainingSettings):
@@ -66,7 +67,6 @@ INDEX_EXPERIENCE = Stage(
     output="experience",
     settings=ExperienceIndexSettings,
     compute=_compute,
-    code=("method",),
 )
 
 INDEX_SCORED_EXPERIENCE = Stage(
@@ -75,25 +75,25 @@ INDEX_SCORED_EXPERIENCE = Stage(
     output="experience",
     settings=ScoredIndexSettings,
     compute=_compute_scored,
-    code=("method", "trainer"),
+    code=("trainer",),
     needs="training",
 )
 
 
 def _index(call: StageCall[Any], score: Score | None) -> StageResult:
-    from erl_pipeline.methods.exgrpo.experience import kept_experience, write_experience
+    from erl_pipeline.stages.replay.experience import kept_experience, write_experience
     from storage.tables.trajectories import read_trajectories
 
     settings, rollouts = call.settings, call.inputs[ROLLOUTS]
     rows = read_trajectories(trajectory_files(rollouts, call.resources.store))
-    tried = tried_tasks(rows, read_replayed(call.inputs.get(REPLAY)).rows)
-    before = kept_experience(call.resources, call.inputs.get(exgrpo.EXPERIENCE))
+    tried = tried_tasks(rows, read_replayed(call.inputs.get(REPLAY)).rows, settings.role)
+    before = kept_experience(call.resources, call.inputs.get(EXPERIENCE))
     begun = before.begun or fresh_success(tried) > settings.start_success
     retired = before.retired()
     known = _known_digests(before, [each.task_id for each in tried])
     stored = [each for each in tried if is_stored(each, settings.sampler)] if begun else []
     groups = [group_row(each, settings.sampler, retired) for each in stored]
-    done = retired | {row["task_id"] for row in groups if row["status"] == exgrpo.RETIRED}
+    done = retired | {row["task_id"] for row in groups if row["status"] == RETIRED}
     found = [
         member
         for each in stored
@@ -114,7 +114,7 @@ def _index(call: StageCall[Any], score: Score | None) -> StageResult:
     written = write_experience(call.folder, groups, members)
     return StageResult(
         counters={BEGUN: int(begun), "members_added": len(members), **_counts(before, groups, members)},
-        metrics=_dead_shares(tried),
+        metrics=_dead_shares(tried, settings.role),
         rows=written,
         policy_version=rows[0].policy_version if rows else None,
     )
@@ -137,7 +137,7 @@ def _counts(
     """What can be replayed after this iteration: tasks, attempts, and tasks by bucket."""
     import polars as pl
 
-    from erl_pipeline.methods.exgrpo.experience import GROUPS, MEMBERS
+    from erl_pipeline.stages.replay.experience import GROUPS, MEMBERS
 
     after = before.followed_by(
         pl.DataFrame(groups, schema=pl.Schema(GROUPS.schema)),
@@ -155,12 +155,12 @@ def _counts(
     }
 
 
-def _dead_shares(tried: Sequence[TriedTask]) -> dict[str, float]:
+def _dead_shares(tried: Sequence[TriedTask], role: str) -> dict[str, float]:
     """Share of groups whose rewards are all equal, of fresh attempts alone and of mixed ones."""
     shares = {}
     for name, groups in (
-        (exgrpo.FIRST_ATTEMPT, [each for each in tried if not each.replayed]),
-        (exgrpo.REPLAYED, [each for each in tried if each.replayed]),
+        (role, [each for each in tried if not each.replayed]),
+        (REPLAYED, [each for each in tried if each.replayed]),
     ):
         if groups:
             shares[f"zero_variance_{name}"] = sum(each.is_dead for each in groups) / len(groups)
@@ -199,13 +199,13 @@ class TriedTask:
         return len({row.reward for row in (*self.fresh, *self.replayed)}) == 1
 
 
-def tried_tasks(rows: Sequence[Trajectory], replayed: Sequence[Trajectory]) -> list[TriedTask]:
-    """The groups of first attempts, with what was replayed in each; in the order of the rows. Attempts that
-    were not scored are in none, so that a group without any that was is not tried at all."""
+def tried_tasks(rows: Sequence[Trajectory], replayed: Sequence[Trajectory], role: str) -> list[TriedTask]:
+    """The groups of the attempts of a role, with what was replayed in each; in the order of the rows.
+    Attempts that were not scored are in none, so that a group without any that was is not tried at all."""
     fresh: defaultdict[str, list[Trajectory]] = defaultdict(list)
     beside: defaultdict[str, list[Trajectory]] = defaultdict(list)
     for row in scored(rows):
-        if row.role == exgrpo.FIRST_ATTEMPT:
+        if row.role == role:
             fresh[row.group_id].append(row)
     for row in replayed:
         beside[row.group_id].append(row)
@@ -218,13 +218,13 @@ def fresh_success(tried: Sequence[TriedTask]) -> float:
     return sum(row.success for row in rows) / len(rows) if rows else 0.0
 
 
-def is_stored(task: TriedTask, sampler: exgrpo.Sampler) -> bool:
+def is_stored(task: TriedTask, sampler: Sampler) -> bool:
     """Whether a group is stored. `tiers` stores all; otherwise a group without a success, fresh or replayed,
     is not stored (arXiv 2510.02245, algorithm 1)."""
     return sampler == "tiers" or task.successes > 0
 
 
-def group_row(task: TriedTask, sampler: exgrpo.Sampler, retired: Collection[str]) -> dict[str, Any]:
+def group_row(task: TriedTask, sampler: Sampler, retired: Collection[str]) -> dict[str, Any]:
     """The row of a group. A task whose attempts all succeed retires for good; with `tiers` none does."""
     done = task.successes == task.size or task.task_id in retired
     return {
@@ -235,14 +235,14 @@ def group_row(task: TriedTask, sampler: exgrpo.Sampler, retired: Collection[str]
         "fresh": len(task.fresh),
         "replayed": len(task.replayed),
         "successes": task.successes,
-        "status": exgrpo.RETIRED if done and sampler != "tiers" else exgrpo.ACTIVE,
+        "status": RETIRED if done and sampler != "tiers" else ACTIVE,
     }
 
 
 def member_rows(
     task: TriedTask,
-    sampler: exgrpo.Sampler,
-    tiers: exgrpo.TierSettings | None,
+    sampler: Sampler,
+    tiers: TierSettings | None,
     rollouts_id: str,
     known: Collection[int],
 ) -> Iterator[tuple[dict[str, Any], Trajectory]]:
@@ -251,7 +251,7 @@ def member_rows(
     ranked: list[float | None] = [None] * len(task.fresh)
     places: list[int | None] = [None] * len(task.fresh)
     if tiers is not None:
-        from erl_pipeline.methods.exgrpo.experience import qualities, tiers_of
+        from erl_pipeline.stages.replay.experience import qualities, tiers_of
 
         found = qualities(
             [row.success for row in task.fresh], [row.response_token_ids for row in task.fresh], tiers

@@ -7,14 +7,15 @@ from storage.runs.documents import BranchOrigin, OfflineOrigin
 from tests.erl_pipeline.runs.planned_runs import DECOUPLED, SOURCES, at, config, ids, inputs, plan, stages
 
 SHARDS = ["rollout_shard 0000", "rollout_shard 0001", "generate_rollouts"]
+REPLAYING = ("method=rlvr", "replay=on")
 LEARNING = ["index_experience", "update_policy"]
 
 
 def test_the_stages_of_a_run() -> None:
-    made = plan("method=exgrpo")
+    made = plan(*REPLAYING)
     assert stages(made, 1) == [*SHARDS, *LEARNING]
     assert stages(made, 2) == ["select_replay", *SHARDS, *LEARNING, "evaluate"]
-    assert stages(plan("method={type: exgrpo, replay: off}"), 2) == [
+    assert stages(plan("method=rlvr"), 2) == [
         *SHARDS,
         "update_policy",
         "evaluate",
@@ -22,7 +23,7 @@ def test_the_stages_of_a_run() -> None:
 
 
 def test_what_goes_into_what() -> None:
-    made = plan("method=exgrpo")
+    made = plan(*REPLAYING)
     assert inputs(made, 3, "select_replay") == {
         "checkpoint": "update_policy of iteration 2",
         "tasks": "prepare_tasks",
@@ -40,26 +41,29 @@ def test_what_goes_into_what() -> None:
 
 
 def test_log_probabilities_of_the_trainer_need_its_policy() -> None:
-    made = plan("method=exgrpo", "method.replay.importance=trainer")
+    made = plan(*REPLAYING, "replay.importance=trainer")
     assert inputs(made, 2, "index_experience")["checkpoint"] == "update_policy of iteration 1"
     assert at(made, 2, "index_experience").stage.needs == "training"
 
 
 def test_with_lag_the_policy_that_samples_scores_too() -> None:
-    made = plan("method=exgrpo", "pipeline.lag=1", DECOUPLED)
+    made = plan(*REPLAYING, "pipeline.lag=1", DECOUPLED)
     assert inputs(made, 3, "select_replay")["checkpoint"] == "update_policy of iteration 1"
     assert inputs(made, 3, "select_replay")["experience"] == "index_experience of iteration 2"
     assert inputs(made, 3, "update_policy")["checkpoint"] == "update_policy of iteration 2"
 
 
 def test_a_longer_run_begins_as_a_shorter_one() -> None:
-    short, long = (plan("method=exgrpo", f"iterations={count}", "evaluation.every=1") for count in (3, 6))
+    short, long = (plan(*REPLAYING, f"iterations={count}", "evaluation.every=1") for count in (3, 6))
     assert ids(short).items() <= ids(long).items()
     assert len(set(ids(long).values())) == len(long.nodes)
 
 
 def test_what_the_loss_alone_follows_from_changes_no_selection() -> None:
-    before, after = ids(plan("method=exgrpo")), ids(plan("method=exgrpo", "method.replay.shaping_beta=off"))
+    before, after = (
+        ids(plan(*REPLAYING)),
+        ids(plan(*REPLAYING, "replay.shaping_beta=off")),
+    )
     changed = sorted(
         place.stage for place in before if place.iteration == 2 and before[place] != after[place]
     )
@@ -68,19 +72,19 @@ def test_what_the_loss_alone_follows_from_changes_no_selection() -> None:
 
 def test_settings_that_a_sampler_does_not_read_are_not_in_its_recipe() -> None:
     def second(*settings: str) -> str:
-        return ids(plan("method=exgrpo", "method.replay.sampler=uniform", *settings))[
-            at(plan("method=exgrpo"), 2, "select_replay").place
+        return ids(plan(*REPLAYING, "replay.sampler=uniform", *settings))[
+            at(plan(*REPLAYING), 2, "select_replay").place
         ]
 
-    assert second() == second("method.replay.buckets.sigma=2.0") == second("method.replay.entropy=nll")
-    assert second() != second("method.replay.max_age=3")
+    assert second() == second("replay.buckets.sigma=2.0") == second("replay.entropy=nll")
+    assert second() != second("replay.max_age=3")
 
 
 def test_a_branch_shares_what_was_replayed() -> None:
-    before = config("method=exgrpo")
-    after = config("method=exgrpo", "method.replay.shaping_beta=off")
+    before = config(*REPLAYING)
+    after = config(*REPLAYING, "replay.shaping_beta=off")
     origin = BranchOrigin(run="small", iteration=2, stage="update_policy")
-    source = plan("method=exgrpo")
+    source = plan(*REPLAYING)
     made = plan_branch(after, SOURCES, source, before, origin, iterations=3)
     assert at(made, 2, "select_replay").artifact_id == at(source, 2, "select_replay").artifact_id
     assert inputs(made, 2, "update_policy")["replay"] == "select_replay of iteration 2"
@@ -90,11 +94,11 @@ def test_a_branch_shares_what_was_replayed() -> None:
 
 
 def test_stored_rollouts_are_trained_without_replay() -> None:
-    source = plan("method=exgrpo")
+    source = plan(*REPLAYING)
     rollouts = {i: at(source, i, "generate_rollouts").artifact_id for i in (1, 2)}
     origin = OfflineOrigin(
         run="small", first_iteration=1, last_iteration=2, checkpoint_id=None, evaluates=False
     )
-    offline = config("method=exgrpo", DECOUPLED, "iterations=2")
+    offline = config(*REPLAYING, DECOUPLED, "iterations=2")
     made = plan_offline(offline, SOURCES, origin, rollouts, source.states[0], iterations=2)
     assert stages(made, 2) == ["measure_staleness", "update_policy"]

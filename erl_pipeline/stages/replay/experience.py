@@ -17,8 +17,8 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
+from erl_pipeline.config.replay import ACTIVE, EXPERIENCE, RETIRED, TIERS, TierSettings
 from erl_pipeline.environments.interface import Task
-from erl_pipeline.methods.exgrpo.settings import ACTIVE, EXPERIENCE, RETIRED, TIERS, TierSettings
 from erl_pipeline.plan.stage import Resources
 from erl_pipeline.stages.names import trajectory_files
 from storage.artifacts.artifact import Artifact
@@ -210,7 +210,7 @@ def with_trainer_logprobs(
         if own is None:
             raise InputError(
                 f"trajectory {candidate.row.trajectory_id} of iteration {candidate.row.iteration} was stored "
-                "without log-probabilities of the trainer, and method.replay.importance: trainer needs them; "
+                "without log-probabilities of the trainer, and replay.importance: trainer needs them; "
                 "set it to behaviour, as it was when the attempt was stored"
             )
         found.append(replace(candidate, row=replace(candidate.row, behaviour_logprobs=own)))
@@ -243,7 +243,7 @@ def require_trainable(
         if row.temperature <= 0 or not all(map(math.isfinite, sampled)):
             raise InputError(
                 f"{name} has no log-probabilities of sampled tokens (temperature {row.temperature:g}), which "
-                "method.replay needs"
+                "replay needs"
             )
 
 

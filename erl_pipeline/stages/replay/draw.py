@@ -15,10 +15,18 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 
+from erl_pipeline.config.replay import (
+    REPLAYED,
+    TIERS,
+    BucketSettings,
+    DrawSettings,
+    Entropy,
+    TierSettings,
+    most_replayed,
+)
 from erl_pipeline.episodes.context import group_id
-from erl_pipeline.methods.exgrpo import settings as exgrpo
-from erl_pipeline.methods.exgrpo.experience import Candidate, Experience
-from erl_pipeline.stages.training.update_policy import REPLAYED_FILE
+from erl_pipeline.stages.replay.experience import Candidate, Experience
+from erl_pipeline.stages.replay.replayed import REPLAYED_FILE
 from storage.tables.parquet import TableFormat, write_rows
 from storage.tables.trajectories import Trajectory, trajectory_id, write_trajectories
 
@@ -33,7 +41,7 @@ class ReplayedTask:
 
 
 def bucket_probabilities(
-    buckets: Sequence[int], group_size: int, settings: exgrpo.BucketSettings
+    buckets: Sequence[int], group_size: int, settings: BucketSettings
 ) -> dict[int, float]:
     """Bucket -> probability, over those buckets that hold a task (arXiv 2510.02245, section 4.1).
 
@@ -54,7 +62,7 @@ def draw_by_bucket(
     tasks: Mapping[int, Sequence[str]],
     count: int,
     group_size: int,
-    settings: exgrpo.BucketSettings,
+    settings: BucketSettings,
     chance: random.Random,
 ) -> list[ReplayedTask]:
     """`count` different tasks, or all where there are fewer.
@@ -127,7 +135,7 @@ def draw_from_tiers(
     return list(taken.values())
 
 
-def on_policy_weight(epoch: int, settings: exgrpo.TierSettings) -> float:
+def on_policy_weight(epoch: int, settings: TierSettings) -> float:
     """Weight of fresh rows in a pass over the training tasks, counted from 0."""
     return max(settings.on_policy_least, settings.on_policy_start - settings.on_policy_decay * epoch)
 
@@ -144,14 +152,14 @@ class Drawn:
 
 
 def draw_replay(
-    experience: Experience, rules: exgrpo.DrawSettings, iteration: int, chance: random.Random
+    experience: Experience, rules: DrawSettings, iteration: int, chance: random.Random
 ) -> list[Drawn]:
     """The different tasks that an iteration replays. Where `pick` is random, each has one member left."""
     if not experience.begun:
         return []
     if rules.sampler == "tiers":
         return _by_tier(experience, rules, iteration, chance)
-    count = exgrpo.most_replayed(rules.share, rules.tasks_per_iteration)
+    count = most_replayed(rules.share, rules.tasks_per_iteration)
     groups = experience.latest_groups()
     if rules.max_age is not None:
         young = usable_members(experience.members, iteration, rules.max_age, None)["task_id"].unique()
@@ -188,15 +196,15 @@ def _bucket(group_size: int) -> pl.Expr:
 
 
 def _by_tier(
-    experience: Experience, rules: exgrpo.DrawSettings, iteration: int, chance: random.Random
+    experience: Experience, rules: DrawSettings, iteration: int, chance: random.Random
 ) -> list[Drawn]:
     newest = experience.members.tail(rules.tiers.capacity)
     usable = usable_members(newest, iteration, rules.max_age, rules.max_per_task)
     tiers = [
         usable.filter(pl.col("tier") == tier).select("task_id", "trajectory_id").rows()
-        for tier in range(exgrpo.TIERS)
+        for tier in range(TIERS)
     ]
-    count = exgrpo.most_replayed(rules.share, rules.tasks_per_iteration)
+    count = most_replayed(rules.share, rules.tasks_per_iteration)
     attempts = draw_from_tiers(tiers, count, rules.tiers.shares, chance)
     ids = pl.Series([row_id for _, row_id in attempts], dtype=pl.String)
     drawn = usable.filter(pl.col("trajectory_id").is_in(ids.implode()))
@@ -264,12 +272,12 @@ def replay_row(source: Trajectory, recipe_id: str, iteration: int, slot: int) ->
     which no fresh attempt has."""
     return replace(
         source,
-        trajectory_id=trajectory_id(recipe_id, source.trajectory_id, exgrpo.REPLAYED),
+        trajectory_id=trajectory_id(recipe_id, source.trajectory_id, REPLAYED),
         parent_trajectory_id=source.trajectory_id,
         iteration=iteration,
-        role=exgrpo.REPLAYED,
+        role=REPLAYED,
         sample_index=slot,
-        group_id=group_id(iteration, source.task_id, exgrpo.FIRST_ATTEMPT, 0),
+        group_id=group_id(iteration, source.task_id, source.role, 0),
     )
 
 
@@ -277,7 +285,7 @@ def write_replay(
     folder: Path,
     rows: Sequence[Trajectory],
     selected: Sequence[Selected],
-    entropy: exgrpo.Entropy | None,
+    entropy: Entropy | None,
     policy_version: str,
 ) -> dict[str, int]:
     """Write both files; returns the number of rows of each. `entropy`: the kind that was computed, under the

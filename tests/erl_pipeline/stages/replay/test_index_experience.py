@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from erl_pipeline.config.objective import ObjectiveConfig
-from erl_pipeline.methods.exgrpo.index_experience import (
+from erl_pipeline.config.replay import TierSettings
+from erl_pipeline.stages.replay.index_experience import (
     fresh_success,
     group_row,
     is_stored,
@@ -13,9 +14,8 @@ from erl_pipeline.methods.exgrpo.index_experience import (
     response_digest,
     tried_tasks,
 )
-from erl_pipeline.methods.exgrpo.settings import TierSettings
 from erl_pipeline.stages.training.update_policy import training_sequences
-from tests.erl_pipeline.methods.exgrpo.attempts import attempt, tried
+from tests.erl_pipeline.stages.replay.attempts import attempt, tried
 
 
 def test_a_replayed_success_beside_seven_failures_makes_bucket_one() -> None:
@@ -67,7 +67,7 @@ def test_tiers_store_failures_too_with_quality_and_tier() -> None:
 
 def test_replayed_rows_join_the_group_of_the_fresh_ones() -> None:
     mixed = tried("task", "+--", replayed=True)
-    (found,) = tried_tasks(mixed.fresh, mixed.replayed)
+    (found,) = tried_tasks(mixed.fresh, mixed.replayed, "first_attempt")
     assert found == mixed
     assert fresh_success([found]) == pytest.approx(1 / 3)
 
