@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from erl_pipeline.config.base import NotInstalledSettings, PluginSettings, Settings, switch
+from erl_pipeline.config.distillation import DISTILLED, DistillationConfig, Form, require_distillable
 from erl_pipeline.config.memory import require_subgroups
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, require_known_roles
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
@@ -75,6 +76,7 @@ class RunConfig(Settings):
     replay: Annotated[ReplayConfig | None, BeforeValidator(switch)] = None
     """`on`, or its settings: first attempts are trained together with stored successes of earlier iterations
     (ExGRPO, arXiv 2510.02245)."""
+    distillation: DistillationConfig = DistillationConfig()
     update: UpdateConfig = UpdateConfig()
     fine_tune: FineTuneConfig = FineTuneConfig()
     trainer: TrainerSettings = Field(
@@ -104,7 +106,14 @@ class RunConfig(Settings):
     def roles(self) -> tuple[str, ...]:
         """Roles of the trajectories that the policy is trained on by reinforcement."""
         own: tuple[str, ...] = plugins("methods")[self.method.type].value.roles(self.method)
-        return own if self.replay is None else (*own, REPLAYED)
+        replayed = () if self.replay is None else (REPLAYED,)
+        return (*own, *replayed, *((DISTILLED,) if self.distillation_form == "joint" else ()))
+
+    @property
+    def distillation_form(self) -> Form:
+        """`distillation.form`, or where it is null the form that the method has by itself."""
+        by_itself: Form = plugins("methods")[self.method.type].value.distils_by_itself
+        return self.distillation.form or by_itself
 
     @property
     def nodes_to_find(self) -> NodesToFind | None:
@@ -124,6 +133,7 @@ class RunConfig(Settings):
         require_state_in_memory(self)
         require_hindsight(self)
         require_replayable(self)
+        require_distillable(self)
         require_known_roles(self.objective, self.roles)
         retrieval = method.retrieval(self.method)
         if retrieval is not None and self.objective.advantages_per == "subgroup":

@@ -10,6 +10,7 @@ from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.config.plugins import NO_BYTES
 
 if TYPE_CHECKING:
+    from erl_pipeline.config.distillation import DistilledRoles, Form
     from erl_pipeline.config.memory import RetrievalSettings
     from erl_pipeline.config.prompts import JudgeFeedback
     from erl_pipeline.config.rollouts import SamplingConfig
@@ -119,6 +120,10 @@ class Method(Generic[SettingsT]):
     replayed: str | None = field(default=None, metadata=NO_BYTES)
     """Role of the attempts that `replay` stores and trains again, in the group of fresh ones at their task;
     None for a method that cannot be combined with it."""
+    distilled: DistilledRoles | None = field(default=None, metadata=NO_BYTES)
+    """Roles of the trajectories for `distillation`; None for a method that cannot be combined with it."""
+    distils_by_itself: Form = field(default="off", metadata=NO_BYTES)
+    """The form of distillation where a configuration names none."""
     self_distilled: SelfDistilledRoles | None = field(default=None, metadata=NO_BYTES)
     """Roles of the trajectories for `self_distillation`; None for a method that cannot be combined with
     it."""

@@ -12,8 +12,7 @@ from erl_pipeline.config.plugins import Group, Operated, operational_names, plug
 from erl_pipeline.config.run import ReadOnlyConfig, RunConfig
 from erl_pipeline.config.shown import settings_differences
 from erl_pipeline.plan.column import Column
-from erl_pipeline.stages.columns import NOT_SCORED_COLUMNS, beside_loss, with_reward
-from erl_pipeline.stages.replay import columns as replay
+from erl_pipeline.stages.columns import NOT_SCORED_COLUMNS, with_groups
 from erl_pipeline.stages.training.warm_start import warm_start_columns
 from storage.errors import ConfigError, InputError
 from storage.runs.documents import IMPORTED, read_origin
@@ -161,17 +160,11 @@ def _fixed(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def method_columns(config: RunConfig) -> tuple[Column, ...]:
-    """The columns of a configuration, from left to right: those of its warm start, of its method, and of
-    what was not scored. Beside the method's first success rate is the mean reward, and before the loss of the
-    update what was replayed."""
+    """The columns of a configuration, from left to right: those of its warm start, of its method with replay
+    and distillation, and of what was not scored."""
     own = plugins("methods")[config.method.type].value.columns(config.method)
-    replays = config.replay is not None
-    return (
-        *warm_start_columns(config),
-        *beside_loss(with_reward(own), replay.COLUMNS if replays else ()),
-        *(replay.CHARTS if replays else ()),
-        *NOT_SCORED_COLUMNS,
-    )
+    shown = with_groups(own, replays=config.replay is not None, form=config.distillation_form)
+    return (*warm_start_columns(config), *shown, *NOT_SCORED_COLUMNS)
 
 
 def run_columns(run: Run) -> tuple[Column, ...]:

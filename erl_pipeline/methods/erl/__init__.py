@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from erl_pipeline.config.distillation import DistilledRoles
 from erl_pipeline.config.prompts import JudgeFeedback
 from erl_pipeline.config.self_distillation import SelfDistilledRoles
 from erl_pipeline.episodes.roles import JUDGE
@@ -111,5 +112,7 @@ METHOD = Method(
     shows_failed_attempts=lambda settings: settings.shows_failed_attempt,
     require_possible=_require_possible,
     replayed=FIRST_ATTEMPT,
+    distilled=DistilledRoles(role=SECOND_ATTEMPT, prompt_role=FIRST_ATTEMPT, via_role=REFLECTION),
+    distils_by_itself="separate",
     self_distilled=SelfDistilledRoles(attempt=FIRST_ATTEMPT, retry=SECOND_ATTEMPT),
 )

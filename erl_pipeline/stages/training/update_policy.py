@@ -17,10 +17,10 @@ from erl_pipeline.policies.checkpoints import BASE, CHECKPOINT, StoredPolicy, ch
 from erl_pipeline.stages.names import ROLLOUTS, further_sequence_files, trajectory_files
 from erl_pipeline.stages.replay.plan import replayed_in
 from erl_pipeline.stages.replay.replayed import REPLAY, read_replayed, weighed
-from erl_pipeline.stages.training import training_stage
+from erl_pipeline.stages.training import distillation, training_stage
 from erl_pipeline.stages.training.score_teacher import SCORE_TEACHER, SCORES, token_advantages
 from erl_pipeline.trainers.interface import Reinforcement
-from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
+from erl_pipeline.trainers.sequences import TrainingSequence, supervised_sequence, trajectory_sequence
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.recipe import derive_seed
 from storage.tables.scored import NOT_SCORED, is_scored
@@ -95,8 +95,9 @@ def plan_update(
     rollouts: str,
     model: str = POLICY,
 ) -> RunState:
-    """Plan the training of a model on rollouts, and on what is replayed beside them; returns the state after
-    it. The reference of the KL term, where it is on, is the checkpoint that the model began with."""
+    """Plan the training of a model on rollouts, with what the configuration adds to the update of any method:
+    replay, self-distillation, distillation. Returns the state after it. The reference of the KL term, where
+    it is on, is the checkpoint that the model began with."""
     inputs = {ROLLOUTS: rollouts}
     settings = None
     replayed = replayed_in(planner, iteration)
@@ -109,7 +110,13 @@ def plan_update(
         inputs[TEACHER] = planner.add(SCORE_TEACHER, scored, iteration=iteration, seed=seed)
     if planner.config.objective.needs_reference:
         inputs[REFERENCE] = state.initial[model]
-    return training_stage.plan_training(planner, state, iteration, UPDATE_POLICY, inputs, model, settings)
+    form = planner.config.distillation_form
+    if form == "joint":
+        inputs |= distillation.plan_datasets(planner, iteration, rollouts)
+    state = training_stage.plan_training(planner, state, iteration, UPDATE_POLICY, inputs, model, settings)
+    if form == "separate":
+        state = distillation.plan_distillation(planner, state, iteration, rollouts, model)
+    return state
 
 
 def _slice(config: RunConfig, _sources: Sources) -> UpdateSettings:
@@ -138,8 +145,10 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
     old = _too_old(call, rows)
     given = [row for row in attempts if row.trajectory_id not in old]
     sequences = _taught(training_sequences(given, settings.objective), call.inputs.get(TEACHER))
+    distilled = distillation.read_datasets(call.inputs)
+    own = weighed([*sequences, *further_sequences(further, sequences, settings.objective)], replayed)
     work = Reinforcement(
-        sequences=weighed([*sequences, *further_sequences(further, sequences, settings.objective)], replayed),
+        sequences=[*own, *map(supervised_sequence, distilled)],
         objective=settings.objective,
         update=settings.update,
         seed=call.seed,
@@ -147,7 +156,7 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
         replay=settings.replay if replayed.begun else None,
     )
     counters = {**groups_by_role(given, settings.objective), **dropped_before_training(rows, old)}
-    return training_stage.reinforce(call, work, rows, counters, old)
+    return training_stage.reinforce(call, work, rows, counters, old, distilled)
 
 
 def _taught(sequences: Sequence[TrainingSequence], scored: Artifact | None) -> Sequence[TrainingSequence]:

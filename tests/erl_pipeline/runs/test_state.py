@@ -87,8 +87,8 @@ def test_the_latest_checkpoint_is_that_of_the_last_training_stage() -> None:
     "settings",
     [
         "method=erl",
-        "method={type: erl, memory: off, distillation: off}",
-        "method={type: rlvr, distillation: on}",
+        "distillation=off",
+        "distillation=joint",
         "replay=on",
         "method=complementary",
         "method={type: complementary, experience: weights}",

@@ -30,7 +30,8 @@ from tests.erl_pipeline.runs.small_runs import go, small
 NOTE = "? a b ?"
 ROLLOUTS: dict[str, Any] = {"tasks_per_iteration": 2, "group_size": 4, "tasks_per_shard": 1}
 ERL = {
-    "method": {"type": "erl", "distillation": {"reward_above": -1.0, "chain": True}},
+    "method": "erl",
+    "distillation": {"reward_above": -1.0, "chain": True},
     "objective": {"advantages_per": "group", "correction": {"type": "decoupled"}},
     "self_distillation": True,
     "rollouts": {**ROLLOUTS, "selection": {"type": "by_difficulty", "new": 0.0}},

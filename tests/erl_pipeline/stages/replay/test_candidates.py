@@ -149,7 +149,5 @@ def test_an_attempt_without_log_probabilities_of_the_trainer_is_refused() -> Non
     candidate = Candidate(attempt("a", 0, True), "rollouts")
     (found,) = with_trainer_logprobs([candidate], {"a-1-0": (-1.0, -2.0, -3.0)})
     assert found.row.behaviour_logprobs == (-1.0, -2.0, -3.0)
-    with pytest.raises(
-        InputError, match=r"trajectory a-1-0 .* replay\.importance: trainer needs them"
-    ):
+    with pytest.raises(InputError, match=r"trajectory a-1-0 .* replay\.importance: trainer needs them"):
         with_trainer_logprobs([candidate], {"a-1-0": None})
