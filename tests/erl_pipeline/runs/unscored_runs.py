@@ -42,7 +42,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "method": "rlvr",
         "replay": {"start_success": 0.0, "importance": "trainer"},
     },
-    "replay by tier": {"method": "rlvr", "replay": {"start_success": 0.0, "sampler": "tiers"}},
+    "replay by tier": {
+        "method": "rlvr",
+        "replay": {"start_success": 0.0, "sampler": "tiers"},
+        "distillation": {"form": "joint", "reward_above": -1.0},
+    },
     "experience": {
         "method": {
             "type": "complementary",

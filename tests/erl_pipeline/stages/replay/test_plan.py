@@ -22,6 +22,35 @@ def test_the_stages_of_a_run() -> None:
     ]
 
 
+def test_erl_replays_what_its_first_attempts_were() -> None:
+    made = plan("replay=on", "distillation=off")
+    assert stages(made, 2) == [
+        "select_replay",
+        *SHARDS,
+        "index_experience",
+        "index_memory",
+        "update_policy",
+        "evaluate",
+    ]
+    assert at(made, 2, "index_experience").recipe.settings["role"] == "first_attempt"
+    assert inputs(made, 3, "rollout_shard", "0000") == {
+        "checkpoint": "update_policy of iteration 2",
+        "tasks": "prepare_tasks",
+        "memory": "index_memory of iteration 2",
+        "samples": "select_replay of iteration 3",
+    }
+    assert inputs(made, 3, "update_policy") == {
+        "checkpoint": "update_policy of iteration 2",
+        "rollouts": "generate_rollouts of iteration 3",
+        "replay": "select_replay of iteration 3",
+    }
+
+
+def test_without_replay_no_recipe_knows_of_it() -> None:
+    assert ids(plan()) == ids(plan("replay=off"))
+    assert all("experience" not in node.recipe.inputs for node in plan().nodes)
+
+
 def test_what_goes_into_what() -> None:
     made = plan(*REPLAYING)
     assert inputs(made, 3, "select_replay") == {

@@ -49,6 +49,10 @@ def test_impossible_settings_of_replay_are_refused(values: dict[str, object], sa
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
+        (
+            ["method=complementary"],
+            "replay: method complementary cannot be combined",
+        ),
         (["rollouts.group_size=1"], "rollouts.group_size: 1; with replay"),
         (["replay.share=0.2"], "replay.share: 0.2 of rollouts.tasks_per_iteration: 4"),
         (
