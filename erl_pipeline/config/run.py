@@ -137,7 +137,7 @@ class RunConfig(Settings):
         require_known_roles(self.objective, self.roles)
         retrieval = method.retrieval(self.method)
         if retrieval is not None and self.objective.advantages_per == "subgroup":
-            require_subgroups(retrieval, self.rollouts.group_size)
+            require_subgroups(retrieval, self.rollouts.group_size, replays=self.replay is not None)
         if self.pipeline.lag and not isinstance(self.objective.correction, DecoupledCorrection):
             raise ValueError(
                 f"pipeline.lag: {self.pipeline.lag}; allowed with objective.correction.type: bypass is 0, "

@@ -45,3 +45,12 @@ def test_a_subgroup_of_one_is_refused(group_size: int, withhold: float, possible
         return
     with pytest.raises(ValueError, match=rf"rollouts.group_size: {group_size}; with .* withhold: {withhold}"):
         require_subgroups(retrieval(withhold=withhold), group_size)
+
+
+def test_replay_takes_an_episode_from_the_subgroups() -> None:
+    """Of four episodes two see no entry; of three it would be one and a half."""
+    require_subgroups(retrieval(withhold=0.5), 4)
+    with pytest.raises(
+        ValueError, match=r"group_size: 4; with the method's withhold: 0.5 and replay a subgr"
+    ):
+        require_subgroups(retrieval(withhold=0.5), 4, replays=True)
