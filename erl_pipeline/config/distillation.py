@@ -78,6 +78,11 @@ def require_distillable(config: RunConfig) -> None:
     use for another setting."""
     form, chain = config.distillation_form, config.distillation.chain
     roles: DistilledRoles | None = plugins("methods")[config.method.type].value.distilled
+    if form == "off" and config.distillation.form is None and _asks_for_more(config.distillation):
+        raise ValueError(
+            f"distillation: method {config.method.type} distils nothing by itself, so its other settings "
+            "would have no effect; set distillation.form to separate or joint, or distillation: off"
+        )
     if form != "off" and roles is None:
         raise ValueError(
             f"distillation: method {config.method.type} cannot be combined with it, since it has no attempts "
@@ -97,3 +102,7 @@ def require_distillable(config: RunConfig) -> None:
             "attempts twice in one update, which has them by their advantages already; leave chain out, or "
             "use form: separate"
         )
+
+
+def _asks_for_more(settings: DistillationConfig) -> bool:
+    return settings.model_copy(update={"form": None}) != DistillationConfig()

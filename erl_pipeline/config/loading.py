@@ -138,6 +138,10 @@ _NAMED = ("method", "trainer", "runner")
 """Groups of settings for which a configuration may give only the type, or nothing."""
 
 
+_ON: Mapping[str, Mapping[str, Any]] = {"distillation": {"form": "separate"}}
+"""What `on` means for a group of settings whose defaults are not on for every method."""
+
+
 def _set(values: dict[str, Any], path: KeyPath, value: Any) -> None:
     """Put `value` at a dotted key. Groups on its path that are absent or just `on` are created."""
     group = values
@@ -148,7 +152,7 @@ def _set(values: dict[str, Any], path: KeyPath, value: Any) -> None:
             if isinstance(named, str):
                 inner = group[part] = {"type": named}
         if inner is None or inner is True:
-            inner = group[part] = {}
+            inner = group[part] = dict(_ON.get(part, {})) if inner else {}
         if not isinstance(inner, dict):
             above = ".".join(path[:depth])
             shown = "off" if inner is False else shorten(inner)

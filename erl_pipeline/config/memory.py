@@ -111,6 +111,7 @@ def require_subgroups(retrieval: RetrievalSettings, group_size: int, *, replays:
     if any(0.0 < share < 2.0 for share in shares):
         raise ValueError(
             f"rollouts.group_size: {group_size}; with the method's withhold: {retrieval.withhold:g}"
-            f"{' and replay' if replays else ''} a subgroup can have a single sample, whose reward has nothing to be compared with; allowed are "
-            "groups that are large enough for two, withhold: 0, or objective.advantages_per: group"
+            f"{' and replay' if replays else ''} a subgroup can have a single sample, whose reward has "
+            "nothing to be compared with; allowed are groups that are large enough for two, withhold: 0, "
+            "or objective.advantages_per: group"
         )

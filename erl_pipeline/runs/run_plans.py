@@ -15,10 +15,10 @@ from erl_pipeline.plan.stage import Stage
 from erl_pipeline.policies.checkpoints import policy_traits
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE, plan_evaluation
 from erl_pipeline.stages.memory import FORGET_MEMORY
-from erl_pipeline.stages.replay.plan import plan_experience
 from erl_pipeline.stages.tasks.environment_stages import built_inputs
 from erl_pipeline.stages.tasks.prepare_tasks import PREPARE_TASKS
 from erl_pipeline.stages.training.measure_staleness import MEASURE_STALENESS
+from erl_pipeline.stages.training.replay.plan import plan_experience
 from storage.artifacts.recipe import Recipe
 from storage.errors import ConfigError, InputError
 from storage.runs.documents import BranchOrigin, OfflineOrigin

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from erl_pipeline.config.distillation import Form
 from erl_pipeline.plan.column import ChartLine, Column, Headline, only_drawn
+from erl_pipeline.stages import replay_columns as replay
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE
 from erl_pipeline.stages.memory import INDEX_MEMORY
-from erl_pipeline.stages.replay import columns as replay
 from erl_pipeline.stages.rollouts.counts import reason_counter
 from erl_pipeline.stages.rollouts.generate_rollouts import GENERATE_ROLLOUTS
 from erl_pipeline.stages.training.distillation import BUILD_DISTILLATION, FINE_TUNE

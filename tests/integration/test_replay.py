@@ -17,7 +17,7 @@ from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.plan.stage import Listener
 from erl_pipeline.runs.audit import audit
 from erl_pipeline.runs.origins import begin_branch
-from erl_pipeline.stages.replay.replayed import REPLAYED_FILE
+from erl_pipeline.stages.training.replay.replayed import REPLAYED_FILE
 from storage.artifacts.store import ArtifactStore
 from storage.lineage.reach import downstream, upstream
 from storage.runs.documents import BranchOrigin

@@ -11,12 +11,12 @@ from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
 from erl_pipeline.stages.names import AGENT_CALLS, MEMORY, TASKS, TRAINING, TRAJECTORIES
-from erl_pipeline.stages.replay.plan import plan_replay
 from erl_pipeline.stages.rollouts.counts import count_parts, count_rollouts, part_rates, success_rates
 from erl_pipeline.stages.rollouts.playing import PlaySettings, play_settings, play_with_checkpoint
 from erl_pipeline.stages.rollouts.select_tasks import plan_selection
 from erl_pipeline.stages.tasks.draw_tasks import SAMPLES, draw_tasks, planned_samples
 from erl_pipeline.stages.tasks.prepare_tasks import read_tasks, read_weights
+from erl_pipeline.stages.training.replay.plan import plan_replay
 from storage.tables.sequences import FURTHER_SEQUENCES
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import BASE, CHECKPOINT, StoredPolicy, checkpoint_parts
 from erl_pipeline.stages.names import ROLLOUTS, further_sequence_files, trajectory_files
-from erl_pipeline.stages.replay.plan import replayed_in
-from erl_pipeline.stages.replay.replayed import REPLAY, read_replayed, weighed
 from erl_pipeline.stages.training import distillation, training_stage
+from erl_pipeline.stages.training.replay.plan import replayed_in
+from erl_pipeline.stages.training.replay.replayed import REPLAY, read_replayed, weighed
 from erl_pipeline.stages.training.score_teacher import SCORE_TEACHER, SCORES, token_advantages
 from erl_pipeline.trainers.interface import Reinforcement
 from erl_pipeline.trainers.sequences import TrainingSequence, supervised_sequence, trajectory_sequence

@@ -18,6 +18,7 @@ from tests.erl_pipeline.runs.planned_runs import config
         (("distillation.window=2",), "separate"),
         (("method=rlvr", "distillation=on"), "separate"),
         (("method=rlvr", "distillation=joint"), "joint"),
+        (("method=rlvr", "distillation=on", "distillation.window=2"), "separate"),
         (("distillation={form: off, window: 2}",), "off"),
         # What was chosen stays when the method changes; what was not follows the method.
         (("distillation=joint", "method=rlvr"), "joint"),
@@ -45,6 +46,7 @@ def test_rows_of_a_joint_update_have_a_role_of_their_own() -> None:
         ),
         (["method=rlvr", "distillation={form: separate, chain: on}"], "method rlvr has no text that led to"),
         (["distillation={form: joint, chain: on}"], "would train reflections and second attempts twice"),
+        (["method=rlvr", "distillation.window=2"], "method rlvr distils nothing by itself"),
         (["distillation=jointly"], "distillation.form: 'jointly'; allowed: separate, joint, off"),
     ],
 )

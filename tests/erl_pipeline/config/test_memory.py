@@ -50,7 +50,5 @@ def test_a_subgroup_of_one_is_refused(group_size: int, withhold: float, possible
 def test_replay_takes_an_episode_from_the_subgroups() -> None:
     """Of four episodes two see no entry; of three it would be one and a half."""
     require_subgroups(retrieval(withhold=0.5), 4)
-    with pytest.raises(
-        ValueError, match=r"group_size: 4; with the method's withhold: 0.5 and replay a subgr"
-    ):
+    with pytest.raises(ValueError, match=r"group_size: 4; with .* withhold: 0.5 and replay a subgroup"):
         require_subgroups(retrieval(withhold=0.5), 4, replays=True)

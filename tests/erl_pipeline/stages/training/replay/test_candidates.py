@@ -15,16 +15,16 @@ from transformers import MistralConfig, MistralForCausalLM, PreTrainedModel
 
 from erl_pipeline.config.replay import Entropy
 from erl_pipeline.environments.interface import Task
-from erl_pipeline.stages.replay.draw import usable_members
-from erl_pipeline.stages.replay.experience import Candidate, require_trainable, with_trainer_logprobs
-from erl_pipeline.stages.replay.select_replay import mean_entropies, pick_one
+from erl_pipeline.stages.training.replay.draw import usable_members
+from erl_pipeline.stages.training.replay.experience import Candidate, require_trainable, with_trainer_logprobs
+from erl_pipeline.stages.training.replay.select_replay import mean_entropies, pick_one
 from erl_pipeline.trainers.interface import Trainer
 from erl_pipeline.trainers.local.forward import ready_for_training
 from erl_pipeline.trainers.local.tokens import token_logprobs
 from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.errors import InputError
 from storage.tables.trajectories import Trajectory
-from tests.erl_pipeline.stages.replay.attempts import attempt
+from tests.erl_pipeline.stages.training.replay.attempts import attempt
 from tests.random_models import random_llama
 
 DISTRIBUTIONS = torch.tensor([[0.5, 0.25, 0.25, 0.0], [0.25] * 4])

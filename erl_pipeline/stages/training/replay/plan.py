@@ -12,14 +12,14 @@ from erl_pipeline.plan.plan import POLICY, RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.policies.checkpoints import weights_settings
 from erl_pipeline.stages.names import ROLLOUTS, TASKS
-from erl_pipeline.stages.replay.index_experience import (
+from erl_pipeline.stages.training.replay.index_experience import (
     INDEX_EXPERIENCE,
     INDEX_SCORED_EXPERIENCE,
     ExperienceIndexSettings,
     ScoredIndexSettings,
 )
-from erl_pipeline.stages.replay.replayed import REPLAY
-from erl_pipeline.stages.replay.select_replay import SELECT_REPLAY, ReplaySelectSettings
+from erl_pipeline.stages.training.replay.replayed import REPLAY
+from erl_pipeline.stages.training.replay.select_replay import SELECT_REPLAY, ReplaySelectSettings
 
 
 def plan_replay(planner: Planner, state: RunState, iteration: int) -> str | None:

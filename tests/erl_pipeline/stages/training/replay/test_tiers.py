@@ -5,8 +5,8 @@ import random
 import pytest
 
 from erl_pipeline.config.replay import TierSettings
-from erl_pipeline.stages.replay.draw import draw_from_tiers, on_policy_weight, whole_shares
-from erl_pipeline.stages.replay.experience import qualities, quality, tiers_of
+from erl_pipeline.stages.training.replay.draw import draw_from_tiers, on_policy_weight, whole_shares
+from erl_pipeline.stages.training.replay.experience import qualities, quality, tiers_of
 
 SETTINGS = TierSettings()
 

@@ -19,18 +19,23 @@ from erl_pipeline.config.replay import BucketSettings, DrawSettings, ReplayConfi
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.policies.checkpoints import LoadedPolicies, WeightsSettings
 from erl_pipeline.stages.names import HELD_OUT, TRAINING
-from erl_pipeline.stages.replay.draw import SELECTION_FILE, draw_replay
-from erl_pipeline.stages.replay.experience import GROUPS_FILE, MEMBERS_FILE, Experience, read_experience
-from erl_pipeline.stages.replay.index_experience import INDEX_EXPERIENCE, ExperienceIndexSettings
-from erl_pipeline.stages.replay.replayed import REPLAYED_FILE, read_replayed
-from erl_pipeline.stages.replay.select_replay import SELECT_REPLAY, ReplaySelectSettings
 from erl_pipeline.stages.tasks.draw_tasks import SAMPLES_FILE, draw_tasks, planned_samples
 from erl_pipeline.stages.tasks.prepare_tasks import task_line
+from erl_pipeline.stages.training.replay.draw import SELECTION_FILE, draw_replay
+from erl_pipeline.stages.training.replay.experience import (
+    GROUPS_FILE,
+    MEMBERS_FILE,
+    Experience,
+    read_experience,
+)
+from erl_pipeline.stages.training.replay.index_experience import INDEX_EXPERIENCE, ExperienceIndexSettings
+from erl_pipeline.stages.training.replay.replayed import REPLAYED_FILE, read_replayed
+from erl_pipeline.stages.training.replay.select_replay import SELECT_REPLAY, ReplaySelectSettings
 from storage.artifacts.artifact import Artifact
 from storage.errors import InputError
 from storage.tables.trajectories import Trajectory, read_trajectories
 from tests.erl_pipeline.stages.calls import Bench
-from tests.erl_pipeline.stages.replay.attempts import group
+from tests.erl_pipeline.stages.training.replay.attempts import group
 
 NAMES = [f"t{number}" for number in range(8)]
 
@@ -140,7 +145,6 @@ def test_what_was_not_scored_lowers_no_bucket_and_retires_no_task(bench: Bench) 
     stored = experience.groups.select("task_id", "group_size", "successes", "status").rows()
     assert stored == [("t0", 4, 2, "active"), ("t1", 2, 1, "active"), ("t2", 2, 2, "retired")]
     rules = DrawSettings(
-        role="first_attempt",
         sampler="exgrpo",
         share=1.0,
         tasks_per_iteration=2,
@@ -241,12 +245,12 @@ def test_retired_tasks_are_drawn_no_more_while_enough_remain(
 ) -> None:
     experience = indexed(bench, ("t0", "++++"), ("t1", "++++"), ("t2", "++++"))
     names = [each.task_id for each, _ in planned_samples(selected(bench, experience), list(map(task, NAMES)))]
-    monkeypatch.setattr("erl_pipeline.stages.replay.select_replay.SPARE_TASKS", 1)
+    monkeypatch.setattr("erl_pipeline.stages.training.replay.select_replay.SPARE_TASKS", 1)
     made = selected(bench, experience, draw_retired=False)
     assert not {"t0", "t1", "t2"} & {
         each.task_id for each, _ in planned_samples(made, list(map(task, NAMES)))
     }
-    monkeypatch.setattr("erl_pipeline.stages.replay.select_replay.SPARE_TASKS", 20)
+    monkeypatch.setattr("erl_pipeline.stages.training.replay.select_replay.SPARE_TASKS", 20)
     few = selected(bench, experience, draw_retired=False, share=0.51)
     assert [each.task_id for each, _ in planned_samples(few, list(map(task, NAMES)))] == names
 

@@ -1,8 +1,8 @@
 """Numbers of replay that tables and reports show."""
 
 from erl_pipeline.plan.column import ChartLine, Column, Headline, only_drawn
-from erl_pipeline.stages.replay.index_experience import INDEX_EXPERIENCE
-from erl_pipeline.stages.replay.select_replay import SELECT_REPLAY
+from erl_pipeline.stages.training.replay.index_experience import INDEX_EXPERIENCE
+from erl_pipeline.stages.training.replay.select_replay import SELECT_REPLAY
 from erl_pipeline.stages.training.update_policy import UPDATE_POLICY
 
 COLUMNS = (

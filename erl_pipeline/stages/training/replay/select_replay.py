@@ -11,18 +11,18 @@ from erl_pipeline.config.replay import EXPERIENCE, DrawSettings, Entropy, Import
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
 from erl_pipeline.stages.names import HELD_OUT, TASKS, TRAINING
-from erl_pipeline.stages.replay.replayed import BEGUN, ON_POLICY_WEIGHT
 from erl_pipeline.stages.tasks.draw_tasks import SAMPLES_FILE, task_order, write_samples
 from erl_pipeline.stages.tasks.prepare_tasks import read_tasks, read_weights
 from erl_pipeline.stages.training.measure_staleness import require_readable
+from erl_pipeline.stages.training.replay.replayed import BEGUN, ON_POLICY_WEIGHT
 from erl_pipeline.stages.training.training_stage import TrainingSettings, borrowed_trainer, policy_here
 from erl_pipeline.trainers.sequences import trajectory_sequence
 from storage.artifacts.recipe import derive_seed
 
 if TYPE_CHECKING:
     from erl_pipeline.environments.interface import Task
-    from erl_pipeline.stages.replay.draw import Drawn, Selected
-    from erl_pipeline.stages.replay.experience import Candidate, Experience
+    from erl_pipeline.stages.training.replay.draw import Drawn, Selected
+    from erl_pipeline.stages.training.replay.experience import Candidate, Experience
     from erl_pipeline.trainers.interface import Trainer
     from storage.tables.trajectories import Trajectory
 
@@ -44,8 +44,8 @@ def _compute(call: StageCall[ReplaySelectSettings]) -> StageResult:
     """Draw tasks, choose a stored attempt of each, and plan the fresh attempts of the iteration around it."""
     import random
 
-    from erl_pipeline.stages.replay.draw import draw_replay, replay_row, write_replay
-    from erl_pipeline.stages.replay.experience import kept_experience
+    from erl_pipeline.stages.training.replay.draw import draw_replay, replay_row, write_replay
+    from erl_pipeline.stages.training.replay.experience import kept_experience
 
     settings, iteration = call.settings, call.index["iteration"]
     experience = kept_experience(call.resources, call.inputs[EXPERIENCE])
@@ -93,7 +93,7 @@ def _choose(
     call: StageCall[ReplaySelectSettings], drawn: Sequence[Drawn], experience: Experience, scored: bool
 ) -> tuple[list[Selected], Any]:
     """The attempt that is replayed for each drawn task, and how reproducible the choice is."""
-    from erl_pipeline.stages.replay.draw import Selected
+    from erl_pipeline.stages.training.replay.draw import Selected
 
     settings = call.settings
     if not drawn:
@@ -121,7 +121,7 @@ def _candidates(
     """Id -> attempt, of the stored attempts that may be replayed; all have been checked."""
     import polars as pl
 
-    from erl_pipeline.stages.replay.experience import (
+    from erl_pipeline.stages.training.replay.experience import (
         read_candidates,
         require_trainable,
         with_trainer_logprobs,
@@ -174,7 +174,7 @@ def _numbers(selected: Sequence[Selected], iteration: int) -> dict[str, float]:
 
 def _fresh_weight(tasks: Sequence[Task], iteration: int, settings: ReplaySelectSettings) -> dict[str, float]:
     """The weight of fresh rows, which `tiers` lowers with each pass over the tasks."""
-    from erl_pipeline.stages.replay.draw import on_policy_weight
+    from erl_pipeline.stages.training.replay.draw import on_policy_weight
 
     if settings.sampler != "tiers":
         return {}

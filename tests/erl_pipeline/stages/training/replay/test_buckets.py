@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from erl_pipeline.config.replay import BucketSettings
-from erl_pipeline.stages.replay.draw import bucket_probabilities, draw_by_bucket, draw_uniformly
+from erl_pipeline.stages.training.replay.draw import bucket_probabilities, draw_by_bucket, draw_uniformly
 
 COUNTS = BucketSettings()
 RATES = BucketSettings(sigma_unit="rate")

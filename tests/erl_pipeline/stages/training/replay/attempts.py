@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from erl_pipeline.episodes.context import group_id
-from erl_pipeline.stages.replay.draw import replay_row
-from erl_pipeline.stages.replay.index_experience import TriedTask
+from erl_pipeline.stages.training.replay.draw import replay_row
+from erl_pipeline.stages.training.replay.index_experience import TriedTask
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.script import play
 

@@ -25,8 +25,8 @@ from erl_pipeline.config.replay import (
     most_replayed,
 )
 from erl_pipeline.episodes.context import group_id
-from erl_pipeline.stages.replay.experience import Candidate, Experience
-from erl_pipeline.stages.replay.replayed import REPLAYED_FILE
+from erl_pipeline.stages.training.replay.experience import Candidate, Experience
+from erl_pipeline.stages.training.replay.replayed import REPLAYED_FILE
 from storage.tables.parquet import TableFormat, write_rows
 from storage.tables.trajectories import Trajectory, trajectory_id, write_trajectories
 

@@ -14,13 +14,13 @@ from erl_pipeline.config.replay import ACTIVE, EXPERIENCE, REPLAYED, RETIRED, Sa
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
 from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
-from erl_pipeline.stages.replay.replayed import BEGUN, REPLAY, read_replayed
+from erl_pipeline.stages.training.replay.replayed import BEGUN, REPLAY, read_replayed
 from erl_pipeline.stages.training.training_stage import TrainingSettings, borrowed_trainer
 from erl_pipeline.trainers.sequences import trajectory_sequence
 from storage.tables.scored import scored
 
 if TYPE_CHECKING:
-    from erl_pipeline.stages.replay.experience import Experience
+    from erl_pipeline.stages.training.replay.experience import Experience
     from storage.tables.trajectories import Trajectory
 
 Score = Callable[["Sequence[Trajectory]"], "list[list[float]]"]
@@ -81,7 +81,7 @@ INDEX_SCORED_EXPERIENCE = Stage(
 
 
 def _index(call: StageCall[Any], score: Score | None) -> StageResult:
-    from erl_pipeline.stages.replay.experience import kept_experience, write_experience
+    from erl_pipeline.stages.training.replay.experience import kept_experience, write_experience
     from storage.tables.trajectories import read_trajectories
 
     settings, rollouts = call.settings, call.inputs[ROLLOUTS]
@@ -137,7 +137,7 @@ def _counts(
     """What can be replayed after this iteration: tasks, attempts, and tasks by bucket."""
     import polars as pl
 
-    from erl_pipeline.stages.replay.experience import GROUPS, MEMBERS
+    from erl_pipeline.stages.training.replay.experience import GROUPS, MEMBERS
 
     after = before.followed_by(
         pl.DataFrame(groups, schema=pl.Schema(GROUPS.schema)),
@@ -251,7 +251,7 @@ def member_rows(
     ranked: list[float | None] = [None] * len(task.fresh)
     places: list[int | None] = [None] * len(task.fresh)
     if tiers is not None:
-        from erl_pipeline.stages.replay.experience import qualities, tiers_of
+        from erl_pipeline.stages.training.replay.experience import qualities, tiers_of
 
         found = qualities(
             [row.success for row in task.fresh], [row.response_token_ids for row in task.fresh], tiers

@@ -6,7 +6,7 @@ import pytest
 
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.config.replay import TierSettings
-from erl_pipeline.stages.replay.index_experience import (
+from erl_pipeline.stages.training.replay.index_experience import (
     fresh_success,
     group_row,
     is_stored,
@@ -15,7 +15,7 @@ from erl_pipeline.stages.replay.index_experience import (
     tried_tasks,
 )
 from erl_pipeline.stages.training.update_policy import training_sequences
-from tests.erl_pipeline.stages.replay.attempts import attempt, tried
+from tests.erl_pipeline.stages.training.replay.attempts import attempt, tried
 
 
 def test_a_replayed_success_beside_seven_failures_makes_bucket_one() -> None:
