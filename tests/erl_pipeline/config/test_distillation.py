@@ -19,6 +19,7 @@ from tests.erl_pipeline.runs.planned_runs import config
         (("method=rlvr", "distillation=on"), "separate"),
         (("method=rlvr", "distillation=joint"), "joint"),
         (("method=rlvr", "distillation=on", "distillation.window=2"), "separate"),
+        (("distillation=joint", "distillation.window=2"), "joint"),
         (("distillation={form: off, window: 2}",), "off"),
         # What was chosen stays when the method changes; what was not follows the method.
         (("distillation=joint", "method=rlvr"), "joint"),
