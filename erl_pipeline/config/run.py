@@ -8,7 +8,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from erl_pipeline.config.base import NotInstalledSettings, PluginSettings, Settings, switch
 from erl_pipeline.config.distillation import DISTILLED, DistillationConfig, Form, require_distillable
-from erl_pipeline.config.memory import require_subgroups
+from erl_pipeline.config.experience import ExtractedConfig, Lessons, require_extractable
+from erl_pipeline.config.memory import RetrievalSettings, require_subgroups
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, require_known_roles
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
 from erl_pipeline.config.pipeline import (
@@ -73,6 +74,9 @@ class RunConfig(Settings):
     optimizer: OptimizerConfig = OptimizerConfig()
     self_distillation: Annotated[SelfDistillationConfig | None, BeforeValidator(switch)] = None
     """`on`, or its settings: the policy also teaches itself, token by token, with hindsight."""
+    experience: Annotated[ExtractedConfig | None, BeforeValidator(switch)] = None
+    """`on`, or its settings: a second model, the extractor, writes lessons, which take the place of what the
+    method itself remembers."""
     replay: Annotated[ReplayConfig | None, BeforeValidator(switch)] = None
     """`on`, or its settings: first attempts are trained together with stored successes of earlier iterations
     (ExGRPO, arXiv 2510.02245)."""
@@ -110,6 +114,22 @@ class RunConfig(Settings):
         return (*own, *replayed, *((DISTILLED,) if self.distillation_form == "joint" else ()))
 
     @property
+    def lessons(self) -> Lessons | None:
+        """The extractor of the run: that beside the method, or the method's own."""
+        if self.experience is not None:
+            return Lessons(self.experience, self.experience.prompts, "experience")
+        own: Lessons | None = plugins("methods")[self.method.type].value.own_experience(self.method)
+        return own
+
+    @property
+    def retrieval(self) -> RetrievalSettings | None:
+        """How the memory of the run is searched; None where it has none."""
+        if self.experience is not None:
+            return self.experience.retrieval()
+        own: RetrievalSettings | None = plugins("methods")[self.method.type].value.retrieval(self.method)
+        return own
+
+    @property
     def distillation_form(self) -> Form:
         """`distillation.form`, or where it is null the form that the method has by itself."""
         by_itself: Form = plugins("methods")[self.method.type].value.distils_by_itself
@@ -135,7 +155,8 @@ class RunConfig(Settings):
         require_replayable(self)
         require_distillable(self)
         require_known_roles(self.objective, self.roles)
-        retrieval = method.retrieval(self.method)
+        require_extractable(self)
+        retrieval = self.retrieval
         if retrieval is not None and self.objective.advantages_per == "subgroup":
             require_subgroups(retrieval, self.rollouts.group_size, replays=self.replay is not None)
         if self.pipeline.lag and not isinstance(self.objective.correction, DecoupledCorrection):

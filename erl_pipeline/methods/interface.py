@@ -11,6 +11,7 @@ from erl_pipeline.config.plugins import NO_BYTES
 
 if TYPE_CHECKING:
     from erl_pipeline.config.distillation import DistilledRoles, Form
+    from erl_pipeline.config.experience import Lessons
     from erl_pipeline.config.memory import RetrievalSettings
     from erl_pipeline.config.prompts import JudgeFeedback
     from erl_pipeline.config.rollouts import SamplingConfig
@@ -113,10 +114,13 @@ class Method(Generic[SettingsT]):
     require_possible: Callable[[RunConfig], None] = field(default=lambda _config: None, metadata=NO_BYTES)
     """Raises ConfigError or ValueError, which names them, for settings of a run that exclude each other with
     the method."""
-    pretrained_models: Callable[[SettingsT], Sequence[str]] = field(
-        default=lambda _settings: (), metadata=NO_BYTES
+    takes_experience: bool = field(default=False, metadata=NO_BYTES)
+    """Whether its episodes can see the lessons of an `experience` beside the method: they begin with an
+    attempt of role `first_attempt`, and search a memory."""
+    own_experience: Callable[[SettingsT], Lessons | None] = field(
+        default=lambda _settings: None, metadata=NO_BYTES
     )
-    """Folders or hub names of pretrained models that it needs besides the policy's."""
+    """The extractor of a method that has one by its own settings."""
     replayed: str | None = field(default=None, metadata=NO_BYTES)
     """Role of the attempts that `replay` stores and trains again, in the group of fresh ones at their task;
     None for a method that cannot be combined with it."""

@@ -180,8 +180,13 @@ def _packages_of_others(config: RunConfig) -> dict[CodeOwner, list[str]]:
 
 
 def _method_models(config: RunConfig) -> Sequence[str]:
-    models: Sequence[str] = plugins("methods")[config.method.type].value.pretrained_models(config.method)
-    return models
+    """The pretrained models of a run besides the policy's."""
+    lessons = config.lessons
+    return (
+        ()
+        if lessons is None or lessons.settings.extractor.model is None
+        else (lessons.settings.extractor.model,)
+    )
 
 
 def _environment_files(config: RunConfig) -> dict[str, Path]:

@@ -160,10 +160,15 @@ def _fixed(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def method_columns(config: RunConfig) -> tuple[Column, ...]:
-    """The columns of a configuration, from left to right: those of its warm start, of its method with replay
-    and distillation, and of what was not scored."""
+    """The columns of a configuration, from left to right: those of its warm start, of its method with the
+    groups of settings beside it, and of what was not scored."""
     own = plugins("methods")[config.method.type].value.columns(config.method)
-    shown = with_groups(own, replays=config.replay is not None, form=config.distillation_form)
+    shown = with_groups(
+        own,
+        replays=config.replay is not None,
+        form=config.distillation_form,
+        lessons=config.experience,
+    )
     return (*warm_start_columns(config), *shown, *NOT_SCORED_COLUMNS)
 
 

@@ -14,6 +14,7 @@ from erl_pipeline.plan.sources import NO_CODE, Sources
 from erl_pipeline.plan.stage import Stage
 from erl_pipeline.policies.checkpoints import policy_traits
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE, plan_evaluation
+from erl_pipeline.stages.extractor.plan import plan_extractor, plan_lessons
 from erl_pipeline.stages.memory import FORGET_MEMORY
 from erl_pipeline.stages.tasks.environment_stages import built_inputs
 from erl_pipeline.stages.tasks.prepare_tasks import PREPARE_TASKS
@@ -186,8 +187,7 @@ def _begin(planner: Planner) -> RunState:
     bases = {} if policy_traits(config.policy).lora is None else {POLICY: first}
     state = RunState(tasks=tasks, models={POLICY: first}, initial={POLICY: first}, bases=bases)
     method = plugins("methods")[config.method.type].value
-    begun: RunState = method.plan_beginning(planner, state)
-    return begun
+    return plan_extractor(planner, method.plan_beginning(planner, state))
 
 
 def _plan_iteration(planner: Planner, states: Sequence[RunState], iteration: int, last: bool) -> RunState:
@@ -197,7 +197,7 @@ def _plan_iteration(planner: Planner, states: Sequence[RunState], iteration: int
     before = states[iteration - 1]
     acting = replace(before, models=states[max(0, iteration - 1 - config.pipeline.lag)].models)
     rollouts = method.plan_rollouts(planner, acting, iteration)
-    stored = plan_experience(planner, before, iteration, rollouts)
+    stored = plan_lessons(planner, plan_experience(planner, before, iteration, rollouts), iteration, rollouts)
     state: RunState = method.plan_learning(planner, stored, iteration, rollouts, remember=True)
     _plan_evaluation(planner, state, iteration, last=last)
     return state

@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from erl_pipeline.config.distillation import Form
+from erl_pipeline.config.experience import ExperienceConfig
 from erl_pipeline.plan.column import ChartLine, Column, Headline, only_drawn
+from erl_pipeline.stages import extractor_columns as extractor
 from erl_pipeline.stages import replay_columns as replay
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE
 from erl_pipeline.stages.memory import INDEX_MEMORY
@@ -139,10 +141,14 @@ def with_reward(columns: Iterable[Column]) -> Iterator[Column]:
             )
 
 
-def with_groups(own: Iterable[Column], *, replays: bool, form: Form) -> Iterator[Column]:
-    """The columns of a method with its rewards, and around the loss of the update those of replay and
-    distillation."""
+def with_groups(
+    own: Iterable[Column], *, replays: bool, form: Form, lessons: ExperienceConfig | None = None
+) -> Iterator[Column]:
+    """The columns of a method with its rewards, and around the loss of the update those of replay,
+    distillation, and lessons beside the method."""
     for column in with_reward(own):
+        if column is LOSS and lessons is not None:
+            yield from extractor.columns(lessons, ENTRIES)
         if column is LOSS and replays:
             yield from replay.COLUMNS
         yield column
@@ -150,6 +156,8 @@ def with_groups(own: Iterable[Column], *, replays: bool, form: Form) -> Iterator
             yield DISTILLED
     if replays:
         yield from replay.CHARTS
+    if lessons is not None:
+        yield from extractor.CHARTS
     if form == "separate":
         yield from FINE_TUNE_CHARTS
 

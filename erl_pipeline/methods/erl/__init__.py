@@ -79,9 +79,16 @@ def _judge(settings: ErlEpisodeSettings) -> JudgeFeedback | None:
 
 
 def _require_possible(config: RunConfig) -> None:
-    """Raise ConfigError for what this policy cannot do."""
+    """Raise ConfigError for what this policy cannot do, and for two kinds of memory."""
     settings = config.method
     assert isinstance(settings, ErlConfig)
+    if config.experience is not None and settings.memory is not None:
+        raise ConfigError(
+            "experience: on with method.memory: on would put lessons and reflections into one memory; set "
+            "method.memory: off"
+        )
+    if config.experience is not None and not settings.reflection:
+        raise ConfigError("experience: on with method.reflection: off; lessons are shown to reflections")
     if isinstance(settings.feedback, JudgeFeedback) and policy_traits(config.policy).own_words:
         raise ConfigError(
             f"method.feedback.type: judge writes sentences, and policy.type: {config.policy.type} reads only "
@@ -111,6 +118,7 @@ METHOD = Method(
     chat_server=_judge,
     shows_failed_attempts=lambda settings: settings.shows_failed_attempt,
     require_possible=_require_possible,
+    takes_experience=True,
     replayed=FIRST_ATTEMPT,
     distilled=DistilledRoles(role=SECOND_ATTEMPT, prompt_role=FIRST_ATTEMPT, via_role=REFLECTION),
     distils_by_itself="separate",

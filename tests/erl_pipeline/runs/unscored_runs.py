@@ -14,9 +14,9 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.prompt_format import ExperienceOperation
 from erl_pipeline.episodes.context import group_id
 from erl_pipeline.episodes.play import PlayedEpisodes
-from erl_pipeline.methods.complementary import extract
 from erl_pipeline.plan.stage import StageCall
 from erl_pipeline.runs.origins import begin_offline
+from erl_pipeline.stages.extractor import extract
 from erl_pipeline.stages.memory import opened_memory
 from erl_pipeline.stages.names import MEMORY, TASKS, TRAINING
 from erl_pipeline.stages.rollouts import counts, generate_rollouts

@@ -8,13 +8,13 @@ import pytest
 from pydantic import ValidationError
 
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.methods.complementary.extractor import extractor_objective
 from erl_pipeline.methods.complementary.settings import (
     ComplementaryConfig,
     CrlExperienceConfig,
     WeightsExperienceConfig,
     retrieval_settings,
 )
+from erl_pipeline.stages.extractor.extractor import extractor_objective
 from storage.memory.search import Scoring
 
 PRETRAINED = {"type": "pretrained", "model": "/models/llama"}

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 
+from erl_pipeline.config.experience import ExperienceTemplates
 from erl_pipeline.environments.frozen_lake.tiny import CompactExtraction
 from erl_pipeline.environments.prompt_format import ExperienceOperation
-from erl_pipeline.methods.complementary.extract import call_row, read_answer, requests_of
-from erl_pipeline.methods.complementary.memory import replaced_entries, written_entries
-from erl_pipeline.methods.complementary.prompts import ExperiencePrompts, ExperienceTemplates
+from erl_pipeline.stages.extractor.extract import call_row, read_answer, requests_of
+from erl_pipeline.stages.extractor.memory import replaced_entries, written_entries
+from erl_pipeline.stages.extractor.prompts import ExperiencePrompts
 from storage.tables.trajectories import Trajectory
 from storage.texts import StorableTexts
-from tests.erl_pipeline.methods.complementary.rows import attempt
+from tests.erl_pipeline.stages.extractor.rows import attempt
 
 PROMPTS = CompactExtraction(("a", "b", "c", "d"), max_steps=2)
 TEXTS = {"m-1": "? a ? ?"}

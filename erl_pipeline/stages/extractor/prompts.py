@@ -1,81 +1,16 @@
-"""Prose prompts of Complementary RL for language models, for any environment: templates in settings."""
+"""Prose prompts of an extractor and of attempts with its lessons, for language models and any environment."""
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from pydantic import ValidationInfo, field_validator
-
-from erl_pipeline.config.base import Settings
-from erl_pipeline.config.prompts import check_template, render
+from erl_pipeline.config.experience import ExperienceTemplates
+from erl_pipeline.config.prompts import render
 from erl_pipeline.environments.messages import Message, opening
 from erl_pipeline.environments.prompt_format import EpisodeRecord, ExperienceOperation
 
-_VARIABLES: Mapping[str, Mapping[str, Any]] = {
-    "lessons": {"lessons": ["Open it."]},
-    "extraction_system": {"max_operations": 3},
-    "extraction": {
-        "instructions": "Act.",
-        "observation": "A door.",
-        "turns": [{"role": "assistant", "content": "open"}],
-        "feedback": "It failed.",
-        "reward": 0.0,
-        "lessons": ["Open it."],
-    },
-    "merging_system": {},
-    "merging": {"texts": ["Open it.", "Open the door."]},
-}
-"""The variables of each template, with examples."""
-
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-
-
-class ExperienceTemplates(Settings):
-    """Prompts as Jinja templates."""
-
-    lessons: str = (
-        "\n\nLessons from earlier episodes (they may be wrong here):"
-        "{% for lesson in lessons %}\n- {{ lesson }}{% endfor %}"
-    )
-    """Text after the environment's instructions in the system message of a guided attempt. It is removed
-    again before the extractor reads the episode. Variables: lessons."""
-    extraction_system: str = (
-        "You keep a collection of lessons for an agent. You read one of its episodes, which may have "
-        "succeeded or failed, and the lessons that it was given for it. Say what should become of the "
-        "collection, with at most {{ max_operations }} operations in a JSON list:\n"
-        '<answer>[{"operation": "add", "text": "a new lesson"}, '
-        '{"operation": "update", "lessons": [1], "text": "what takes the place of lesson 1"}, '
-        '{"operation": "return"}]</answer>\n'
-        "`return` alone leaves everything as it is. A lesson is general, true of what was seen, short, and "
-        "understood without the episode."
-    )
-    """System message that asks the extractor for experience. Variables: max_operations."""
-    extraction: str = (
-        "The task was told as follows.\n{% if instructions %}{{ instructions }}\n{% endif %}{{ observation }}"
-        "\n\nThe episode:{% for turn in turns %}\n[{{ turn.role }}] {{ turn.content }}{% endfor %}"
-        '\n\nReward: {{ "%g" | format(reward) }}\nFeedback: {{ feedback }}'
-        "{% if lessons %}\n\nThe lessons that were given:"
-        "{% for lesson in lessons %}\n{{ loop.index }}. {{ lesson }}{% endfor %}{% endif %}"
-    )
-    """User message with the episode. Variables: instructions, observation, turns (each with role and
-    content), feedback, reward, lessons."""
-    merging_system: str = (
-        "You keep a collection of lessons for an agent. You read some of them. Keep what is useful as it is, "
-        "make one lesson of those that say the same or belong together, and leave out what is wrong or "
-        "useless. Answer with the lessons that remain, as a JSON list of texts:\n"
-        '<answer>["a lesson", "another lesson"]</answer>\n'
-        "An empty list leaves everything as it is."
-    )
-    """System message that asks the extractor to merge. Variables: none."""
-    merging: str = "{% for text in texts %}{{ loop.index }}. {{ text }}\n{% endfor %}"
-    """User message with the lessons. Variables: texts."""
-
-    @field_validator("*")
-    @classmethod
-    def _can_be_rendered(cls, template: str, info: ValidationInfo) -> str:
-        assert info.field_name is not None
-        return check_template(info.field_name, template, _VARIABLES[info.field_name])
 
 
 class ExperiencePrompts:

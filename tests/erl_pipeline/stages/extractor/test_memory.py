@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from erl_pipeline.methods.complementary.memory import Scope, merged_entries, replaced_in
+from erl_pipeline.stages.extractor.memory import Scope, merged_entries, replaced_in
 from storage.memory.entries import MemoryEntry
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.methods.complementary.settings import CALLS, CREDIT, CREDITS_FILE, MERGED
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.stages.extractor.names import CALLS, CREDIT, CREDITS_FILE, MERGED
 from erl_pipeline.stages.memory import seen_entries
 from erl_pipeline.stages.names import ROLLOUTS, TRAJECTORIES, chain, trajectory_files
 from storage.artifacts.artifact import Artifact
@@ -58,7 +58,7 @@ NOTHING = CreditBatch((), 0, 0)
 
 
 def read_credits(path: Path) -> list[dict[str, Any]]:
-    from erl_pipeline.methods.complementary.tables import CREDITS
+    from erl_pipeline.stages.extractor.tables import CREDITS
     from storage.tables.parquet import read_rows
 
     return list(read_rows([path], CREDITS))
@@ -205,7 +205,7 @@ def halves(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 def _compute(call: StageCall[CreditSettings]) -> StageResult:
     """Write the credits of an iteration and, where enough requests wait, the batch that the extractor is
     to be trained on."""
-    from erl_pipeline.methods.complementary.tables import CREDITS
+    from erl_pipeline.stages.extractor.tables import CREDITS
     from storage.tables.parquet import write_rows
     from storage.tables.trajectories import read_trajectories, write_trajectories
 
@@ -254,5 +254,4 @@ CREDIT_EXPERIENCE = Stage(
     output="table",
     settings=CreditSettings,
     compute=_compute,
-    code=("method",),
 )

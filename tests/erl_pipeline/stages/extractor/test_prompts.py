@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from erl_pipeline.config.experience import ExperienceTemplates
 from erl_pipeline.environments.messages import Message, user_message
 from erl_pipeline.environments.prompt_format import EpisodeRecord, ExperienceOperation
-from erl_pipeline.methods.complementary.prompts import ExperiencePrompts, ExperienceTemplates
+from erl_pipeline.stages.extractor.prompts import ExperiencePrompts
 
 PROMPTS = ExperiencePrompts(ExperienceTemplates(), max_operations=3)
 LESSONS = ["Doors stick.", "Pull first."]

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.memory import KeepSettings
-from erl_pipeline.methods.complementary.extractor import (
+from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.stages.extractor.extractor import (
     AskingSettings,
     Extractor,
     ExtractorPrompt,
     asking_settings,
-    crl_of,
     experience_format,
+    lessons_of,
 )
-from erl_pipeline.methods.complementary.settings import CALLS, CALLS_FILE, MERGE, keep_settings
-from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.stages.extractor.names import CALLS, CALLS_FILE, MERGE
 from erl_pipeline.stages.memory import INDEX_MEMORY, changed_memory, opened_memory
 from erl_pipeline.stages.names import MEMORY, TRAJECTORIES
 from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS
@@ -46,7 +46,7 @@ class IndexExperienceSettings(Settings):
 
 
 def read_calls(path: Path) -> list[dict[str, Any]]:
-    from erl_pipeline.methods.complementary.tables import EXTRACTOR_CALLS
+    from erl_pipeline.stages.extractor.tables import EXTRACTOR_CALLS
     from storage.tables.parquet import read_rows
 
     return list(read_rows([path], EXTRACTOR_CALLS))
@@ -114,7 +114,6 @@ INDEX_EXPERIENCE = Stage(
     output="memory",
     settings=IndexExperienceSettings,
     compute=_index,
-    code=("method",),
 )
 
 MERGED_AWAY = "in a merge"
@@ -219,9 +218,9 @@ class MergeSettings(AskingSettings):
 
 
 def _slice(config: RunConfig, _sources: Sources) -> MergeSettings:
-    crl = crl_of(config)
+    crl = lessons_of(config).settings
     asking = asking_settings(config, crl.extractor.max_merge_tokens)
-    return MergeSettings(**dict(asking), keep=keep_settings(crl), key=crl.key, chunk=crl.merge_chunk)
+    return MergeSettings(**dict(asking), keep=crl.keep(), key=crl.key, chunk=crl.merge_chunk)
 
 
 def _merge(call: StageCall[MergeSettings]) -> StageResult:
@@ -328,7 +327,7 @@ MERGE_EXPERIENCE = Stage(
     settings=MergeSettings,
     compute=_merge,
     slice=_slice,
-    code=("environment", "method", "engine"),
+    code=("environment", "engine"),
     needs="sampling",
     retry_seconds=RETRY_SECONDS,
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.config.objective import ObjectiveConfig
-from erl_pipeline.methods.complementary.credit import (
+from erl_pipeline.stages.extractor.credit import (
     BATCHED,
     CreditBatch,
     Sample,
@@ -20,15 +20,15 @@ from erl_pipeline.methods.complementary.credit import (
     requests_by_id,
     retrieval_entropy,
 )
-from erl_pipeline.methods.complementary.extractor import batch_advantages
-from erl_pipeline.methods.complementary.settings import CALLS, CREDIT, CREDITS_FILE, MERGED
-from erl_pipeline.methods.complementary.tables import CREDITS
+from erl_pipeline.stages.extractor.extractor import batch_advantages
+from erl_pipeline.stages.extractor.names import CALLS, CREDIT, CREDITS_FILE, MERGED
+from erl_pipeline.stages.extractor.tables import CREDITS
 from erl_pipeline.stages.names import TRAJECTORIES
 from erl_pipeline.stages.training.update_policy import training_sequences
 from storage.tables.parquet import write_rows
 from storage.tables.trajectories import write_trajectories
-from tests.erl_pipeline.methods.complementary.rows import attempt, played
 from tests.erl_pipeline.stages.calls import Bench
+from tests.erl_pipeline.stages.extractor.rows import attempt, played
 
 
 def credit(entry: str, reward: float, request: str = "") -> dict[str, object]:

@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.environments import prompt_format
-from erl_pipeline.methods.complementary.extractor import (
+from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.stages.extractor.extractor import (
     AskingSettings,
     Extractor,
     ExtractorPrompt,
     asking_settings,
-    crl_of,
     experience_format,
+    lessons_of,
 )
-from erl_pipeline.methods.complementary.settings import CALLS_FILE, EXTRACTION, FIRST_ATTEMPT
-from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.stages.extractor.names import CALLS_FILE, EXTRACTION, FIRST_ATTEMPT
 from erl_pipeline.stages.memory import seen_entries
 from erl_pipeline.stages.names import ROLLOUTS, TRAJECTORIES, trajectory_files
 from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS
@@ -115,7 +115,7 @@ def call_row(
 
 def _compute(call: StageCall[AskingSettings]) -> StageResult:
     """Ask about every episode; write the answers as trajectories, and their operations as a table."""
-    from erl_pipeline.methods.complementary.tables import EXTRACTOR_CALLS
+    from erl_pipeline.stages.extractor.tables import EXTRACTOR_CALLS
     from storage.tables.parquet import write_rows
     from storage.tables.trajectories import read_trajectories, write_trajectories
 
@@ -203,7 +203,7 @@ def _shares(counts: Mapping[str, int]) -> dict[str, float]:
 
 
 def _slice(config: RunConfig, _sources: Sources) -> AskingSettings:
-    return asking_settings(config, crl_of(config).extractor.max_tokens)
+    return asking_settings(config, lessons_of(config).settings.extractor.max_tokens)
 
 
 EXTRACT_EXPERIENCE = Stage(
@@ -213,7 +213,7 @@ EXTRACT_EXPERIENCE = Stage(
     settings=AskingSettings,
     compute=_compute,
     slice=_slice,
-    code=("environment", "method", "engine"),
+    code=("environment", "engine"),
     needs="sampling",
     retry_seconds=RETRY_SECONDS,
 )

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 from pydantic import SerializeAsAny
 
 from erl_pipeline.config.base import PluginSettings, Settings
+from erl_pipeline.config.experience import EXTRACTOR, ExperienceTemplates, Lessons
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.config.optimizer import UpdateConfig
 from erl_pipeline.config.plugins import as_in_recipes, plugins
 from erl_pipeline.config.policy import TinyPolicyConfig
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.environments.prompt_format import ExperienceFormat
-from erl_pipeline.methods.complementary import settings as complementary
-from erl_pipeline.methods.complementary.prompts import ExperiencePrompts, ExperienceTemplates
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import WeightsSettings, weights_settings
+from erl_pipeline.stages.extractor.names import CREDIT
+from erl_pipeline.stages.extractor.prompts import ExperiencePrompts
 from erl_pipeline.stages.names import TRAJECTORIES
 from erl_pipeline.stages.rollouts.playing import opened_engine, sampling_determinism
 from erl_pipeline.stages.sampled_checkpoint import sampled_checkpoint
@@ -59,32 +60,30 @@ class AskingSettings(Settings):
     """The embedding model of the memory that holds the entries it is shown."""
 
 
-def crl_of(config: RunConfig) -> complementary.CrlExperienceConfig:
-    """The settings of a run whose experience is as in the paper."""
-    assert isinstance(config.method, complementary.ComplementaryConfig)
-    assert config.method.crl is not None
-    return config.method.crl
+def lessons_of(config: RunConfig) -> Lessons:
+    """The settings of a run with an extractor."""
+    assert config.lessons is not None
+    return config.lessons
 
 
 def asking_settings(config: RunConfig, max_tokens: int) -> AskingSettings:
     """The settings of a run, for answers of at most `max_tokens` tokens."""
-    assert isinstance(config.method, complementary.ComplementaryConfig)
-    crl = crl_of(config)
-    extractor = crl.extractor
+    lessons = lessons_of(config)
+    extractor = lessons.settings.extractor
     return AskingSettings(
         environment=environment_identity(config),
-        prompts=config.method.prompts,
+        prompts=lessons.prompts,
         max_operations=extractor.max_operations,
         max_tokens=max_tokens,
         temperature=extractor.temperature,
         engine=as_in_recipes("engines", config.engine),
         weights=weights_settings(config),
-        embedding_model=crl.embedding_model,
+        embedding_model=lessons.settings.embedding_model,
     )
 
 
 def experience_format(settings: AskingSettings) -> ExperienceFormat:
-    """The prompts: the environment's own, else the method's templates."""
+    """The prompts: the environment's own, else the templates of the settings."""
     environment = plugins("environments")[settings.environment.type].value
     own: ExperienceFormat | None = environment.tiny.experience(settings.environment)
     return own or ExperiencePrompts(settings.prompts, settings.max_operations)
@@ -126,7 +125,7 @@ class Extractor:
         from erl_pipeline.episodes.dialogue import ChatTokenizer
 
         self._settings = settings
-        policy = sampled_checkpoint(call, settings.weights, complementary.EXTRACTOR)
+        policy = sampled_checkpoint(call, settings.weights, EXTRACTOR)
         self._policy = policy
         self._tokenizer_digest = policy.tokenizer_digest
         self._chat = ChatTokenizer(policy.tokenizer)
@@ -152,7 +151,7 @@ class Extractor:
                     temperature=self._settings.temperature,
                     seed=prompts[place].seed,
                     conversation=prompts[place].request_id,
-                    model=complementary.EXTRACTOR,
+                    model=EXTRACTOR,
                 )
                 for place in asked
             ]
@@ -215,7 +214,7 @@ def _cold_start_slice(config: RunConfig, sources: Sources) -> ColdStartSettings:
     assert COLD_START.slice is not None
     settings = COLD_START.slice(config, sources)
     assert isinstance(settings.policy, TinyPolicyConfig)
-    own = crl_of(config).extractor.cold_start
+    own = lessons_of(config).settings.extractor.cold_start
     if own is None:
         return settings
     learning = own.model_copy(update={"seed": 0})  # the recipe holds the seed
@@ -230,7 +229,7 @@ def _cold_start(call: StageCall[ColdStartSettings]) -> StageResult:
 
 
 COLD_START_EXTRACTOR = replace(
-    COLD_START, name=_NAME, compute=_cold_start, slice=_cold_start_slice, code=(*COLD_START.code, "method")
+    COLD_START, name=_NAME, compute=_cold_start, slice=_cold_start_slice, code=COLD_START.code
 )
 
 COPY_EXTRACTOR = replace(COPY_PRETRAINED, name=_NAME, slice=None)
@@ -257,7 +256,7 @@ def batch_advantages(rewards: Sequence[float]) -> list[float]:
 
 
 def _slice(config: RunConfig, _sources: Sources) -> ExtractorUpdateSettings:
-    extractor = crl_of(config).extractor
+    extractor = lessons_of(config).settings.extractor
     return ExtractorUpdateSettings(
         objective=extractor_objective(extractor.clip),
         # One step for each batch, as in the paper and the code.
@@ -271,7 +270,7 @@ def _compute(call: StageCall[ExtractorUpdateSettings]) -> StageResult:
     from storage.tables.trajectories import read_trajectories
 
     settings = call.settings
-    rows = read_trajectories([call.inputs[complementary.CREDIT].path(TRAJECTORIES)])
+    rows = read_trajectories([call.inputs[CREDIT].path(TRAJECTORIES)])
     advantages = batch_advantages([row.reward for row in rows])
     sequences = [trajectory_sequence(row, advantage) for row, advantage in zip(rows, advantages, strict=True)]
     work = Reinforcement(sequences, settings.objective, settings.update, call.seed)
@@ -285,6 +284,6 @@ UPDATE_EXTRACTOR = Stage(
     settings=ExtractorUpdateSettings,
     compute=_compute,
     slice=_slice,
-    code=("trainer", "method"),
+    code=("trainer",),
     needs="training",
 )
