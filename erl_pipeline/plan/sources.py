@@ -181,12 +181,8 @@ def _packages_of_others(config: RunConfig) -> dict[CodeOwner, list[str]]:
 
 def _method_models(config: RunConfig) -> Sequence[str]:
     """The pretrained models of a run besides the policy's."""
-    lessons = config.lessons
-    return (
-        ()
-        if lessons is None or lessons.settings.extractor.model is None
-        else (lessons.settings.extractor.model,)
-    )
+    model = None if config.lessons is None else config.lessons.settings.extractor.model
+    return () if model is None else (model,)
 
 
 def _environment_files(config: RunConfig) -> dict[str, Path]:
