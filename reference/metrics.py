@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import get_type_hints
 
+from erl_pipeline.config.distillation import Form
 from erl_pipeline.config.experience import ExperienceConfig
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.plan.column import Column
@@ -31,7 +32,7 @@ def shown_columns() -> dict[str, tuple[Column, list[str]]]:
         if plugin.is_own:
             method = plugin.value
             own = method.columns(plugin.settings.model_validate({"type": name}))
-            form = "off" if method.distilled is None else "separate"
+            form: Form = "off" if method.distilled is None else "separate"
             lessons = ExperienceConfig() if method.takes_experience else None
             for column in with_groups(own, replays=method.replayed is not None, form=form, lessons=lessons):
                 found.setdefault(column.name, (column, []))[1].append(name)

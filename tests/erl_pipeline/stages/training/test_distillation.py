@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
+from erl_pipeline.config.distillation import DistilledRoles
 from erl_pipeline.stages.training.distillation import (
     DistillationSettings,
-    DistilledRoles,
     count_rows,
     distilled_rows,
 )
