@@ -145,7 +145,7 @@ def memory_ids(store: Path, run: str, iteration: int) -> list[str]:
         (
             "fine_tune",
             "distillation=off",
-            "(distillation: on -> off); begin the branch there with --from build_d",
+            '(distillation.form: null -> "off"); begin the branch there with --from build_d',
         ),
         ("evaluate", "optimizer.learning_rate=0.001", "change update_policy, which comes before evaluate"),
         ("update_policy", "update.epochs=1", "run small has these settings already"),
