@@ -30,7 +30,7 @@ from erl_pipeline.plan.plan import StageKey
 CONFIG = "configs/exgrpo.yaml"
 REPLAYING, BASE = "exgrpo", "base"
 ITERATIONS, MEASURED = 8, 4
-SETTINGS = ("iterations=8", "evaluation.every=1000", "method.replay.start_success=0.0")
+SETTINGS = ("iterations=8", "evaluation.every=1000", "replay.start_success=0.0")
 COLUMNS = (
     Column("seconds", "s for 10,000 trained tokens", 2),
     Column("trained_tokens", "trained tokens", 0),
@@ -61,7 +61,7 @@ def main() -> None:
 
 def configuration(contender: str, arguments: argparse.Namespace) -> RunConfig:
     """The run of a contender."""
-    replay = () if contender == REPLAYING else ("method.replay=off",)
+    replay = () if contender == REPLAYING else ("replay=off",)
     return load_config(CONFIG, [*SETTINGS, f"resources.threads={arguments.threads}", *replay])
 
 

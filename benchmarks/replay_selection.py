@@ -121,9 +121,9 @@ def _rows(iteration: int, tasks: range, chance: random.Random) -> Iterator[Any]:
 
 def _commit(store: Any, iteration: int, rows: list[Any], parent: str | None) -> str:
     """Commit the artifacts of one iteration; return the id of its experience."""
-    from erl_pipeline.methods.exgrpo.experience import write_experience
-    from erl_pipeline.methods.exgrpo.index_experience import response_digest
-    from erl_pipeline.methods.exgrpo.settings import EXPERIENCE
+    from erl_pipeline.config.replay import EXPERIENCE
+    from erl_pipeline.stages.training.replay.experience import write_experience
+    from erl_pipeline.stages.training.replay.index_experience import response_digest
     from storage.artifacts.recipe import Recipe
     from storage.tables.trajectories import write_trajectories
 
@@ -177,9 +177,9 @@ def measure(arguments: argparse.Namespace) -> Figures:
     """Make one selection in this process, without the entropies."""
     import polars as pl
 
-    from erl_pipeline.methods.exgrpo.draw import draw_replay
-    from erl_pipeline.methods.exgrpo.experience import read_candidates, read_experience
-    from erl_pipeline.methods.exgrpo.settings import BucketSettings, DrawSettings, TierSettings
+    from erl_pipeline.config.replay import BucketSettings, DrawSettings, TierSettings
+    from erl_pipeline.stages.training.replay.draw import draw_replay
+    from erl_pipeline.stages.training.replay.experience import read_candidates, read_experience
     from storage.artifacts.store import ArtifactStore
 
     before, version = json.loads(Path(arguments.store, "versions.json").read_text())

@@ -51,7 +51,7 @@ def configured(arguments: argparse.Namespace, trainer: str, tokens: int) -> RunC
     processes = PROCESSES if trainer == "fsdp2" else 1
     settings = [
         *arguments.set,
-        "method.distillation=off",  # the supervised update's settings could otherwise decide the estimate
+        "distillation=off",  # the supervised update's settings could otherwise decide the estimate
         f"update.microbatch_tokens={tokens}",
         f"rollouts.group_size={GROUP}",
         f"rollouts.tasks_per_iteration={processes}",

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import get_type_hints
 
+from erl_pipeline.config.distillation import Form
+from erl_pipeline.config.experience import ExperienceConfig
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.plan.column import Column
-from erl_pipeline.stages.columns import with_reward
+from erl_pipeline.stages.columns import with_groups
 from erl_pipeline.trainers import metrics as trainer_metrics
 from reference.markdown import code, plain, table
 from reference.tables import docstrings_of
@@ -29,11 +31,15 @@ def metrics_text() -> str:
 
 
 def shown_columns() -> dict[str, tuple[Column, list[str]]]:
-    """Columns by name, with the methods that show them."""
+    """Columns by name, with the methods that can show them."""
     found: dict[str, tuple[Column, list[str]]] = {}
     for name, plugin in sorted(plugins("methods").found.items()):
         if plugin.is_own:
-            for column in with_reward(plugin.value.columns(plugin.settings.model_validate({"type": name}))):
+            method = plugin.value
+            own = method.columns(plugin.settings.model_validate({"type": name}))
+            form: Form = "off" if method.distilled is None else "separate"
+            lessons = ExperienceConfig() if method.takes_experience else None
+            for column in with_groups(own, replays=method.replayed is not None, form=form, lessons=lessons):
                 found.setdefault(column.name, (column, []))[1].append(name)
     return found
 

@@ -8,7 +8,6 @@ from functools import cached_property
 import polars as pl
 
 from command_line.selectors import the_one
-from erl_pipeline.config.plugins import plugins
 from erl_pipeline.evaluation.memory_effect import MemoryArm, MemoryEffect
 from erl_pipeline.policies.embedding import SentenceEmbedder
 from erl_pipeline.runs.config import readable_config
@@ -101,7 +100,7 @@ def _embedding_model(run: Run) -> str:
         model: str = run.config["memory"]["embedding_model"]
         return model
     config = readable_config(run)
-    retrieval = plugins("methods")[config.method.type].value.retrieval(config.method)
+    retrieval = config.retrieval
     if retrieval is None:
         raise InputError(f"run {run.name} has no memory: its configuration says method.memory: off")
     named: str = retrieval.embedding_model

@@ -91,7 +91,8 @@ def arm_of_method(name: str, base: RunConfig) -> Arm:
     """The arm that a name such as `erl`, `rlvr+distillation` or `erl-no-memory` describes.
 
     The method of the base configuration keeps its settings from there; another method has its defaults.
-    `+PART` turns a group of the method's settings on, `-no-PART` turns it off.
+    `+PART` turns a group of settings on, `-no-PART` turns it off: one beside the method, such as `replay`, or
+    of the method, such as `memory`.
 
     Raises ConfigError if the name does not begin with an installed method, or goes on in another way.
     """
@@ -105,7 +106,8 @@ def arm_of_method(name: str, base: RunConfig) -> Arm:
             "comparison file"
         )
     settings: dict[str, Any] = {} if method == base.method.type else {"method": {"type": method}}
-    settings |= {f"method.{part}": sign == "+" for sign, part in parts}
+    beside = RunConfig.model_fields
+    settings |= {part if part in beside else f"method.{part}": sign == "+" for sign, part in parts}
     return arm_of_settings(name, settings)
 
 

@@ -218,8 +218,7 @@ def _training(
     run: ComparedRun, figures: Mapping[int, TrainingFigures], iterations: int
 ) -> dict[str, TrainingNumber]:
     found: dict[str, TrainingNumber] = {}
-    roles = plugins("methods")[run.config.method.type].value.roles(run.config.method)
-    for role in roles:
+    for role in run.config.roles:
         by_seed = {seed: each.rewards[role] for seed, each in figures.items() if role in each.rewards}
         words = role.replace("_", " ")
         _add(

@@ -134,8 +134,12 @@ def _parse_override(override: str) -> tuple[KeyPath, Any]:
     return path, parse_yaml(value, f"--set {override}").value
 
 
-_NAMED = ("method", "trainer", "runner")
-"""Groups of settings for which a configuration may give only the type, or nothing."""
+_NAMED: Mapping[str, str] = {"method": "type", "trainer": "type", "runner": "type", "distillation": "form"}
+"""Groups of settings for which a configuration may give only one setting, or nothing; and which this is."""
+
+
+_ON: Mapping[str, Mapping[str, Any]] = {"distillation": {"form": "separate"}}
+"""What `on` means for a group of settings whose defaults are not on for every method."""
 
 
 def _set(values: dict[str, Any], path: KeyPath, value: Any) -> None:
@@ -146,9 +150,9 @@ def _set(values: dict[str, Any], path: KeyPath, value: Any) -> None:
         if depth == 1 and part in _NAMED:
             named = RunConfig.model_fields[part].default if inner is None else inner
             if isinstance(named, str):
-                inner = group[part] = {"type": named}
+                inner = group[part] = {_NAMED[part]: named}
         if inner is None or inner is True:
-            inner = group[part] = {}
+            inner = group[part] = dict(_ON.get(part, {})) if inner else {}
         if not isinstance(inner, dict):
             above = ".".join(path[:depth])
             shown = "off" if inner is False else shorten(inner)

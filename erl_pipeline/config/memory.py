@@ -152,12 +152,15 @@ class MemoryConfig(Settings):
         return KeepSettings(**values)
 
 
-def require_subgroups(retrieval: RetrievalSettings, group_size: int) -> None:
-    """Raise ValueError if a subgroup, in which rewards are compared, could have a single sample."""
-    shares = (group_size * retrieval.withhold, group_size * (1.0 - retrieval.withhold))
+def require_subgroups(retrieval: RetrievalSettings, group_size: int, *, replays: bool = False) -> None:
+    """Raise ValueError if a subgroup, in which rewards are compared, could have a single sample. A task that
+    is replayed has one fresh episode less."""
+    episodes = group_size - replays
+    shares = (episodes * retrieval.withhold, episodes * (1.0 - retrieval.withhold))
     if any(0.0 < share < 2.0 for share in shares):
         raise ValueError(
-            f"rollouts.group_size: {group_size}; with the method's withhold: {retrieval.withhold:g} a "
-            "subgroup can have a single sample, whose reward has nothing to be compared with; allowed are "
-            "groups that are large enough for two, withhold: 0, or objective.advantages_per: group"
+            f"rollouts.group_size: {group_size}; with the method's withhold: {retrieval.withhold:g}"
+            f"{' and replay' if replays else ''} a subgroup can have a single sample, whose reward has "
+            "nothing to be compared with; allowed are groups that are large enough for two, withhold: 0, "
+            "or objective.advantages_per: group"
         )

@@ -34,7 +34,7 @@ class PipelineConfig(Settings):
     too_old: Literal["wait", "drop"] = "wait"
     """How `max_age` is enforced. `wait`: by the plan. Rollouts wait for a policy that is young enough. A run
     whose updates could get older trajectories is refused; with replay, that is the case if
-    `method.replay.max_age` plus the lag is more than `max_age`. `drop`: by the update. It leaves out what is
+    `replay.max_age` plus the lag is more than `max_age`. `drop`: by the update. It leaves out what is
     too old before rewards are compared; the training record says `too_old`, and `dropped_too_old` counts
     them. Use this for replay and for stored rollouts (`replay --offline`), whose age cannot change."""
 

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from erl_pipeline.config.base import NotInstalledSettings, PluginSettings, Settings, switch
-from erl_pipeline.config.memory import require_subgroups
+from erl_pipeline.config.distillation import DISTILLED, DistillationConfig, Form, require_distillable
+from erl_pipeline.config.experience import ExtractedConfig, Lessons, require_extractable
+from erl_pipeline.config.memory import RetrievalSettings, require_subgroups
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, require_known_roles
-from erl_pipeline.config.optimizer import FineTuneConfig, LessonsConfig, OptimizerConfig, UpdateConfig
+from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, ServedFeedbackConfig, UpdateConfig
 from erl_pipeline.config.pipeline import (
     NodesToFind,
     PipelineConfig,
@@ -19,6 +21,7 @@ from erl_pipeline.config.pipeline import (
     WarningsConfig,
 )
 from erl_pipeline.config.plugins import plugins
+from erl_pipeline.config.replay import REPLAYED, ReplayConfig, require_replayable
 from erl_pipeline.config.rollouts import EasyToHardSelection, EvaluationConfig, RolloutConfig, SamplingConfig
 from erl_pipeline.config.self_distillation import SelfDistillationConfig
 
@@ -71,9 +74,16 @@ class RunConfig(Settings):
     optimizer: OptimizerConfig = OptimizerConfig()
     self_distillation: Annotated[SelfDistillationConfig | None, BeforeValidator(switch)] = None
     """`on`, or its settings: the policy also learns, token by token, from a teacher with hindsight."""
+    experience: Annotated[ExtractedConfig | None, BeforeValidator(switch)] = None
+    """`on`, or its settings: a second model, the extractor, writes lessons, which take the place of what the
+    method itself remembers."""
+    replay: Annotated[ReplayConfig | None, BeforeValidator(switch)] = None
+    """`on`, or its settings: first attempts are trained together with stored successes of earlier iterations
+    (ExGRPO, arXiv 2510.02245)."""
+    distillation: DistillationConfig = DistillationConfig()
     update: UpdateConfig = UpdateConfig()
     fine_tune: FineTuneConfig = FineTuneConfig()
-    lessons: LessonsConfig = LessonsConfig()
+    served_feedback: ServedFeedbackConfig = ServedFeedbackConfig()
     trainer: TrainerSettings = Field(
         default="local",
         validate_default=True,
@@ -98,6 +108,35 @@ class RunConfig(Settings):
     and no artifact depends on it."""
 
     @property
+    def roles(self) -> tuple[str, ...]:
+        """Roles of the trajectories that the policy is trained on by reinforcement."""
+        own: tuple[str, ...] = plugins("methods")[self.method.type].value.roles(self.method)
+        replayed = () if self.replay is None else (REPLAYED,)
+        return (*own, *replayed, *((DISTILLED,) if self.distillation_form == "joint" else ()))
+
+    @property
+    def lessons(self) -> Lessons | None:
+        """The extractor of the run: that beside the method, or the method's own."""
+        if self.experience is not None:
+            return Lessons(self.experience, self.experience.prompts, "experience")
+        own: Lessons | None = plugins("methods")[self.method.type].value.own_experience(self.method)
+        return own
+
+    @property
+    def retrieval(self) -> RetrievalSettings | None:
+        """How the memory of the run is searched; None where it has none."""
+        if self.experience is not None:
+            return self.experience.retrieval()
+        own: RetrievalSettings | None = plugins("methods")[self.method.type].value.retrieval(self.method)
+        return own
+
+    @property
+    def distillation_form(self) -> Form:
+        """`distillation.form`, or where it is null the form that the method has by itself."""
+        by_itself: Form = plugins("methods")[self.method.type].value.distils_by_itself
+        return self.distillation.form or by_itself
+
+    @property
     def nodes_to_find(self) -> NodesToFind | None:
         """The machines that the runner has to find for each training."""
         found: NodesToFind | None = plugins("trainers")[self.trainer.type].value.nodes_to_find(self.trainer)
@@ -116,10 +155,13 @@ class RunConfig(Settings):
         require_hindsight(self)
         require_reflections(self)
         require_one_head(self)
-        require_known_roles(self.objective, method.roles(self.method))
-        retrieval = method.retrieval(self.method)
+        require_replayable(self)
+        require_distillable(self)
+        require_known_roles(self.objective, self.roles)
+        require_extractable(self)
+        retrieval = self.retrieval
         if retrieval is not None and self.objective.advantages_per == "subgroup":
-            require_subgroups(retrieval, self.rollouts.group_size)
+            require_subgroups(retrieval, self.rollouts.group_size, replays=self.replay is not None)
         if self.pipeline.lag and not isinstance(self.objective.correction, DecoupledCorrection):
             raise ValueError(
                 f"pipeline.lag: {self.pipeline.lag}; allowed with objective.correction.type: bypass is 0, "
@@ -207,19 +249,20 @@ def require_hindsight(config: RunConfig) -> None:
 def require_reflections(config: RunConfig) -> None:
     """Raise ValueError if reflections on served traffic are asked for, and the method writes none, keeps no
     memory, or its policy reads no sentences."""
-    if config.lessons.reflect is None:
+    reflect = config.served_feedback.reflect
+    if reflect is None:
         return
     method = plugins("methods")[config.method.type].value
     reflects = method.reflecting(method.episode_settings(config.method)) is not None
     if not reflects or method.retrieval(config.method) is None:
         raise ValueError(
-            f"lessons.reflect: {config.lessons.reflect}; method {config.method.type} has no memory of "
+            f"served_feedback.reflect: {reflect}; method {config.method.type} has no memory of "
             "reflections, as erl has unless method.memory is off; allowed is off"
         )
     if plugins("policies")[config.policy.type].value.traits(config.policy).own_words:
         raise ValueError(
-            f"lessons.reflect: {config.lessons.reflect} shows conversations to the policy, and policy.type: "
-            f"{config.policy.type} reads only the words of its environment; allowed is off"
+            f"served_feedback.reflect: {reflect} shows conversations to the policy, and "
+            f"policy.type: {config.policy.type} reads only the words of its environment; allowed is off"
         )
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import polars as pl
 
+from erl_pipeline.config.distillation import DISTILLED
 from erl_pipeline.stages.rollouts.counts import trajectories_by_role
-from erl_pipeline.trainers.sequences import DISTILLED
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.lineage.trained_on import record_file, training_data, trajectory_files

@@ -10,6 +10,8 @@ from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.config.plugins import NO_BYTES
 
 if TYPE_CHECKING:
+    from erl_pipeline.config.distillation import DistilledRoles, Form
+    from erl_pipeline.config.experience import Lessons
     from erl_pipeline.config.memory import RetrievalSettings
     from erl_pipeline.config.prompts import JudgeFeedback
     from erl_pipeline.config.rollouts import SamplingConfig
@@ -112,10 +114,20 @@ class Method(Generic[SettingsT]):
     require_possible: Callable[[RunConfig], None] = field(default=lambda _config: None, metadata=NO_BYTES)
     """Raises ConfigError or ValueError, which names them, for settings of a run that exclude each other with
     the method."""
-    pretrained_models: Callable[[SettingsT], Sequence[str]] = field(
-        default=lambda _settings: (), metadata=NO_BYTES
+    takes_experience: bool = field(default=False, metadata=NO_BYTES)
+    """Whether its episodes can see the lessons of an `experience` beside the method: they begin with an
+    attempt of role `first_attempt`, and search a memory."""
+    own_experience: Callable[[SettingsT], Lessons | None] = field(
+        default=lambda _settings: None, metadata=NO_BYTES
     )
-    """Folders or hub names of pretrained models that it needs besides the policy's."""
+    """The extractor of a method that has one by its own settings."""
+    replayed: str | None = field(default=None, metadata=NO_BYTES)
+    """Role of the attempts that `replay` stores and trains again, in the group of fresh ones at their task;
+    None for a method that cannot be combined with it."""
+    distilled: DistilledRoles | None = field(default=None, metadata=NO_BYTES)
+    """Roles of the trajectories for `distillation`; None for a method that cannot be combined with it."""
+    distils_by_itself: Form = field(default="off", metadata=NO_BYTES)
+    """The form of distillation where a configuration names none."""
     self_distilled: SelfDistilledRoles | None = field(default=None, metadata=NO_BYTES)
     """Roles of the trajectories for `self_distillation`; None for a method that cannot be combined with
     it."""

@@ -180,8 +180,9 @@ def _packages_of_others(config: RunConfig) -> dict[CodeOwner, list[str]]:
 
 
 def _method_models(config: RunConfig) -> Sequence[str]:
-    models: Sequence[str] = plugins("methods")[config.method.type].value.pretrained_models(config.method)
-    return models
+    """The pretrained models of a run besides the policy's."""
+    model = None if config.lessons is None else config.lessons.settings.extractor.model
+    return () if model is None else (model,)
 
 
 def _environment_files(config: RunConfig) -> dict[str, Path]:

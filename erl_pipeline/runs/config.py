@@ -12,7 +12,7 @@ from erl_pipeline.config.plugins import Group, Operated, operational_names, plug
 from erl_pipeline.config.run import ReadOnlyConfig, RunConfig
 from erl_pipeline.config.shown import settings_differences
 from erl_pipeline.plan.column import Column
-from erl_pipeline.stages.columns import NOT_SCORED_COLUMNS, with_reward
+from erl_pipeline.stages.columns import NOT_SCORED_COLUMNS, with_groups
 from erl_pipeline.stages.training.warm_start import warm_start_columns
 from storage.errors import ConfigError, InputError
 from storage.runs.documents import IMPORTED, read_origin
@@ -160,10 +160,16 @@ def _fixed(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def method_columns(config: RunConfig) -> tuple[Column, ...]:
-    """The columns of a configuration, from left to right: those of its warm start, of its method, and of
-    what was not scored. Beside the method's first success rate is the mean reward."""
+    """The columns of a configuration, from left to right: those of its warm start, of its method with the
+    groups of settings beside it, and of what was not scored."""
     own = plugins("methods")[config.method.type].value.columns(config.method)
-    return (*warm_start_columns(config), *with_reward(own), *NOT_SCORED_COLUMNS)
+    shown = with_groups(
+        own,
+        replays=config.replay is not None,
+        form=config.distillation_form,
+        lessons=config.experience,
+    )
+    return (*warm_start_columns(config), *shown, *NOT_SCORED_COLUMNS)
 
 
 def run_columns(run: Run) -> tuple[Column, ...]:

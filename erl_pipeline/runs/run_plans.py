@@ -14,12 +14,14 @@ from erl_pipeline.plan.sources import NO_CODE, Sources
 from erl_pipeline.plan.stage import Stage
 from erl_pipeline.policies.checkpoints import policy_traits
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE, plan_evaluation
+from erl_pipeline.stages.extractor.plan import plan_extractor, plan_lessons
 from erl_pipeline.stages.memory import FORGET_MEMORY
 from erl_pipeline.stages.rollouts.reflect_on_feedback import plan_reflections
 from erl_pipeline.stages.tasks.environment_stages import built_inputs
 from erl_pipeline.stages.tasks.prepare_tasks import PREPARE_TASKS
 from erl_pipeline.stages.training.corrections import plan_corrections
 from erl_pipeline.stages.training.measure_staleness import MEASURE_STALENESS
+from erl_pipeline.stages.training.replay.plan import plan_experience
 from storage.artifacts.recipe import Recipe
 from storage.errors import ConfigError, InputError
 from storage.runs.documents import BranchOrigin, OfflineOrigin
@@ -137,7 +139,7 @@ def plan_offline(
         stored = rollouts[origin.first_iteration + iteration - 1]
         inputs = {**state.model_inputs(POLICY), "rollouts": stored}
         planner.add(MEASURE_STALENESS, inputs, iteration=iteration)
-        if config.lessons.reflect is not None:
+        if config.served_feedback.reflect is not None:
             plan_reflections(planner, states[0], iteration, stored)
         state = _plan_learning_offline(planner, state, iteration, stored)
         if origin.evaluates:
@@ -166,7 +168,7 @@ def _plan_learning_offline(planner: Planner, state: RunState, iteration: int, ro
     """Plan what an iteration learns from stored rollouts; returns the state after it."""
     method = plugins("methods")[planner.config.method.type].value
     learned: RunState = method.plan_learning(planner, state, iteration, rollouts, remember=False)
-    if planner.config.lessons.corrections:
+    if planner.config.served_feedback.corrections:
         learned = plan_corrections(planner, learned, iteration, rollouts)
     return learned
 
@@ -197,24 +199,24 @@ def _begin(planner: Planner) -> RunState:
     bases = {} if policy_traits(config.policy).lora is None else {POLICY: first}
     state = RunState(tasks=tasks, models={POLICY: first}, initial={POLICY: first}, bases=bases)
     method = plugins("methods")[config.method.type].value
-    begun: RunState = method.plan_beginning(planner, state)
-    return begun
+    return plan_extractor(planner, method.plan_beginning(planner, state))
 
 
 def _plan_iteration(planner: Planner, states: Sequence[RunState], iteration: int, last: bool) -> RunState:
     """Plan an iteration: generate, learn, and evaluate if it is due; `last`: the run ends here."""
     config = planner.config
-    for setting, value in config.lessons:
+    for setting, value in config.served_feedback:
         if value:
             raise ConfigError(
-                f"lessons.{setting}: only served traffic has what people said; set it for `learn`, or for "
-                "`replay --offline` of a run that holds traffic"
+                f"served_feedback.{setting}: only served traffic has what people said; set it for "
+                "`learn`, or for `replay --offline` of a run that holds traffic"
             )
     method = plugins("methods")[config.method.type].value
     before = states[iteration - 1]
     acting = replace(before, models=states[max(0, iteration - 1 - config.pipeline.lag)].models)
     rollouts = method.plan_rollouts(planner, acting, iteration)
-    state: RunState = method.plan_learning(planner, before, iteration, rollouts, remember=True)
+    stored = plan_lessons(planner, plan_experience(planner, before, iteration, rollouts), iteration, rollouts)
+    state: RunState = method.plan_learning(planner, stored, iteration, rollouts, remember=True)
     _plan_evaluation(planner, state, iteration, last=last)
     return state
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.runs.config import method_columns, readable_config, type_of
@@ -140,11 +139,10 @@ def write_run_report(store: ArtifactStore, run: Run, output: Path) -> Path:
     from erl_pipeline.views.report.page import RunDescription, write_report
 
     config = readable_config(run)
-    method = plugins("methods")[config.method.type].value
     tasks = tasks_of_run(store, run)
     description = RunDescription(
         columns=method_columns(config),
-        roles=method.roles(config.method),
+        roles=config.roles,
         done=completed_iterations(config, run.stages()),
         environment="" if tasks is None else state_of_qualification(store, tasks)[1],
         config=config,

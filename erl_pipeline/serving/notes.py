@@ -187,7 +187,7 @@ class NoteSearch:
 
 def run_memory_search(config: RunConfig, settings: ServedMemory, resources: Resources) -> RunMemorySearch:
     """Searches the memory of a run. Raises ConfigError for a run without one."""
-    how = plugins("methods")[config.method.type].value.retrieval(config.method)
+    how = config.retrieval
     if how is None:
         raise ConfigError(
             f"memory.scope: {settings.scope}; run {config.name} has no memory (its configuration says "

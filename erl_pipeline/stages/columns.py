@@ -2,7 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from erl_pipeline.config.distillation import Form
+from erl_pipeline.config.experience import ExperienceConfig
 from erl_pipeline.plan.column import ChartLine, Column, Headline, only_drawn
+from erl_pipeline.stages import extractor_columns as extractor
+from erl_pipeline.stages import replay_columns as replay
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE
 from erl_pipeline.stages.memory import INDEX_MEMORY
 from erl_pipeline.stages.rollouts.counts import reason_counter
@@ -135,6 +139,27 @@ def with_reward(columns: Iterable[Column]) -> Iterator[Column]:
                 "reward",
                 "mean reward of these attempts; blank where each is 0 or 1",
             )
+
+
+def with_groups(
+    own: Iterable[Column], *, replays: bool, form: Form, lessons: ExperienceConfig | None = None
+) -> Iterator[Column]:
+    """The columns of a method with its rewards, and around the loss of the update those of replay,
+    distillation, and lessons beside the method."""
+    for column in with_reward(own):
+        if column is LOSS and lessons is not None:
+            yield from extractor.columns(lessons, ENTRIES)
+        if column is LOSS and replays:
+            yield from replay.COLUMNS
+        yield column
+        if column is LOSS and form != "off":
+            yield DISTILLED
+    if replays:
+        yield from replay.CHARTS
+    if lessons is not None:
+        yield from extractor.CHARTS
+    if form == "separate":
+        yield from FINE_TUNE_CHARTS
 
 
 _REASONS: Mapping[NotScored, tuple[str, str]] = {
@@ -271,7 +296,6 @@ FINE_TUNE_CHARTS = tuple(
 def training_columns(
     rollouts: Sequence[Column],
     *,
-    distils: bool = False,
     held_out: Sequence[Column] = (),
     roles: Sequence[str] = (),
     charts: Sequence[Column] = (),
@@ -280,7 +304,6 @@ def training_columns(
 
     Args:
         rollouts: what it shows of an iteration before the update.
-        distils: whether there is a supervised stage.
         held_out: what it shows beside the success of first attempts on held-out tasks.
         roles: those whose groups without an advantage are drawn.
         charts: further lines of its charts.
@@ -288,7 +311,6 @@ def training_columns(
     return (
         *rollouts,
         LOSS,
-        *((DISTILLED,) if distils else ()),
         HELD_OUT,
         HELD_OUT_SAMPLED,
         *held_out,
@@ -296,6 +318,5 @@ def training_columns(
         TOKENS_PER_SECOND,
         *groups_without_advantage(roles),
         *UPDATE_CHARTS,
-        *(FINE_TUNE_CHARTS if distils else ()),
         *charts,
     )

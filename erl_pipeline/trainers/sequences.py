@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from erl_pipeline.config.distillation import DISTILLED
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from storage.tables.training import SftRow
     from storage.tables.trajectories import Trajectory
-
-DISTILLED = "distilled"
-"""The role of supervised rows whose response is trained on the prompt that evaluation uses."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,7 +39,6 @@ LEARNING: dict[str, Any] = {
 METHODS: dict[str, dict[str, Any]] = {
     "erl": {},
     "rlvr": {},
-    "exgrpo": {},
     "complementary": {"experience": {"warmup_iterations": 1}},
 }
 

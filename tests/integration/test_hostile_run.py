@@ -167,7 +167,8 @@ def _config(case: str, policy: Path, folder: Path) -> RunConfig:
             "metrics": [],
             "warnings": {"no_advantage": None, "ill_formed": None, "cut_off": None},
             "environment": environment,
-            "method": {"type": "erl", "ill_formed": "base_prompt", "distillation": {"chain": True}},
+            "method": {"type": "erl", "ill_formed": "base_prompt"},
+            "distillation": {"chain": True},
             "policy": {"type": "pretrained", "model": str(policy)},
             "sampling": {"max_new_tokens": NEW_TOKENS},
             # An episode that is not played well has three answers or more.

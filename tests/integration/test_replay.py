@@ -17,7 +17,7 @@ from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.plan.stage import Listener
 from erl_pipeline.runs.audit import audit
 from erl_pipeline.runs.origins import begin_branch
-from erl_pipeline.stages.training.update_policy import REPLAYED_FILE
+from erl_pipeline.stages.training.replay.replayed import REPLAYED_FILE
 from storage.artifacts.store import ArtifactStore
 from storage.lineage.reach import downstream, upstream
 from storage.runs.documents import BranchOrigin
@@ -29,7 +29,8 @@ from tests.erl_pipeline.runs.small_runs import SMALL, go, hashes, ids, small
 from tests.integration.killing import train_to_the_end, train_until
 
 REPLAYING = {
-    "method": {"type": "exgrpo", "replay": {"start_success": 0.0}},
+    "method": "rlvr",
+    "replay": {"start_success": 0.0},
     # Every iteration draws all four boards, so that old attempts are replayed too.
     # The goal is one move away and a group has eight attempts, so that about a third of them succeed.
     "environment": {**SMALL["environment"], "training_boards": 4, "path_length": [1, 1], "max_steps": 4},
@@ -96,8 +97,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(replayed: Path, tmp_pa
 def test_a_branch_replays_what_it_shares(replayed: Path, tmp_path: Path) -> None:
     store = Path(shutil.copytree(replayed, tmp_path / "store"))
     origin = BranchOrigin(run="small", iteration=3, stage="update_policy")
-    other = {**REPLAYING, "name": "other", "method": {"type": "exgrpo", "replay": {
-        "start_success": 0.0, "shaping_beta": False}}}  # fmt: skip
+    other = {**REPLAYING, "name": "other", "replay": {"start_success": 0.0, "shaping_beta": False}}
     notes = go(small(**other), store, begin=partial(begin_branch, origin=origin))
     assert notes.made[0] == "update_policy of iteration 3"
     assert replay_of(store, "other", 3) == replay_of(store, "small", 3)

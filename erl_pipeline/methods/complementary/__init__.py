@@ -3,10 +3,11 @@ trained beside it, that writes this experience after each episode."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from erl_pipeline.config.experience import Lessons
 from erl_pipeline.methods.complementary import plan
 from erl_pipeline.methods.complementary import settings as complementary
 from erl_pipeline.methods.interface import Method
@@ -25,7 +26,7 @@ def _open_episode(
     retrieval: bool,
 ) -> EpisodeProtocol:
     from erl_pipeline.methods.complementary.episode import Rules, run_episode
-    from erl_pipeline.methods.complementary.prompts import ExperiencePrompts
+    from erl_pipeline.stages.extractor.prompts import ExperiencePrompts
 
     rules = Rules(prompts or ExperiencePrompts(settings.prompts), retrieval, settings.top_k, settings.dropout)
     return partial(run_episode, rules=rules)
@@ -39,9 +40,8 @@ def _role_limits(
     return {complementary.FIRST_ATTEMPT: RoleLimits(sampling.temperature, sampling.max_new_tokens)}
 
 
-def _pretrained_models(settings: complementary.ComplementaryConfig) -> Sequence[str]:
-    crl = settings.crl
-    return () if crl is None or crl.extractor.model is None else (crl.extractor.model,)
+def _own_experience(settings: complementary.ComplementaryConfig) -> Lessons | None:
+    return None if settings.crl is None else Lessons(settings.crl, settings.prompts, "method.experience")
 
 
 def _roles(settings: complementary.ComplementaryConfig) -> tuple[str, ...]:
@@ -60,8 +60,8 @@ METHOD = Method(
     role_limits=_role_limits,
     columns=plan.columns,
     retrieval=complementary.retrieval_settings,
-    plan_beginning=plan.plan_beginning,
     require_possible=plan.require_possible,
-    pretrained_models=_pretrained_models,
+    packages=("erl_pipeline.stages.extractor.prompts",),
+    own_experience=_own_experience,
     plan_evaluation=plan.plan_evaluation,
 )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from erl_pipeline.config.distillation import DistilledRoles
 from erl_pipeline.config.prompts import JudgeFeedback
 from erl_pipeline.config.self_distillation import SelfDistilledRoles
 from erl_pipeline.episodes.roles import JUDGE
@@ -79,10 +80,17 @@ def _judge(settings: ErlEpisodeSettings) -> JudgeFeedback | None:
 
 
 def _require_possible(config: RunConfig) -> None:
-    """Raise ConfigError for what this policy cannot do."""
+    """Raise ConfigError for what this policy cannot do, and for two kinds of memory."""
     settings = config.method
     assert isinstance(settings, ErlConfig)
     own_words = policy_traits(config.policy).own_words
+    if config.experience is not None and settings.memory is not None:
+        raise ConfigError(
+            "experience: on with method.memory: on would put lessons and reflections into one memory; set "
+            "method.memory: off"
+        )
+    if config.experience is not None and not settings.reflection:
+        raise ConfigError("experience: on with method.reflection: off; lessons are shown to reflections")
     if settings.memory is not None and settings.memory.examples and own_words:
         raise ConfigError(
             f"method.memory.examples: on; a policy of policy.type: {config.policy.type} reads only prompts "
@@ -117,5 +125,9 @@ METHOD = Method(
     chat_server=_judge,
     shows_failed_attempts=lambda settings: settings.shows_failed_attempt,
     require_possible=_require_possible,
+    takes_experience=True,
+    replayed=FIRST_ATTEMPT,
+    distilled=DistilledRoles(role=SECOND_ATTEMPT, prompt_role=FIRST_ATTEMPT, via_role=REFLECTION),
+    distils_by_itself="separate",
     self_distilled=SelfDistilledRoles(attempt=FIRST_ATTEMPT, retry=SECOND_ATTEMPT),
 )

@@ -12,7 +12,6 @@ from erl_pipeline.stages import columns as shared
 from erl_pipeline.stages.memory import INDEX_MEMORY, IndexSettings, plan_forgetting
 from erl_pipeline.stages.names import MEMORY
 from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
-from erl_pipeline.stages.training.distillation import DistilledRoles, plan_distillation
 from erl_pipeline.stages.training.update_policy import plan_update
 
 
@@ -24,20 +23,12 @@ def plan_rollouts(planner: Planner, state: RunState, iteration: int) -> str:
 def plan_learning(
     planner: Planner, state: RunState, iteration: int, rollouts: str, *, remember: bool
 ) -> RunState:
-    """Remember, update, distil, fine-tune."""
-    settings = _settings(planner)
+    """Remember, then update and distil."""
+    settings = planner.config.method
+    assert isinstance(settings, ErlConfig)
     if remember and settings.memory is not None:
         state = _plan_memory(planner, state, iteration, rollouts, settings.memory.keep)
-    state = plan_update(planner, state, iteration, rollouts)
-    if settings.distillation is not None:
-        roles = DistilledRoles(
-            role=SECOND_ATTEMPT,
-            prompt_role=FIRST_ATTEMPT,
-            via_role=REFLECTION,
-            chain=settings.distillation.chain,
-        )
-        state = plan_distillation(planner, state, iteration, rollouts, roles, settings.distillation)
-    return state
+    return plan_update(planner, state, iteration, rollouts)
 
 
 def _plan_memory(
@@ -50,12 +41,6 @@ def _plan_memory(
     )
     version = plan_forgetting(planner, version, iteration)
     return replace(state, memories={**state.memories, MEMORY: version})
-
-
-def _settings(planner: Planner) -> ErlConfig:
-    settings = planner.config.method
-    assert isinstance(settings, ErlConfig)
-    return settings
 
 
 _FIRST = shared.success_of_first_attempts(FIRST_ATTEMPT, "success rate of first attempts in training")
@@ -82,7 +67,6 @@ def columns(settings: ErlConfig) -> Sequence[Column]:
     further = shared.held_out_episodes("with reflection" if settings.reflection else "with a second attempt")
     return shared.training_columns(
         (_FIRST, _EPISODE, _SECOND, _GAIN, _RETRIED, *((shared.ENTRIES,) if remembers else ())),
-        distils=settings.distillation is not None,
         held_out=(further, *((shared.HELD_OUT_WITH_MEMORY,) if remembers else ())),
         roles=(FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT),
     )

@@ -8,7 +8,6 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from erl_pipeline.config.base import PluginSettings, Settings, switch
 from erl_pipeline.config.memory import MemoryConfig
-from erl_pipeline.config.optimizer import DistillationConfig
 from erl_pipeline.config.prompts import FeedbackConfig, PromptTemplates, RulesFeedback
 
 FIRST_ATTEMPT = "first_attempt"
@@ -72,23 +71,12 @@ class ErlEpisodeSettings(PluginSettings):
         return not self.reflection if self.show_failed_attempt is None else self.show_failed_attempt
 
 
-class ErlDistillationConfig(DistillationConfig):
-    """Second attempts that went well become supervised examples on the first attempt's prompt."""
-
-    chain: bool = False
-    """Also train on what led there: the reflection and the second attempt, each on the prompt that it was
-    sampled on, so that the policy keeps learning to write reflections and to use them."""
-
-
 class ErlConfig(ErlEpisodeSettings):
     """Experiential reinforcement learning (arXiv 2602.13949): attempt, feedback, reflection, second
     attempt."""
 
     memory: Annotated[MemoryConfig | None, BeforeValidator(switch)] = MemoryConfig()
     """`off`: reflections are neither stored nor retrieved."""
-    distillation: Annotated[ErlDistillationConfig | None, BeforeValidator(switch)] = ErlDistillationConfig()
-    """Second attempts that went well are trained on the first attempt's prompt (L_distill). `off`: no
-    distillation dataset and no supervised stage."""
 
     @model_validator(mode="before")
     @classmethod

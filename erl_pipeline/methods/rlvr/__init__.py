@@ -1,12 +1,10 @@
 """RLVR, the baseline: first attempts, trained by reinforcement from verifiable rewards (GRPO)."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator
-
-from erl_pipeline.config.base import PluginSettings, switch
-from erl_pipeline.config.optimizer import DistillationConfig
+from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.distillation import DistilledRoles
 from erl_pipeline.config.self_distillation import SelfDistilledRoles
 from erl_pipeline.methods.interface import Method
 from erl_pipeline.methods.single_attempt import open_single_attempt, single_attempt_limits
@@ -15,7 +13,6 @@ from erl_pipeline.plan.plan import RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.stages.columns import success_of_first_attempts, training_columns
 from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
-from erl_pipeline.stages.training.distillation import DistilledRoles, plan_distillation
 from erl_pipeline.stages.training.update_policy import plan_update
 
 FIRST_ATTEMPT = "first_attempt"
@@ -23,14 +20,6 @@ FIRST_ATTEMPT = "first_attempt"
 
 class RlvrConfig(PluginSettings):
     """Reinforcement learning from verifiable rewards: first attempts alone (GRPO, arXiv 2402.03300)."""
-
-    type: Literal["rlvr"] = "rlvr"
-    distillation: Annotated[DistillationConfig | None, BeforeValidator(switch)] = None
-    """`on`: supervised training on attempts that went well, the control that ERL is compared with."""
-
-
-class RlvrEpisodeSettings(PluginSettings):
-    """What an episode depends on: nothing that can be set."""
 
     type: Literal["rlvr"] = "rlvr"
 
@@ -43,21 +32,15 @@ def plan_rollouts(planner: Planner, state: RunState, iteration: int) -> str:
 def plan_learning(
     planner: Planner, state: RunState, iteration: int, rollouts: str, *, remember: bool
 ) -> RunState:
-    """Update; with distillation on, also train on the attempts that went well. There is no memory."""
-    settings = planner.config.method
-    assert isinstance(settings, RlvrConfig)
-    state = plan_update(planner, state, iteration, rollouts)
-    if settings.distillation is None:
-        return state
-    roles = DistilledRoles(role=FIRST_ATTEMPT, prompt_role=FIRST_ATTEMPT)
-    return plan_distillation(planner, state, iteration, rollouts, roles, settings.distillation)
+    """Update. There is no memory."""
+    return plan_update(planner, state, iteration, rollouts)
 
 
 _FIRST = success_of_first_attempts(FIRST_ATTEMPT, "success rate of attempts in training")
 
 
 def columns(settings: RlvrConfig) -> Sequence[Column]:
-    return training_columns((_FIRST,), distils=settings.distillation is not None, roles=(FIRST_ATTEMPT,))
+    return training_columns((_FIRST,), roles=(FIRST_ATTEMPT,))
 
 
 METHOD = Method(
@@ -65,10 +48,12 @@ METHOD = Method(
     roles=lambda _settings: (FIRST_ATTEMPT,),
     plan_rollouts=plan_rollouts,
     plan_learning=plan_learning,
-    episode_settings=lambda _settings: RlvrEpisodeSettings(),
+    episode_settings=lambda settings: settings,
     open_episode=open_single_attempt(FIRST_ATTEMPT),
     role_limits=single_attempt_limits(FIRST_ATTEMPT),
     columns=columns,
     packages=("erl_pipeline.methods.single_attempt",),
+    replayed=FIRST_ATTEMPT,
+    distilled=DistilledRoles(role=FIRST_ATTEMPT, prompt_role=FIRST_ATTEMPT),
     self_distilled=SelfDistilledRoles(attempt=FIRST_ATTEMPT),
 )

@@ -162,7 +162,7 @@ def conclude_night(
                 changed=datetime.now(UTC),
             )
             change_alias(store_uri, night.served, change)
-        if night.config.lessons.reflect is not None:
+        if night.config.served_feedback.reflect is not None:
             remember(ArtifactStore(store_uri), served, run, night.config)
         # Last: a night without a verdict is judged again.
         record_verdict(store_uri, night.served, verdict)
@@ -176,8 +176,8 @@ def _night_config(config: RunConfig, origin: OfflineOrigin, settings: ServingSet
         *offline_settings(config),
         f"pipeline={{max_age: {settings.learn.max_age}, too_old: drop}}",
         "objective.advantage_normalization=rloo",
-        *(["lessons.corrections=true"] if settings.learn.corrections else []),
-        *([f"lessons.reflect={settings.learn.reflect}"] if settings.learn.reflect else []),
+        *(["served_feedback.corrections=true"] if settings.learn.corrections else []),
+        *([f"served_feedback.reflect={settings.learn.reflect}"] if settings.learn.reflect else []),
     ]
     options = {
         "--name": ("name", night_name(config.name, origin.last_iteration)),

@@ -23,6 +23,7 @@ from erl_pipeline.stages.rollouts.playing import PlaySettings, play_settings, pl
 from erl_pipeline.stages.rollouts.select_tasks import plan_selection
 from erl_pipeline.stages.tasks.draw_tasks import SAMPLES, draw_tasks, planned_samples
 from erl_pipeline.stages.tasks.prepare_tasks import read_tasks, read_weights
+from erl_pipeline.stages.training.replay.plan import plan_replay
 from storage.errors import ConfigError
 from storage.tables.sequences import FURTHER_SEQUENCES
 
@@ -66,20 +67,22 @@ def plan_shards(
     Args:
         memory: the memory version to retrieve from; None for no memory.
         samples: the artifact that says which tasks are played and how often
-            (`erl_pipeline.stages.tasks.draw_tasks`); None for `group_size` episodes of each task that
-            is drawn as `rollouts.selection` says.
+            (`erl_pipeline.stages.tasks.draw_tasks`); None for what `replay` selects, and without it
+            `group_size` episodes of each task that is drawn as `rollouts.selection` says.
 
     Raises ConfigError where `samples` are given and `rollouts.refill` asks for more tasks than these.
     """
     rollouts = planner.config.rollouts
-    if samples is not None and rollouts.refill > 1:
-        raise ConfigError(
-            f"rollouts.refill: {rollouts.refill}; method {planner.config.method.type} draws the tasks of an "
-            "iteration itself; allowed with it is 1"
-        )
     inputs = {**state.model_inputs(model), TASKS: state.tasks}
     if memory is not None:
         inputs[MEMORY] = memory
+    if samples is None:
+        samples = plan_replay(planner, state, iteration)
+    if samples is not None and rollouts.refill > 1:
+        raise ConfigError(
+            f"rollouts.refill: {rollouts.refill}; the tasks of an iteration are chosen beforehand, by replay "
+            "or the method; allowed with it is 1"
+        )
     if samples is None:
         samples = plan_selection(
             planner, state, iteration, lambda earlier: planner.planned(GENERATE_ROLLOUTS, earlier)

@@ -69,7 +69,7 @@ def play_settings(config: RunConfig) -> PlaySettings:
     method = plugins("methods")[config.method.type].value
     return PlaySettings(
         episode=method.episode_settings(config.method),
-        retrieval=method.retrieval(config.method),
+        retrieval=config.retrieval,
         environment=environment_identity(config),
         sampling=config.sampling,
         success_threshold=config.rollouts.success_threshold,

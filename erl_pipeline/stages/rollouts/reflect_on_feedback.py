@@ -45,8 +45,8 @@ class ReflectSettings(Settings):
 
 
 def _slice(config: RunConfig, _sources: Sources) -> ReflectSettings:
-    assert config.lessons.reflect is not None
-    return ReflectSettings(play=play_settings(config), shown_to=config.lessons.reflect)
+    assert config.served_feedback.reflect is not None
+    return ReflectSettings(play=play_settings(config), shown_to=config.served_feedback.reflect)
 
 
 def _compute(call: StageCall[ReflectSettings]) -> StageResult:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
 
 from erl_pipeline.config.base import Settings
+from erl_pipeline.config.distillation import DISTILLED, DistilledRoles
 from erl_pipeline.config.optimizer import FineTuneConfig
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
@@ -22,34 +27,19 @@ from erl_pipeline.stages.training.training_stage import (
     training_settings,
 )
 from erl_pipeline.trainers.interface import SupervisedTraining
-from erl_pipeline.trainers.sequences import DISTILLED, supervised_sequence
+from erl_pipeline.trainers.sequences import supervised_sequence
 from storage.tables.scored import is_scored
 
 if TYPE_CHECKING:
-    from erl_pipeline.config.optimizer import DistillationConfig
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.plan.plan import RunState
     from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.sources import Sources
+    from storage.artifacts.artifact import Artifact
     from storage.tables.training import SftRow
     from storage.tables.trajectories import Trajectory
 
 DATASET = "sft.parquet"
-
-
-class DistilledRoles(Settings):
-    """Which of a method's trajectories become supervised rows."""
-
-    role: str
-    """Role of the attempts that are distilled."""
-    prompt_role: str
-    """Role of the attempt, in the same episode, whose prompt the distilled responses are trained on."""
-    via_role: str | None = None
-    """Role of a text between the two attempts, such as a reflection, which a row names; None where there is
-    none."""
-    chain: bool = False
-    """Whether the attempts that are distilled, and the texts that led to them, also become rows on the
-    prompts that they were sampled on."""
 
 
 class DistillationSettings(Settings):
@@ -58,6 +48,7 @@ class DistillationSettings(Settings):
     roles: DistilledRoles
     reward_above: float | None
     max_rows_per_task: int | None
+    weight: Literal["one", "reward"] = Field(default="one", exclude_if=lambda weight: weight == "one")
 
 
 def _build(call: StageCall[DistillationSettings]) -> StageResult:
@@ -90,7 +81,8 @@ def distilled_rows(trajectories: Sequence[Trajectory], settings: DistillationSet
 
     An attempt gives no row where it was not scored, where its episode's first attempt was not, and where an
     agent began it otherwise than the first. Where a task has more such attempts than `max_rows_per_task`, the
-    first in the order of the trajectories are kept.
+    first in the order of the trajectories are kept. With `weight: reward` a row is weighed by the reward of
+    its trajectory, at least 0.
     """
     from storage.tables.trajectories import OTHER_OPENING
 
@@ -109,12 +101,15 @@ def distilled_rows(trajectories: Sequence[Trajectory], settings: DistillationSet
         attempts_at[row.task_id] += 1
         parent = by_id.get(row.parent_trajectory_id or "")
         via = parent if parent is not None and parent.role == roles.via_role else None
-        yield distilled_row(row, first, via)
+        found = [distilled_row(row, first, via)]
         if roles.chain:
             if via is not None and via.text is not None and not via.truncated:
-                yield _chain_row(via, first, via)
+                found.append(_chain_row(via, first, via))
             if row.prompt_token_ids != first.prompt_token_ids:
-                yield _chain_row(row, first, via)
+                found.append(_chain_row(row, first, via))
+        # A reflection has the reward of the attempt that it led to.
+        weight = 1.0 if settings.weight == "one" else max(row.reward, 0.0)
+        yield from (replace(each, weight=weight) for each in found)
 
 
 def _went_well(row: Trajectory, reward_above: float | None) -> bool:
@@ -185,53 +180,57 @@ class FineTuneSettings(TrainingSettings):
     fine_tune: FineTuneConfig
 
 
-def plan_distillation(
-    planner: Planner,
-    state: RunState,
-    iteration: int,
-    rollouts: str,
-    roles: DistilledRoles,
-    config: DistillationConfig,
-    model: str = POLICY,
-) -> RunState:
-    """Plan the dataset of an iteration, and the training of a model on it and on earlier ones in the window.
-    Returns the state after it."""
+def plan_datasets(planner: Planner, iteration: int, rollouts: str) -> dict[str, str]:
+    """Plan the dataset of an iteration; returns the inputs of a training on it and on earlier ones in the
+    window."""
+    config = planner.config.distillation
+    roles: DistilledRoles = plugins("methods")[planner.config.method.type].value.distilled
     settings = DistillationSettings(
-        roles=roles, reward_above=config.reward_above, max_rows_per_task=config.max_rows_per_task
+        roles=roles.model_copy(update={"chain": config.chain}),
+        reward_above=config.reward_above,
+        max_rows_per_task=config.max_rows_per_task,
+        weight=config.weight,
     )
     dataset = planner.add(
         BUILD_DISTILLATION, {ROLLOUTS: rollouts}, iteration=iteration, settings=planner.shared(settings)
     )
-    earlier = {
-        age: made
+    older = {
+        f"{NEWEST}-{age:04d}": made
         for age in range(1, config.window)
         if (made := planner.planned(BUILD_DISTILLATION, iteration - age)) is not None
     }
-    return plan_fine_tune(planner, state, iteration, dataset, model, earlier)
+    return {NEWEST: dataset, **older}
+
+
+def plan_distillation(
+    planner: Planner, state: RunState, iteration: int, rollouts: str, model: str = POLICY
+) -> RunState:
+    """Plan the dataset of an iteration, and the training of a model on it and on earlier ones in the window.
+    Returns the state after it."""
+    datasets = plan_datasets(planner, iteration, rollouts)
+    return plan_training(planner, state, iteration, FINE_TUNE, datasets, model)
 
 
 def plan_fine_tune(
-    planner: Planner,
-    state: RunState,
-    iteration: int,
-    dataset: str,
-    model: str = POLICY,
-    earlier: Mapping[int, str] | None = None,
+    planner: Planner, state: RunState, iteration: int, dataset: str, model: str = POLICY
 ) -> RunState:
     """Plan the training of a model on a dataset, an artifact of kind `sft_dataset` from any stage. Returns
-    the state after it. `earlier`: further datasets, by how many iterations ago they were made."""
-    older = {f"{NEWEST}-{age:04d}": made for age, made in (earlier or {}).items()}
-    return plan_training(planner, state, iteration, FINE_TUNE, {NEWEST: dataset, **older}, model)
+    the state after it."""
+    return plan_training(planner, state, iteration, FINE_TUNE, {NEWEST: dataset}, model)
+
+
+def read_datasets(inputs: Mapping[str, Artifact]) -> list[SftRow]:
+    """The rows of the datasets among a stage's inputs, from the newest to the oldest; none without one."""
+    from storage.tables.training import read_sft_rows
+
+    datasets = [inputs[name] for name in sorted(inputs) if name.startswith(NEWEST)]
+    return read_sft_rows([dataset.path(DATASET) for dataset in datasets]) if datasets else []
 
 
 def _fine_tune(call: StageCall[FineTuneSettings]) -> StageResult:
     """Take supervised steps on the datasets. Without rows the weights do not change, but are committed
     too."""
-    from storage.tables.training import read_sft_rows
-
-    # Sorted by name, the datasets go from the newest to the oldest.
-    datasets = [call.inputs[name] for name in sorted(call.inputs) if name.startswith(NEWEST)]
-    rows = read_sft_rows([dataset.path(DATASET) for dataset in datasets])
+    rows = read_datasets(call.inputs)
     settings = call.settings.fine_tune
     sequences = [supervised_sequence(row) for row in rows]
     work = SupervisedTraining(sequences, settings, call.seed)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatch
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
@@ -228,16 +229,23 @@ def reinforce(
     rows: Sequence[Trajectory],
     counters: Mapping[str, int],
     old: Collection[str] = (),
+    distilled: Sequence[SftRow] = (),
 ) -> StageResult:
-    """Train on the sequences of `rows`; write the new checkpoint and the training record.
+    """Train on the sequences of `rows` and those of `distilled`; write the new checkpoint and the training
+    record.
 
     Args:
         counters: what the stage itself has counted.
         old: ids of the rows that have no sequence because of their age.
+        distilled: rows of a dataset, whose sequences are the last of the work.
     """
+    own = len(work.sequences) - len(distilled)
     with open_trainer(call) as trainer:
         metrics = trainer.reinforce(work, count_steps(call, work.update.optimizer_steps))
-        record = reinforcement_rows(rows, work.sequences, metrics.records, old)
+        record = chain(
+            reinforcement_rows(rows, work.sequences[:own], metrics.records[:own], old),
+            supervised_rows(distilled, work.sequences[own:], metrics.records[own:]),
+        )
         return training_result(call, trainer, metrics, record, counters)
 
 

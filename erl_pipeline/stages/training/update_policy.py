@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,11 +21,12 @@ from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT, StoredPolicy
 from erl_pipeline.stages.names import ROLLOUTS, further_sequence_files, trajectory_files
-from erl_pipeline.stages.training import training_stage
+from erl_pipeline.stages.training import distillation, training_stage
+from erl_pipeline.stages.training.replay.plan import replayed_in
+from erl_pipeline.stages.training.replay.replayed import REPLAY, read_replayed, weighed
 from erl_pipeline.stages.training.score_teacher import plan_scores, taught_sequences
 from erl_pipeline.trainers.interface import Reinforcement
-from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
-from storage.artifacts.artifact import Artifact
+from erl_pipeline.trainers.sequences import TrainingSequence, supervised_sequence, trajectory_sequence
 from storage.errors import InputError
 from storage.tables.scored import NOT_SCORED, is_scored
 
@@ -37,53 +38,6 @@ if TYPE_CHECKING:
     from storage.artifacts.manifest import Manifest
     from storage.artifacts.store import ArtifactStore
     from storage.tables.trajectories import Trajectory
-
-REPLAY = "replay"
-"""Name of the input through which an update gets what it replays."""
-
-REPLAYED_FILE = "replay/trajectories.parquet"
-
-BEGUN, ON_POLICY_WEIGHT = "begun", "on_policy_weight"
-"""A counter, 1 once replay has begun, and a metric: see `ReplayedRows`."""
-
-
-@dataclass(frozen=True)
-class ReplayedRows:
-    """Trajectories that are trained on beside fresh ones; each is in the group of its fresh ones.
-
-    `begun` is false until a run begins to replay: until then its updates are of fresh rows alone. With an
-    `on_policy_weight`, losses of fresh rows are multiplied by it, and those of replayed ones by 1 minus it.
-    """
-
-    rows: Sequence[Trajectory] = ()
-    begun: bool = False
-    on_policy_weight: float | None = None
-
-
-def read_replayed(artifact: Artifact | None) -> ReplayedRows:
-    """The rows that an artifact holds for replay; none for None."""
-    from storage.tables.trajectories import read_trajectories
-
-    if artifact is None:
-        return ReplayedRows()
-    manifest = artifact.manifest
-    return ReplayedRows(
-        rows=read_trajectories([artifact.path(REPLAYED_FILE)]),
-        begun=bool(manifest.counters[BEGUN]),
-        on_policy_weight=manifest.metrics.get(ON_POLICY_WEIGHT),
-    )
-
-
-def weighed(sequences: Iterable[TrainingSequence], replayed: ReplayedRows) -> list[TrainingSequence]:
-    """The sequences of an update, with the weights of fresh and replayed ones."""
-    fresh = replayed.on_policy_weight
-    if fresh is None:
-        return list(sequences)
-    ids = {row.trajectory_id for row in replayed.rows}
-    return [
-        replace(each, weight=each.weight * (1.0 - fresh if each.trajectory_id in ids else fresh))
-        for each in sequences
-    ]
 
 
 def young_policies(store: ArtifactStore, checkpoint: Manifest, max_age: int) -> dict[str, int]:
@@ -148,21 +102,27 @@ def plan_update(
     iteration: int,
     rollouts: str,
     model: str = POLICY,
-    replay: tuple[str, ReplayLoss] | None = None,
 ) -> RunState:
-    """Plan the training of a model on rollouts; returns the state after it. The reference of the KL term,
-    where it is on, is the checkpoint that the model began with. `replay`: an artifact of kind `replay`, and
-    the loss of its trajectories."""
+    """Plan the training of a model on rollouts, with what the configuration adds to the update of any method:
+    replay, self-distillation, distillation. Returns the state after it. The reference of the KL term, where
+    it is on, is the checkpoint that the model began with."""
     inputs = {ROLLOUTS: rollouts}
     settings = None
-    if replay is not None:
-        inputs[REPLAY], loss = replay
+    replayed = replayed_in(planner, iteration)
+    if replayed is not None:
+        inputs[REPLAY], loss = replayed
         settings = planner.shared(planner.settings(UPDATE_POLICY).model_copy(update={"replay": loss}))
     if planner.config.self_distillation is not None:
         inputs[SCORED] = plan_scores(planner, state, iteration, rollouts, model)
     if planner.config.objective.needs_reference:
         inputs[REFERENCE] = state.initial[model]
-    return training_stage.plan_training(planner, state, iteration, UPDATE_POLICY, inputs, model, settings)
+    form = planner.config.distillation_form
+    if form == "joint":
+        inputs |= distillation.plan_datasets(planner, iteration, rollouts)
+    state = training_stage.plan_training(planner, state, iteration, UPDATE_POLICY, inputs, model, settings)
+    if form == "separate":
+        state = distillation.plan_distillation(planner, state, iteration, rollouts, model)
+    return state
 
 
 def _slice(config: RunConfig, _sources: Sources) -> UpdateSettings:
@@ -197,8 +157,10 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
     )
     if settings.objective.subgroup_losses == "averaged":
         sequences = averaged_subgroups(trainable(given), sequences, settings.objective)
+    distilled = distillation.read_datasets(call.inputs)
+    own = weighed([*sequences, *further_sequences(further, sequences, settings.objective)], replayed)
     work = Reinforcement(
-        sequences=weighed([*sequences, *further_sequences(further, sequences, settings.objective)], replayed),
+        sequences=[*own, *map(supervised_sequence, distilled)],
         objective=settings.objective,
         update=settings.update,
         seed=call.seed,
@@ -207,7 +169,7 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
         distillation=None if settings.self_distillation is None else settings.self_distillation.objective,
     )
     counters = {**groups_by_role(given, settings.objective), **dropped_before_training(rows, old)}
-    return training_stage.reinforce(call, work, rows, counters, old)
+    return training_stage.reinforce(call, work, rows, counters, old, distilled)
 
 
 def _too_old(call: StageCall[UpdateSettings], rows: Sequence[Trajectory]) -> frozenset[str]:

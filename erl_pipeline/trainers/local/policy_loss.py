@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import torch
 
+from erl_pipeline.config.distillation import DISTILLED
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, ReplayLoss
 from erl_pipeline.objectives import policy_gradient
 from erl_pipeline.trainers.local.observations import BatchLog, Statistics
@@ -101,7 +102,8 @@ class PolicyLoss:
             in an update of one step, where the pass itself gives them.
         reference_logprobs: `[trained]`, for the KL term.
         statistics: observes clipping, entropy and KL of all tokens; ratio and importance weights, and with
-            `measure_mismatch` the mismatch of trainer and sampler, of fresh tokens alone.
+            `measure_mismatch` the mismatch of trainer and sampler, of fresh tokens alone: neither replayed
+            nor distilled.
         log_ratios: `[trained]`, those of whole sequences, of the policy as it is before the step; None where
             each token has its own.
         log: records log-probability, ratio, clipping, entropy, mismatch and loss of all tokens, token by
@@ -137,9 +139,13 @@ class PolicyLoss:
         self._log_ratios = log_ratios
         self._taught = taught
         self._parts: dict[str, torch.Tensor] = {}
+        self._distilled: torch.Tensor | None = None
+        if DISTILLED in roles.roles:
+            self._distilled = roles.role == roles.roles.index(DISTILLED)
         self._batch_weights: policy_gradient.ImportanceWeights | None = None
         if old_logprobs is not None:
-            self._batch_weights = self._weigh(old_logprobs, columns.behaviour_logprobs, columns.sequence)
+            behaviour = self._sampled(columns.behaviour_logprobs, old_logprobs)
+            self._batch_weights = self._weigh(old_logprobs, behaviour, columns.sequence)
 
     def parts(self) -> dict[str, float]:
         """The parts of the loss over all microbatches so far."""
@@ -170,9 +176,10 @@ class PolicyLoss:
         regularizer_weights = columns.regularizer_weights[tokens]
         self._observe("entropy", entropies, tokens)
         self._log.add("logprob", logprobs, tokens)
-        self._observe_mismatch(logprobs.detach(), columns.behaviour_logprobs[tokens], tokens)
+        behaviour = self._sampled(columns.behaviour_logprobs[tokens], logprobs.detach(), tokens)
+        self._observe_mismatch(logprobs.detach(), behaviour, tokens)
 
-        surrogate = self._surrogate(logprobs, tokens) * columns.policy_weights[tokens]
+        surrogate = self._surrogate(logprobs, behaviour, tokens) * columns.policy_weights[tokens]
         total = self._add("policy_loss", surrogate, tokens)
         if self._reference_logprobs is not None:
             divergence = policy_gradient.kl_estimate(
@@ -191,13 +198,24 @@ class PolicyLoss:
             total = total + self._add("distillation_loss", taught, tokens)
         return total
 
-    def _surrogate(self, logprobs: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    def _sampled(
+        self, behaviour: torch.Tensor, own: torch.Tensor, tokens: torch.Tensor | slice = slice(None)
+    ) -> torch.Tensor:
+        """The sampler's log-probabilities, and in place of those of distilled tokens, which nobody sampled on
+        their prompt, the trainer's `own`: their ratio is then 1, and the gradient of a token's loss that of
+        `-A log p`. All tensors: `[chunk]`."""
+        return behaviour if self._distilled is None else own.where(self._distilled[tokens], behaviour)
+
+    def _surrogate(
+        self, logprobs: torch.Tensor, behaviour: torch.Tensor, tokens: torch.Tensor
+    ) -> torch.Tensor:
         """The surrogate of each token of a chunk, times its importance weight under `decoupled`."""
-        roles, behaviour = self._roles, self._columns.behaviour_logprobs[tokens]
+        roles = self._roles
         olds, importance = behaviour, None
         if isinstance(self._objective.correction, DecoupledCorrection):
-            olds = logprobs.detach() if self._old_logprobs is None else self._old_logprobs[tokens]
-            importance = self._importance(olds, tokens)
+            before = logprobs.detach() if self._old_logprobs is None else self._old_logprobs[tokens]
+            importance = self._importance(before, behaviour, tokens)
+            olds = self._sampled(before, logprobs.detach(), tokens)
         advantages = self._columns.advantages[tokens]
         news = logprobs
         if self._log_ratios is not None:
@@ -223,12 +241,10 @@ class PolicyLoss:
             return losses
         return self._replayed.losses(logprobs, tokens, losses, self._statistics)
 
-    def _importance(self, olds: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    def _importance(self, olds: torch.Tensor, behaviour: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         if self._batch_weights is None:
             # The level is "token" here, so a chunk's weights depend on no other chunk.
-            weights = self._weigh(
-                olds, self._columns.behaviour_logprobs[tokens], self._columns.sequence[tokens]
-            )
+            weights = self._weigh(olds, behaviour, self._columns.sequence[tokens])
         else:
             weights = policy_gradient.ImportanceWeights(
                 self._batch_weights.weights[tokens], self._batch_weights.capped[tokens]
@@ -251,8 +267,12 @@ class PolicyLoss:
         self._statistics.observe_groups(name, values, self._roles.role[tokens], len(self._roles.roles))
 
     def _observe_fresh(self, name: str, values: torch.Tensor, tokens: torch.Tensor) -> None:
-        """Observe values of all but replayed tokens, which another policy has sampled."""
+        """Observe values of all tokens but those that another policy has sampled, or nobody on their
+        prompt."""
         fresh = None if self._replayed is None else self._replayed.fresh(tokens)
+        if self._distilled is not None:
+            sampled = ~self._distilled[tokens]
+            fresh = sampled if fresh is None else fresh & sampled
         self._statistics.observe(name, values, fresh)
 
     def _observe_mismatch(
@@ -264,7 +284,8 @@ class PolicyLoss:
             self._observe_fresh("mismatch", (logprobs - behaviour).abs(), tokens)
             self._observe_fresh("mismatch_kl", policy_gradient.kl_estimate(behaviour, logprobs, "k3"), tokens)
         if self._old_logprobs is not None:
-            self._log.add("mismatch", (self._old_logprobs[tokens] - behaviour).abs(), tokens)
+            olds = self._old_logprobs[tokens]
+            self._log.add("mismatch", (olds - self._sampled(behaviour, olds, tokens)).abs(), tokens)
         elif self._measure_mismatch:
             self._log.add("mismatch", (logprobs - behaviour).abs(), tokens)
 

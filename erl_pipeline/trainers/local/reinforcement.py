@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from erl_pipeline.config.distillation import DISTILLED
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, RoleTerms
 from erl_pipeline.config.optimizer import UpdateConfig
 from erl_pipeline.objectives.policy_gradient import kl_returns, sequence_log_ratios
@@ -82,7 +83,7 @@ def _select(work: Reinforcement) -> _Selection:
     reasons = [_reason(sequence, terms[sequence.role]) for sequence in work.sequences]
     kept = [sequence for sequence, reason in zip(work.sequences, reasons, strict=True) if reason is None]
     for sequence in kept:
-        if not sequence.behaviour_logprobs:
+        if not sequence.behaviour_logprobs and sequence.role != DISTILLED:
             raise ValueError(f"trajectory {sequence.trajectory_id} has no log-probabilities of its sampler")
     possible = [
         sequence

@@ -144,8 +144,8 @@ def memory_ids(store: Path, run: str, iteration: int) -> list[str]:
         ("generate_rollouts", "policy.layers=3", "change bootstrap, which comes before generate_rollouts"),
         (
             "fine_tune",
-            "method.distillation=off",
-            "(method.distillation: on -> off); begin the branch there with --from build_d",
+            "distillation=off",
+            '(distillation.form: null -> "off"); begin the branch there with --from build_d',
         ),
         ("evaluate", "optimizer.learning_rate=0.001", "change update_policy, which comes before evaluate"),
         ("update_policy", "update.epochs=1", "run small has these settings already"),

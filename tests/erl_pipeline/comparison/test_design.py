@@ -33,9 +33,10 @@ ERL, RLVR = small(), small(method="rlvr")
         ("erl", ERL, ()),
         ("erl-no-memory", ERL, ("method.memory=false",)),
         ("rlvr", ERL, ('method={"type": "rlvr"}',)),
-        ("rlvr+distillation", ERL, ('method={"type": "rlvr"}', "method.distillation=true")),
-        ("rlvr+distillation", RLVR, ("method.distillation=true",)),
-        ("erl-no-memory-no-distillation", ERL, ("method.memory=false", "method.distillation=false")),
+        ("rlvr+distillation", ERL, ('method={"type": "rlvr"}', "distillation=true")),
+        ("rlvr+distillation", RLVR, ("distillation=true",)),
+        ("erl-no-memory-no-distillation", ERL, ("method.memory=false", "distillation=false")),
+        ("rlvr+replay", RLVR, ("replay=true",)),
     ],
 )
 def test_a_name_says_method_and_parts(name: str, base: RunConfig, overrides: tuple[str, ...]) -> None:

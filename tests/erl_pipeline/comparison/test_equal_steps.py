@@ -25,7 +25,7 @@ def test_an_iteration_has_one_update_and_the_supervised_steps_of_its_plan() -> N
 
 
 def test_an_arm_without_a_supervised_stage_passes_over_its_rollouts_more_often() -> None:
-    arms = {"erl": ERL, "rlvr": RLVR, "control": change_config(RLVR, ["method.distillation=on"])}
+    arms = {"erl": ERL, "rlvr": RLVR, "control": change_config(RLVR, ["distillation=on"])}
     assert with_equal_steps(arms, TASKS, 2) == {"erl": (), "rlvr": ("update.epochs=4",), "control": ()}
 
 

@@ -64,3 +64,10 @@ def test_no_sample_alone_goes_without_memory() -> None:
 def test_a_withdrawal_ends_after_it_begins() -> None:
     with pytest.raises(ValidationError, match="allowed is more than first, 5"):
         retrieval(withdrawal={"first": 5, "last": 5})
+
+
+def test_replay_takes_an_episode_from_the_subgroups() -> None:
+    """Of four episodes two see no entry; of three it would be one and a half."""
+    require_subgroups(retrieval(withhold=0.5), 4)
+    with pytest.raises(ValueError, match=r"group_size: 4; with .* withhold: 0.5 and replay a subgroup"):
+        require_subgroups(retrieval(withhold=0.5), 4, replays=True)

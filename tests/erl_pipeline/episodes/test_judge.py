@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from erl_pipeline.config.distillation import DistilledRoles
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.engines.chat_server import ChatServer, key_of
 from erl_pipeline.engines.interface import Generation, GenerationRequest
@@ -24,7 +25,6 @@ from erl_pipeline.episodes.play import (
 from erl_pipeline.episodes.roles import JUDGE
 from erl_pipeline.stages.training.distillation import (
     DistillationSettings,
-    DistilledRoles,
     distilled_rows,
 )
 from erl_pipeline.stages.training.update_policy import training_sequences

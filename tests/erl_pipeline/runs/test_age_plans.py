@@ -11,10 +11,13 @@ from tests.erl_pipeline.runs.planned_runs import DECOUPLED, at, config, ids, pla
 WAIT_1 = "pipeline.max_age=1"
 DROP_1 = "pipeline={max_age: 1, too_old: drop}"
 
+REPLAYING = ("method=rlvr", "replay=on")
 
-@pytest.mark.parametrize("method", ["erl", "rlvr", "exgrpo", "complementary"])
+
+@pytest.mark.parametrize("method", ["erl", "rlvr", "complementary"])
 def test_without_a_limit_no_recipe_knows_of_one(method: str) -> None:
-    made = plan(f"method={method}").nodes
+    replay = "off" if method == "complementary" else "on"
+    made = plan(f"method={method}", f"replay={replay}").nodes
     updates = [node for node in made if node.stage.output == "checkpoint" and node.iteration]
     assert updates
     assert all("max_age" not in node.recipe.settings for node in updates)
@@ -25,12 +28,12 @@ def test_waiting_is_the_plan_and_changes_no_artifact() -> None:
     assert ids(plan(WAIT_1)) == ids(plan())
     lagging = (DECOUPLED, "pipeline.lag=1")
     assert ids(plan(*lagging, WAIT_1)) == ids(plan(*lagging))
-    replaying = ("method=exgrpo", "method.replay.max_age=1")
+    replaying = (*REPLAYING, "replay.max_age=1")
     assert ids(plan(*replaying, WAIT_1)) == ids(plan(*replaying))
 
 
 def test_dropping_is_a_setting_of_the_update() -> None:
-    made, before = plan("method=exgrpo", DROP_1), plan("method=exgrpo")
+    made, before = plan(*REPLAYING, DROP_1), plan(*REPLAYING)
     assert at(made, 1, "update_policy").recipe.settings["max_age"] == 1
     changed = {
         place.stage for place in ids(made) if place.iteration == 1 and ids(made)[place] != ids(before)[place]
@@ -50,17 +53,17 @@ def test_dropping_is_a_setting_of_the_update() -> None:
         ([DECOUPLED, "pipeline={lag: 1, max_age: 0, too_old: drop}"], "lag: 1; allowed with max_age: 0 is"),
         (["pipeline.too_old=drop"], "too_old: drop; it needs max_age"),
         (
-            ["method=exgrpo", WAIT_1],
-            r"method\.replay\.max_age: null; allowed with pipeline\.max_age: 1, pipeline\.lag: 0 and "
+            ["replay=on", WAIT_1],
+            r"replay\.max_age: null; allowed with pipeline\.max_age: 1, pipeline\.lag: 0 and "
             r"pipeline\.too_old: wait is 1 to 1",
         ),
         (
-            ["method=exgrpo", DECOUPLED, "method.replay.max_age=2", "pipeline={lag: 1, max_age: 2}"],
-            r"method\.replay\.max_age: 2; allowed with pipeline\.max_age: 2, pipeline\.lag: 1 .* is 1 to 1",
+            ["replay=on", DECOUPLED, "replay.max_age=2", "pipeline={lag: 1, max_age: 2}"],
+            r"replay\.max_age: 2; allowed with pipeline\.max_age: 2, pipeline\.lag: 1 .* is 1 to 1",
         ),
         (
-            ["method=exgrpo", "method.replay.max_age=1", "pipeline.max_age=0"],
-            r"pipeline\.lag: 0 and pipeline\.too_old: wait is method\.replay: off",
+            ["replay=on", "replay.max_age=1", "pipeline.max_age=0"],
+            r"pipeline\.lag: 0 and pipeline\.too_old: wait is replay: off",
         ),
         (
             ["method={type: complementary, experience: weights}", DROP_1],
@@ -78,7 +81,7 @@ def test_limits_that_cannot_be_kept_are_refused_and_both_settings_named(
 def test_replay_within_the_limit_is_allowed() -> None:
     """With a lag of 1, attempts that were stored one iteration ago were sampled by a policy one iteration
     older."""
-    allowed = config("method=exgrpo", DECOUPLED, "method.replay.max_age=1", "pipeline={lag: 1, max_age: 2}")
+    allowed = config(*REPLAYING, DECOUPLED, "replay.max_age=1", "pipeline={lag: 1, max_age: 2}")
     assert allowed.pipeline.max_age == 2
 
 

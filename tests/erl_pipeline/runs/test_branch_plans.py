@@ -129,7 +129,7 @@ def test_a_lag_of_the_branch_samples_from_checkpoints_of_the_run() -> None:
 
 
 def test_the_window_of_a_branch_reaches_into_the_run_it_comes_from() -> None:
-    made = branch(3, "fine_tune", "method.distillation.window=3")
+    made = branch(3, "fine_tune", "distillation.window=3")
     assert inputs(made, 3, "fine_tune") == {
         "checkpoint": "update_policy of iteration 3",
         "dataset": "build_distillation of iteration 3",
@@ -141,7 +141,7 @@ def test_the_window_of_a_branch_reaches_into_the_run_it_comes_from() -> None:
 
 
 def test_a_branch_with_an_equal_window_is_the_run() -> None:
-    window = "method.distillation.window=2"
+    window = "distillation.window=2"
     source, settings = plan(window), config(window)
     assert ids(branch(2, "fine_tune", window, source=source, source_config=settings)) == ids(source)
 
@@ -181,7 +181,7 @@ def test_offline_each_iteration_measures_staleness_and_learns_without_memory() -
 
 
 def test_an_offline_window_has_the_datasets_of_the_run_itself() -> None:
-    made = offline("method.distillation.window=3")
+    made = offline("distillation.window=3")
     assert inputs(made, 2, "fine_tune") == {
         "checkpoint": "update_policy of iteration 2",
         "dataset": "build_distillation of iteration 2",

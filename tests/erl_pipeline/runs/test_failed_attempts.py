@@ -72,7 +72,7 @@ def test_a_failure_stays_in_the_table(
     assert ends(run(tmp_path / "store", failed, monkeypatch, fails=True)) == [end]
 
 
-@pytest.mark.parametrize("method", ["erl", "rlvr", "exgrpo", "complementary"])
+@pytest.mark.parametrize("method", ["erl", "rlvr", "complementary"])
 @pytest.mark.parametrize(
     ("failed", "end", "why"),
     [

@@ -60,13 +60,20 @@ def test_stages_of_ablations_and_of_the_baseline() -> None:
         "fine_tune",
         "evaluate",
     ]
-    assert second("method.distillation=off") == [
+    assert second("distillation=off") == [
         "generate_rollouts",
         "index_memory",
         "update_policy",
         "evaluate",
     ]
     assert second("method=rlvr") == ["generate_rollouts", "update_policy", "evaluate"]
+    assert second("distillation=joint") == [
+        "generate_rollouts",
+        "index_memory",
+        "build_distillation",
+        "update_policy",
+        "evaluate",
+    ]
 
 
 def test_what_goes_into_what() -> None:
@@ -100,12 +107,12 @@ def test_what_goes_into_what() -> None:
     }
 
 
-WINDOW = "method.distillation.window=2"
+WINDOW = "distillation.window=2"
 
 
-@pytest.mark.parametrize("method", ["method=erl", "method={type: rlvr, distillation: {}}"])
-def test_a_window_trains_on_the_datasets_of_the_last_iterations(method: str) -> None:
-    made = plan(method, WINDOW, "iterations=4")
+@pytest.mark.parametrize("method", [("method=erl",), ("method=rlvr", "distillation=on")])
+def test_a_window_trains_on_the_datasets_of_the_last_iterations(method: tuple[str, ...]) -> None:
+    made = plan(*method, WINDOW, "iterations=4")
     tuned = [inputs(made, iteration, "fine_tune") for iteration in (1, 2, 3)]
     assert [{name: title for name, title in each.items() if name != "checkpoint"} for each in tuned] == [
         {"dataset": "build_distillation of iteration 1"},
@@ -118,6 +125,11 @@ def test_a_window_trains_on_the_datasets_of_the_last_iterations(method: str) -> 
             "dataset-0001": "build_distillation of iteration 2",
         },
     ]
+    joint = inputs(plan(*method, WINDOW, "distillation.form=joint"), 2, "update_policy")
+    assert {name: joint[name] for name in ("dataset", "dataset-0001")} == {
+        "dataset": "build_distillation of iteration 2",
+        "dataset-0001": "build_distillation of iteration 1",
+    }
     # A dataset has only the rows of its own iteration, so no row occurs twice in a window.
     assert inputs(made, 3, "build_distillation") == {"rollouts": "generate_rollouts of iteration 3"}
 
@@ -206,9 +218,10 @@ CHANGED: Mapping[str, tuple[Set[str], Set[str]]] = {
     "objective.clip_low=0.1": (set(), LEARNING),
     "optimizer.learning_rate=0.5": (set(), LEARNING),
     "update.epochs=2": (set(), LEARNING),
-    "method.distillation.max_rows_per_task=1": (set(), {"build_distillation", "fine_tune"}),
-    "method.distillation.reward_above=0": (set(), {"build_distillation", "fine_tune"}),
-    "method.distillation.chain=on": (set(), {"build_distillation", "fine_tune"}),
+    "distillation.max_rows_per_task=1": (set(), {"build_distillation", "fine_tune"}),
+    "distillation.reward_above=0": (set(), {"build_distillation", "fine_tune"}),
+    "distillation.weight=reward": (set(), {"build_distillation", "fine_tune"}),
+    "distillation.chain=on": (set(), {"build_distillation", "fine_tune"}),
     "optimizer.moments=by_use": (set(), LEARNING),
     "fine_tune.steps=5": (set(), {"fine_tune"}),
     "fine_tune.learning_rate=0.5": (set(), {"fine_tune"}),

@@ -85,9 +85,9 @@ def test_from_easy_to_hard_by_the_environment_no_results_are_read() -> None:
 
 
 def test_what_replays_draws_its_tasks_itself() -> None:
-    with pytest.raises(ConfigError, match=r"rollouts.selection.type: by_difficulty; with method.replay"):
-        config(BY_DIFFICULTY, method="exgrpo")
-    off = plan(BY_DIFFICULTY, method={"type": "exgrpo", "replay": False})
+    with pytest.raises(ConfigError, match=r"rollouts.selection.type: by_difficulty; with replay"):
+        config(BY_DIFFICULTY, replay=True)
+    off = plan(BY_DIFFICULTY, replay=False)
     assert stages(off, 2)[0] == "select_tasks"
 
 

@@ -87,9 +87,9 @@ def test_the_latest_checkpoint_is_that_of_the_last_training_stage() -> None:
     "settings",
     [
         "method=erl",
-        "method={type: erl, memory: off, distillation: off}",
-        "method={type: rlvr, distillation: on}",
-        "method=exgrpo",
+        "distillation=off",
+        "distillation=joint",
+        "replay=on",
         "method=complementary",
         "method={type: complementary, experience: weights}",
         "policy={type: pretrained, model: some, lora: {rank: 4, alpha: 8}}",

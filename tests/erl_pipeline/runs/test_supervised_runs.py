@@ -27,7 +27,8 @@ CHANGES: dict[str, Any] = {
         "cold_start": {"steps": 60, "demonstrations_per_step": 8, "gate": 0},
     },
     "rollouts": {"tasks_per_iteration": 2, "group_size": 4, "tasks_per_shard": 1},
-    "method": {"type": "rlvr", "distillation": {"window": 2, "reward_above": EVERYTHING}},
+    "method": "rlvr",
+    "distillation": {"form": "separate", "window": 2, "reward_above": EVERYTHING},
     "optimizer": {"moments": "by_use"},
     "fine_tune": {"steps": 9, "batch_rows": 2, "epochs": 1.0, "learning_rate": 1e-3},
 }

@@ -18,7 +18,7 @@ ON_TWO = ("trainer.nodes=2", "trainer.address=10.0.0.1:29500")
 
 
 def test_nodes_change_no_id_and_processes_do() -> None:
-    for more in ((), ("method={type: exgrpo}",)):
+    for more in ((), ("replay=on",)):
         assert ids(plan(FOUR, *more, *ON_TWO)) == ids(plan(FOUR, *more))
         assert ids(plan(FOUR, *more, "trainer.processes=2")) != ids(plan(FOUR, *more))
 

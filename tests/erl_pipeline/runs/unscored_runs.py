@@ -14,9 +14,9 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.prompt_format import ExperienceOperation
 from erl_pipeline.episodes.context import group_id
 from erl_pipeline.episodes.play import PlayedEpisodes
-from erl_pipeline.methods.complementary import extract
 from erl_pipeline.plan.stage import StageCall
 from erl_pipeline.runs.origins import begin_offline
+from erl_pipeline.stages.extractor import extract
 from erl_pipeline.stages.memory import opened_memory
 from erl_pipeline.stages.names import MEMORY, TASKS, TRAINING
 from erl_pipeline.stages.rollouts import counts, generate_rollouts
@@ -30,7 +30,8 @@ from tests.erl_pipeline.runs.small_runs import go, small
 NOTE = "? a b ?"
 ROLLOUTS: dict[str, Any] = {"tasks_per_iteration": 2, "group_size": 4, "tasks_per_shard": 1}
 ERL = {
-    "method": {"type": "erl", "distillation": {"reward_above": -1.0, "chain": True}},
+    "method": "erl",
+    "distillation": {"reward_above": -1.0, "chain": True},
     "objective": {"advantages_per": "group", "correction": {"type": "decoupled"}},
     "self_distillation": {"combination": "loss", "teacher": "ema"},
     "rollouts": {**ROLLOUTS, "selection": {"type": "by_difficulty", "new": 0.0}},
@@ -38,9 +39,14 @@ ERL = {
 CONFIGS: dict[str, dict[str, Any]] = {
     "erl": ERL,
     "replay by bucket": {
-        "method": {"type": "exgrpo", "replay": {"start_success": 0.0, "importance": "trainer"}},
+        "method": "rlvr",
+        "replay": {"start_success": 0.0, "importance": "trainer"},
     },
-    "replay by tier": {"method": {"type": "exgrpo", "replay": {"start_success": 0.0, "sampler": "tiers"}}},
+    "replay by tier": {
+        "method": "rlvr",
+        "replay": {"start_success": 0.0, "sampler": "tiers"},
+        "distillation": {"form": "joint", "reward_above": -1.0},
+    },
     "experience": {
         "method": {
             "type": "complementary",

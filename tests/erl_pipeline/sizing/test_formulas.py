@@ -275,7 +275,7 @@ def test_moments_by_use_count_for_each_update_that_the_run_makes(tmp_path: Path)
     by_use = {"optimizer": {"moments": "by_use"}}
     assert moments() == 8 * 134_515_008
     assert moments(**by_use) == 16 * 134_515_008
-    assert moments(**by_use, method={"type": "erl", "distillation": False}) == 8 * 134_515_008
+    assert moments(**by_use, distillation=False) == 8 * 134_515_008
 
 
 def test_the_tiny_policy_has_nothing_to_estimate() -> None:

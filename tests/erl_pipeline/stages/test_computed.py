@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from erl_pipeline.config.distillation import DistilledRoles
 from erl_pipeline.config.memory import MemoryConfig
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
@@ -34,7 +35,6 @@ from erl_pipeline.stages.training.distillation import (
     BUILD_DISTILLATION,
     DATASET,
     DistillationSettings,
-    DistilledRoles,
 )
 from storage.artifacts.artifact import Artifact
 from storage.errors import InputError

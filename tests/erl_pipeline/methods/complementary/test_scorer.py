@@ -13,7 +13,7 @@ from erl_pipeline.methods.complementary.score import weighted_sequences
 from erl_pipeline.methods.complementary.scorer import WeightScorer, improved, scorer_loss
 from erl_pipeline.methods.complementary.tables import drawn_by_weight
 from erl_pipeline.trainers.sequences import trajectory_sequence
-from tests.erl_pipeline.methods.complementary.rows import attempt
+from tests.erl_pipeline.stages.extractor.rows import attempt
 
 
 def test_the_loss_is_cross_entropy_and_distance() -> None:

@@ -8,13 +8,13 @@ import pytest
 from pydantic import ValidationError
 
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.methods.complementary.extractor import extractor_objective
 from erl_pipeline.methods.complementary.settings import (
     ComplementaryConfig,
     CrlExperienceConfig,
     WeightsExperienceConfig,
     retrieval_settings,
 )
+from erl_pipeline.stages.extractor.extractor import extractor_objective
 from storage.memory.search import Scoring
 
 PRETRAINED = {"type": "pretrained", "model": "/models/llama"}
@@ -81,7 +81,7 @@ def test_the_extractor_is_trained_by_cispo() -> None:
     [
         (
             {"environment": {"type": "frozen_lake", "action_mode": "plan"}},
-            r"method\.experience: crl needs a model for its extractor; with policy\.type: tiny",
+            r"method\.experience: on needs a model for its extractor; with policy\.type: tiny",
         ),
         (
             {"experience": {"extractor": {"model": "/models/other"}}},
@@ -97,7 +97,7 @@ def test_the_extractor_is_trained_by_cispo() -> None:
                 "environment": {"type": "frozen_lake", "format": "prose"},
                 "engine": {"type": "vllm", "servers": [{"url": "http://one:8000"}]},
             },
-            r"engine\.servers: these servers serve one model, and method\.experience: crl samples from two",
+            r"engine\.servers: these servers serve one model, and method\.experience: on samples from two",
         ),
         (
             {"policy": PRETRAINED, "experience": {"extractor": {"cold_start": {"steps": 3}}}},

@@ -10,8 +10,8 @@ from erl_pipeline.methods.complementary.tables import EXPERIENCE_SCORES, StoredT
 from erl_pipeline.stages.names import ROLLOUTS
 from storage.tables.parquet import write_rows
 from storage.tables.trajectories import Trajectory
-from tests.erl_pipeline.methods.complementary.rows import attempt
 from tests.erl_pipeline.stages.calls import Bench
+from tests.erl_pipeline.stages.extractor.rows import attempt
 
 
 def scores(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.config.optimizer import LessonsConfig
+from erl_pipeline.config.optimizer import ServedFeedbackConfig
 from erl_pipeline.serving.learning.rows import Batch, episode_rows
 from erl_pipeline.stages.training.distillation import DATASET
 from storage.artifacts.store import ArtifactStore
@@ -150,7 +150,7 @@ def test_without_the_setting_a_night_has_the_ids_that_it_has_without_corrections
     found = due(served)
     slept(served, night_of(found))
 
-    assert night_of(found).config.lessons == LessonsConfig()
+    assert night_of(found).config.served_feedback == ServedFeedbackConfig()
     made = {place.stage: id_ for place, id_ in ids(served, "small-night-001").items()}
     assert not {"build_corrections", "fine_tune_corrections"} & made.keys()
     assert found.collected is not None
@@ -176,5 +176,5 @@ def test_a_forgotten_user_has_no_correction_left(served: Path) -> None:
 
 
 def test_an_ordinary_run_has_no_corrections_to_learn_from(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"lessons\.corrections: only served traffic"):
-        go(small(lessons={"corrections": True}), tmp_path)
+    with pytest.raises(ConfigError, match=r"served_feedback\.corrections: only served traffic"):
+        go(small(served_feedback={"corrections": True}), tmp_path)

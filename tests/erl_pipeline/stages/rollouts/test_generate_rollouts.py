@@ -30,8 +30,8 @@ def test_further_shards_read_those_before_them() -> None:
 
 
 def test_tasks_that_a_method_draws_itself_are_not_refilled() -> None:
-    with pytest.raises(ConfigError, match="refill: 2; method exgrpo draws the tasks"):
-        planned_runs.plan("method=exgrpo", "rollouts.refill=2")
+    with pytest.raises(ConfigError, match="refill: 2; the tasks of an iteration are chosen beforehand"):
+        planned_runs.plan("method=rlvr", "replay=on", "rollouts.refill=2")
 
 
 def test_shards_are_played_until_enough_groups_have_a_signal(

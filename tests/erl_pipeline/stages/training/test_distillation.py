@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
+from erl_pipeline.config.distillation import DistilledRoles
 from erl_pipeline.stages.training.distillation import (
     DistillationSettings,
-    DistilledRoles,
     count_rows,
     distilled_rows,
 )
@@ -76,6 +76,18 @@ def test_graded_rewards_are_kept_above_a_threshold(reward_above: float | None, k
     settings = FIRST_ATTEMPTS.model_copy(update={"reward_above": reward_above})
     rows = distilled_rows([cut_off, *graded], settings)
     assert [float(row.trajectory_id) for row in rows] == kept
+
+
+def test_rows_count_alike_or_by_their_reward() -> None:
+    attempt = play(["right a", "right a"])[0][0]
+    graded = [replace(attempt, trajectory_id=str(reward), reward=reward) for reward in (-0.5, 0.3, 1.0)]
+
+    everything = FIRST_ATTEMPTS.model_copy(update={"reward_above": -1.0})
+    assert [row.weight for row in distilled_rows(graded, everything)] == [1.0, 1.0, 1.0]
+    by_reward = everything.model_copy(update={"weight": "reward"})
+    assert [row.weight for row in distilled_rows(graded, by_reward)] == [0.0, 0.3, 1.0]
+    # A dataset whose rows count alike has the recipe that it always had.
+    assert "weight" not in everything.model_dump()
 
 
 def test_the_chain_adds_the_reflection_and_the_second_attempt_on_their_own_prompts() -> None:

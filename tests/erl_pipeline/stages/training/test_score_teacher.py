@@ -383,7 +383,7 @@ def test_a_policy_learns_from_a_teacher_of_its_own_weights(tmp_path: Path, how: 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"method": {"type": "exgrpo"}}, "method exgrpo cannot be combined with it"),
+        ({"method": {"type": "complementary"}}, "method complementary cannot be combined with it"),
         (
             {"method": {"type": "rlvr"}},
             "method rlvr writes none; allowed are sibling, feedback and demonstration",

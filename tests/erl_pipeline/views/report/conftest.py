@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from erl_pipeline.config.plugins import plugins
+from erl_pipeline.stages.columns import with_groups
 from erl_pipeline.views.report.page import RunDescription
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
@@ -213,7 +214,8 @@ def _begin(folder: Path, name: str, method: str = "erl") -> RecordedRun:
     }
     plugin = plugins("methods")[method].value
     defaults = plugin.settings()
-    description = RunDescription(plugin.columns(defaults), plugin.roles(defaults), done=0)
+    columns = tuple(with_groups(plugin.columns(defaults), replays=False, form=plugin.distils_by_itself))
+    description = RunDescription(columns, plugin.roles(defaults), done=0)
     return RecordedRun(ArtifactStore(str(folder)), RunStore(str(folder)).create(name, config), description)
 
 

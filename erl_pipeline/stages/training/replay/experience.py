@@ -1,0 +1,303 @@
+"""What can be replayed: versions of it, the quality of attempts, and stored attempts, read from the rollouts
+that hold them. Each artifact of experience holds what an iteration added, and names the previous one.
+
+`groups.parquet` has a row for each group of attempts that was stored, `members.parquet` one for each attempt.
+Tokens stay in the rollouts; members say where.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from erl_pipeline.config.replay import ACTIVE, EXPERIENCE, RETIRED, TierSettings
+from erl_pipeline.environments.interface import Task
+from erl_pipeline.plan.stage import Resources
+from erl_pipeline.stages.names import trajectory_files
+from storage.artifacts.artifact import Artifact
+from storage.artifacts.store import ArtifactStore
+from storage.errors import InputError
+from storage.tables.parquet import TableFormat, scan_files, write_rows
+from storage.tables.trajectories import Trajectory, scan_trajectories
+
+GROUPS_FILE, MEMBERS_FILE = "experience/groups.parquet", "experience/members.parquet"
+
+GROUPS = TableFormat(
+    name="experience_groups",
+    version=1,
+    schema=pa.schema(
+        [
+            pa.field("task_id", pa.string(), nullable=False),  # the task of the group
+            pa.field("iteration", pa.int32(), nullable=False),  # the one that sampled it
+            pa.field("policy_version", pa.string(), nullable=False),
+            pa.field("group_size", pa.int32(), nullable=False),  # attempts, fresh and replayed
+            pa.field("fresh", pa.int32(), nullable=False),  # attempts sampled in the iteration
+            pa.field("replayed", pa.int32(), nullable=False),  # stored attempts beside them
+            pa.field("successes", pa.int32(), nullable=False),  # of all of them
+            pa.field("status", pa.string(), nullable=False),  # `active`, or `retired`: solved each time
+        ]
+    ),
+    dictionary=("policy_version", "status"),
+)
+MEMBERS = TableFormat(
+    name="experience_members",
+    version=1,
+    schema=pa.schema(
+        [
+            pa.field("task_id", pa.string(), nullable=False),  # the task of the group
+            pa.field("trajectory_id", pa.string(), nullable=False),  # the stored attempt
+            pa.field("rollouts_id", pa.string(), nullable=False),  # the artifact of its iteration's rollouts
+            pa.field("iteration", pa.int32(), nullable=False),  # the one that sampled it
+            pa.field("response_digest", pa.int64(), nullable=False),  # equal for equal prompts and responses
+            pa.field("quality", pa.float32()),  # with sampler `tiers`
+            pa.field("tier", pa.int8()),  # with sampler `tiers`
+            pa.field("trainer_logprobs", pa.list_(pa.float32())),  # under the policy named next, nats
+            pa.field("logprob_policy_version", pa.string()),  # null where none were computed
+        ]
+    ),
+    dictionary=("task_id", "rollouts_id", "logprob_policy_version"),
+    float_lists=("trainer_logprobs.list.element",),
+)
+_LOGPROBS = "trainer_logprobs"
+_HELD = [
+    name for name in MEMBERS.schema.names if name not in ("quality", _LOGPROBS, "logprob_policy_version")
+]
+
+
+@dataclass(frozen=True)
+class Experience:
+    """One version, in memory; rows of both tables in the order in which they were stored.
+
+    `groups` has all columns, `members` those that selecting needs.
+    """
+
+    groups: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=pl.Schema(GROUPS.schema)))
+    members: pl.DataFrame = field(
+        default_factory=lambda: pl.DataFrame(schema=pl.Schema(MEMBERS.schema)).select(_HELD)
+    )
+    member_files: tuple[Path, ...] = ()
+    begun: bool = False
+    """Whether anything is stored yet: see `ReplayConfig.start_success`."""
+
+    def latest_groups(self) -> pl.DataFrame:
+        """The newest group of each task, those of retired tasks left out."""
+        newest = self.groups.group_by("task_id", maintain_order=True).last()
+        return newest.filter(pl.col("status") == ACTIVE)
+
+    def retired(self) -> set[str]:
+        """Tasks that are no longer replayed."""
+        return set(self.groups.filter(pl.col("status") == RETIRED)["task_id"])
+
+    def followed_by(self, groups: pl.DataFrame, members: pl.DataFrame, *, begun: bool) -> Experience:
+        """The next version, whose own files are not written yet."""
+        return Experience(
+            pl.concat([self.groups, groups]),
+            pl.concat([self.members, members.select(_HELD)]),
+            self.member_files,
+            begun,
+        )
+
+    def qualities(self, trajectory_ids: Iterable[str]) -> dict[str, float]:
+        """Member id -> the quality with which it was stored, with sampler `tiers`."""
+        return dict(self._stored(trajectory_ids, "quality"))
+
+    def trainer_logprobs(self, trajectory_ids: Iterable[str]) -> dict[str, tuple[float, ...] | None]:
+        """Member id -> the log-probabilities that the trainer computed when it was stored, in nats; None
+        where it computed none."""
+        rows = self._stored(trajectory_ids, _LOGPROBS)
+        return {row_id: None if values is None else tuple(values) for row_id, values in rows}
+
+    def _stored(self, trajectory_ids: Iterable[str], column: str) -> Iterator[tuple[str, Any]]:
+        wanted = pl.Series(list(trajectory_ids), dtype=pl.String)
+        found = scan_files(self.member_files, MEMBERS).filter(pl.col("trajectory_id").is_in(wanted.implode()))
+        return found.select("trajectory_id", column).collect().iter_rows()
+
+
+def read_experience(
+    store: ArtifactStore, version: str | None, known: Mapping[str, Experience] | None = None
+) -> Experience:
+    """A version with all that came before it; an empty one for None. `known`: versions that were read before;
+    their files are not read again."""
+    deltas = []
+    base = Experience()
+    while version is not None:
+        if known is not None and version in known:
+            base = known[version]
+            break
+        artifact = store.open(version)
+        deltas.append(artifact)
+        version = artifact.manifest.inputs.get(EXPERIENCE)
+    if not deltas:
+        return base
+    deltas.reverse()
+    group_files = [each.path(GROUPS_FILE) for each in deltas]
+    member_files = [each.path(MEMBERS_FILE) for each in deltas]
+    groups, members = pl.collect_all(
+        [scan_files(group_files, GROUPS), scan_files(member_files, MEMBERS).select(_HELD)]
+    )
+    return Experience(
+        pl.concat([base.groups, groups]),
+        pl.concat([base.members, members]),
+        (*base.member_files, *member_files),
+        bool(deltas[-1].manifest.counters["begun"]),
+    )
+
+
+def write_experience(
+    folder: Path, groups: Iterable[Mapping[str, Any]], members: Iterable[Mapping[str, Any]]
+) -> dict[str, int]:
+    """Write what an iteration adds; returns the number of rows of each file."""
+    (folder / GROUPS_FILE).parent.mkdir()
+    return {
+        GROUPS_FILE: write_rows(folder / GROUPS_FILE, groups, GROUPS),
+        MEMBERS_FILE: write_rows(folder / MEMBERS_FILE, members, MEMBERS),
+    }
+
+
+def kept_experience(resources: Resources, artifact: Artifact | None) -> Experience:
+    """The experience of an artifact, with all that came before it; an empty one for None."""
+    if artifact is None:
+        return Experience()
+    known: dict[str, Experience] = resources.keep("experience", dict)
+    version = artifact.manifest.artifact_id
+    with resources.store.staying():  # The experience keeps the paths of files.
+        found = read_experience(resources.store, version, known)
+    known.clear()
+    known[version] = found
+    return found
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A stored attempt, and the id of the rollouts that it comes from."""
+
+    row: Trajectory
+    rollouts_id: str
+
+
+def read_candidates(store: ArtifactStore, members: pl.DataFrame) -> list[Candidate]:
+    """The stored attempts of `members`, in their order. Raises InputError for one that is gone."""
+    rollouts = dict(members.select("trajectory_id", "rollouts_id").iter_rows())
+    files = [
+        path
+        for rollouts_id in dict.fromkeys(rollouts.values())
+        for path in trajectory_files(store.open(rollouts_id), store)
+    ]
+    wanted = pl.Series(list(rollouts), dtype=pl.String)
+    found = scan_trajectories(files).filter(pl.col("trajectory_id").is_in(wanted.implode())).collect()
+    rows = {row["trajectory_id"]: _trajectory(row) for row in found.iter_rows(named=True)}
+    for row_id, rollouts_id in rollouts.items():
+        if row_id not in rows:
+            raise InputError(f"trajectory {row_id} is to be replayed, but is not in rollouts {rollouts_id}")
+    return [Candidate(rows[row_id], rollouts_id) for row_id, rollouts_id in rollouts.items()]
+
+
+def _trajectory(row: Mapping[str, object]) -> Trajectory:
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+    return Trajectory(**values)  # type: ignore[arg-type]
+
+
+def with_trainer_logprobs(
+    candidates: Sequence[Candidate], logprobs: Mapping[str, tuple[float, ...] | None]
+) -> list[Candidate]:
+    """The same candidates, with the trainer's log-probabilities in place of the sampler's.
+
+    Raises InputError for an attempt that has none.
+    """
+    found = []
+    for candidate in candidates:
+        own = logprobs.get(candidate.row.trajectory_id)
+        if own is None:
+            raise InputError(
+                f"trajectory {candidate.row.trajectory_id} of iteration {candidate.row.iteration} was stored "
+                "without log-probabilities of the trainer, and replay.importance: trainer needs them; "
+                "set it to behaviour, as it was when the attempt was stored"
+            )
+        found.append(replace(candidate, row=replace(candidate.row, behaviour_logprobs=own)))
+    return found
+
+
+def with_quality_as_reward(
+    candidates: Sequence[Candidate], qualities: Mapping[str, float]
+) -> list[Candidate]:
+    """The same candidates, with their quality in place of their reward."""
+    return [
+        replace(each, row=replace(each.row, reward=qualities[each.row.trajectory_id])) for each in candidates
+    ]
+
+
+def require_trainable(
+    candidates: Sequence[Candidate], training: Collection[str], held_out: Sequence[Task], payloads: set[str]
+) -> None:
+    """Raise InputError, which names it, for a stored attempt at a task that is held out or is not a training
+    task. Also for one whose log-probabilities cannot be those of sampled tokens.
+
+    Args:
+        training: ids of the training tasks.
+        payloads: payloads of the held-out tasks, as trajectories hold them.
+    """
+    held_out_ids = {task.task_id for task in held_out}
+    for row in (candidate.row for candidate in candidates):
+        name = f"trajectory {row.trajectory_id} of iteration {row.iteration}"
+        if row.task_id in held_out_ids or row.task_payload in payloads:
+            raise InputError(
+                f"{name} is of task {row.task_id}, which is held out (evaluation.tasks); "
+                "it cannot be replayed"
+            )
+        if row.task_id not in training:
+            raise InputError(f"{name} is of task {row.task_id}, which is no training task of this run")
+        sampled = [
+            logprob for logprob, bit in zip(row.behaviour_logprobs, row.response_mask, strict=True) if bit
+        ]
+        if row.temperature <= 0 or not all(map(math.isfinite, sampled)):
+            raise InputError(
+                f"{name} has no log-probabilities of sampled tokens (temperature {row.temperature:g}), which "
+                "replay needs"
+            )
+
+
+def qualities(
+    successes: Sequence[bool], responses: Sequence[Sequence[int]], settings: TierSettings
+) -> list[float]:
+    """Quality of each attempt of a group, in [0, 1]: the weighted sum of its success and its difference from
+    the others. `responses`: token ids; the vector of an attempt counts how often each token occurs."""
+    vectors = [Counter(response) for response in responses]
+    return [
+        quality(success, mean_cosine(vectors, index), settings.success_weight)
+        for index, success in enumerate(successes)
+    ]
+
+
+def quality(success: bool, cosine: float, success_weight: float) -> float:
+    """`success_weight * success + (1 - success_weight) * (1 - cosine)`."""
+    return success_weight * success + (1.0 - success_weight) * (1.0 - cosine)
+
+
+def mean_cosine(vectors: Sequence[Counter[int]], index: int) -> float:
+    """Mean cosine similarity of one vector to the others; 0 where it is alone."""
+    others = [vector for place, vector in enumerate(vectors) if place != index]
+    if not others:
+        return 0.0
+    return math.fsum(_cosine(vectors[index], other) for other in others) / len(others)
+
+
+def tiers_of(ranked: Sequence[float], count: int) -> list[int]:
+    """The tier of each attempt of a group by its quality, of `count` tiers of which 0 is the best. Of equal
+    attempts the first ranks higher."""
+    order = sorted(range(len(ranked)), key=lambda index: -ranked[index])
+    tiers = [0] * len(ranked)
+    for rank, index in enumerate(order):
+        tiers[index] = rank * count // len(ranked)
+    return tiers
+
+
+def _cosine(one: Counter[int], other: Counter[int]) -> float:
+    lengths = math.hypot(*one.values()) * math.hypot(*other.values())
+    return sum(count * other[token] for token, count in one.items()) / lengths if lengths else 0.0
