@@ -110,12 +110,13 @@ class Planner:
                 )
         return self.take(node)
 
-    def planned(self, stage: Stage[Any], iteration: int) -> str | None:
-        """The artifact that a stage makes in an iteration; None if it is not in the plan yet.
+    def planned(self, stage: Stage[Any] | str, iteration: int) -> str | None:
+        """The artifact that a stage, or the stage of a name, makes in an iteration; None if it is not in the
+        plan yet.
 
         A branch also finds what it shares with the run that it comes from.
         """
-        return self._at.get(StageKey(iteration, stage.name, ""))
+        return self._at.get(StageKey(iteration, stage if isinstance(stage, str) else stage.name, ""))
 
     def evaluation_due(self, stage: Stage[Any], iteration: int, *, last: bool, every: int | None) -> bool:
         """Whether an iteration ends with an evaluation; for a run planned as it was made, whether it did.

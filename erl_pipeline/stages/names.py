@@ -19,6 +19,9 @@ MEMORY = "memory"
 ROLLOUTS = "rollouts"
 """The input of a stage that reads the episodes of an iteration."""
 
+GENERATED = "generate_rollouts"
+"""The stage that lists the shards of an iteration's episodes."""
+
 TRAINING, HELD_OUT, WEIGHTS = "training.jsonl", "held_out.jsonl", "weights.json"
 """Files of a task set. A drawn set has the first alone."""
 

@@ -37,6 +37,7 @@ def solve(task: AgentTask) -> dict[str, Any]:
             if not message.tool_calls:
                 break
             for call in message.tool_calls:
+                assert call.type == "function"
                 item = str(json.loads(call.function.arguments).get("item"))
                 asked.append(item)
                 found = str(prices.get(item, "no such item"))

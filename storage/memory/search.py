@@ -273,7 +273,10 @@ def scored_search(
     for candidates in nearest_entries(table, queries, wanted, condition, _FACTS):
         near = [(hit, facts) for hit, facts in candidates if hit.score >= least]
         shown = sum(retrievals for _, (_, _, retrievals) in near)
-        scored = [hit._replace(score=scoring.score(hit.score, *facts, shown)) for hit, facts in near]
+        scored = [
+            hit._replace(score=scoring.score(hit.score, credit, support, retrievals, shown))
+            for hit, (credit, support, retrievals) in near
+        ]
         found.append(sorted(scored, key=rank)[:top_k])
     return found
 

@@ -10,7 +10,7 @@ from erl_pipeline.plan.plan import POLICY, RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
-from erl_pipeline.stages.names import AGENT_CALLS, MEMORY, TASKS, TRAINING, TRAJECTORIES
+from erl_pipeline.stages.names import AGENT_CALLS, GENERATED, MEMORY, TASKS, TRAINING, TRAJECTORIES
 from erl_pipeline.stages.rollouts.counts import (
     SIGNAL_GROUPS,
     count_parts,
@@ -222,7 +222,7 @@ def _list(call: StageCall[ListSettings]) -> StageResult:
 
 
 GENERATE_ROLLOUTS = Stage(
-    name="generate_rollouts",
+    name=GENERATED,
     version=4,
     output="rollouts",
     settings=ListSettings,

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from erl_pipeline.config.base import Settings
+from erl_pipeline.config.distillation import DISTILLED
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import WeightsSettings, weights_settings
@@ -16,7 +17,6 @@ from erl_pipeline.stages.names import ROLLOUTS, further_sequence_files, trajecto
 from erl_pipeline.stages.sampled_checkpoint import sampled_checkpoint
 from erl_pipeline.stages.training.distillation import DATASET, FINE_TUNE, NEWEST, count_rows
 from erl_pipeline.stages.training.training_stage import plan_training
-from erl_pipeline.trainers.sequences import DISTILLED
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig

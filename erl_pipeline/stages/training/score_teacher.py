@@ -17,8 +17,7 @@ from erl_pipeline.objectives.self_distillation import contrast, modulated_additi
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
-from erl_pipeline.stages.names import HELD_OUT, ROLLOUTS, TASKS, trajectory_files
-from erl_pipeline.stages.rollouts.generate_rollouts import GENERATE_ROLLOUTS
+from erl_pipeline.stages.names import GENERATED, HELD_OUT, ROLLOUTS, TASKS, trajectory_files
 from erl_pipeline.stages.sampled_checkpoint import sampled_checkpoint
 from erl_pipeline.stages.tasks.prepare_tasks import read_tasks
 from erl_pipeline.stages.training import training_stage
@@ -77,7 +76,7 @@ def plan_scores(planner: Planner, state: RunState, iteration: int, rollouts: str
         inputs[TASKS] = state.tasks
         window = how.demonstration.window if how.demonstration.source == "own_success" else 0
         for age in range(1, window + 1):
-            earlier = planner.planned(GENERATE_ROLLOUTS, iteration - age)
+            earlier = planner.planned(GENERATED, iteration - age)
             if earlier is not None:
                 inputs[f"{_EARLIER}-{age:04d}"] = earlier
     seed = derive_seed(planner.config.seed, iteration, SCORE_TEACHER.name)

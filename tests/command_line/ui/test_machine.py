@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,8 +35,8 @@ def sample(seconds: float, cores: float, *gpus: tuple[float, float]) -> MachineU
 
 
 def made(stage: str, begin: float, end: float, *, reused: bool = False) -> StageRecord:
-    manifest = Manifest.model_construct(started_at=at(begin), finished_at=at(end))
-    return StageRecord(1, stage, "", reused, manifest)
+    times: dict[str, Any] = {"started_at": at(begin), "finished_at": at(end)}
+    return StageRecord(1, stage, "", reused, Manifest.model_construct(**times))
 
 
 def test_curves_run_over_the_time_of_work(tmp_path: Path) -> None:

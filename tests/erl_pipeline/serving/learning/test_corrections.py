@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,8 +36,8 @@ SAID = "up down"
 
 
 def correction(name: str, call: str, text: str = SAID, second: float = 1, **changes: str) -> Feedback:
-    given = {"call_id": call, "metric": "correction", "value": text, "received": at(second), **changes}
-    return rating(name, None, **given)
+    given: dict[str, Any] = {"call_id": call, "metric": "correction", "value": text, **changes}
+    return rating(name, None, received=at(second), **given)
 
 
 def corrections_of(*records: Record, asked: str | None = None) -> Sequence[ServedCorrection]:

@@ -41,7 +41,7 @@ NOTE = "Be brief, quokka."
 def remembering(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The store of a small run whose method has reflections and a memory."""
     store = tmp_path_factory.mktemp("remembering")
-    go(small(name=RUN, iterations=1, method={"type": "erl", "distillation": False}), store)
+    go(small(name=RUN, iterations=1, distillation=False), store)
     return store
 
 
@@ -51,7 +51,7 @@ def store(remembering: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def reports(store: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[str, AttemptReport]]]:
+def reports(store: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, AttemptReport]]:
     """What reflections are asked about. The tiny policy reads no sentences, so it is asked in its own words,
     and all that it writes counts as the same note."""
     shown: list[tuple[str, AttemptReport]] = []
