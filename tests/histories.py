@@ -273,6 +273,7 @@ def trajectory_row(**given: Any) -> dict[str, Any]:
         "memory_entry_ids": [],
         "seed": 0,
         "task_payload": "{}",
+        "turn_rewards": None,
         **given,
     }
     return {name: row[name] for name in TRAJECTORIES.schema.names}

@@ -111,7 +111,8 @@ def test_the_kl_term_refers_to_the_base(finished: Finished) -> None:
     """One step from the base moves nothing away from it yet; in the second iteration there is a distance."""
     objective = {"kl_coefficient": 0.1, "kl_estimator": "k3", "entropy_coefficient": 1.0}
     method = {"type": "erl", "memory": False}
-    go(config(finished.base, name="kl", objective=objective, method=method), finished.store)
+    given = {"objective": objective, "method": method, "distillation": False}
+    go(config(finished.base, name="kl", **given), finished.store)
     store = ArtifactStore(str(finished.store))
     base_id, first, second = finished.checkpoints("kl")
     assert store.open(first).manifest.inputs["reference"] == base_id

@@ -49,6 +49,7 @@ COUNTS_OF_ROWS = {
 TIMES = ("seconds", "per_second")
 
 READ_NO_TRAJECTORIES = {
+    "average_teacher": "reads checkpoints",
     "bootstrap": "is before all rollouts",
     "bootstrap_extractor": "is before all rollouts",
     "build_environment_files": "is before all rollouts",
