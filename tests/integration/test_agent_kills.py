@@ -18,6 +18,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import psutil
 import pytest
 
@@ -277,7 +278,7 @@ def test_an_agent_that_is_killed_is_not_scored_and_no_other_attempt_changes(
             else:
                 assert row == expected.attempts[attempt]
         assert found.counters["environment_errors"] == len(lost)
-        evaluations = map(artifacts.open, artifacts.ids("evaluation"))
+        evaluations = map(artifacts.open, artifacts.ids("evaluate"))
         counted = sum(each.manifest.counters.get("environment_errors", 0) for each in evaluations)
         assert counted == len(killer.killed) - len(lost)
         kept = {key: row for key, row in expected.further.items() if row.parent_trajectory_id not in lost}
@@ -286,7 +287,7 @@ def test_an_agent_that_is_killed_is_not_scored_and_no_other_attempt_changes(
         assert {call for call in expected.calls if call[0] not in lost} <= found.calls
         (update,) = artifacts.ids("update_policy")
         trained = scan_training_records([artifacts.open(update).path(TRAINING_RECORD_FILE)])
-        assert lost.isdisjoint(trained.collect()["trajectory_id"])
+        assert lost.isdisjoint(trained.filter(pl.col("steps") > 0).collect()["trajectory_id"])
         total += len(killer.killed)
         runs += 1
     print(f"\nseed {SEED}: killed {total} agents in {runs} runs of {len(expected.attempts)} attempts")
