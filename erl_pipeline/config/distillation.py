@@ -12,6 +12,9 @@ from erl_pipeline.config.plugins import plugins
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
 
+OBSERVED = "observed"
+"""The role of what an environment said, in an update whose policy also learns to predict it
+(`objective.observation_coefficient`)."""
 DISTILLED = "distilled"
 """The role of supervised rows whose response is trained on the prompt that evaluation uses."""
 

@@ -172,6 +172,11 @@ class ObjectiveConfig(Settings):
     loss, its gradient is zero in expectation."""
     entropy_coefficient: float = Field(default=0.0, ge=0.0)
     """Weight of the entropy bonus (PPO, arXiv 1707.06347, eq. 9)."""
+    observation_coefficient: float = Field(default=0.0, ge=0.0, exclude_if=lambda weight: weight == 0.0)
+    """Weight of an auxiliary loss: the cross-entropy of what the environment said between the turns of first
+    and later attempts, so that the policy learns to predict it (implicit world modelling of arXiv 2510.08558,
+    here beside reinforcement). These tokens are in the same mean as all others. 0: off, and then only what
+    the policy said is trained."""
     loss_normalization: Literal["token_mean", "sequence_mean", "sequence_sum"] = "token_mean"
     """How token losses of an optimizer batch become one number. `token_mean`: mean over all tokens (DAPO).
     `sequence_mean`: mean over sequences of the mean over tokens (GRPO). `sequence_sum`: mean over

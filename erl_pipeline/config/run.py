@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from erl_pipeline.config.base import NotInstalledSettings, PluginSettings, Settings, switch
-from erl_pipeline.config.distillation import DISTILLED, DistillationConfig, Form, require_distillable
+from erl_pipeline.config.distillation import (
+    DISTILLED,
+    OBSERVED,
+    DistillationConfig,
+    Form,
+    require_distillable,
+)
 from erl_pipeline.config.experience import ExtractedConfig, Lessons, require_extractable
 from erl_pipeline.config.memory import RetrievalSettings, require_subgroups
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, require_known_roles
@@ -112,7 +118,8 @@ class RunConfig(Settings):
         """Roles of the trajectories that the policy is trained on by reinforcement."""
         own: tuple[str, ...] = plugins("methods")[self.method.type].value.roles(self.method)
         replayed = () if self.replay is None else (REPLAYED,)
-        return (*own, *replayed, *((DISTILLED,) if self.distillation_form == "joint" else ()))
+        distilled = (DISTILLED,) if self.distillation_form == "joint" else ()
+        return (*own, *replayed, *distilled, *((OBSERVED,) if self.objective.observation_coefficient else ()))
 
     @property
     def lessons(self) -> Lessons | None:

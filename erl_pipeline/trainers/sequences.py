@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from erl_pipeline.config.distillation import DISTILLED
+from erl_pipeline.config.distillation import DISTILLED, OBSERVED
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -135,6 +135,28 @@ def trajectory_sequence(row: Trajectory, advantage: float = 0.0) -> TrainingSequ
         behaviour_logprobs=row.behaviour_logprobs,
         advantage=advantage,
         temperature=row.temperature,
+    )
+
+
+UNSAMPLED = frozenset({DISTILLED, OBSERVED})
+"""Roles of sequences whose trained tokens no policy sampled: they are trained by supervision."""
+
+
+def observed_sequence(row: Trajectory, weight: float) -> TrainingSequence | None:
+    """What the environment said between a trajectory's turns, to be predicted; None for one of a single
+    turn."""
+    mask = tuple(1 - said for said in row.response_mask)
+    if not any(mask):
+        return None
+    return TrainingSequence(
+        trajectory_id=row.trajectory_id,
+        role=OBSERVED,
+        prompt_token_ids=row.prompt_token_ids,
+        response_token_ids=row.response_token_ids,
+        response_mask=mask,
+        behaviour_logprobs=(),
+        advantage=1.0,
+        weight=weight,
     )
 
 

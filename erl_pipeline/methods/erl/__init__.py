@@ -96,6 +96,11 @@ def _require_possible(config: RunConfig) -> None:
             f"method.memory.examples: on; a policy of policy.type: {config.policy.type} reads only prompts "
             "that it was made for; allowed is off, or a pretrained policy"
         )
+    if settings.retry_from is not None and config.objective.observation_coefficient:
+        raise ConfigError(
+            "objective.observation_coefficient: with method.retry_from: named_turn it would also train what "
+            "the policy said in turns that are played again; allowed is 0"
+        )
     if isinstance(settings.feedback, JudgeFeedback) and own_words:
         raise ConfigError(
             f"method.feedback.type: judge writes sentences, and policy.type: {config.policy.type} reads only "

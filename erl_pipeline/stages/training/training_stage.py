@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from pydantic import SerializeAsAny, field_validator
 
 from erl_pipeline.config.base import PluginSettings, Settings
+from erl_pipeline.config.distillation import OBSERVED
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.config.plugins import as_in_recipes, plugins, with_operational
 from erl_pipeline.engines.interface import release_engine
@@ -237,14 +238,17 @@ def reinforce(
     Args:
         counters: what the stage itself has counted.
         old: ids of the rows that have no sequence because of their age.
-        distilled: rows of a dataset, whose sequences are the last of the work.
+        distilled: rows of a dataset, whose sequences follow in the work. Sequences after these have no
+            record: they train the environment's words in trajectories that have one.
     """
-    own = len(work.sequences) - len(distilled)
+    observed = sum(sequence.role == OBSERVED for sequence in work.sequences)
+    own = len(work.sequences) - len(distilled) - observed
+    end = own + len(distilled)
     with open_trainer(call) as trainer:
         metrics = trainer.reinforce(work, count_steps(call, work.update.optimizer_steps))
         record = chain(
             reinforcement_rows(rows, work.sequences[:own], metrics.records[:own], old),
-            supervised_rows(distilled, work.sequences[own:], metrics.records[own:]),
+            supervised_rows(distilled, work.sequences[own:end], metrics.records[own:end]),
         )
         return training_result(call, trainer, metrics, record, counters)
 

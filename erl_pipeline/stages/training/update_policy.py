@@ -26,7 +26,12 @@ from erl_pipeline.stages.training.replay.plan import replayed_in
 from erl_pipeline.stages.training.replay.replayed import REPLAY, read_replayed, weighed
 from erl_pipeline.stages.training.score_teacher import plan_scores, taught_sequences
 from erl_pipeline.trainers.interface import Reinforcement
-from erl_pipeline.trainers.sequences import TrainingSequence, supervised_sequence, trajectory_sequence
+from erl_pipeline.trainers.sequences import (
+    TrainingSequence,
+    observed_sequence,
+    supervised_sequence,
+    trajectory_sequence,
+)
 from storage.errors import InputError
 from storage.tables.scored import NOT_SCORED, is_scored
 
@@ -159,8 +164,9 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
         sequences = averaged_subgroups(trainable(given), sequences, settings.objective)
     distilled = distillation.read_datasets(call.inputs)
     own = weighed([*sequences, *further_sequences(further, sequences, settings.objective)], replayed)
+    observed = observed_sequences(given, settings.objective.observation_coefficient)
     work = Reinforcement(
-        sequences=[*own, *map(supervised_sequence, distilled)],
+        sequences=[*own, *map(supervised_sequence, distilled), *observed],
         objective=settings.objective,
         update=settings.update,
         seed=call.seed,
@@ -169,6 +175,8 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
         distillation=None if settings.self_distillation is None else settings.self_distillation.objective,
     )
     counters = {**groups_by_role(given, settings.objective), **dropped_before_training(rows, old)}
+    if observed:
+        counters["observed_sequences"] = len(observed)
     return training_stage.reinforce(call, work, rows, counters, old, distilled)
 
 
@@ -267,6 +275,15 @@ def averaged_subgroups(
         replace(sequence, weight=sequence.weight * weight(row))
         for row, sequence in zip(rows, sequences, strict=True)
     ]
+
+
+def observed_sequences(trajectories: Sequence[Trajectory], weight: float) -> list[TrainingSequence]:
+    """What environments said in trajectories, to be predicted with this weight; none without weight. What was
+    not scored is left out, since the environment itself may have failed."""
+    if not weight:
+        return []
+    found = (observed_sequence(row, weight) for row in trainable(trajectories))
+    return [each for each in found if each is not None]
 
 
 def further_sequences(

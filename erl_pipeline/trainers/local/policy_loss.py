@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import torch
 
-from erl_pipeline.config.distillation import DISTILLED
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, ReplayLoss
 from erl_pipeline.objectives import policy_gradient
 from erl_pipeline.trainers.local.observations import BatchLog, Statistics
@@ -18,6 +17,7 @@ from erl_pipeline.trainers.local.tokens import (
     TokenLoss,
 )
 from erl_pipeline.trainers.metrics import ReplayMetrics
+from erl_pipeline.trainers.sequences import UNSAMPLED
 
 _RATIO, _WEIGHT, _REPLAYED, _FRESH = "replay_ratio", "replay_weight", "replay_loss", "fresh_loss"
 
@@ -139,9 +139,10 @@ class PolicyLoss:
         self._log_ratios = log_ratios
         self._taught = taught
         self._parts: dict[str, torch.Tensor] = {}
-        self._distilled: torch.Tensor | None = None
-        if DISTILLED in roles.roles:
-            self._distilled = roles.role == roles.roles.index(DISTILLED)
+        self._unsampled: torch.Tensor | None = None
+        unsampled = [number for number, role in enumerate(roles.roles) if role in UNSAMPLED]
+        if unsampled:
+            self._unsampled = torch.isin(roles.role, torch.tensor(unsampled, device=roles.role.device))
         self._batch_weights: policy_gradient.ImportanceWeights | None = None
         if old_logprobs is not None:
             behaviour = self._sampled(columns.behaviour_logprobs, old_logprobs)
@@ -201,10 +202,10 @@ class PolicyLoss:
     def _sampled(
         self, behaviour: torch.Tensor, own: torch.Tensor, tokens: torch.Tensor | slice = slice(None)
     ) -> torch.Tensor:
-        """The sampler's log-probabilities, and in place of those of distilled tokens, which nobody sampled on
-        their prompt, the trainer's `own`: their ratio is then 1, and the gradient of a token's loss that of
-        `-A log p`. All tensors: `[chunk]`."""
-        return behaviour if self._distilled is None else own.where(self._distilled[tokens], behaviour)
+        """The sampler's log-probabilities, and in place of those of tokens that no policy sampled, the
+        trainer's `own`: their ratio is then 1, and the gradient of a token's loss that of `-A log p`. All
+        tensors: `[chunk]`."""
+        return behaviour if self._unsampled is None else own.where(self._unsampled[tokens], behaviour)
 
     def _surrogate(
         self, logprobs: torch.Tensor, behaviour: torch.Tensor, tokens: torch.Tensor
@@ -270,8 +271,8 @@ class PolicyLoss:
         """Observe values of all tokens but those that another policy has sampled, or nobody on their
         prompt."""
         fresh = None if self._replayed is None else self._replayed.fresh(tokens)
-        if self._distilled is not None:
-            sampled = ~self._distilled[tokens]
+        if self._unsampled is not None:
+            sampled = ~self._unsampled[tokens]
             fresh = sampled if fresh is None else fresh & sampled
         self._statistics.observe(name, values, fresh)
 

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from erl_pipeline.config.distillation import DISTILLED
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, RoleTerms
 from erl_pipeline.config.optimizer import UpdateConfig
 from erl_pipeline.objectives.policy_gradient import kl_returns, sequence_log_ratios
@@ -25,7 +24,7 @@ from erl_pipeline.trainers.local.policy_loss import PolicyLoss, ReplayedPart, re
 from erl_pipeline.trainers.local.self_distillation import TaughtPart, distillation_metrics
 from erl_pipeline.trainers.local.tokens import TokenColumns, role_columns, token_columns
 from erl_pipeline.trainers.metrics import NotTrained, RoleMetrics, SequenceRecord, UpdateMetrics
-from erl_pipeline.trainers.sequences import TrainingSequence
+from erl_pipeline.trainers.sequences import UNSAMPLED, TrainingSequence
 
 
 def reinforce(
@@ -83,7 +82,7 @@ def _select(work: Reinforcement) -> _Selection:
     reasons = [_reason(sequence, terms[sequence.role]) for sequence in work.sequences]
     kept = [sequence for sequence, reason in zip(work.sequences, reasons, strict=True) if reason is None]
     for sequence in kept:
-        if not sequence.behaviour_logprobs and sequence.role != DISTILLED:
+        if not sequence.behaviour_logprobs and sequence.role not in UNSAMPLED:
             raise ValueError(f"trajectory {sequence.trajectory_id} has no log-probabilities of its sampler")
     possible = [
         sequence
@@ -142,7 +141,7 @@ def _penalized(
     replayed = None if work.replay is None else work.replay.role
     result = []
     for sequence, reference in zip(sequences, references, strict=True):
-        if sequence.role == replayed or not work.objective.penalizes(sequence.role):
+        if sequence.role in {replayed, *UNSAMPLED} or not work.objective.penalizes(sequence.role):
             result.append(sequence)
             continue
         coefficient = work.objective.terms(sequence.role).kl_coefficient
@@ -220,7 +219,9 @@ def _sequence_log_ratios(
     if first and isinstance(work.objective.correction, DecoupledCorrection):
         return torch.zeros_like(columns.temperatures)
     now = forward.logprobs(batch, columns.temperatures, work.update.microbatch_tokens)
-    return sequence_log_ratios(now, columns.behaviour_logprobs if old is None else old, columns.sequence)
+    before = columns.behaviour_logprobs if old is None else old
+    unsampled = torch.tensor([each.role in UNSAMPLED for each in batch], device=now.device)
+    return sequence_log_ratios(now, now.where(unsampled[columns.sequence], before), columns.sequence)
 
 
 def _records(work: Reinforcement, selection: _Selection, log: SequenceLog) -> list[SequenceRecord]:

@@ -67,18 +67,31 @@ def test_a_row_weighs_what_its_reward_is() -> None:
     assert gradient == pytest.approx([0.1375, 0.1375, -0.075, -0.075])
 
 
-def test_one_step_on_distilled_rows_is_one_supervised_step(make_model: Callable[[], PreTrainedModel]) -> None:
+@pytest.mark.parametrize("role", ["distilled", "observed"])
+@pytest.mark.parametrize(
+    "objective",
+    [
+        ObjectiveConfig(),
+        ObjectiveConfig(ratio="sequence", clip_low=3e-4, clip_high=4e-4),
+        ObjectiveConfig(kl_in="reward", kl_coefficient=0.1),
+    ],
+    ids=["token", "sequence", "KL in the reward"],
+)
+def test_one_step_on_unsampled_rows_is_one_supervised_step(
+    make_model: Callable[[], PreTrainedModel], role: str, objective: ObjectiveConfig
+) -> None:
     """Both are the mean of -log p over five tokens, those of the second row times .3, at one temperature."""
     rows = [
-        TrainingSequence("a", "distilled", (3, 1), (7, 8, 9), (1, 0, 1), (), advantage=1.0),
-        TrainingSequence("b", "distilled", (4, 2), (4, 5, 6), (1, 1, 1), (), advantage=1.0, weight=0.3),
+        TrainingSequence("a", role, (3, 1), (7, 8, 9), (1, 0, 1), (), advantage=1.0),
+        TrainingSequence("b", role, (4, 2), (4, 5, 6), (1, 1, 1), (), advantage=1.0, weight=0.3),
     ]
     joint, separate = make_model(), make_model()
 
     def learner(model: PreTrainedModel) -> Learner:
         return Learner(model, PolicyOptimizer(model, OptimizerConfig(learning_rate=1e-3)))
 
-    reinforced = reinforce(learner(joint), Reinforcement(rows, ObjectiveConfig(), UpdateConfig(), seed=0))
+    work = Reinforcement(rows, objective, UpdateConfig(), seed=0)
+    reinforced = reinforce(learner(joint), work, make_model)
     tuned = fine_tune_supervised(learner(separate), SupervisedTraining(rows, FineTuneConfig(steps=1), seed=0))
     assert reinforced.sequences == 2
     assert reinforced.grad_norm == pytest.approx(tuned.grad_norm, rel=1e-5)
