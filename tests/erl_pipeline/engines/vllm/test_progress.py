@@ -77,8 +77,8 @@ def test_a_server_that_chooses_among_copies_itself_moves_when_one_of_them_does()
     asyncio.run(scenario())
 
 
-STANDSTILL_SECONDS = 6.0
-"""Where other programs keep the cores busy, a server that works may stand still for two seconds."""
+STANDSTILL_SECONDS = 12.0
+"""Where other programs keep the cores busy, a server that works may stand still for six seconds."""
 
 
 def start(client: VllmClient, count: int) -> list[asyncio.Task[Generation]]:
@@ -101,15 +101,19 @@ async def warm_up(server: ManagedServer) -> None:
 
 @pytest.mark.vllm
 def test_a_queue_that_is_longer_than_the_deadline_is_no_fault(gpt2_server: ManagedServer) -> None:
-    """900 answers of 100 tokens, 32 at a time: the last of them waits for longer than the deadline."""
+    """So many answers of 100 tokens, 32 at a time, that the last of them waits for longer than the deadline."""
 
     async def scenario() -> None:
         await warm_up(gpt2_server)
         async with through(gpt2_server, STANDSTILL_SECONDS) as client:
+            longest = STANDSTILL_SECONDS + client._progress.seconds_between_looks
             started = time.monotonic()
-            answers = await asyncio.gather(*start(client, 900))
-            assert time.monotonic() - started > STANDSTILL_SECONDS + client._progress.seconds_between_looks
-        assert [len(answer.token_ids) for answer in answers] == [100] * 900
+            await asyncio.gather(*start(client, 96))
+            count = int(96 * 1.5 * longest / (time.monotonic() - started))
+            started = time.monotonic()
+            answers = await asyncio.gather(*start(client, count))
+            assert time.monotonic() - started > longest
+        assert [len(answer.token_ids) for answer in answers] == [100] * count
 
     asyncio.run(scenario())
 
@@ -117,7 +121,7 @@ def test_a_queue_that_is_longer_than_the_deadline_is_no_fault(gpt2_server: Manag
 @pytest.mark.vllm
 @pytest.mark.parametrize("stopped", ["engine", "all"])
 def test_a_server_that_stands_still_is_found_in_time(gpt2_server: ManagedServer, stopped: str) -> None:
-    """All requests, under way and waiting, fail when there was no progress for 6 s, seen every 1.5 s."""
+    """All requests, under way and waiting, fail when there was no progress for 12 s, seen every 3 s."""
     group = gpt2_server.process_id
     assert group is not None
     send: Callable[[int], None] = (
@@ -140,10 +144,10 @@ def test_a_server_that_stands_still_is_found_in_time(gpt2_server: ManagedServer,
             failures = [each for each in results if isinstance(each, BaseException)]
             assert len(failures) > 200
             assert all(isinstance(each, ServerFailure) for each in failures)
-            assert "read and sampled no token for 6 s (progress_seconds)" in str(failures[0])
-            # The last look may have been 1.5 s before, and the next one sees what happened in between. On a
-            # busy machine a look itself takes up to a second.
-            assert 3.0 < time.monotonic() - stood_still < 10.0
+            assert "read and sampled no token for 12 s (progress_seconds)" in str(failures[0])
+            # The last look may have been 3 s before, and the next one sees what happened in between. On a
+            # busy machine a look itself takes seconds.
+            assert 3.0 < time.monotonic() - stood_still < 24.0
         await warm_up(gpt2_server)
 
     asyncio.run(scenario())
