@@ -101,7 +101,7 @@ async def warm_up(server: ManagedServer) -> None:
 
 @pytest.mark.vllm
 def test_a_queue_that_is_longer_than_the_deadline_is_no_fault(gpt2_server: ManagedServer) -> None:
-    """So many answers of 100 tokens, 32 at a time, that the last of them waits for longer than the deadline."""
+    """So many answers of 100 tokens, 32 at a time, that the last waits for longer than the deadline."""
 
     async def scenario() -> None:
         await warm_up(gpt2_server)
