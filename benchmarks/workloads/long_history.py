@@ -190,6 +190,7 @@ class History:
                 "memory_entry_ids": saw,
                 "seed": number,
                 "task_payload": "{}",
+                "turn_rewards": None,
             }
             yield row if self.readable is None else {**row, **self._texts(role, task, self.readable)}
             first = identifier if role == "first_attempt" else first
@@ -201,6 +202,7 @@ class History:
         return {
             "messages": json.dumps(turns),
             "task_payload": json.dumps(readable.payload),
+            "turn_rewards": None,
             "text": answer if role == "reflection" else None,
         }
 

@@ -21,7 +21,7 @@ BARS = """
 import sys
 from erl_pipeline.policies import smollm2
 
-def prepare(folder):
+def prepare(folder, chat_template):
     from tqdm.auto import tqdm
     list(tqdm(range(3)))
 
