@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.plugins import plugins
-
-if TYPE_CHECKING:
-    from erl_pipeline.config.run import RunConfig
 
 OBSERVED = "observed"
 """The role of what an environment said, in an update whose policy also learns to predict it
@@ -76,27 +73,26 @@ class DistilledRoles(Settings):
     prompts that they were sampled on."""
 
 
-def require_distillable(config: RunConfig) -> None:
+def require_distillable(settings: DistillationConfig, form: Form, method: PluginSettings) -> None:
     """Raise ValueError, which names both settings, where the method has nothing to distil, or a form has no
-    use for another setting."""
-    form, chain = config.distillation_form, config.distillation.chain
-    roles: DistilledRoles | None = plugins("methods")[config.method.type].value.distilled
-    if form == "off" and config.distillation.form is None and _asks_for_more(config.distillation):
+    use for another setting. `form`: that of the settings, or what the method does by itself."""
+    roles: DistilledRoles | None = plugins("methods")[method.type].value.distilled
+    if form == "off" and settings.form is None and _asks_for_more(settings):
         raise ValueError(
-            f"distillation: method {config.method.type} distils nothing by itself, so its other settings "
+            f"distillation: method {method.type} distils nothing by itself, so its other settings "
             "would have no effect; set distillation.form to separate or joint, or distillation: off"
         )
     if form != "off" and roles is None:
         raise ValueError(
-            f"distillation: method {config.method.type} cannot be combined with it, since it has no attempts "
+            f"distillation: method {method.type} cannot be combined with it, since it has no attempts "
             "that could be trained as answers to a prompt without its help; allowed are erl and rlvr, or "
             "distillation: off"
         )
-    if not chain or form == "off":
+    if not settings.chain or form == "off":
         return
     if roles is not None and roles.via_role is None:
         raise ValueError(
-            f"distillation.chain: on; method {config.method.type} has no text that led to an attempt, so "
+            f"distillation.chain: on; method {method.type} has no text that led to an attempt, so "
             "that nothing could be added; leave it out"
         )
     if form == "joint":

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.memory import KeepSettings, RetrievalSettings
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.config.prompts import check_template
-
-if TYPE_CHECKING:
-    from erl_pipeline.config.run import RunConfig
 
 EXTRACTOR = "extractor"
 """The model that writes experience, beside the policy."""
@@ -188,42 +185,45 @@ class ExtractedConfig(ExperienceConfig):
 
 @dataclass(frozen=True)
 class Lessons:
-    """Where a run has an extractor: its settings, the prompts, and the key of the settings."""
+    """Where a run has an extractor: its settings, the prompts, and the key of the settings, beside the method
+    or in it."""
 
     settings: ExperienceConfig
     prompts: ExperienceTemplates
-    key: str
+    key: Literal["experience", "method.experience"]
 
 
-def require_extractable(config: RunConfig) -> None:
+def require_extractable(
+    lessons: Lessons,
+    method: PluginSettings,
+    environment: PluginSettings,
+    policy: PluginSettings,
+    engine: PluginSettings,
+) -> None:
     """Raise ValueError, which names both settings, where the method cannot use lessons, or there is no model
     that could write them."""
-    method = plugins("methods")[config.method.type].value
-    if config.experience is not None and not method.takes_experience:
+    key, extractor = lessons.key, lessons.settings.extractor
+    world = plugins("environments")[environment.type].value
+    if key == "experience" and not plugins("methods")[method.type].value.takes_experience:
         raise ValueError(
-            f"experience: method {config.method.type} cannot be combined with it: its attempts search no "
+            f"experience: method {method.type} cannot be combined with it: its attempts search no "
             "memory, or it has an extractor already (complementary: method.experience); allowed is erl"
         )
-    lessons = config.lessons
-    if lessons is None:
-        return
-    key, extractor, engine = lessons.key, lessons.settings.extractor, config.engine
-    environment = plugins("environments")[config.environment.type].value
-    if config.experience is not None and environment.has_agents(config.environment):
+    if key == "experience" and world.has_agents(environment):
         raise ValueError(
-            f"experience: on; environment.type: {config.environment.type} runs agents, and the extractor "
+            f"experience: on; environment.type: {environment.type} runs agents, and the extractor "
             "reads one token sequence of each attempt; set experience: off"
         )
-    if plugins("policies")[config.policy.type].value.traits(config.policy).own_words:
+    if plugins("policies")[policy.type].value.traits(policy).own_words:
         if extractor.model is not None:
             raise ValueError(
                 f"{key}.extractor.model: {extractor.model}; allowed with policy.type: tiny is null: the "
                 "extractor must read and write the words of the tiny policy, and gets a cold start of its own"
             )
-        if environment.tiny.extractor(config.environment) is None:
+        if world.tiny.extractor(environment) is None:
             raise ValueError(
                 f"{key}: on needs a model for its extractor; with policy.type: tiny these settings of "
-                f"environment.type: {config.environment.type} give none (FrozenLake: format: compact with "
+                f"environment.type: {environment.type} give none (FrozenLake: format: compact with "
                 f"action_mode: step). Allowed are those, a pretrained policy, or {key}: off"
             )
     elif extractor.cold_start is not None:

@@ -7,16 +7,14 @@ Simplified-Reasoning/LUFFY at commit 01f4ae0. Where the two differ, the setting 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import PluginSettings, Settings
+from erl_pipeline.config.pipeline import PipelineConfig
 from erl_pipeline.config.plugins import plugins
-from erl_pipeline.config.rollouts import UniformSelection
-
-if TYPE_CHECKING:
-    from erl_pipeline.config.run import RunConfig
+from erl_pipeline.config.rollouts import RolloutConfig, UniformSelection
 
 REPLAYED = "replay"
 """Role of a stored attempt that is trained on again."""
@@ -179,15 +177,14 @@ def most_replayed(share: float, tasks: int) -> int:
     return math.floor(share * tasks + 1e-9)
 
 
-def require_replayable(config: RunConfig) -> None:
+def require_replayable(
+    replay: ReplayConfig, rollouts: RolloutConfig, pipeline: PipelineConfig, method: PluginSettings
+) -> None:
     """Raise ValueError, which names both settings, where nothing would be replayed, or replay lacks what it
     needs."""
-    replay, rollouts = config.replay, config.rollouts
-    if replay is None:
-        return
-    if plugins("methods")[config.method.type].value.replayed is None:
+    if plugins("methods")[method.type].value.replayed is None:
         raise ValueError(
-            f"replay: method {config.method.type} cannot be combined with it, since its groups are no first "
+            f"replay: method {method.type} cannot be combined with it, since its groups are no first "
             "attempts at one task on one prompt; allowed are erl and rlvr"
         )
     if not isinstance(rollouts.selection, UniformSelection):
@@ -205,18 +202,17 @@ def require_replayable(config: RunConfig) -> None:
             f"replay.share: {replay.share:g} of rollouts.tasks_per_iteration: "
             f"{rollouts.tasks_per_iteration} is less than one task; raise one of them, or set replay: off"
         )
-    if config.pipeline.lag and replay.importance == "off":
+    if pipeline.lag and replay.importance == "off":
         raise ValueError(
-            f"pipeline.lag: {config.pipeline.lag}; with replay.importance: off nothing corrects for the "
+            f"pipeline.lag: {pipeline.lag}; with replay.importance: off nothing corrects for the "
             "older policy; set importance to behaviour or trainer, or lag to 0"
         )
-    _require_young(config, replay.max_age)
+    _require_young(replay.max_age, pipeline)
 
 
-def _require_young(config: RunConfig, replay_age: int | None) -> None:
+def _require_young(replay_age: int | None, pipeline: PipelineConfig) -> None:
     """Raise ValueError where a replayed attempt may be too old for an update that does not drop it. Its age
     is the iterations since it was stored, plus the lag of the policy that sampled it."""
-    pipeline = config.pipeline
     if pipeline.max_age is None or pipeline.too_old == "drop":
         return
     if replay_age is None or replay_age + pipeline.lag > pipeline.max_age:

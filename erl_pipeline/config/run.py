@@ -162,11 +162,13 @@ class RunConfig(Settings):
         require_hindsight(self)
         require_reflections(self)
         require_one_head(self)
-        require_replayable(self)
-        require_distillable(self)
+        if self.replay is not None:
+            require_replayable(self.replay, self.rollouts, self.pipeline, self.method)
+        require_distillable(self.distillation, self.distillation_form, self.method)
         require_known_roles(self.objective, self.roles)
-        require_extractable(self)
-        retrieval = self.retrieval
+        lessons, retrieval = self.lessons, self.retrieval
+        if lessons is not None:
+            require_extractable(lessons, self.method, self.environment, self.policy, self.engine)
         if retrieval is not None and self.objective.advantages_per == "subgroup":
             require_subgroups(retrieval, self.rollouts.group_size, replays=self.replay is not None)
         if self.pipeline.lag and not isinstance(self.objective.correction, DecoupledCorrection):
