@@ -71,15 +71,15 @@ def averaged_subgroups(
     losses.
 
     A role with n tokens in s subgroups, of which one has m, gives that one's sequences the weight n / (s m),
-    since its loss is normalised by n. Only rows with an advantage count in n and m, but all subgroups in s.
-    Where `loss_normalization` counts sequences, they count here in place of tokens.
+    since its loss is normalised by n. All subgroups count in s; in n and m count the rows that `normalizer`
+    says. Where `loss_normalization` counts sequences, they count here in place of tokens.
     """
     sizes: Counter[tuple[str, str | None]] = Counter()
     of_roles: Counter[str] = Counter()
     subgroups: defaultdict[str, set[str | None]] = defaultdict(set)
     for row, sequence in zip(rows, sequences, strict=True):
         subgroups[row.role].add(row.subgroup)
-        if sequence.has_advantage and sequence.weight:
+        if sequence.weight and (sequence.has_advantage or objective.normalizer == "all_rows"):
             size = sequence.trained_tokens if objective.loss_normalization == "token_mean" else 1
             sizes[row.role, row.subgroup] += size
             of_roles[row.role] += size

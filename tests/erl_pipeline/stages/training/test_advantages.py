@@ -80,7 +80,10 @@ def test_halves_of_a_group_are_averaged_however_many_tokens_they_have() -> None:
     # Roles are apart, and one that is not split keeps its weights.
     reflections = rows(None, 1.0, 0.0, role="reflection", group="r")
     assert _weights([*guided, *free, *reflections]) == pytest.approx([10 / 8] * 2 + [10 / 12] * 2 + [1.0] * 2)
-    assert _weights([*guided, *free], "sequence_mean") == [1.0] * 4
+    assert _weights([*guided, *free], loss_normalization="sequence_mean") == [1.0] * 4
+    # Where rows without an advantage count in the mean, they count in that of their half too.
+    whole = [*guided, *free, *still]
+    assert _weights(whole, normalizer="all_rows") == pytest.approx([28 / (2 * 4)] * 2 + [28 / (2 * 24)] * 4)
 
 
 def _with_tokens(row: Trajectory, count: int) -> Trajectory:
@@ -88,10 +91,8 @@ def _with_tokens(row: Trajectory, count: int) -> Trajectory:
     return replace(row, response_token_ids=ones, response_mask=ones, behaviour_logprobs=(-1.0,) * count)
 
 
-def _weights(given: list[Trajectory], loss_normalization: str = "token_mean") -> list[float]:
-    objective = ObjectiveConfig.model_validate(
-        {"subgroup_losses": "averaged", "loss_normalization": loss_normalization}
-    )
+def _weights(given: list[Trajectory], **changes: str) -> list[float]:
+    objective = ObjectiveConfig.model_validate({"subgroup_losses": "averaged", **changes})
     return [row.weight for row in averaged_subgroups(given, training_sequences(given, objective), objective)]
 
 
@@ -181,7 +182,7 @@ DRAWN = [
 ]
 
 
-def of_reflections(objective: ObjectiveConfig) -> list[float]:
+def of_halves(objective: ObjectiveConfig) -> list[float]:
     reflection = play(["down b", "? a b ?", "right a", "right a"])[0][1]
     given = [replace(reflection, subgroup=subgroup, reward=reward) for subgroup, reward in DRAWN]
     return [sequence.advantage for sequence in training_sequences(given, objective)]
@@ -189,11 +190,11 @@ def of_reflections(objective: ObjectiveConfig) -> list[float]:
 
 def test_by_default_seeing_memory_is_no_merit_of_the_reflection() -> None:
     """The means of the halves are .75 and 1/3, so a reward of 1 is compared with its own half."""
-    found = of_reflections(ObjectiveConfig(advantage_normalization="mean"))
+    found = of_halves(ObjectiveConfig(advantage_normalization="mean"))
     assert [round(each, 4) for each in found] == [0.25, 0.25, -0.75, 0.25, -0.3333, -0.3333, 0.6667]
 
 
 def test_the_whole_group_can_be_compared() -> None:
     """The mean is 4/7."""
-    found = of_reflections(ObjectiveConfig(advantage_normalization="mean", advantages_per="group"))
+    found = of_halves(ObjectiveConfig(advantage_normalization="mean", advantages_per="group"))
     assert [round(each, 4) for each in found] == [0.4286, 0.4286, -0.5714, 0.4286, -0.5714, -0.5714, 0.4286]
