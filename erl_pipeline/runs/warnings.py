@@ -14,7 +14,7 @@ from erl_pipeline.episodes.roles import NEVER_TRAINED
 from erl_pipeline.evaluation.history import stored_records
 from erl_pipeline.evaluation.iterations import StageNumbers
 from erl_pipeline.runs.driver import OpenRun
-from erl_pipeline.stages.training.update_policy import GROUPS, ZERO_ADVANTAGE_GROUPS
+from erl_pipeline.stages.training.advantages import GROUPS, ZERO_ADVANTAGE_GROUPS
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, DamagedArtifact
 from storage.runs.documents import RunWarning, read_warnings, record_warning

@@ -11,8 +11,9 @@ from erl_pipeline.stages.evaluation.evaluate import EVALUATE
 from erl_pipeline.stages.memory import INDEX_MEMORY
 from erl_pipeline.stages.rollouts.counts import reason_counter
 from erl_pipeline.stages.rollouts.generate_rollouts import GENERATE_ROLLOUTS
+from erl_pipeline.stages.training.advantages import GROUPS, ZERO_ADVANTAGE_GROUPS
 from erl_pipeline.stages.training.distillation import BUILD_DISTILLATION, FINE_TUNE
-from erl_pipeline.stages.training.update_policy import GROUPS, UPDATE_POLICY, ZERO_ADVANTAGE_GROUPS
+from erl_pipeline.stages.training.update_policy import UPDATE_POLICY
 from storage.tables.scored import NotScored
 
 _STEPS, _SUCCESS = "optimizer_steps", "success_"

@@ -27,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.config.optimizer import OptimizerConfig, UpdateConfig
 from erl_pipeline.policies.pretrained import load_policy
-from erl_pipeline.stages.training.update_policy import training_sequences
+from erl_pipeline.stages.training.advantages import training_sequences
 from erl_pipeline.trainers.interface import Reinforcement, TrainingStart
 from erl_pipeline.trainers.local import TRAINER, LocalTrainerConfig
 from storage.tables.trajectories import Trajectory, read_trajectories

@@ -113,7 +113,14 @@ def require_possible(config: RunConfig) -> None:
             f"environment.type: {config.environment.type}; method complementary trains no agents yet, since "
             "it reads one token sequence of each attempt; use method.type: erl or rlvr"
         )
-    if isinstance(method.experience, WeightsExperienceConfig) and config.pipeline.max_age is not None:
+    if not isinstance(method.experience, WeightsExperienceConfig):
+        return
+    if config.objective.observation_coefficient:
+        raise ValueError(
+            f"objective.observation_coefficient: {config.objective.observation_coefficient:g}; allowed with "
+            "method.experience.type: weights is 0, since its update trains what the policy said alone"
+        )
+    if config.pipeline.max_age is not None:
         raise ValueError(
             f"pipeline.max_age: {config.pipeline.max_age}; allowed with method.experience.type: weights is "
             "null, since it trains stored trajectories again by their weight, whatever their age"

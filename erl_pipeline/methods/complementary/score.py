@@ -15,13 +15,12 @@ from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.memory import opened_memory
 from erl_pipeline.stages.names import ROLLOUTS, TRAJECTORIES, trajectory_files
 from erl_pipeline.stages.training import training_stage
+from erl_pipeline.stages.training.advantages import groups_by_role, training_sequences
 from erl_pipeline.stages.training.update_policy import (
+    REFERENCE,
     UPDATE_POLICY,
     UpdateSettings,
     dropped_before_training,
-    groups_by_role,
-    reference_policy,
-    training_sequences,
 )
 from erl_pipeline.trainers.interface import Reinforcement
 from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
@@ -269,7 +268,8 @@ def _update(call: StageCall[UpdateSettings]) -> StageResult:
         {row["trajectory_id"]: row["advantage"] for row in table},
         {row["trajectory_id"]: row["weight"] for row in table},
     )
-    work = Reinforcement(sequences, settings.objective, settings.update, call.seed, reference_policy(call))
+    reference = training_stage.other_policy(call, REFERENCE)
+    work = Reinforcement(sequences, settings.objective, settings.update, call.seed, reference)
     counters = {**groups_by_role(rows, settings.objective), **dropped_before_training(rows)}
     return training_stage.reinforce(call, work, [*rows, *replayed], counters)
 

@@ -3,12 +3,8 @@ replayed: of older policies, in an artifact of kind `replay`."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
-from itertools import accumulate, islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -16,23 +12,22 @@ from erl_pipeline.config.objective import ObjectiveConfig, ReplayLoss
 from erl_pipeline.config.optimizer import UpdateConfig
 from erl_pipeline.config.self_distillation import SelfDistillationConfig
 from erl_pipeline.episodes.roles import NEVER_TRAINED, is_trainable, trainable
-from erl_pipeline.objectives.advantages import group_advantages
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.policies.checkpoints import CHECKPOINT, StoredPolicy
+from erl_pipeline.policies.checkpoints import CHECKPOINT
 from erl_pipeline.stages.names import ROLLOUTS, further_sequence_files, trajectory_files
 from erl_pipeline.stages.training import distillation, training_stage
+from erl_pipeline.stages.training.advantages import (
+    averaged_subgroups,
+    further_sequences,
+    groups_by_role,
+    training_sequences,
+)
 from erl_pipeline.stages.training.replay.plan import replayed_in
 from erl_pipeline.stages.training.replay.replayed import REPLAY, read_replayed, weighed
 from erl_pipeline.stages.training.score_teacher import plan_scores, taught_sequences
 from erl_pipeline.trainers.interface import Reinforcement
-from erl_pipeline.trainers.sequences import (
-    TrainingSequence,
-    observed_sequence,
-    supervised_sequence,
-    trajectory_sequence,
-)
-from storage.errors import InputError
+from erl_pipeline.trainers.sequences import TrainingSequence, observed_sequence, supervised_sequence
 from storage.tables.scored import NOT_SCORED, is_scored
 
 if TYPE_CHECKING:
@@ -79,8 +74,6 @@ def too_old(rows: Iterable[Trajectory], young: Iterable[str]) -> frozenset[str]:
 REFERENCE = "reference"
 SCORED = "teacher"
 """Name of the input through which an update gets the scores of self-distillation."""
-GROUPS, ZERO_ADVANTAGE_GROUPS = "groups", "zero_advantage_groups"
-"""Counters, each followed by `_` and a role."""
 
 
 class UpdateSettings(training_stage.TrainingSettings):
@@ -170,7 +163,7 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
         objective=settings.objective,
         update=settings.update,
         seed=call.seed,
-        reference=reference_policy(call),
+        reference=training_stage.other_policy(call, REFERENCE),
         replay=settings.replay if replayed.begun else None,
         distillation=None if settings.self_distillation is None else settings.self_distillation.objective,
     )
@@ -202,81 +195,6 @@ def dropped_before_training(trajectories: Sequence[Trajectory], old: Collection[
     return {name: count for name, count in counters.items() if count}
 
 
-def training_sequences(
-    trajectories: Sequence[Trajectory], objective: ObjectiveConfig
-) -> list[TrainingSequence]:
-    """The sequences of trajectories, with their advantages. Groups are those of the rows, one for each task
-    and role, or their subgroups where the objective compares those. Roles that are never trained and
-    trajectories that were not scored are in no group and give no sequence. Those that a limit cut off have
-    weight 0 where the objective leaves them out."""
-    trained = trainable(trajectories)
-    advantages = _advantages(trained, objective)
-    return [
-        _sequence(row, of_turns[0], objective) if len(of_turns) == 1 else _by_turn(row, of_turns, objective)
-        for row, of_turns in zip(trained, advantages, strict=True)
-    ]
-
-
-def _by_turn(row: Trajectory, advantages: Sequence[float], objective: ObjectiveConfig) -> TrainingSequence:
-    """The sequence of an attempt whose turns have advantages of their own. What is recorded as its advantage
-    is their mean over tokens. Raises InputError where its tokens do not show as many turns."""
-    turns = list(accumulate(starts_turn(row.response_mask)))
-    if turns[-1] != len(advantages):
-        raise InputError(
-            f"objective.credit: turn; trajectory {row.trajectory_id} has rewards of {len(advantages)} turns, "
-            f"and {turns[-1]} runs of sampled tokens; use credit: episode"
-        )
-    of_tokens = [
-        advantages[turn - 1] if bit else 0.0 for turn, bit in zip(turns, row.response_mask, strict=True)
-    ]
-    mean = math.fsum(of_tokens) / sum(row.response_mask)
-    added = tuple(
-        advantage - mean if bit else 0.0 for advantage, bit in zip(of_tokens, row.response_mask, strict=True)
-    )
-    return replace(_sequence(row, mean, objective), token_advantages=added)
-
-
-def starts_turn(mask: Sequence[int]) -> list[int]:
-    """1 for each token that is the first that the policy sampled in a turn, else 0."""
-    return [int(bit > before) for before, bit in zip((0, *mask), mask, strict=False)]
-
-
-def _sequence(row: Trajectory, advantage: float, objective: ObjectiveConfig) -> TrainingSequence:
-    sequence = trajectory_sequence(row, advantage)
-    left_out = row.truncated and objective.truncated == "leave_out"
-    return replace(sequence, weight=0.0) if left_out else sequence
-
-
-def averaged_subgroups(
-    rows: Sequence[Trajectory], sequences: Sequence[TrainingSequence], objective: ObjectiveConfig
-) -> list[TrainingSequence]:
-    """The sequences of these rows, with weights by which the loss of a role is the mean of its subgroups'
-    losses.
-
-    A role with n tokens in s subgroups, of which one has m, gives that one's sequences the weight n / (s m),
-    since its loss is normalised by n. Only rows with an advantage count in n and m, but all subgroups in s.
-    Where `loss_normalization` counts sequences, they count here in place of tokens.
-    """
-    sizes: Counter[tuple[str, str | None]] = Counter()
-    of_roles: Counter[str] = Counter()
-    subgroups: defaultdict[str, set[str | None]] = defaultdict(set)
-    for row, sequence in zip(rows, sequences, strict=True):
-        subgroups[row.role].add(row.subgroup)
-        if sequence.has_advantage and sequence.weight:
-            size = sequence.trained_tokens if objective.loss_normalization == "token_mean" else 1
-            sizes[row.role, row.subgroup] += size
-            of_roles[row.role] += size
-
-    def weight(row: Trajectory) -> float:
-        own = len(subgroups[row.role]) * sizes[row.role, row.subgroup]
-        return of_roles[row.role] / own if own else 1.0  # without an advantage: no policy loss to weigh
-
-    return [
-        replace(sequence, weight=sequence.weight * weight(row))
-        for row, sequence in zip(rows, sequences, strict=True)
-    ]
-
-
 def observed_sequences(trajectories: Sequence[Trajectory], weight: float) -> list[TrainingSequence]:
     """What environments said in trajectories, to be predicted with this weight; none without weight. What was
     not scored is left out, since the environment itself may have failed."""
@@ -284,65 +202,6 @@ def observed_sequences(trajectories: Sequence[Trajectory], weight: float) -> lis
         return []
     found = (observed_sequence(row, weight) for row in trainable(trajectories))
     return [each for each in found if each is not None]
-
-
-def further_sequences(
-    rows: Sequence[Trajectory], attempts: Sequence[TrainingSequence], objective: ObjectiveConfig
-) -> list[TrainingSequence]:
-    """Further token sequences of agents' attempts, each with the advantage of its attempt: groups compare
-    attempts, however many sequences an attempt has. One whose attempt is not trained gives none."""
-    advantages = {each.trajectory_id: each.advantage for each in attempts}
-    return [
-        _sequence(row, advantages[row.parent_trajectory_id], objective)
-        for row in rows
-        if row.parent_trajectory_id in advantages
-    ]
-
-
-def groups_by_role(trajectories: Sequence[Trajectory], objective: ObjectiveConfig) -> dict[str, int]:
-    """Counters: groups of each role that is trained (`groups_ROLE`), and those of them that give no advantage
-    (`zero_advantage_groups_ROLE`). A group's role is that of its first row, whatever is replayed beside
-    it."""
-    trained = trainable(trajectories)
-    roles: dict[str, str] = {}
-    for row in trained:
-        roles.setdefault(row.group_id, row.role)
-    groups: dict[tuple[str, str | None], list[float]] = {}
-    for row, of_turns in zip(trained, _advantages(trained, objective), strict=True):
-        groups.setdefault(_group(row, objective), []).extend(of_turns)
-    counters: dict[str, int] = {}
-    for role in dict.fromkeys(roles.values()):
-        found = [any(advantages) for (group, _), advantages in groups.items() if roles[group] == role]
-        counters[f"{GROUPS}_{role}"] = len(found)
-        counters[f"{ZERO_ADVANTAGE_GROUPS}_{role}"] = found.count(False)
-    return counters
-
-
-def _advantages(trained: Sequence[Trajectory], objective: ObjectiveConfig) -> list[tuple[float, ...]]:
-    """The advantages of each row: one for each turn where the objective gives them by turn, else one."""
-    penalty = objective.length_penalty
-    rows: list[Trajectory] = []
-    keys: list[tuple[str, str | None, int]] = []
-    counts: list[int] = []
-    for row in trained:
-        lost = 0.0 if penalty is None else penalty.of(sum(row.response_mask))
-        rewards = (row.turn_rewards if objective.credit == "turn" else None) or (row.reward,)
-        counts.append(len(rewards))
-        for turn in range(len(rewards)):
-            rows.append(replace(row, reward=math.fsum(rewards[turn:]) - lost))
-            keys.append((*_group(row, objective), turn))
-    found = iter(group_advantages(rows, keys, objective.advantage_normalization))
-    return [tuple(islice(found, count)) for count in counts]
-
-
-def _group(row: Trajectory, objective: ObjectiveConfig) -> tuple[str, str | None]:
-    """The key of a row's group: rows whose rewards are compared have the same one."""
-    return row.group_id, row.subgroup if objective.advantages_per == "subgroup" else None
-
-
-def reference_policy(call: StageCall[UpdateSettings]) -> StoredPolicy | Literal["own_base"] | None:
-    """Where the reference policy of the KL term is."""
-    return training_stage.other_policy(call, REFERENCE)
 
 
 UPDATE_POLICY = Stage(

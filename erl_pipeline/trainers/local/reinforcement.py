@@ -93,7 +93,7 @@ def _select(work: Reinforcement) -> _Selection:
         kept=[_weighted(sequence, terms[sequence.role].weight) for sequence in kept],
         roles=tuple(sorted({sequence.role for sequence in kept})),
         reasons=reasons,
-        live_share=_live_share(possible, work.objective),
+        live_share=_live_share(possible, work),
     )
 
 
@@ -106,16 +106,23 @@ def _reason(sequence: TrainingSequence, terms: RoleTerms) -> NotTrained | None:
     return None if has_loss else "zero_advantage"
 
 
-def _live_share(sequences: Sequence[TrainingSequence], objective: ObjectiveConfig) -> float:
-    by_token = objective.loss_normalization == "token_mean"
+def _live_share(sequences: Sequence[TrainingSequence], work: Reinforcement) -> float:
+    by_token = work.objective.loss_normalization == "token_mean"
     sizes = [sequence.trained_tokens if by_token else 1 for sequence in sequences]
-    penalized = {role for role in {sequence.role for sequence in sequences} if objective.penalizes(role)}
+    penalized = _penalized_roles(sequences, work)
     live = [
         size
         for size, sequence in zip(sizes, sequences, strict=True)
         if sequence.has_advantage or sequence.role in penalized
     ]
     return sum(live) / sum(sizes) if sizes else 1.0
+
+
+def _penalized_roles(sequences: Sequence[TrainingSequence], work: Reinforcement) -> set[str]:
+    """Roles of sequences whose tokens get an advantage by KL in the reward: the policy has sampled them."""
+    replayed = None if work.replay is None else work.replay.role
+    roles = {sequence.role for sequence in sequences} - UNSAMPLED - {replayed}
+    return {role for role in roles if work.objective.penalizes(role)}
 
 
 def _weighted(sequence: TrainingSequence, weight: float) -> TrainingSequence:
@@ -138,19 +145,19 @@ def _penalized(
 ) -> list[TrainingSequence]:
     """The sequences with what KL in the reward adds to the advantages of their tokens. `references`: of each,
     `[trained]`."""
-    replayed = None if work.replay is None else work.replay.role
-    result = []
-    for sequence, reference in zip(sequences, references, strict=True):
-        if sequence.role in {replayed, *UNSAMPLED} or not work.objective.penalizes(sequence.role):
-            result.append(sequence)
-            continue
+    penalized = _penalized_roles(sequences, work)
+
+    def with_returns(sequence: TrainingSequence, reference: torch.Tensor) -> TrainingSequence:
+        if sequence.role not in penalized:
+            return sequence
         coefficient = work.objective.terms(sequence.role).kl_coefficient
-        behaviour = torch.from_numpy(sequence.trained_behaviour_logprobs.copy())
+        behaviour = torch.from_numpy(sequence.trained_behaviour_logprobs)
         returns = kl_returns(behaviour, reference.to(behaviour), coefficient)
         advantages = np.zeros(len(sequence.response_token_ids)) + (sequence.token_advantages or 0.0)
         advantages[sequence.trained_offsets] += returns.numpy()
-        result.append(replace(sequence, token_advantages=tuple(advantages.tolist())))
-    return result
+        return replace(sequence, token_advantages=tuple(advantages.tolist()))
+
+    return [with_returns(*pair) for pair in zip(sequences, references, strict=True)]
 
 
 def _take_steps(

@@ -19,7 +19,7 @@ from erl_pipeline.episodes.context import EpisodeContext, TurnKey
 from erl_pipeline.episodes.play import BatchSampling, ConcurrentSampling, play_episodes
 from erl_pipeline.episodes.roles import trainable
 from erl_pipeline.stages.rollouts.counts import attempts_not_scored
-from erl_pipeline.stages.training.update_policy import starts_turn
+from erl_pipeline.stages.training.advantages import starts_turn
 from storage.errors import EnvironmentFailed, Interrupted
 from storage.tables.trajectories import Trajectory, read_trajectories, write_trajectories
 from tests.erl_pipeline.episodes.engines import DownwardBatches, DownwardTurns, answer_to

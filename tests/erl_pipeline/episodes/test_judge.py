@@ -23,11 +23,11 @@ from erl_pipeline.episodes.play import (
     play_episodes,
 )
 from erl_pipeline.episodes.roles import JUDGE
+from erl_pipeline.stages.training.advantages import training_sequences
 from erl_pipeline.stages.training.distillation import (
     DistillationSettings,
     distilled_rows,
 )
-from erl_pipeline.stages.training.update_policy import training_sequences
 from storage.errors import ConfigError
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.engines import DownwardBatches, DownwardTurns

@@ -103,6 +103,10 @@ def test_the_extractor_is_trained_by_cispo() -> None:
             {"policy": PRETRAINED, "experience": {"extractor": {"cold_start": {"steps": 3}}}},
             r"extractor\.cold_start is for policy\.type: tiny; leave it out with policy\.type: pretrained",
         ),
+        (
+            {"experience": "weights", "objective": {"observation_coefficient": 0.1}},
+            r"objective\.observation_coefficient: 0\.1; allowed with method\.experience\.type: weights is 0",
+        ),
     ],
 )
 def test_what_cannot_be_had_together_is_refused_by_name(changes: dict[str, Any], named: str) -> None:

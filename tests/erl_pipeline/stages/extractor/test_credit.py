@@ -24,7 +24,7 @@ from erl_pipeline.stages.extractor.extractor import batch_advantages
 from erl_pipeline.stages.extractor.names import CALLS, CREDIT, CREDITS_FILE, MERGED
 from erl_pipeline.stages.extractor.tables import CREDITS
 from erl_pipeline.stages.names import TRAJECTORIES
-from erl_pipeline.stages.training.update_policy import training_sequences
+from erl_pipeline.stages.training.advantages import training_sequences
 from storage.tables.parquet import write_rows
 from storage.tables.trajectories import write_trajectories
 from tests.erl_pipeline.stages.calls import Bench

@@ -6,188 +6,26 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.config.objective import ObjectiveConfig
+from erl_pipeline.stages.training.advantages import groups_by_role, training_sequences
 from erl_pipeline.stages.training.training_stage import reinforcement_rows
-from erl_pipeline.stages.training.update_policy import (
-    averaged_subgroups,
-    dropped_before_training,
-    groups_by_role,
-    too_old,
-    training_sequences,
-    young_policies,
-)
+from erl_pipeline.stages.training.update_policy import dropped_before_training, too_old, young_policies
 from erl_pipeline.trainers.metrics import SequenceRecord
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
-from storage.errors import InputError
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.script import play
 
 
-def rows(
-    subgroup: str | None, *rewards: float, group: str = "g", role: str = "first_attempt"
-) -> list[Trajectory]:
-    """Trajectories of one group and subgroup, one for each reward."""
+def rows(*rewards: float, role: str = "first_attempt") -> list[Trajectory]:
+    """Trajectories of one group, one for each reward."""
     row = play(["right a", "right a"])[0][0]
-    return [replace(row, reward=each, group_id=group, subgroup=subgroup, role=role) for each in rewards]
-
-
-GUIDED, FREE = rows("guided", 1.0, 1.0, 0.0, 1.0), rows("free", 0.0, 0.0, 1.0, 0.0)
-
-
-def advantages(trajectories: list[Trajectory], **objective: str) -> list[float]:
-    sequences = training_sequences(trajectories, ObjectiveConfig.model_validate(objective))
-    return [sequence.advantage for sequence in sequences]
-
-
-def test_by_default_the_halves_of_a_group_are_compared_apart() -> None:
-    """Guided: mean .75, standard deviation .5. Free: mean .25, the same deviation."""
-    split = advantages([*GUIDED, *FREE])
-    assert split == pytest.approx([0.5, 0.5, -1.5, 0.5, -0.5, -0.5, 1.5, -0.5], abs=1e-5)
-    centred = advantages([*GUIDED, *FREE], advantage_normalization="mean")
-    assert centred == [0.25, 0.25, -0.75, 0.25, -0.25, -0.25, 0.75, -0.25]
-
-
-def test_a_group_is_compared_as_a_whole_where_the_objective_says_so() -> None:
-    together = advantages([*GUIDED, *FREE], advantages_per="group", advantage_normalization="mean")
-    assert together == [0.5, 0.5, -0.5, 0.5, -0.5, -0.5, 0.5, -0.5]
-
-
-def test_what_a_limit_cut_off_counts_in_its_group_and_is_not_trained() -> None:
-    whole, cut = rows(None, 1.0, 0.0)
-    objective = ObjectiveConfig(truncated="leave_out", advantage_normalization="mean")
-    found = training_sequences([whole, replace(cut, truncated=True)], objective)
-    assert [(each.advantage, each.weight) for each in found] == [(0.5, 1.0), (-0.5, 0.0)]
-
-
-def test_long_answers_lose_reward_before_they_are_compared() -> None:
-    """Five tokens lose half of the reward, two tokens nothing."""
-    long, short = rows(None, 1.0, 1.0)
-    tokens = (0,) * 5
-    long = replace(long, response_token_ids=tokens, response_mask=(1,) * 5, behaviour_logprobs=(-1.0,) * 5)
-    short = replace(
-        short, response_token_ids=tokens[:2], response_mask=(1, 1), behaviour_logprobs=(-1.0, -1.0)
-    )
-    objective = ObjectiveConfig.model_validate(
-        {"length_penalty": {"limit": 7, "margin": 4}, "advantage_normalization": "mean"}
-    )
-    assert [each.advantage for each in training_sequences([long, short], objective)] == [-0.25, 0.25]
-
-
-def test_a_subgroup_of_equal_rewards_or_of_one_has_no_advantage() -> None:
-    equal, lone = rows("guided", 1.0, 1.0), rows("free", 0.0)
-    assert advantages([*equal, *lone], advantages_per="subgroup") == [0.0, 0.0, 0.0]
-    # Without subgroups the setting changes nothing.
-    assert advantages(rows(None, 1.0, 0.0), advantages_per="subgroup") == advantages(rows(None, 1.0, 0.0))
-
-
-def test_halves_of_a_group_are_averaged_however_many_tokens_they_have() -> None:
-    """Guided attempts have 4 tokens and free ones 6; those of group `h`, with equal rewards, do not count.
-    With weights of 10 / (2 x 4) and 10 / (2 x 6) each half has 5 of 10 tokens. A half without an advantage
-    keeps its share: the other has the weight 4 / (2 x 4)."""
-    guided = [_with_tokens(row, 2) for row in rows("guided", 1.0, 0.0)]
-    free = [_with_tokens(row, 3) for row in rows("free", 1.0, 0.0)]
-    still = [_with_tokens(row, 9) for row in rows("free", 1.0, 1.0, group="h")]
-    assert _weights([*guided, *free, *still]) == pytest.approx([10 / 8] * 2 + [10 / 12] * 4)
-    assert _weights([*guided, *still]) == pytest.approx([4 / 8] * 2 + [1.0] * 2)
-    # Roles are apart, and one that is not split keeps its weights.
-    reflections = rows(None, 1.0, 0.0, role="reflection", group="r")
-    assert _weights([*guided, *free, *reflections]) == pytest.approx([10 / 8] * 2 + [10 / 12] * 2 + [1.0] * 2)
-    assert _weights([*guided, *free], "sequence_mean") == [1.0] * 4
-
-
-def _with_tokens(row: Trajectory, count: int) -> Trajectory:
-    ones = (1,) * count
-    return replace(row, response_token_ids=ones, response_mask=ones, behaviour_logprobs=(-1.0,) * count)
-
-
-def _weights(given: list[Trajectory], loss_normalization: str = "token_mean") -> list[float]:
-    objective = ObjectiveConfig.model_validate(
-        {"subgroup_losses": "averaged", "loss_normalization": loss_normalization}
-    )
-    return [row.weight for row in averaged_subgroups(given, training_sequences(given, objective), objective)]
-
-
-def test_each_turn_is_compared_with_the_same_turn_of_the_others() -> None:
-    """Turns of two tokens and one, then of one each, with a token of the environment between them. Rewards
-    from the first turn on are 1 + 0 = 1, 0 + 2 = 2 and 0, of a single turn; from the second on they are 0 and
-    2."""
-    first, second, third = rows(None, 1.0, 2.0, 0.0)
-    found = training_sequences(
-        [
-            _with_turns(first, (1, 1, 0, 1), (1.0, 0.0)),
-            _with_turns(second, (1, 0, 1), (0.0, 2.0)),
-            _with_turns(third, (1, 1), (0.0,)),
-        ],
-        ObjectiveConfig(credit="turn", advantage_normalization="mean"),
-    )
-    assert [each.trained_advantages.tolist() for each in found] == [
-        pytest.approx([0.0, 0.0, -1.0]),  # 1 - mean(1, 2, 0) and 0 - mean(0, 2)
-        pytest.approx([1.0, 1.0]),
-        pytest.approx([-1.0, -1.0]),
-    ]
-    # What is recorded is the mean over tokens.
-    assert [each.advantage for each in found] == pytest.approx([-1 / 3, 1.0, -1.0])
-
-
-def test_turns_without_rewards_of_their_own_are_one() -> None:
-    """As of an agent, or of a row that an earlier version wrote."""
-    plain = [replace(row, turn_rewards=None) for row in rows(None, 1.0, 0.0)]
-    assert advantages(plain, credit="turn") == advantages(plain)
-    split = _with_turns(plain[0], (1, 1), (1.0, 0.0))
-    with pytest.raises(InputError, match="rewards of 2 turns, and 1 runs of sampled tokens"):
-        advantages([split, plain[1]], credit="turn")
-
-
-def test_a_group_has_an_advantage_where_one_of_its_turns_has_one() -> None:
-    early, late = rows(None, 1.0, 1.0)
-    given = [
-        _with_turns(early, (1, 0, 1), (1.0, 0.0)),
-        _with_turns(late, (1, 0, 1), (0.0, 1.0)),
-    ]
-    assert groups_by_role(given, ObjectiveConfig())["zero_advantage_groups_first_attempt"] == 1
-    by_turn = ObjectiveConfig(credit="turn")
-    assert groups_by_role(given, by_turn)["zero_advantage_groups_first_attempt"] == 0
-
-
-def _with_turns(row: Trajectory, mask: tuple[int, ...], rewards: tuple[float, ...]) -> Trajectory:
-    return replace(
-        row,
-        response_token_ids=(1,) * len(mask),
-        response_mask=mask,
-        behaviour_logprobs=tuple(-1.0 * bit for bit in mask),
-        turn_rewards=rewards,
-    )
-
-
-def test_groups_without_advantage_are_counted_by_role() -> None:
-    """Reflections: rewards differ in `r`, `s` has only one, and they are equal in `t`. As subgroups, the
-    guided half of `g` has equal rewards and the free half has not; together they are one group with different
-    rewards."""
-    reflections = [
-        *rows(None, 1.0, 0.0, group="r", role="reflection"),
-        *rows(None, 1.0, group="s", role="reflection"),
-        *rows(None, 0.0, 0.0, group="t", role="reflection"),
-    ]
-    given = [*rows("guided", 1.0, 1.0), *FREE, *reflections]
-    of_reflections = {"groups_reflection": 3, "zero_advantage_groups_reflection": 2}
-    assert groups_by_role(given, ObjectiveConfig(advantages_per="group")) == {
-        "groups_first_attempt": 1,
-        "zero_advantage_groups_first_attempt": 0,
-        **of_reflections,
-    }
-    assert groups_by_role(given, ObjectiveConfig()) == {
-        "groups_first_attempt": 2,
-        "zero_advantage_groups_first_attempt": 1,
-        **of_reflections,
-    }
+    return [replace(row, reward=each, group_id="g", role=role) for each in rewards]
 
 
 def test_what_a_judge_said_is_recorded_as_never_trained_and_is_in_no_group() -> None:
-    first = [
-        replace(row, trajectory_id=f"t-{number}") for number, row in enumerate(rows(None, 1.0, 0.0, 0.0))
-    ]
-    judge = replace(rows(None, 0.0, role="judge")[0], trajectory_id="t-judge")
+    first = [replace(row, trajectory_id=f"t-{number}") for number, row in enumerate(rows(1.0, 0.0, 0.0))]
+    judge = replace(rows(0.0, role="judge")[0], trajectory_id="t-judge")
     given = [first[0], judge, *first[1:]]
     sequences = training_sequences(given, ObjectiveConfig(advantage_normalization="mean"))
     trained = SequenceRecord(weight=1.0, steps=2, trained_tokens=8)
@@ -207,9 +45,7 @@ def test_what_a_judge_said_is_recorded_as_never_trained_and_is_in_no_group() -> 
 
 def test_an_attempt_that_could_not_be_scored_is_recorded_so_and_is_in_no_group() -> None:
     """Without it the others are compared with their own mean, 1/2."""
-    first = [
-        replace(row, trajectory_id=f"t-{number}") for number, row in enumerate(rows(None, 1.0, 0.0, 0.0))
-    ]
+    first = [replace(row, trajectory_id=f"t-{number}") for number, row in enumerate(rows(1.0, 0.0, 0.0))]
     given = [first[0], replace(first[1], finish_reason="scorer_error"), first[2]]
     sequences = training_sequences(given, ObjectiveConfig(advantage_normalization="mean"))
     recorded = reinforcement_rows(given, sequences, [SequenceRecord(weight=1.0, steps=1)] * 2)
@@ -222,7 +58,7 @@ def test_an_attempt_that_could_not_be_scored_is_recorded_so_and_is_in_no_group()
 
 
 def test_a_trajectory_that_is_there_twice_has_the_record_of_each() -> None:
-    (row,) = rows(None, 1.0)
+    (row,) = rows(1.0)
     sequences = training_sequences([row, row], ObjectiveConfig())
     records = [SequenceRecord(weight=1.0, steps=steps) for steps in (1, 2)]
     assert [each["steps"] for each in reinforcement_rows([row, row], sequences, records)] == [1, 2]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig
+from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, ReplayLoss
 from erl_pipeline.config.optimizer import OptimizerConfig, UpdateConfig
 from erl_pipeline.trainers.interface import Reinforcement
 from erl_pipeline.trainers.local.forward import ready_for_training
@@ -31,9 +31,12 @@ def update(
     *,
     learning_rate: float = 1e-3,
     reference: PreTrainedModel | None = None,
+    replay: ReplayLoss | None = None,
 ) -> UpdateMetrics:
     optimizer = PolicyOptimizer(model, OptimizerConfig(learning_rate=learning_rate))
-    work = Reinforcement(sequences, objective or ObjectiveConfig(), config or UpdateConfig(), seed=0)
+    work = Reinforcement(
+        sequences, objective or ObjectiveConfig(), config or UpdateConfig(), seed=0, replay=replay
+    )
     return reinforce(Learner(model, optimizer), work, None if reference is None else lambda: reference)
 
 
@@ -301,6 +304,12 @@ def test_kl_in_the_reward_gives_tokens_an_advantage(
         metrics = update(make_model(), [*rows, still], objective, reference=uniform)
         assert metrics.policy_loss == pytest.approx(-(2.6 - lost) / 27, abs=1e-5)
         assert metrics.kl_loss > 0
+    # Replayed tokens lose nothing, so that one without an advantage has no part in the loss but its mean.
+    replayed = replace(still, role="replay")
+    loss = ReplayLoss(role="replay", corrected=True, shaping_beta=None, weight_cap=None, clip=True)
+    metrics = update(make_model(), [*rows, replayed], objective, reference=uniform, replay=loss)
+    of_replayed = sum(0.5 * place * ratio for place, ratio in enumerate(ratios, start=1))
+    assert metrics.policy_loss == pytest.approx(-(2.6 - lost + of_replayed) / 27, abs=1e-5)
     # The advantage of a row stays that of its group, and a role may do without.
     only = ObjectiveConfig.model_validate(
         {"kl_in": "reward", "roles": {"reflection": {"kl_coefficient": 0.5}}}
@@ -359,7 +368,7 @@ def test_the_gradient_of_a_sequence_is_its_ratio_times_that_of_its_mean_log_prob
     loss.backward()
     norm = torch.nn.utils.get_total_norm([w.grad for w in model.parameters() if w.grad is not None])
     metrics = update(make_model(), sequences, objective, config)
-    assert metrics.policy_loss == pytest.approx(float(loss), rel=1e-5)
+    assert metrics.policy_loss == pytest.approx(float(loss.detach()), rel=1e-5)
     assert metrics.grad_norm == pytest.approx(float(norm), rel=1e-4)
     # Under `decoupled` the first ratio is 1, whatever the sampler said.
     correction = DecoupledCorrection(type="decoupled", cap=9.0)

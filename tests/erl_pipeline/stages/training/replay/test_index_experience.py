@@ -6,6 +6,7 @@ import pytest
 
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.config.replay import TierSettings
+from erl_pipeline.stages.training.advantages import training_sequences
 from erl_pipeline.stages.training.replay.index_experience import (
     fresh_success,
     group_row,
@@ -14,7 +15,6 @@ from erl_pipeline.stages.training.replay.index_experience import (
     response_digest,
     tried_tasks,
 )
-from erl_pipeline.stages.training.update_policy import training_sequences
 from tests.erl_pipeline.stages.training.replay.attempts import attempt, tried
 
 
