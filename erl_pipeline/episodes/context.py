@@ -217,8 +217,13 @@ def trajectory(
         memory_version="" if outcome.hits is None else origin.memory_version,
         memory_entry_ids=tuple(hit.entry.entry_id for hit in outcome.hits or ()),
         seed=episode.seed(role, revision, 0),
-        task_payload=json.dumps(dict(task.payload), sort_keys=True, ensure_ascii=False),
+        task_payload=task_payload(task),
     )
+
+
+def task_payload(task: Task) -> str:
+    """The column `task_payload` of the trajectories of a task."""
+    return json.dumps(dict(task.payload), sort_keys=True, ensure_ascii=False)
 
 
 @dataclass(frozen=True)
