@@ -37,7 +37,7 @@ KIND = "experience"
 BY_UPDATE = "by an update"
 
 
-class IndexExperienceSettings(Settings):
+class IndexLessonsSettings(Settings):
     """What the memory keeps, and by which text its entries are found."""
 
     keep: KeepSettings
@@ -90,7 +90,7 @@ def replaced_entries(calls: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     }
 
 
-def _index(call: StageCall[IndexExperienceSettings]) -> StageResult:
+def _index(call: StageCall[IndexLessonsSettings]) -> StageResult:
     """Write how the memory changes. A new text becomes an entry; one that the memory has gives its entry more
     support. Updates replace their parents, entries that were shown get evidence from the attempts that saw
     them, and a full memory evicts."""
@@ -103,11 +103,11 @@ def _index(call: StageCall[IndexExperienceSettings]) -> StageResult:
     return changed_memory(call, settings.keep, entries, iteration, replaced_entries(calls))
 
 
-INDEX_EXPERIENCE = Stage(
+INDEX_LESSONS = Stage(
     name=INDEX_MEMORY.name,
     version=4,
     output="memory",
-    settings=IndexExperienceSettings,
+    settings=IndexLessonsSettings,
     compute=_index,
 )
 

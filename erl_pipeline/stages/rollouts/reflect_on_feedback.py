@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -154,14 +155,12 @@ def conversation_report(row: Trajectory, corrected: Sequence[str]) -> tuple[str,
 
 def _beside(rollouts: Artifact, store: ArtifactStore) -> tuple[Mapping[str, str], Mapping[str, list[str]]]:
     """Row -> its user, and row -> corrected answers, as far as they were sealed."""
-    from storage.serving.collected import SERVED_CORRECTIONS, SERVED_TRAJECTORIES
-    from storage.tables.parquet import read_rows
+    from storage.serving.collected import SERVED_CORRECTIONS, SERVED_TRAJECTORIES, collected_rows
 
-    users: dict[str, str] = {}
-    corrected: dict[str, list[str]] = {}
-    for shard in (store.open(each) for each in rollouts.manifest.inputs.values()):
-        for row in read_rows(shard.rows_paths(SERVED_TRAJECTORIES.name), SERVED_TRAJECTORIES):
-            users[row["trajectory_id"]] = row["user"]
-        for row in read_rows(shard.rows_paths(SERVED_CORRECTIONS.name), SERVED_CORRECTIONS):
-            corrected.setdefault(row["trajectory_id"], []).extend(filter(None, [row["text"]]))
+    found = collected_rows(rollouts, store, SERVED_TRAJECTORIES)
+    users = {row["trajectory_id"]: row["user"] for row in found}
+    corrected: defaultdict[str, list[str]] = defaultdict(list)
+    for row in collected_rows(rollouts, store, SERVED_CORRECTIONS):
+        if row["text"]:
+            corrected[row["trajectory_id"]].append(row["text"])
     return users, corrected
