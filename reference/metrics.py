@@ -36,9 +36,11 @@ def shown_columns() -> dict[str, tuple[Column, list[str]]]:
     for name, plugin in sorted(plugins("methods").found.items()):
         if plugin.is_own:
             method = plugin.value
-            own = method.columns(plugin.settings.model_validate({"type": name}))
+            settings = plugin.settings.model_validate({"type": name})
+            own = method.columns(settings)
             form: Form = "off" if method.distilled is None else "separate"
-            lessons = ExperienceConfig() if method.takes_experience else None
+            has_lessons = method.takes_experience or method.own_experience(settings) is not None
+            lessons = ExperienceConfig() if has_lessons else None
             for column in with_groups(own, replays=method.replayed is not None, form=form, lessons=lessons):
                 found.setdefault(column.name, (column, []))[1].append(name)
     return found

@@ -167,12 +167,13 @@ def further_sequence(
             number,
         ),
         parent_trajectory_id=first.trajectory_id,
-        **_said(conversation),
+        **conversation_columns(conversation),
         truncated=conversation.truncated,
     )
 
 
-def _said(conversation: Conversation) -> dict[str, Any]:
+def conversation_columns(conversation: Conversation) -> dict[str, Any]:
+    """The columns of a trajectory that hold its tokens and what was said."""
     return {
         "prompt_token_ids": conversation.prompt_token_ids,
         "response_token_ids": tuple(conversation.response_token_ids),
@@ -201,7 +202,7 @@ def trajectory(
         sample_index=episode.sample_index,
         group_id=group_id(origin.iteration, task.task_id, role, revision),
         subgroup=outcome.subgroup,
-        **_said(conversation),
+        **conversation_columns(conversation),
         temperature=limits.temperature,
         policy_version="" if limits.model is None else origin.policy_versions[limits.model],
         tokenizer_digest=origin.tokenizer_digest,
@@ -216,8 +217,13 @@ def trajectory(
         memory_version="" if outcome.hits is None else origin.memory_version,
         memory_entry_ids=tuple(hit.entry.entry_id for hit in outcome.hits or ()),
         seed=episode.seed(role, revision, 0),
-        task_payload=json.dumps(dict(task.payload), sort_keys=True, ensure_ascii=False),
+        task_payload=task_payload(task),
     )
+
+
+def task_payload(task: Task) -> str:
+    """The column `task_payload` of the trajectories of a task."""
+    return json.dumps(dict(task.payload), sort_keys=True, ensure_ascii=False)
 
 
 @dataclass(frozen=True)

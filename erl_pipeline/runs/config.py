@@ -167,7 +167,7 @@ def method_columns(config: RunConfig) -> tuple[Column, ...]:
         own,
         replays=config.replay is not None,
         form=config.distillation_form,
-        lessons=config.experience,
+        lessons=None if config.lessons is None else config.lessons.settings,
     )
     return (*warm_start_columns(config), *shown, *NOT_SCORED_COLUMNS)
 

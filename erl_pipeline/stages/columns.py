@@ -146,10 +146,12 @@ def with_groups(
     own: Iterable[Column], *, replays: bool, form: Form, lessons: ExperienceConfig | None = None
 ) -> Iterator[Column]:
     """The columns of a method with its rewards, and around the loss of the update those of replay,
-    distillation, and lessons beside the method."""
+    of distillation, and of an extractor with its lessons."""
     for column in with_reward(own):
         if column is LOSS and lessons is not None:
-            yield from extractor.columns(lessons, ENTRIES)
+            yield from (*extractor.HALVES, ENTRIES)
+            if lessons.extractor.train:
+                yield extractor.TRAINED
         if column is LOSS and replays:
             yield from replay.COLUMNS
         yield column
@@ -299,7 +301,6 @@ def training_columns(
     *,
     held_out: Sequence[Column] = (),
     roles: Sequence[str] = (),
-    charts: Sequence[Column] = (),
 ) -> tuple[Column, ...]:
     """The columns of a method, from left to right.
 
@@ -307,7 +308,6 @@ def training_columns(
         rollouts: what it shows of an iteration before the update.
         held_out: what it shows beside the success of first attempts on held-out tasks.
         roles: those whose groups without an advantage are drawn.
-        charts: further lines of its charts.
     """
     return (
         *rollouts,
@@ -319,5 +319,4 @@ def training_columns(
         TOKENS_PER_SECOND,
         *groups_without_advantage(roles),
         *UPDATE_CHARTS,
-        *charts,
     )

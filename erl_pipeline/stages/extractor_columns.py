@@ -1,38 +1,39 @@
 """Numbers of an extractor and its lessons that tables and reports show."""
 
-from erl_pipeline.config.experience import ExperienceConfig
 from erl_pipeline.plan.column import ChartLine, Column, only_drawn
 from erl_pipeline.stages.extractor.credit import CREDIT_EXPERIENCE
 from erl_pipeline.stages.extractor.extract import EXTRACT_EXPERIENCE
 from erl_pipeline.stages.extractor.extractor import UPDATE_EXTRACTOR
 
 _HALVES = ChartLine("Guided and free attempts", "guided", "success", "Halves of the groups with experience")
-_GUIDED = Column(
-    CREDIT_EXPERIENCE.name,
-    "success_guided",
-    "guided",
-    "success rate of attempts that see experience",
-    share=True,
-    drawn=_HALVES,
+HALVES = (
+    Column(
+        CREDIT_EXPERIENCE.name,
+        "success_guided",
+        "guided",
+        "success rate of attempts that see experience",
+        share=True,
+        drawn=_HALVES,
+    ),
+    Column(
+        CREDIT_EXPERIENCE.name,
+        "success_free",
+        "free",
+        "success rate of attempts from which experience is withheld",
+        share=True,
+        drawn=ChartLine(_HALVES.chart, "free", "success"),
+    ),
+    Column(
+        CREDIT_EXPERIENCE.name,
+        "guided_minus_free",
+        "gap",
+        "success of guided attempts minus that of free ones",
+        "+.3f",
+        compare=True,
+        drawn=ChartLine("What experience adds", "guided less free", "success"),
+    ),
 )
-_FREE = Column(
-    CREDIT_EXPERIENCE.name,
-    "success_free",
-    "free",
-    "success rate of attempts from which experience is withheld",
-    share=True,
-    drawn=ChartLine(_HALVES.chart, "free", "success"),
-)
-_GAP = Column(
-    CREDIT_EXPERIENCE.name,
-    "guided_minus_free",
-    "gap",
-    "success of guided attempts minus that of free ones",
-    "+.3f",
-    compare=True,
-    drawn=ChartLine("What experience adds", "guided less free", "success"),
-)
-_TRAINED = Column(
+TRAINED = Column(
     UPDATE_EXTRACTOR.name,
     "requests_trained",
     "extractor",
@@ -67,9 +68,3 @@ CHARTS = (
         )
     ),
 )
-
-
-def columns(settings: ExperienceConfig, entries: Column) -> tuple[Column, ...]:
-    """What both halves of the groups gain, the entries of the memory, and what the extractor was trained
-    on."""
-    return (_GUIDED, _FREE, _GAP, entries, *((_TRAINED,) if settings.extractor.train else ()))

@@ -158,12 +158,10 @@ def new_entries(
 
 def example(failed: Trajectory, reflection: str, revised: Trajectory) -> str:
     """A failed attempt, the reflection on it, and the attempt that followed, as one text."""
-    parts = {
-        "Initial attempt": _policy_words(failed),
-        "Reflection": reflection,
-        "Revised attempt": _policy_words(revised),
-    }
-    return "\n".join(f"{title}:\n{text}" for title, text in parts.items())
+    return (
+        f"Initial attempt:\n{_policy_words(failed)}\nReflection:\n{reflection}\n"
+        f"Revised attempt:\n{_policy_words(revised)}"
+    )
 
 
 def _policy_words(attempt: Trajectory) -> str:

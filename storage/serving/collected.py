@@ -1,8 +1,12 @@
 """Where the rows of collected traffic come from, and what people would have answered: tables beside them."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from storage.tables.parquet import TableFormat, schema_of
+from storage.artifacts.artifact import Artifact
+from storage.artifacts.store import ArtifactStore
+from storage.tables.parquet import TableFormat, read_rows, schema_of
 
 COLLECT_STAGE = "collect_traffic"
 """Stage of an artifact of kind `trajectories` that holds settled traffic of a served run."""
@@ -68,6 +72,12 @@ SERVED_CORRECTIONS = TableFormat(
     schema=schema_of(ServedCorrection),
     dictionary=(),
 )
+
+
+def collected_rows(rollouts: Artifact, store: ArtifactStore, table: TableFormat) -> Iterator[dict[str, Any]]:
+    """The rows of one of these tables, in the order of the shards of collected rollouts."""
+    shards = [store.open(each) for _, each in sorted(rollouts.manifest.inputs.items())]
+    return read_rows([path for each in shards for path in each.rows_paths(table.name)], table)
 
 
 def traffic_run(run: str) -> str:

@@ -20,7 +20,6 @@ from erl_pipeline.plan.column import ChartLine, Column
 from erl_pipeline.plan.plan import POLICY, RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.stages import columns as shared
-from erl_pipeline.stages import extractor_columns as extractor
 from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TASKS
 from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
 from erl_pipeline.stages.training.training_stage import plan_training
@@ -142,11 +141,5 @@ _WITH_EXPERIENCE = Column(
 
 
 def columns(settings: ComplementaryConfig) -> Sequence[Column]:
-    crl = settings.crl
-    if crl is None:
-        return shared.training_columns((_FIRST,))
-    return shared.training_columns(
-        (_FIRST, *extractor.columns(crl, shared.ENTRIES)),
-        held_out=(_WITH_EXPERIENCE,) if crl.evaluate else (),
-        charts=extractor.CHARTS,
-    )
+    evaluated = settings.crl is not None and settings.crl.evaluate
+    return shared.training_columns((_FIRST,), held_out=(_WITH_EXPERIENCE,) if evaluated else ())

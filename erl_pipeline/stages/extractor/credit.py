@@ -57,13 +57,6 @@ class CreditBatch:
 NOTHING = CreditBatch((), 0, 0)
 
 
-def read_credits(path: Path) -> list[dict[str, Any]]:
-    from erl_pipeline.stages.extractor.tables import CREDITS
-    from storage.tables.parquet import read_rows
-
-    return list(read_rows([path], CREDITS))
-
-
 def gather(credits: Sequence[Mapping[str, Any]], size: int, per: str) -> CreditBatch:
     """The batch that `credits` give: no samples from fewer than `size` requests, else those of the `size`
     requests that were credited last. `per`: `entry`: a sample for each entry. `request`: one for each
@@ -87,12 +80,15 @@ def gather(credits: Sequence[Mapping[str, Any]], size: int, per: str) -> CreditB
 def earlier_credits(store: ArtifactStore, before: Artifact | None) -> list[dict[str, Any]]:
     """The credits since the last batch, the oldest first. `before`: the newest artifact in the chain of
     credits."""
-    tables: list[list[dict[str, Any]]] = []
+    from erl_pipeline.stages.extractor.tables import CREDITS
+    from storage.tables.parquet import read_rows
+
+    files: list[Path] = []
     for artifact in chain(store, before, CREDIT):
         if artifact.manifest.counters.get(BATCHED):
             break
-        tables.append(read_credits(artifact.path(CREDITS_FILE)))
-    return [row for table in reversed(tables) for row in table]
+        files.append(artifact.path(CREDITS_FILE))
+    return list(read_rows(files[::-1], CREDITS))
 
 
 def requests_by_id(

@@ -12,16 +12,16 @@ from erl_pipeline.environments import prompt_format
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.extractor.extractor import (
     AskingSettings,
-    Extractor,
-    ExtractorPrompt,
     asking_settings,
     experience_format,
     lessons_of,
+    opened_extractor,
 )
 from erl_pipeline.stages.extractor.names import CALLS_FILE, EXTRACTION, FIRST_ATTEMPT
 from erl_pipeline.stages.memory import seen_entries
 from erl_pipeline.stages.names import ROLLOUTS, TRAJECTORIES, trajectory_files
 from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS
+from erl_pipeline.stages.rollouts.single_turn import SingleTurnPrompt
 from storage.artifacts.recipe import derive_seed
 from storage.tables.scored import is_scored
 
@@ -125,7 +125,7 @@ def _compute(call: StageCall[AskingSettings]) -> StageResult:
     texts_seen = {entry_id: entry.text for entry_id, entry in seen.items()}
     requests = list(requests_of(attempts, texts_seen, call.artifact_id))
     prompts = experience_format(settings)
-    extractor = Extractor(call, settings)
+    extractor = opened_extractor(call, settings)
     call.progress.begin(len(requests), "requests")
     asked = [_prompt(call, request, prompts) for request in requests]
     answers = extractor.ask(asked)
@@ -136,8 +136,8 @@ def _compute(call: StageCall[AskingSettings]) -> StageResult:
         if answer is None:
             continue
         operations = read_answer(answer.text, request, prompts, settings.max_operations, extractor.texts)
-        texts = None if operations is None else [each.text for each in operations if each.text]
-        trajectories.append(extractor.trajectory(prompt, answer, texts))
+        text = None if operations is None else "\n".join(each.text for each in operations if each.text)
+        trajectories.append(extractor.trajectory(prompt, answer, text))
         calls.append(call_row(request, operations, extractor.version, prompts))
     write_trajectories(call.folder / TRAJECTORIES, trajectories)
     write_rows(call.folder / CALLS_FILE, calls, EXTRACTOR_CALLS)
@@ -159,9 +159,9 @@ def _compute(call: StageCall[AskingSettings]) -> StageResult:
 
 def _prompt(
     call: StageCall[AskingSettings], request: ExtractionRequest, prompts: prompt_format.ExperienceFormat
-) -> ExtractorPrompt:
+) -> SingleTurnPrompt:
     row = request.episode
-    return ExtractorPrompt(
+    return SingleTurnPrompt(
         request_id=request.request_id,
         messages=prompts.extraction(request.record),
         seed=derive_seed(call.seed, row.iteration, row.task_id, row.sample_index, EXTRACTION),

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from erl_pipeline.config.base import Settings
@@ -13,16 +12,16 @@ from erl_pipeline.config.memory import KeepSettings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.extractor.extractor import (
     AskingSettings,
-    Extractor,
-    ExtractorPrompt,
     asking_settings,
     experience_format,
     lessons_of,
+    opened_extractor,
 )
 from erl_pipeline.stages.extractor.names import CALLS, CALLS_FILE, MERGE
 from erl_pipeline.stages.memory import INDEX_MEMORY, changed_memory, opened_memory
 from erl_pipeline.stages.names import MEMORY, TRAJECTORIES
 from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS
+from erl_pipeline.stages.rollouts.single_turn import SingleTurnPrompt, SingleTurnSampler
 from storage.artifacts.recipe import derive_seed
 
 if TYPE_CHECKING:
@@ -38,18 +37,11 @@ KIND = "experience"
 BY_UPDATE = "by an update"
 
 
-class IndexExperienceSettings(Settings):
+class IndexLessonsSettings(Settings):
     """What the memory keeps, and by which text its entries are found."""
 
     keep: KeepSettings
     key: Literal["text", "situation"]
-
-
-def read_calls(path: Path) -> list[dict[str, Any]]:
-    from erl_pipeline.stages.extractor.tables import EXTRACTOR_CALLS
-    from storage.tables.parquet import read_rows
-
-    return list(read_rows([path], EXTRACTOR_CALLS))
 
 
 def written_entries(
@@ -98,21 +90,24 @@ def replaced_entries(calls: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     }
 
 
-def _index(call: StageCall[IndexExperienceSettings]) -> StageResult:
+def _index(call: StageCall[IndexLessonsSettings]) -> StageResult:
     """Write how the memory changes. A new text becomes an entry; one that the memory has gives its entry more
     support. Updates replace their parents, entries that were shown get evidence from the attempts that saw
     them, and a full memory evicts."""
+    from erl_pipeline.stages.extractor.tables import EXTRACTOR_CALLS
+    from storage.tables.parquet import read_rows
+
     settings, iteration = call.settings, call.index["iteration"]
-    calls = read_calls(call.inputs[CALLS].path(CALLS_FILE))
+    calls = list(read_rows([call.inputs[CALLS].path(CALLS_FILE)], EXTRACTOR_CALLS))
     entries = written_entries(calls, settings.key, iteration, call.artifact_id)
     return changed_memory(call, settings.keep, entries, iteration, replaced_entries(calls))
 
 
-INDEX_EXPERIENCE = Stage(
+INDEX_LESSONS = Stage(
     name=INDEX_MEMORY.name,
     version=4,
     output="memory",
-    settings=IndexExperienceSettings,
+    settings=IndexLessonsSettings,
     compute=_index,
 )
 
@@ -233,7 +228,7 @@ def _merge(call: StageCall[MergeSettings]) -> StageResult:
     memory = opened_memory(call.resources, settings.keep.embedding_model)
     view = memory.at(call.inputs[MEMORY].manifest.artifact_id)
     scopes = _scopes(view, settings.chunk)
-    extractor = Extractor(call, settings)
+    extractor = opened_extractor(call, settings)
     rows = _ask(call, extractor, scopes)
     change = plan_change(
         view,
@@ -268,7 +263,6 @@ def _merge(call: StageCall[MergeSettings]) -> StageResult:
 
 def _scopes(view: MemoryView, chunk: int) -> dict[str, Scope]:
     """Task type -> its entries, the oldest first, for the types with two or more."""
-
     by_type: dict[str, list[str]] = {}
     for entry_id, task_type in view.entries().select("entry_id", "task_type").iter_rows():
         by_type.setdefault(task_type, []).append(entry_id)
@@ -280,7 +274,9 @@ def _scopes(view: MemoryView, chunk: int) -> dict[str, Scope]:
     return scopes
 
 
-def _ask(call: StageCall[MergeSettings], extractor: Extractor, scopes: dict[str, Scope]) -> list[Trajectory]:
+def _ask(
+    call: StageCall[MergeSettings], extractor: SingleTurnSampler, scopes: dict[str, Scope]
+) -> list[Trajectory]:
     """Ask until all scopes are merged; returns the answers as sequences to train on. An answer belongs to no
     task; its task id names the task type."""
     from storage.tables.trajectories import trajectory_id
@@ -296,7 +292,7 @@ def _ask(call: StageCall[MergeSettings], extractor: Extractor, scopes: dict[str,
         for task_type, scope in open_scopes.items():
             request_id = trajectory_id(call.artifact_id, task_type, number, MERGE, 0)
             asked.append(
-                ExtractorPrompt(
+                SingleTurnPrompt(
                     request_id=request_id,
                     messages=prompts.merging([item.text for item in scope.shown]),
                     seed=derive_seed(call.seed, iteration, task_type, number, MERGE),
@@ -315,7 +311,7 @@ def _ask(call: StageCall[MergeSettings], extractor: Extractor, scopes: dict[str,
             texts = None if texts is None else [extractor.texts.text(text) for text in texts]
             scope.answer(texts, prompt.request_id)
             if answer is not None:
-                rows.append(extractor.trajectory(prompt, answer, texts))
+                rows.append(extractor.trajectory(prompt, answer, None if texts is None else "\n".join(texts)))
         call.progress.advance(len(asked))
     return rows
 

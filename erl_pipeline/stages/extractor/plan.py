@@ -12,7 +12,7 @@ from erl_pipeline.policies.checkpoints import policy_traits
 from erl_pipeline.stages.extractor.credit import CREDIT_EXPERIENCE, CreditSettings
 from erl_pipeline.stages.extractor.extract import EXTRACT_EXPERIENCE
 from erl_pipeline.stages.extractor.extractor import COLD_START_EXTRACTOR, COPY_EXTRACTOR, UPDATE_EXTRACTOR
-from erl_pipeline.stages.extractor.memory import INDEX_EXPERIENCE, MERGE_EXPERIENCE, IndexExperienceSettings
+from erl_pipeline.stages.extractor.memory import INDEX_LESSONS, MERGE_EXPERIENCE, IndexLessonsSettings
 from erl_pipeline.stages.extractor.names import CALLS, CREDIT, MERGED
 from erl_pipeline.stages.memory import plan_forgetting
 from erl_pipeline.stages.names import MEMORY, ROLLOUTS
@@ -65,10 +65,10 @@ def plan_lessons(planner: Planner, state: RunState, iteration: int, rollouts: st
         index=index,
     )
     memory = planner.add(
-        INDEX_EXPERIENCE,
+        INDEX_LESSONS,
         {ROLLOUTS: rollouts, CALLS: calls, **seen},
         iteration=iteration,
-        settings=planner.shared(IndexExperienceSettings(keep=crl.keep(), key=crl.key)),
+        settings=planner.shared(IndexLessonsSettings(keep=crl.keep(), key=crl.key)),
         index=index,
     )
     memory = plan_forgetting(planner, memory, iteration)

@@ -134,7 +134,7 @@ def _generate(call: StageCall[RolloutSettings]) -> StageResult:
     call.progress.begin(sum(map(len, samples)), "episodes")
     play = call.settings.play
     if play.retrieval is not None:
-        withheld = play.retrieval.withheld_at(iteration, call.settings.rollouts.group_size)
+        withheld = play.retrieval.withheld_at(iteration, rollouts.group_size)
         play = play.model_copy(update={"retrieval": play.retrieval.model_copy(update={"withhold": withheld})})
     played = play_with_checkpoint(
         call,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -13,13 +14,8 @@ from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.names import ROLLOUTS, TRAJECTORIES, trajectory_files
 from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS
-from erl_pipeline.stages.rollouts.playing import (
-    PlaySettings,
-    opened_engine,
-    play_settings,
-    sampling_determinism,
-)
-from erl_pipeline.stages.sampled_checkpoint import sampled_checkpoint
+from erl_pipeline.stages.rollouts.playing import PlaySettings, play_settings
+from erl_pipeline.stages.rollouts.single_turn import SingleTurnPrompt, SingleTurnSampler
 from storage.artifacts.recipe import derive_seed
 from storage.tables.scored import is_scored
 
@@ -52,11 +48,8 @@ def _slice(config: RunConfig, _sources: Sources) -> ReflectSettings:
 def _compute(call: StageCall[ReflectSettings]) -> StageResult:
     """Write a reflection for each such conversation. One whose user is not known, where notes are the user's
     alone, and one that leaves no room in the context have none, and are counted."""
-    from erl_pipeline.engines.interface import GenerationRequest
-    from erl_pipeline.episodes.context import group_id
-    from erl_pipeline.episodes.dialogue import ChatTokenizer, Dialogue
     from storage.serving.users import user_task_type
-    from storage.tables.trajectories import Trajectory, read_trajectories, trajectory_id, write_trajectories
+    from storage.tables.trajectories import read_trajectories, trajectory_id, write_trajectories
 
     play, store = call.settings.play, call.resources.store
     method = plugins("methods")[play.episode.type].value
@@ -64,81 +57,54 @@ def _compute(call: StageCall[ReflectSettings]) -> StageResult:
     limits = method.role_limits(play.episode, play.sampling)[spec.reflection]
     wanted = to_reflect_on(read_trajectories(trajectory_files(call.inputs[ROLLOUTS], store)))
     users, corrected = _beside(call.inputs[ROLLOUTS], store)
-    named = [row for row in wanted if call.settings.shown_to == "run" or users.get(row.trajectory_id)]
-    policy = sampled_checkpoint(call, play.weights, POLICY)
-    chat = ChatTokenizer(policy.tokenizer)
-    engine = opened_engine(call, play.engine, policy.model).batches
-    asked = []
-    for row in named:
-        instructions, report = conversation_report(row, corrected.get(row.trajectory_id, ()))
-        dialogue = Dialogue(chat, spec.prompts.reflection(instructions, report, []), policy.end_token_ids)
-        if policy.context_length > dialogue.length:
-            asked.append((row, report, dialogue, derive_seed(call.seed, row.trajectory_id)))
-    call.progress.begin(len(asked), "reflections")
-    generations = engine.generate(
-        [
-            GenerationRequest(
-                prompt_token_ids=dialogue.token_ids,
-                max_new_tokens=min(limits.max_new_tokens, policy.context_length - dialogue.length),
-                temperature=limits.temperature,
-                seed=seed,
-                conversation=row.trajectory_id,
-            )
-            for row, _, dialogue, seed in asked
-        ]
-    )
-    call.progress.advance(len(asked))
-    rows = []
-    for (row, report, dialogue, seed), generation in zip(asked, generations, strict=True):
-        text = spec.prompts.read_reflection(dialogue.add_turn(generation).text)
+    by_user = call.settings.shown_to == "user"
+    prompts = []
+    for row in wanted:
         user = users.get(row.trajectory_id, "")
-        by_user = call.settings.shown_to == "user"
-        rows.append(
-            Trajectory(
-                trajectory_id=trajectory_id(call.artifact_id, row.trajectory_id),
+        if by_user and not user:
+            continue
+        instructions, report = conversation_report(row, corrected.get(row.trajectory_id, ()))
+        prompts.append(
+            SingleTurnPrompt(
+                request_id=trajectory_id(call.artifact_id, row.trajectory_id),
+                messages=spec.prompts.reflection(instructions, report, []),
+                seed=derive_seed(call.seed, row.trajectory_id),
+                role=spec.reflection,
                 episode_id=row.episode_id,
                 parent_trajectory_id=row.trajectory_id,
                 iteration=row.iteration,
                 task_id=row.task_id,
                 task_type=user_task_type(user) if by_user else row.task_type,
                 environment=row.environment,
-                role=spec.reflection,
-                revision_index=1,
                 sample_index=row.sample_index,
-                group_id=group_id(row.iteration, row.task_id, spec.reflection, 1),
-                subgroup=None,
-                prompt_token_ids=dialogue.prompt_token_ids,
-                response_token_ids=tuple(dialogue.response_token_ids),
-                response_mask=tuple(dialogue.response_mask),
-                behaviour_logprobs=tuple(dialogue.behaviour_logprobs),
-                temperature=limits.temperature,
-                policy_version=policy.model.checkpoint_id,
-                tokenizer_digest=policy.tokenizer_digest,
-                reward=0.0,  # no attempt follows that could be rated
-                success=False,
-                finish_reason="ill_formed" if text is None else generation.finish_reason,
-                truncated=dialogue.truncated,
+                revision_index=1,
                 feedback=report.feedback,
-                messages=json.dumps(dialogue.messages, ensure_ascii=False),
-                memory_version="",
-                memory_entry_ids=(),
-                seed=seed,
                 task_payload=json.dumps({ASKED: report.observation}, ensure_ascii=False),
-                text=text,
             )
         )
+    policy = SingleTurnSampler(
+        call, POLICY, play.weights, play.engine, limits.max_new_tokens, limits.temperature
+    )
+    call.progress.begin(len(prompts), "reflections")
+    answers = policy.ask(prompts)
+    call.progress.advance(len(prompts))
+    rows = [
+        policy.trajectory(prompt, answer, spec.prompts.read_reflection(answer.text))
+        for prompt, answer in zip(prompts, answers, strict=True)
+        if answer is not None
+    ]
     return StageResult(
         counters={
             "reflections": len(rows),
             "parse_failures": sum(row.text is None for row in rows),
-            "without_user": len(wanted) - len(named),
-            "without_room": len(named) - len(asked),
+            "without_user": len(wanted) - len(prompts),
+            "without_room": len(prompts) - len(rows),
             "generated_tokens": sum(len(row.response_token_ids) for row in rows),
-            **chat.texts.counters(),
+            **policy.texts.counters(),
         },
         rows={TRAJECTORIES: write_trajectories(call.folder / TRAJECTORIES, rows)},
-        policy_version=policy.model.checkpoint_id,
-        determinism=sampling_determinism(call, play.engine),
+        policy_version=policy.version,
+        determinism=policy.determinism,
     )
 
 
@@ -189,14 +155,12 @@ def conversation_report(row: Trajectory, corrected: Sequence[str]) -> tuple[str,
 
 def _beside(rollouts: Artifact, store: ArtifactStore) -> tuple[Mapping[str, str], Mapping[str, list[str]]]:
     """Row -> its user, and row -> corrected answers, as far as they were sealed."""
-    from storage.serving.collected import SERVED_CORRECTIONS, SERVED_TRAJECTORIES
-    from storage.tables.parquet import read_rows
+    from storage.serving.collected import SERVED_CORRECTIONS, SERVED_TRAJECTORIES, collected_rows
 
-    users: dict[str, str] = {}
-    corrected: dict[str, list[str]] = {}
-    for shard in (store.open(each) for each in rollouts.manifest.inputs.values()):
-        for row in read_rows(shard.rows_paths(SERVED_TRAJECTORIES.name), SERVED_TRAJECTORIES):
-            users[row["trajectory_id"]] = row["user"]
-        for row in read_rows(shard.rows_paths(SERVED_CORRECTIONS.name), SERVED_CORRECTIONS):
-            corrected.setdefault(row["trajectory_id"], []).extend(filter(None, [row["text"]]))
+    found = collected_rows(rollouts, store, SERVED_TRAJECTORIES)
+    users = {row["trajectory_id"]: row["user"] for row in found}
+    corrected: defaultdict[str, list[str]] = defaultdict(list)
+    for row in collected_rows(rollouts, store, SERVED_CORRECTIONS):
+        if row["text"]:
+            corrected[row["trajectory_id"]].append(row["text"])
     return users, corrected

@@ -45,15 +45,13 @@ def _slice(config: RunConfig, _sources: Sources) -> CorrectionSettings:
 def _build(call: StageCall[CorrectionSettings]) -> StageResult:
     """Write the dataset. A correction that does not fit into the policy's context is left out and counted."""
     from erl_pipeline.episodes.dialogue import ChatTokenizer
-    from storage.serving.collected import SERVED_CORRECTIONS, ServedCorrection
-    from storage.tables.parquet import read_rows
+    from storage.serving.collected import SERVED_CORRECTIONS, ServedCorrection, collected_rows
     from storage.tables.training import write_sft_rows
     from storage.tables.trajectories import read_trajectories
 
     rollouts, store = call.inputs[ROLLOUTS], call.resources.store
-    shards = [store.open(each) for _, each in sorted(rollouts.manifest.inputs.items())]
-    files = [path for each in shards for path in each.rows_paths(SERVED_CORRECTIONS.name)]
-    corrections = [ServedCorrection(**row) for row in read_rows(files, SERVED_CORRECTIONS)]
+    found = collected_rows(rollouts, store, SERVED_CORRECTIONS)
+    corrections = [ServedCorrection(**row) for row in found]
     answered: dict[str, Trajectory] = {}
     if corrections:
         read = read_trajectories(
@@ -61,10 +59,10 @@ def _build(call: StageCall[CorrectionSettings]) -> StageResult:
         )
         answered = {row.trajectory_id: row for row in read}
     policy = sampled_checkpoint(call, call.settings.weights, POLICY)
-    found = list(corrected_rows(corrections, answered, ChatTokenizer(policy.tokenizer)))
-    rows = [row for row in found if len(row.input_token_ids) <= policy.context_length]
+    made = list(corrected_rows(corrections, answered, ChatTokenizer(policy.tokenizer)))
+    rows = [row for row in made if len(row.input_token_ids) <= policy.context_length]
     return StageResult(
-        counters={**count_rows(rows), "too_long": len(found) - len(rows)},
+        counters={**count_rows(rows), "too_long": len(made) - len(rows)},
         rows={DATASET: write_sft_rows(call.folder / DATASET, rows)},
     )
 

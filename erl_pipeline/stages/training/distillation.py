@@ -202,15 +202,6 @@ def plan_datasets(planner: Planner, iteration: int, rollouts: str) -> dict[str, 
     return {NEWEST: dataset, **older}
 
 
-def plan_distillation(
-    planner: Planner, state: RunState, iteration: int, rollouts: str, model: str = POLICY
-) -> RunState:
-    """Plan the dataset of an iteration, and the training of a model on it and on earlier ones in the window.
-    Returns the state after it."""
-    datasets = plan_datasets(planner, iteration, rollouts)
-    return plan_training(planner, state, iteration, FINE_TUNE, datasets, model)
-
-
 def plan_fine_tune(
     planner: Planner, state: RunState, iteration: int, dataset: str, model: str = POLICY
 ) -> RunState:

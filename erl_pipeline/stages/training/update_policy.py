@@ -119,7 +119,10 @@ def plan_update(
         inputs |= distillation.plan_datasets(planner, iteration, rollouts)
     state = training_stage.plan_training(planner, state, iteration, UPDATE_POLICY, inputs, model, settings)
     if form == "separate":
-        state = distillation.plan_distillation(planner, state, iteration, rollouts, model)
+        datasets = distillation.plan_datasets(planner, iteration, rollouts)
+        state = training_stage.plan_training(
+            planner, state, iteration, distillation.FINE_TUNE, datasets, model
+        )
     return state
 
 

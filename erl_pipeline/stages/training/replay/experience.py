@@ -19,8 +19,10 @@ import pyarrow as pa
 
 from erl_pipeline.config.replay import ACTIVE, EXPERIENCE, RETIRED, TierSettings
 from erl_pipeline.environments.interface import Task
+from erl_pipeline.episodes.context import task_payload
 from erl_pipeline.plan.stage import Resources
 from erl_pipeline.stages.names import trajectory_files
+from erl_pipeline.stages.training.replay.replayed import BEGUN
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
@@ -146,7 +148,7 @@ def read_experience(
         pl.concat([base.groups, groups]),
         pl.concat([base.members, members]),
         (*base.member_files, *member_files),
-        bool(deltas[-1].manifest.counters["begun"]),
+        bool(deltas[-1].manifest.counters[BEGUN]),
     )
 
 
@@ -234,16 +236,14 @@ def with_quality_as_reward(
 
 
 def require_trainable(
-    candidates: Sequence[Candidate], training: Collection[str], held_out: Sequence[Task], payloads: set[str]
+    candidates: Sequence[Candidate], training: Collection[str], held_out: Sequence[Task]
 ) -> None:
     """Raise InputError, which names it, for a stored attempt at a task that is held out or is not a training
-    task. Also for one whose log-probabilities cannot be those of sampled tokens.
-
-    Args:
-        training: ids of the training tasks.
-        payloads: payloads of the held-out tasks, as trajectories hold them.
+    task. Also for one whose log-probabilities cannot be those of sampled tokens. `training`: ids of the
+    training tasks.
     """
     held_out_ids = {task.task_id for task in held_out}
+    payloads = {task_payload(task) for task in held_out}
     for row in (candidate.row for candidate in candidates):
         name = f"trajectory {row.trajectory_id} of iteration {row.iteration}"
         if row.task_id in held_out_ids or row.task_payload in payloads:

@@ -4,13 +4,14 @@ the experience that it stores."""
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from erl_pipeline.config.objective import ReplayLoss
 from erl_pipeline.config.plugins import plugins
-from erl_pipeline.config.replay import EXPERIENCE, REPLAYED, ReplayConfig, TierSettings
+from erl_pipeline.config.replay import EXPERIENCE, REPLAYED, ReplayConfig
 from erl_pipeline.plan.plan import POLICY, RunState
 from erl_pipeline.plan.planner import Planner
-from erl_pipeline.policies.checkpoints import weights_settings
+from erl_pipeline.plan.stage import Stage
 from erl_pipeline.stages.names import ROLLOUTS, TASKS
 from erl_pipeline.stages.training.replay.index_experience import (
     INDEX_EXPERIENCE,
@@ -20,6 +21,7 @@ from erl_pipeline.stages.training.replay.index_experience import (
 )
 from erl_pipeline.stages.training.replay.replayed import REPLAY
 from erl_pipeline.stages.training.replay.select_replay import SELECT_REPLAY, ReplaySelectSettings
+from erl_pipeline.stages.training.training_stage import training_settings
 
 
 def plan_replay(planner: Planner, state: RunState, iteration: int) -> str | None:
@@ -30,11 +32,7 @@ def plan_replay(planner: Planner, state: RunState, iteration: int) -> str | None
         return None
     return planner.add(
         SELECT_REPLAY,
-        {
-            **state.model_inputs(POLICY),
-            TASKS: state.tasks,
-            EXPERIENCE: state.memories[EXPERIENCE],
-        },
+        {**state.model_inputs(POLICY), TASKS: state.tasks, EXPERIENCE: state.memories[EXPERIENCE]},
         iteration=iteration,
         settings=planner.shared(_select_settings(planner, replay)),
         seed=planner.config.seed,
@@ -64,41 +62,29 @@ def plan_experience(planner: Planner, state: RunState, iteration: int, rollouts:
     replay = planner.config.replay
     if replay is None:
         return state
-    experience = _plan_index(planner, state, iteration, rollouts, replay)
-    return replace(state, memories={**state.memories, EXPERIENCE: experience})
-
-
-def _plan_index(
-    planner: Planner,
-    state: RunState,
-    iteration: int,
-    rollouts: str,
-    replay: ReplayConfig,
-) -> str:
-    inputs = {ROLLOUTS: rollouts}
+    config, inputs = planner.config, {ROLLOUTS: rollouts}
     selection = planner.planned(SELECT_REPLAY, iteration)
     if selection is not None:
         inputs[REPLAY] = selection
     if EXPERIENCE in state.memories:
         inputs[EXPERIENCE] = state.memories[EXPERIENCE]
+    stage: Stage[Any] = INDEX_EXPERIENCE
     settings = ExperienceIndexSettings(
-        role=plugins("methods")[planner.config.method.type].value.replayed,
+        role=plugins("methods")[config.method.type].value.replayed,
         sampler=replay.sampler,
         start_success=replay.start_success,
         tiers=replay.tiers if replay.sampler == "tiers" else None,
     )
-    if replay.importance != "trainer":
-        return planner.add(INDEX_EXPERIENCE, inputs, iteration=iteration, settings=planner.shared(settings))
-    config = planner.config
-    scored = ScoredIndexSettings(
-        **dict(settings),
-        microbatch_tokens=config.update.microbatch_tokens,
-        optimizer=config.optimizer,
-        trainer=config.trainer,
-        weights=weights_settings(config),
-    )
-    inputs.update(state.model_inputs(POLICY))
-    return planner.add(INDEX_SCORED_EXPERIENCE, inputs, iteration=iteration, settings=planner.shared(scored))
+    if replay.importance == "trainer":
+        stage = INDEX_SCORED_EXPERIENCE
+        settings = ScoredIndexSettings(
+            **dict(settings),
+            microbatch_tokens=config.update.microbatch_tokens,
+            **training_settings(config),
+        )
+        inputs.update(state.model_inputs(POLICY))
+    experience = planner.add(stage, inputs, iteration=iteration, settings=planner.shared(settings))
+    return replace(state, memories={**state.memories, EXPERIENCE: experience})
 
 
 def _select_settings(planner: Planner, replay: ReplayConfig) -> ReplaySelectSettings:
@@ -117,9 +103,7 @@ def _select_settings(planner: Planner, replay: ReplayConfig) -> ReplaySelectSett
         draw_retired=replay.retire != "tasks",
         max_age=replay.max_age,
         max_per_task=replay.max_per_task,
-        tiers=replay.tiers if replay.sampler == "tiers" else TierSettings(),
+        tiers=replay.tiers if replay.sampler == "tiers" else default.tiers,
         microbatch_tokens=config.update.microbatch_tokens,
-        optimizer=config.optimizer,
-        trainer=config.trainer,
-        weights=weights_settings(config),
+        **training_settings(config),
     )

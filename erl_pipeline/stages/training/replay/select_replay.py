@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -131,9 +130,7 @@ def _candidates(
     found = read_candidates(call.resources.store, pl.concat([each.members for each in drawn]))
     held_out = read_tasks(call.inputs[TASKS], HELD_OUT, call.resources)
     training = {task.task_id for task in read_tasks(call.inputs[TASKS], TRAINING, call.resources)}
-    # As trajectories hold them.
-    payloads = {json.dumps(dict(task.payload), sort_keys=True, ensure_ascii=False) for task in held_out}
-    require_trainable(found, training, held_out, payloads)
+    require_trainable(found, training, held_out)
     require_readable([each.row for each in found], policy_here(call))
     if call.settings.importance == "trainer":
         ids = [each.row.trajectory_id for each in found]

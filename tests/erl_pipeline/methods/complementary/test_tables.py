@@ -53,7 +53,7 @@ def test_what_could_not_be_scored_or_has_no_sampled_token_is_left_out(tmp_path: 
     rows = [
         attempt(1),
         attempt(2, finish_reason="scorer_error"),
-        attempt(3, response_mask=(0, 0)),
+        attempt(3, response_mask=(0, 0, 0)),
         attempt(4),
     ]
     assert stored_of(bench, scores(bench, "only", rows, 0.5), 2).newest(9) == ["a1", "a4"]

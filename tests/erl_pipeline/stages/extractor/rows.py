@@ -2,45 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from storage.tables.trajectories import Trajectory
+from tests.storage.conftest import FIRST
 
 
 def attempt(number: int, **changes: Any) -> Trajectory:
-    """An attempt at the task `t`, or a different trajectory with `changes`."""
+    """An attempt at one task, or a different trajectory with `changes`."""
     values: dict[str, Any] = {
         "trajectory_id": f"a{number}",
         "episode_id": f"e{number}",
-        "parent_trajectory_id": None,
-        "iteration": 1,
-        "task_id": "t",
-        "task_type": "lake",
-        "environment": "frozen_lake",
-        "role": "first_attempt",
-        "revision_index": 0,
         "sample_index": number,
-        "group_id": "1/t/first_attempt/0",
-        "subgroup": None,
-        "prompt_token_ids": (1, 2),
-        "response_token_ids": (3, 4),
-        "response_mask": (1, 1),
-        "behaviour_logprobs": (-0.5, -0.25),
-        "temperature": 1.0,
-        "policy_version": "policy-1",
-        "tokenizer_digest": "tokenizer",
-        "reward": 0.0,
-        "success": False,
-        "finish_reason": "done",
-        "truncated": False,
         "feedback": "lost",
         "messages": '[{"role": "user", "content": "board notes ? ? ? ?"}]',
-        "memory_version": "",
-        "memory_entry_ids": (),
-        "seed": 0,
-        "task_payload": "{}",
+        **changes,
     }
-    return Trajectory(**{**values, **changes})
+    return replace(FIRST, **values)
 
 
 def played(number: int, subgroup: str, *entry_ids: str, success: bool) -> Trajectory:

@@ -6,27 +6,12 @@ from collections.abc import Sequence
 
 from erl_pipeline.stages.extractor.memory import Scope, merged_entries, replaced_in
 from storage.memory.entries import MemoryEntry
+from tests.storage.conftest import an_entry
 
 
 def entries(*texts: str) -> list[MemoryEntry]:
     return [
-        MemoryEntry(
-            entry_id=f"m-{number}",
-            kind="experience",
-            text=text,
-            task_type="lake",
-            task_text="a lake",
-            feedback="lost",
-            key_text=text,
-            source_trajectory_id=f"r-{number}",
-            iteration=1,
-            last_iteration=1,
-            policy_version="extractor-1",
-            parent_entry_ids=(),
-            memory_version="version-1",
-            support=3,
-        )
-        for number, text in enumerate(texts)
+        an_entry(number, entry_id=f"m-{number}", text=text, support=3) for number, text in enumerate(texts)
     ]
 
 

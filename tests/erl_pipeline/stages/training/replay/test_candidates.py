@@ -140,9 +140,9 @@ HELD_OUT = Task("held-out", "lake", "frozen_lake", {})
 )
 def test_what_must_not_be_trained_is_refused_by_name(change: dict[str, Any], said: str) -> None:
     row = attempt("a", 0, True)
-    require_trainable([Candidate(row, "rollouts")], {"a"}, [HELD_OUT], {"{}"})
+    require_trainable([Candidate(row, "rollouts")], {"a"}, [HELD_OUT])
     with pytest.raises(InputError, match=said):
-        require_trainable([Candidate(replace(row, **change), "rollouts")], {"a"}, [HELD_OUT], {"{}"})
+        require_trainable([Candidate(replace(row, **change), "rollouts")], {"a"}, [HELD_OUT])
 
 
 def test_an_attempt_without_log_probabilities_of_the_trainer_is_refused() -> None:
