@@ -167,12 +167,13 @@ def further_sequence(
             number,
         ),
         parent_trajectory_id=first.trajectory_id,
-        **_said(conversation),
+        **said_columns(conversation),
         truncated=conversation.truncated,
     )
 
 
-def _said(conversation: Conversation) -> dict[str, Any]:
+def said_columns(conversation: Conversation) -> dict[str, Any]:
+    """The columns of a row that hold a conversation."""
     return {
         "prompt_token_ids": conversation.prompt_token_ids,
         "response_token_ids": tuple(conversation.response_token_ids),
@@ -201,7 +202,7 @@ def trajectory(
         sample_index=episode.sample_index,
         group_id=group_id(origin.iteration, task.task_id, role, revision),
         subgroup=outcome.subgroup,
-        **_said(conversation),
+        **said_columns(conversation),
         temperature=limits.temperature,
         policy_version="" if limits.model is None else origin.policy_versions[limits.model],
         tokenizer_digest=origin.tokenizer_digest,

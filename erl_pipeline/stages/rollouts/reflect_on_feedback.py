@@ -11,7 +11,7 @@ from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.prompt_format import AttemptReport
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.names import ROLLOUTS, TRAJECTORIES, trajectory_files
+from erl_pipeline.stages.names import ROLLOUTS, TRAJECTORIES, shards, trajectory_files
 from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS
 from erl_pipeline.stages.rollouts.playing import (
     PlaySettings,
@@ -53,7 +53,7 @@ def _compute(call: StageCall[ReflectSettings]) -> StageResult:
     """Write a reflection for each such conversation. One whose user is not known, where notes are the user's
     alone, and one that leaves no room in the context have none, and are counted."""
     from erl_pipeline.engines.interface import GenerationRequest
-    from erl_pipeline.episodes.context import group_id
+    from erl_pipeline.episodes.context import group_id, said_columns
     from erl_pipeline.episodes.dialogue import ChatTokenizer, Dialogue
     from storage.serving.users import user_task_type
     from storage.tables.trajectories import Trajectory, read_trajectories, trajectory_id, write_trajectories
@@ -64,7 +64,8 @@ def _compute(call: StageCall[ReflectSettings]) -> StageResult:
     limits = method.role_limits(play.episode, play.sampling)[spec.reflection]
     wanted = to_reflect_on(read_trajectories(trajectory_files(call.inputs[ROLLOUTS], store)))
     users, corrected = _beside(call.inputs[ROLLOUTS], store)
-    named = [row for row in wanted if call.settings.shown_to == "run" or users.get(row.trajectory_id)]
+    by_user = call.settings.shown_to == "user"
+    named = [row for row in wanted if not by_user or users.get(row.trajectory_id)]
     policy = sampled_checkpoint(call, play.weights, POLICY)
     chat = ChatTokenizer(policy.tokenizer)
     engine = opened_engine(call, play.engine, policy.model).batches
@@ -91,8 +92,6 @@ def _compute(call: StageCall[ReflectSettings]) -> StageResult:
     rows = []
     for (row, report, dialogue, seed), generation in zip(asked, generations, strict=True):
         text = spec.prompts.read_reflection(dialogue.add_turn(generation).text)
-        user = users.get(row.trajectory_id, "")
-        by_user = call.settings.shown_to == "user"
         rows.append(
             Trajectory(
                 trajectory_id=trajectory_id(call.artifact_id, row.trajectory_id),
@@ -100,17 +99,14 @@ def _compute(call: StageCall[ReflectSettings]) -> StageResult:
                 parent_trajectory_id=row.trajectory_id,
                 iteration=row.iteration,
                 task_id=row.task_id,
-                task_type=user_task_type(user) if by_user else row.task_type,
+                task_type=user_task_type(users[row.trajectory_id]) if by_user else row.task_type,
                 environment=row.environment,
                 role=spec.reflection,
                 revision_index=1,
                 sample_index=row.sample_index,
                 group_id=group_id(row.iteration, row.task_id, spec.reflection, 1),
                 subgroup=None,
-                prompt_token_ids=dialogue.prompt_token_ids,
-                response_token_ids=tuple(dialogue.response_token_ids),
-                response_mask=tuple(dialogue.response_mask),
-                behaviour_logprobs=tuple(dialogue.behaviour_logprobs),
+                **said_columns(dialogue),
                 temperature=limits.temperature,
                 policy_version=policy.model.checkpoint_id,
                 tokenizer_digest=policy.tokenizer_digest,
@@ -119,7 +115,6 @@ def _compute(call: StageCall[ReflectSettings]) -> StageResult:
                 finish_reason="ill_formed" if text is None else generation.finish_reason,
                 truncated=dialogue.truncated,
                 feedback=report.feedback,
-                messages=json.dumps(dialogue.messages, ensure_ascii=False),
                 memory_version="",
                 memory_entry_ids=(),
                 seed=seed,
@@ -194,9 +189,10 @@ def _beside(rollouts: Artifact, store: ArtifactStore) -> tuple[Mapping[str, str]
 
     users: dict[str, str] = {}
     corrected: dict[str, list[str]] = {}
-    for shard in (store.open(each) for each in rollouts.manifest.inputs.values()):
+    for shard in shards(rollouts, store):
         for row in read_rows(shard.rows_paths(SERVED_TRAJECTORIES.name), SERVED_TRAJECTORIES):
             users[row["trajectory_id"]] = row["user"]
         for row in read_rows(shard.rows_paths(SERVED_CORRECTIONS.name), SERVED_CORRECTIONS):
-            corrected.setdefault(row["trajectory_id"], []).extend(filter(None, [row["text"]]))
+            if row["text"]:
+                corrected.setdefault(row["trajectory_id"], []).append(row["text"])
     return users, corrected
