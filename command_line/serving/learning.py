@@ -39,8 +39,7 @@ def collect(
     from erl_pipeline.serving.settings import load_serving_settings
 
     given = load_serving_settings(config)
-    moment, corrections = _moment(now), given.learn.corrections
-    found = seal(store, run, given.episode, moment, at_least=0, corrections=corrections)
+    found = seal(store, run, given.episode, _moment(now), at_least=0, corrections=given.learn.corrections)
     if json:
         print_json(_collected(found))
         return

@@ -46,15 +46,13 @@ def read_lines(text: str, level: Level) -> list[LogLine]:
     return lines[-MOST_LINES:]
 
 
-def read_tail(file: Path, most: int | None = None) -> str:
+def read_tail(file: Path, most: int = _MOST_BYTES) -> str:
     """The last bytes of a log, at most `most`, and of those that were put aside before it where the log is
     short; whole lines."""
-    room = _MOST_BYTES if most is None else most
     text = ""
-    for name in (file.name, f"{file.name}.1", f"{file.name}.2"):
-        each = file.with_name(name)
-        if room > 0 and (found := _end(each, room)):
-            text, room = found + text, room - each.stat().st_size
+    for each in (file, *(file.with_name(f"{file.name}.{aside}") for aside in (1, 2))):
+        if most > 0 and (found := _end(each, most)):
+            text, most = found + text, most - each.stat().st_size
     return text
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from pydantic import ValidationError
 from starlette.responses import HTMLResponse
 
 from command_line.ui.log_pages import read_tail
-from command_line.ui.pages import ARunVisit, RunVisit
+from command_line.ui.pages import ARunVisit
 from erl_pipeline.evaluation.history import StageRecord
 from erl_pipeline.runs.log import log_file
 from erl_pipeline.runs.machine_use import MACHINE_LOG, SECONDS, MachineUse
@@ -25,6 +24,7 @@ _POINTS = 600
 _BREAK_SECONDS = 6 * SECONDS
 """Where samples are further apart, no process worked on the run in between; that time is left out."""
 _MOST_BYTES = 12_000_000
+_AXIS = "minutes of work"
 
 
 @dataclass(frozen=True)
@@ -51,25 +51,26 @@ def read_samples(text: str) -> list[MachineUse]:
 
 def stage_times(history: Sequence[StageRecord]) -> list[StageTime]:
     """The stages, the longest first."""
-    made = sorted((each for each in history if not each.reused), key=lambda each: each.stage)
-    sums = [
-        (stage, [each.seconds for each in of_stage])
-        for stage, of_stage in groupby(made, key=lambda each: each.stage)
-    ]
-    sums.sort(key=lambda each: -sum(each[1]))
+    taken: dict[str, list[float]] = {}
+    for each in history:
+        if not each.reused:
+            taken.setdefault(each.stage, []).append(each.seconds)
+    longest = sorted(taken.items(), key=lambda each: -sum(each[1]))
     return [
         StageTime(stage, len(seconds), sum(seconds), place if place <= _LANES else None)
-        for place, (stage, seconds) in enumerate(sums, start=1)
+        for place, (stage, seconds) in enumerate(longest, start=1)
     ]
 
 
 def machine_numbers(samples: Sequence[MachineUse], history: Sequence[StageRecord]) -> dict[str, Any]:
     """Charts over the minutes of work, in the form that the drawing script reads. `spans` are lane, begin and
     end of the stages at work."""
+    if not samples:
+        return {"x": _AXIS, "charts": [], "spans": []}
     times = np.array([each.at.timestamp() for each in samples])
     steps = np.diff(times, prepend=times[:1])
     worked = np.cumsum(np.where(steps > _BREAK_SECONDS, 0.0, steps)) / 60
-    parts = np.array_split(np.arange(len(samples)), min(len(samples), _POINTS)) if samples else []
+    parts = np.array_split(np.arange(len(samples)), min(len(samples), _POINTS))
 
     def line(label: str, colour: int, values: Sequence[float]) -> dict[str, Any]:
         means = [np.asarray(values)[part].mean().item() for part in parts]
@@ -87,30 +88,28 @@ def machine_numbers(samples: Sequence[MachineUse], history: Sequence[StageRecord
         ("Processors", "processors at work", of_run("cores", "machine_cores", 1.0)),
         ("Memory", "GB", of_run("memory", "machine_memory", 1e9)),
     ]
-    gpus = range(min((len(each.gpus) for each in samples), default=0))
+    gpus = range(min(len(each.gpus) for each in samples))
     for title, unit, name, scale in (
         ("GPU use", "share of time", "share", 1.0),
         ("GPU memory", "GB", "memory", 1e9),
     ):
         lines = [
-            line(f"GPU {gpu}", gpu % 6 + 1, [getattr(each.gpus[gpu], name) / scale for each in samples])
+            line(f"GPU {gpu}", gpu % _LANES + 1, [getattr(each.gpus[gpu], name) / scale for each in samples])
             for gpu in gpus
         ]
         shown.append((title, unit, lines))
     charts = [
         {"title": title, "unit": unit, "note": unit, "share": title == "GPU use", "series": lines}
         for title, unit, lines in shown
-        if lines and samples
+        if lines
     ]
-    return {"x": "minutes of work", "charts": charts, "spans": _spans(times, worked, history)}
+    return {"x": _AXIS, "charts": charts, "spans": _spans(times, worked, history)}
 
 
 def _spans(
     times: np.ndarray, worked: np.ndarray, history: Sequence[StageRecord]
 ) -> list[tuple[int, float, float]]:
     """Those within the samples; spans of a stage that lie closely together are one."""
-    if not len(times):
-        return []
     lanes = {each.stage: each.lane for each in stage_times(history)}
     near = (worked[-1] - worked[0]) / _POINTS
     found: dict[int, list[tuple[int, float, float]]] = {}
@@ -127,25 +126,23 @@ def _spans(
     return [span for lane in sorted(found) for span in found[lane]]
 
 
-def _samples(here: RunVisit) -> list[MachineUse]:
-    return read_samples(read_tail(log_file(here.stored.uri, here.name, MACHINE_LOG), _MOST_BYTES))
-
-
 @router.get("/machine")
 def machine(here: ARunVisit) -> HTMLResponse:
     """The curves of processors, memory and GPUs of the machine that drives a run."""
+    file = log_file(here.stored.uri, here.name, MACHINE_LOG)
     return here.page(
         "machine.html.j2",
         "Machine",
         [here.crumb("machine", "machine")],
-        sampled=bool(_samples(here)),
+        sampled=bool(read_tail(file)),
         stages=stage_times(here.run.history),
         at_work=here.stored.holder(here.name) is not None,
-        path=str(log_file(here.stored.uri, here.name, MACHINE_LOG)),
+        path=str(file),
     )
 
 
 @router.get("/machine/numbers")
 def numbers(here: ARunVisit) -> dict[str, Any]:
     """The curves as numbers."""
-    return machine_numbers(_samples(here), here.run.history)
+    text = read_tail(log_file(here.stored.uri, here.name, MACHINE_LOG), _MOST_BYTES)
+    return machine_numbers(read_samples(text), here.run.history)

@@ -95,17 +95,11 @@ def _time(record: Record) -> datetime:
     return record.arrived if record.type == "turn" else record.received
 
 
-def is_served(stored: Stored, name: str) -> bool:
-    """Whether a run has aliases."""
-    return open_root(stored.uri).local and bool(alias_changes(stored.uri, name))
-
-
 @router.get("/serving")
 def serving(here: ARunVisit) -> HTMLResponse:
     """The aliases of a served run, their changes, and the verdicts of its gate."""
     stored, name = here.stored, here.name
-    served = is_served(stored, name)
-    changes = alias_changes(stored.uri, name) if served else []
+    changes = alias_changes(stored.uri, name) if open_root(stored.uri).local else []
     names, traffic = set(stored.names()), traffic_run(name)
     return here.page(
         "serving.html.j2",
@@ -118,7 +112,7 @@ def serving(here: ARunVisit) -> HTMLResponse:
         ],
         aliases={change.alias: change for change in changes},
         changes=changes[::-1],
-        verdicts=verdicts(stored.uri, name)[::-1] if served else [],
+        verdicts=verdicts(stored.uri, name)[::-1] if changes else [],
         runs=names,
         traffic=traffic if traffic in names else "",
     )

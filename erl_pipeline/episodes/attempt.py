@@ -161,14 +161,12 @@ async def play_attempt(
     Raises `InputError` when the prompt of a first attempt fills the policy's context, or when the environment
     offers tools that the policy's chat template does not show.
     """
-    if kept:
-        try:
-            return await _attempt(context, place, opening, kept)
-        except _AnsweredOtherwise:
-            await context.environment.renew()
-            attempt = await _attempt(context, place, opening, ())
-            return replace(attempt, metrics={**attempt.metrics, "not_kept": 1.0})
-    return await _attempt(context, place, opening, ())
+    try:
+        return await _attempt(context, place, opening, kept)
+    except _AnsweredOtherwise:
+        await context.environment.renew()
+        attempt = await _attempt(context, place, opening, ())
+        return replace(attempt, metrics={**attempt.metrics, "not_kept": 1.0})
 
 
 async def _attempt(
@@ -285,10 +283,11 @@ async def _take_turns(
 ) -> tuple[float, str]:
     """Turns until the environment says that it is over, or the context is full; reward and finish reason.
     `rewards` gets the reward of each turn."""
-    reward, turn = 0.0, 0
+    reward = 0.0
     if kept:
         metrics.add({"kept_turns": float(len(kept))})
     while True:
+        turn = len(rewards)
         if context.room(dialogue) < 1:
             if turn == 0 and place.revision == 0:
                 raise InputError(
@@ -307,7 +306,6 @@ async def _take_turns(
         reward += transition.reward
         rewards.append(transition.reward)
         metrics.add(transition.metrics)
-        turn += 1
         if transition.done:
             return reward, "done"
         dialogue.add_messages(transition.messages)

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from erl_pipeline.episodes.context import EpisodeProtocol
     from erl_pipeline.episodes.play import PlayedEpisodes
     from erl_pipeline.policies.pretrained import LoadedPolicy
-    from storage.tables.training import SftRow
     from storage.tables.trajectories import Trajectory
 
 
@@ -168,6 +167,7 @@ def _remember(store: str, rows: Sequence[Trajectory]) -> int:
 def _train(folder: Path, rows: Sequence[Trajectory], policy: LoadedPolicy) -> int:
     """One step of reinforcement learning, and one on a dataset of the second half of the rows; returns the
     rows of the dataset."""
+    from erl_pipeline.episodes.supervised_rows import supervised_row
     from erl_pipeline.trainers.interface import Reinforcement, SupervisedTraining, TrainingStart
     from erl_pipeline.trainers.sequences import supervised_sequence, trajectory_sequence
     from storage.tables.training import read_sft_rows, write_sft_rows
@@ -181,39 +181,17 @@ def _train(folder: Path, rows: Sequence[Trajectory], policy: LoadedPolicy) -> in
     if len(metrics.records) != len(rows):
         raise ValueError(f"{len(metrics.records)} of {len(rows)} trajectories are in the training record")
     dataset = folder / "sft.parquet"
-    write_sft_rows(dataset, [_supervised(row) for row in rows[1::2]])
+    supervised_rows = [
+        supervised_row(f"s-{row.trajectory_id}", row.role, row, asked=row, first=row, via=None)
+        for row in rows[1::2]
+    ]
+    write_sft_rows(dataset, supervised_rows)
     read = read_sft_rows([dataset])
     supervised = FineTuneConfig(steps=1, microbatch_tokens=_MICROBATCH_TOKENS)
     trainer.fine_tune_supervised(
         SupervisedTraining([supervised_sequence(row) for row in read], supervised, 0)
     )
     return len(read)
-
-
-def _supervised(row: Trajectory) -> SftRow:
-    """A trajectory as a supervised row on its own prompt."""
-    from erl_pipeline.episodes.context import opening_messages
-    from storage.tables.training import SftRow
-
-    opening = opening_messages(row)
-    return SftRow(
-        sft_row_id=f"s-{row.trajectory_id}",
-        prompt=tuple({"role": each["role"], "content": each["content"]} for each in opening),
-        completion=tuple(json.loads(row.messages)[len(opening) :]),
-        input_token_ids=row.prompt_token_ids + row.response_token_ids,
-        loss_mask=(0,) * len(row.prompt_token_ids) + row.response_mask,
-        trajectory_id=row.trajectory_id,
-        role=row.role,
-        reflection_trajectory_id=None,
-        first_trajectory_id=row.trajectory_id,
-        memory_entry_ids=(),
-        task_id=row.task_id,
-        task_type=row.task_type,
-        episode_id=row.episode_id,
-        iteration=row.iteration,
-        policy_version=row.policy_version,
-        weight=1.0,
-    )
 
 
 class _Directions:

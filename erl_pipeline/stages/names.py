@@ -32,20 +32,23 @@ AGENT_CALLS = "agent_calls.parquet"
 """The file of a shard with the calls that agents made; a shard without agents has no such file."""
 
 
+def shards(rollouts: Artifact, store: ArtifactStore) -> list[Artifact]:
+    """The shards of an iteration's rollouts, in their order."""
+    return [store.open(artifact_id) for _, artifact_id in sorted(rollouts.manifest.inputs.items())]
+
+
 def further_sequence_files(rollouts: Artifact, store: ArtifactStore) -> list[Path]:
     """The files of an iteration's further sequences, in the order of the shards; each verified."""
-    shards = [store.open(rollouts.manifest.inputs[name]) for name in sorted(rollouts.manifest.inputs)]
     return [
         shard.path(FURTHER_SEQUENCES)
-        for shard in shards
+        for shard in shards(rollouts, store)
         if any(file.path == FURTHER_SEQUENCES for file in shard.manifest.files)
     ]
 
 
 def trajectory_files(rollouts: Artifact, store: ArtifactStore) -> list[Path]:
     """The Parquet files of an iteration's rollouts, in the order of their shards; each verified."""
-    inputs = rollouts.manifest.inputs
-    return [store.open(inputs[name]).path(TRAJECTORIES) for name in sorted(inputs)]
+    return [shard.path(TRAJECTORIES) for shard in shards(rollouts, store)]
 
 
 def chain(store: ArtifactStore, newest: Artifact | None, name: str) -> Iterator[Artifact]:

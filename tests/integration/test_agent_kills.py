@@ -236,7 +236,7 @@ class AgentKiller:
                 if at is not None and at <= time.monotonic() and len(self.killed) < self.most:
                     due[agent] = None
                     self._kill(agent)
-            time.sleep(0.001)
+            process.join(0.001)
 
     def _kill(self, agent: int) -> None:
         variables = variables_of(agent)

@@ -177,10 +177,6 @@ class VllmEngineConfig(VllmSampling):
                 "sleep: true has no meaning with lifecycle: per_stage, whose server ends before the trainer "
                 "works; allowed: lifecycle: persistent"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _overrides_once(self) -> VllmEngineConfig:
         if self.head_dtype is not None and any(option_name(each) == _OVERRIDES for each in self.arguments):
             raise ValueError(
                 f"head_dtype: float32 sets {_OVERRIDES} itself; leave it out of arguments, or leave "

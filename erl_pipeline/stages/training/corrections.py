@@ -9,13 +9,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.config.distillation import DISTILLED
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import WeightsSettings, weights_settings
 from erl_pipeline.stages.names import ROLLOUTS, further_sequence_files, trajectory_files
 from erl_pipeline.stages.sampled_checkpoint import sampled_checkpoint
-from erl_pipeline.stages.training.distillation import DATASET, FINE_TUNE, NEWEST, count_rows
+from erl_pipeline.stages.training.distillation import DATASET, FINE_TUNE, NEWEST, count_rows, distilled_row
 from erl_pipeline.stages.training.training_stage import plan_training
 
 if TYPE_CHECKING:
@@ -82,8 +81,6 @@ def corrected_rows(
 ) -> Iterator[SftRow]:
     """Supervised rows: what stood before an answer, token for token, and then the corrected answer, which
     alone is trained. What a forgotten user said gives none."""
-    from storage.tables.training import SftRow
-
     for each in corrections:
         row = answered.get(each.trajectory_id)
         if row is None or not each.text:
@@ -91,24 +88,15 @@ def corrected_rows(
         said = [{"role": one["role"], "content": one["content"]} for one in json.loads(row.messages)]
         corrected = {"role": "assistant", "content": each.text}
         before = row.prompt_token_ids + row.response_token_ids[: each.tokens_before]
-        tokens, mask = chat.completion([{"role": "assistant", "content": each.text}])
-        yield SftRow(
+        tokens, mask = chat.completion([corrected])
+        yield replace(
+            distilled_row(row),
             sft_row_id=f"s-{each.feedback_id}",
             prompt=tuple(said[: each.messages_before]),
             completion=(corrected,),
             input_token_ids=before + tuple(tokens),
             loss_mask=(0,) * len(before) + tuple(mask),
-            trajectory_id=row.trajectory_id,
-            role=DISTILLED,
-            reflection_trajectory_id=None,
-            first_trajectory_id=row.trajectory_id,
             memory_entry_ids=row.memory_entry_ids,
-            task_id=row.task_id,
-            task_type=row.task_type,
-            episode_id=row.episode_id,
-            iteration=row.iteration,
-            policy_version=row.policy_version,
-            weight=1.0,
             source_system=SOURCE,
             source_trace_id=each.feedback_id,
             source_span_ids=(each.call_id,),

@@ -127,8 +127,10 @@ def distilled_row(row: Trajectory, asked: Trajectory | None = None, via: Traject
         asked: the attempt whose prompt the response is trained on; None: its own.
         via: the text between the two that led to it, such as a reflection.
     """
+    from erl_pipeline.episodes.supervised_rows import supervised_row
+
     first = asked or row
-    return _sft_row(f"s-{row.trajectory_id}", DISTILLED, row, asked=first, first=first, via=via)
+    return supervised_row(f"s-{row.trajectory_id}", DISTILLED, row, asked=first, first=first, via=via)
 
 
 def count_rows(rows: Sequence[SftRow]) -> dict[str, int]:
@@ -141,34 +143,9 @@ def count_rows(rows: Sequence[SftRow]) -> dict[str, int]:
 
 def _chain_row(row: Trajectory, first: Trajectory, via: Trajectory | None) -> SftRow:
     """The row of a trajectory on the prompt that it was sampled on."""
-    return _sft_row(f"s-own-{row.trajectory_id}", row.role, row, asked=row, first=first, via=via)
+    from erl_pipeline.episodes.supervised_rows import supervised_row
 
-
-def _sft_row(
-    row_id: str, role: str, row: Trajectory, *, asked: Trajectory, first: Trajectory, via: Trajectory | None
-) -> SftRow:
-    """The response of `row` on the prompt of `asked`, in the episode that `first` began."""
-    from erl_pipeline.episodes.context import opening_messages
-    from storage.tables.training import SftRow
-
-    return SftRow(
-        sft_row_id=row_id,
-        prompt=tuple({"role": said["role"], "content": said["content"]} for said in opening_messages(asked)),
-        completion=tuple(json.loads(row.messages)[len(opening_messages(row)) :]),
-        input_token_ids=asked.prompt_token_ids + row.response_token_ids,
-        loss_mask=(0,) * len(asked.prompt_token_ids) + row.response_mask,
-        trajectory_id=row.trajectory_id,
-        role=role,
-        reflection_trajectory_id=via.trajectory_id if via else None,
-        first_trajectory_id=first.trajectory_id,
-        memory_entry_ids=via.memory_entry_ids if via else (),
-        task_id=row.task_id,
-        task_type=row.task_type,
-        episode_id=row.episode_id,
-        iteration=row.iteration,
-        policy_version=row.policy_version,
-        weight=1.0,
-    )
+    return supervised_row(f"s-own-{row.trajectory_id}", row.role, row, asked=row, first=first, via=via)
 
 
 NEWEST = "dataset"

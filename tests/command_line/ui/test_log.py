@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line.ui import log_pages
+from command_line.ui.log_pages import read_tail
 from tests.command_line.ui.clients import client, main_text
 from tests.command_line.ui.stores import write_page_store
 
@@ -39,9 +39,7 @@ def test_the_log_is_shown_from_a_level_on(folder: Path) -> None:
     assert page.get("/runs/one/log?file=../run.json").status_code == 400
 
 
-def test_only_the_end_of_a_long_log_is_read_with_what_was_put_aside(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_end_of_a_long_log_is_read_with_what_was_put_aside(folder: Path) -> None:
     log = folder / "runs/one/run.log"
     log.with_name("run.log.1").write_text("".join(f"INFO old {number}\n" for number in range(499)))
     log.write_text("INFO new 1\nINFO new 2\n")
@@ -51,8 +49,7 @@ def test_only_the_end_of_a_long_log_is_read_with_what_was_put_aside(
     assert "INFO old 1 " in text
     assert "INFO old 498 INFO new 1 INFO new 2" in text
     for most, tail in ((15, "INFO new 2\n"), (40, "INFO old 498\nINFO new 1\nINFO new 2\n")):
-        monkeypatch.setattr(log_pages, "_MOST_BYTES", most)
-        assert log_pages.read_tail(log) == tail
+        assert read_tail(log, most) == tail
 
 
 def test_other_logs_of_the_run_can_be_chosen_and_links_are_not_followed(folder: Path) -> None:

@@ -147,7 +147,7 @@ def test_calls_of_clients_wait_for_a_killed_engine_or_are_told_to_ask_again(
     chance = random.Random(SEED)
     answers: Counter[int] = Counter()
     ids: list[str] = []
-    over = asyncio.Event()
+    over, answered = asyncio.Event(), asyncio.Event()
 
     async def ask(served: Served) -> None:
         messages = [{"role": "user", "content": "how many?"}]
@@ -156,20 +156,25 @@ def test_calls_of_clients_wait_for_a_killed_engine_or_are_told_to_ask_again(
             answers[status] += 1
             if status == 200:
                 ids.append(body["id"])
+                answered.set()
             else:
                 assert (status, body["error"]["code"]) == (503, "engine_failed")
                 await asyncio.sleep(float(answer.headers["Retry-After"]))
 
+    async def next_answer() -> None:
+        answered.clear()
+        await answered.wait()
+
     async def kill() -> None:
         # The test before may have killed it last.
         while len(ids) < 8:
-            await asyncio.sleep(0.05)
+            await next_answer()
         for _ in range(KILLS):
             await asyncio.sleep(chance.uniform(0.2, 1.5))
             killed.kill()
-            answered, process = len(ids), killed.engine.servers()[0].process_id
-            while killed.engine.servers()[0].process_id in (None, process) or len(ids) < answered + 8:
-                await asyncio.sleep(0.05)
+            before, process = len(ids), killed.engine.servers()[0].process_id
+            while killed.engine.servers()[0].process_id in (None, process) or len(ids) < before + 8:
+                await next_answer()
         over.set()
 
     async def use(served: Served) -> None:

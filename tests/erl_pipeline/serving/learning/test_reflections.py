@@ -99,6 +99,12 @@ def found(store: Path, scope: Literal["user", "run"], user: str) -> list[MemoryE
     return [hit.entry for hit in hits if hit.entry.text == NOTE]
 
 
+def problems(store: Path) -> list[str]:
+    """What is wrong with the runs of a store."""
+    artifacts, runs = ArtifactStore(str(store)), RunStore(str(store))
+    return [each for name in runs.list() for each in verify_run(artifacts, runs.open(name)).problems]
+
+
 def test_what_one_user_did_not_like_becomes_a_note_for_that_user_alone(
     store: Path, reports: list[tuple[str, AttemptReport]]
 ) -> None:
@@ -119,10 +125,7 @@ def test_what_one_user_did_not_like_becomes_a_note_for_that_user_alone(
     # Equal texts are one entry of each user.
     assert (stays.task_type, stays.support) == (user_task_type("stays"), 7)
     assert found(store, "user", "") == found(store, "user", "else") == found(store, "run", "gone") == []
-    runs = RunStore(str(store))
-    assert [
-        p for name in runs.list() for p in verify_run(ArtifactStore(str(store)), runs.open(name)).problems
-    ] == []
+    assert problems(store) == []
 
 
 def test_with_run_everybody_gets_the_notes(store: Path, reports: list[tuple[str, AttemptReport]]) -> None:
@@ -165,10 +168,7 @@ def test_a_forgotten_user_has_no_note_left(
     assert found(store, "user", "gone") == []
     assert [each.support for each in found(store, "user", "stays")] == [7]
     assert not find_user(str(store), RUN, "gone").found
-    runs = RunStore(str(store))
-    assert [
-        p for name in runs.list() for p in verify_run(ArtifactStore(str(store)), runs.open(name)).problems
-    ] == []
+    assert problems(store) == []
 
 
 @pytest.mark.parametrize(
