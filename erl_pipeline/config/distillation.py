@@ -9,9 +9,6 @@ from pydantic import Field, model_validator
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.plugins import plugins
 
-OBSERVED = "observed"
-"""The role of what an environment said, in an update whose policy also learns to predict it
-(`objective.observation_coefficient`)."""
 DISTILLED = "distilled"
 """The role of supervised rows whose response is trained on the prompt that evaluation uses."""
 

@@ -12,6 +12,10 @@ from erl_pipeline.config.base import Settings
 from erl_pipeline.config.plugins import function_of
 from storage.errors import ConfigError
 
+OBSERVED = "observed"
+"""The role of what an environment said, in an update whose policy also learns to predict it
+(`objective.observation_coefficient`)."""
+
 
 class BypassCorrection(Settings):
     """The ratio is computed against the stored log-probabilities of the behaviour policy. So one clip range

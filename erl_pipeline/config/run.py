@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from erl_pipeline.config.base import NotInstalledSettings, PluginSettings, Settings, switch
-from erl_pipeline.config.distillation import (
-    DISTILLED,
-    OBSERVED,
-    DistillationConfig,
-    Form,
-    require_distillable,
-)
+from erl_pipeline.config.distillation import DISTILLED, DistillationConfig, Form, require_distillable
 from erl_pipeline.config.experience import ExtractedConfig, Lessons, require_extractable
 from erl_pipeline.config.memory import RetrievalSettings, require_subgroups
-from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, require_known_roles
-from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, ServedFeedbackConfig, UpdateConfig
+from erl_pipeline.config.objective import (
+    OBSERVED,
+    DecoupledCorrection,
+    ObjectiveConfig,
+    require_known_roles,
+)
+from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
 from erl_pipeline.config.pipeline import (
     NodesToFind,
     PipelineConfig,
@@ -30,6 +29,7 @@ from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.replay import REPLAYED, ReplayConfig, require_replayable
 from erl_pipeline.config.rollouts import EasyToHardSelection, EvaluationConfig, RolloutConfig, SamplingConfig
 from erl_pipeline.config.self_distillation import SelfDistillationConfig
+from erl_pipeline.config.served_feedback import ServedFeedbackConfig
 
 if TYPE_CHECKING:
     from typing import TypeAlias

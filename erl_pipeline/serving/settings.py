@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.loading import load_settings
-from erl_pipeline.config.optimizer import whose_notes
+from erl_pipeline.config.served_feedback import whose_notes
 
 Reward = Annotated[float, Field(ge=0.0, le=1.0)]
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from erl_pipeline.config.distillation import DISTILLED, OBSERVED
+from erl_pipeline.config.distillation import DISTILLED
+from erl_pipeline.config.objective import OBSERVED
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from pydantic import SerializeAsAny, field_validator
 
 from erl_pipeline.config.base import PluginSettings, Settings
-from erl_pipeline.config.distillation import OBSERVED
+from erl_pipeline.config.objective import OBSERVED
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.config.plugins import as_in_recipes, plugins, with_operational
 from erl_pipeline.engines.interface import release_engine

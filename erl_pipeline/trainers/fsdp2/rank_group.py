@@ -174,8 +174,13 @@ class RankGroup:
             self._here = LaunchedRanks(launch, self._logs, listening)
         try:
             self._store = connect(address, _CONNECT_SECONDS)
-        except OSError:
-            self._fail({})
+        except OSError as error:
+            if self._here.ended():
+                self._fail({})
+            raise PipelineError(
+                "the launcher of the trainer's processes (trainer: fsdp2) has not answered within "
+                f"{_CONNECT_SECONDS:g} s; is this machine too busy, or its memory full? Nothing was written"
+            ) from error
         if nodes is not None:
             names = gather(self._store, nodes, launch)
             self._nodes = [_OtherNode(name, heard=time.monotonic()) for name in names]

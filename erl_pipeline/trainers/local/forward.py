@@ -18,6 +18,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from erl_pipeline.trainers.interface import DEFAULT_PASSES, AttentionSetting, GradientSums, Passes
 from erl_pipeline.trainers.local import packing
 from erl_pipeline.trainers.local.attention import SEGMENTS, SegmentAttention, choose_attention
+from erl_pipeline.trainers.local.block_attention import moved
 from erl_pipeline.trainers.local.tokens import (
     HEAD_CHUNK_TOKENS,
     TokenLoss,
@@ -148,20 +149,12 @@ class PolicyForward:
         `[trained]`."""
         logprobs, entropies = torch.zeros_like(temperatures), torch.zeros_like(temperatures)
 
-        def score(microbatch: packing.Microbatch) -> None:
-            hidden = self.hidden(microbatch)
-            for states, targets, tokens in zip(
-                hidden.split(HEAD_CHUNK_TOKENS),
-                microbatch.targets.split(HEAD_CHUNK_TOKENS),
-                microbatch.tokens.split(HEAD_CHUNK_TOKENS),
-                strict=True,
-            ):
-                logprobs[tokens], entropies[tokens] = token_logprobs(
-                    self.head, states, targets, temperatures[tokens]
-                )
+        def score(states: torch.Tensor, targets: torch.Tensor, tokens: torch.Tensor) -> None:
+            logprobs[tokens], entropies[tokens] = token_logprobs(
+                self.head, states, targets, temperatures[tokens]
+            )
 
-        for planned in self._deal(sequences, microbatch_tokens).own:
-            score(self._empty() if planned is None else planned.build())
+        self._score(sequences, microbatch_tokens, score)
         self.ranks.add_up(logprobs)
         self.ranks.add_up(entropies)
         return logprobs, entropies
@@ -178,48 +171,32 @@ class PolicyForward:
     ) -> list[TokenScores]:
         """What the policy says at each sequence's trained tokens, each of which has one at least; see
         `Trainer.token_scores`."""
-        counts = [sequence.trained_tokens for sequence in sequences]
         given = [sequence.teacher.ids for sequence in sequences if sequence.teacher is not None]
         if given and len(given) < len(sequences):
             raise ValueError("either all sequences have tokens to compare, or none")
-        tokens = sum(counts)
+        wanted = moved(np.concatenate(given), self.device).long() if given else None
         vocabulary: int = self.model.config.get_text_config().vocab_size
-        chosen = int(given[0].shape[1]) if given else min(top_k, vocabulary)
-        ids = torch.zeros(tokens, chosen, dtype=torch.int64, device=self.device)
-        if given:
-            ids.copy_(torch.from_numpy(np.concatenate(given)))
-        sizes: dict[str, tuple[int, ...]] = {"logprob": (), "entropy": (), "ids": (chosen,), "tail": ()}
-        found = {name: torch.zeros((tokens, *size), device=self.device) for name, size in sizes.items()}
-        temperatures = by_token(
-            np.array([sequence.temperature for sequence in sequences], dtype=np.float32), counts, self.device
-        )
+        chosen = min(top_k, vocabulary) if wanted is None else wanted.shape[1]
+        temperatures = self._temperatures(sequences)
+        logprobs, entropies, tails = (torch.zeros_like(temperatures) for _ in range(3))
+        id_logprobs = temperatures.new_zeros(len(temperatures), chosen)
+        ids = torch.zeros_like(id_logprobs, dtype=torch.int32)
 
-        def score(microbatch: packing.Microbatch) -> None:
-            hidden = self.hidden(microbatch)
-            for states, targets, places in zip(
-                hidden.split(HEAD_CHUNK_TOKENS),
-                microbatch.targets.split(HEAD_CHUNK_TOKENS),
-                microbatch.tokens.split(HEAD_CHUNK_TOKENS),
-                strict=True,
-            ):
-                logits = self.head(states)
-                found["logprob"][places], found["entropy"][places] = logit_statistics(
-                    logits, targets, temperatures[places]
-                )
-                if not given:
-                    ids[places] = logits.topk(chosen, dim=-1).indices
-                found["ids"][places], found["tail"][places] = support_logprobs(
-                    logits, ids[places], temperatures[places]
-                )
+        def score(states: torch.Tensor, targets: torch.Tensor, tokens: torch.Tensor) -> None:
+            logits = self.head(states)
+            logprobs[tokens], entropies[tokens] = logit_statistics(logits, targets, temperatures[tokens])
+            if not chosen:
+                return  # All words are the others, and their probability is 1.
+            compared = logits.topk(chosen, dim=-1).indices if wanted is None else wanted[tokens]
+            ids[tokens] = compared.int()
+            id_logprobs[tokens], tails[tokens] = support_logprobs(logits, compared, temperatures[tokens])
 
-        for planned in self._deal(sequences, microbatch_tokens).own:
-            score(self._empty() if planned is None else planned.build())
-        for column in (*found.values(), *([] if given else [ids])):
+        self._score(sequences, microbatch_tokens, score)
+        columns = logprobs, entropies, ids, id_logprobs, tails
+        for column in columns:
             self.ranks.add_up(column)
-        parts = [
-            [each.cpu().numpy() for each in column.split(counts)]
-            for column in (found["logprob"], found["entropy"], ids.int(), found["ids"], found["tail"])
-        ]
+        ends = np.cumsum([sequence.trained_tokens for sequence in sequences])[:-1]
+        parts = [np.split(column.cpu().numpy(), ends) for column in columns]
         return [TokenScores(*each) for each in zip(*parts, strict=True)]
 
     def sequence_logprobs(
@@ -233,6 +210,32 @@ class PolicyForward:
     ) -> list[torch.Tensor]:
         """Entropies (nats) at each sequence's trained tokens, at its temperature."""
         return self._sequence_scores(sequences, microbatch_tokens)[1]
+
+    def _score(
+        self,
+        sequences: Sequence[TrainingSequence],
+        microbatch_tokens: int,
+        score: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None],
+    ) -> None:
+        """Call `score` with what each chunk of this rank's trained tokens is scored from: hidden states,
+        targets, and the tokens' numbers among all trained ones."""
+
+        def score_microbatch(microbatch: packing.Microbatch) -> None:
+            for chunk in zip(
+                self.hidden(microbatch).split(HEAD_CHUNK_TOKENS),
+                microbatch.targets.split(HEAD_CHUNK_TOKENS),
+                microbatch.tokens.split(HEAD_CHUNK_TOKENS),
+                strict=True,
+            ):
+                score(*chunk)
+
+        for planned in self._deal(sequences, microbatch_tokens).own:
+            score_microbatch(self._empty() if planned is None else planned.build())
+
+    def _temperatures(self, sequences: Sequence[TrainingSequence]) -> torch.Tensor:
+        """`[trained]`, fp32."""
+        values = np.array([sequence.temperature for sequence in sequences], dtype=np.float32)
+        return by_token(values, [sequence.trained_tokens for sequence in sequences], self.device)
 
     def _deal(self, sequences: Sequence[TrainingSequence], microbatch_tokens: int) -> packing.Dealt:
         return packing.deal(lambda tokens: self.plan(sequences, tokens), microbatch_tokens, self.ranks)
@@ -249,9 +252,7 @@ class PolicyForward:
         self, sequences: Sequence[TrainingSequence], microbatch_tokens: int
     ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         counts = [sequence.trained_tokens for sequence in sequences]
-        temperatures = by_token(
-            np.array([sequence.temperature for sequence in sequences], dtype=np.float32), counts, self.device
-        )
+        temperatures = self._temperatures(sequences)
         trained = [sequence for sequence in sequences if sequence.trained_tokens]
         logprobs, entropies = self.scores(trained, temperatures, microbatch_tokens)
         return list(logprobs.split(counts)), list(entropies.split(counts))

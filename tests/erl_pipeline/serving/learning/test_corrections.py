@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from erl_pipeline.config.optimizer import ServedFeedbackConfig
+from erl_pipeline.config.served_feedback import ServedFeedbackConfig
 from erl_pipeline.serving.learning.rows import Batch, episode_rows
 from erl_pipeline.stages.training.distillation import DATASET
 from storage.artifacts.store import ArtifactStore

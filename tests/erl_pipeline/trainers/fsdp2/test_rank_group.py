@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from erl_pipeline.trainers.fsdp2 import Fsdp2TrainerConfig
+from erl_pipeline.trainers.fsdp2 import Fsdp2TrainerConfig, rank_group
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
 from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
 from erl_pipeline.trainers.fsdp2.work import Save
@@ -64,6 +64,15 @@ def test_a_rank_that_is_killed_fails_its_stage_at_once_and_nothing_is_committed(
     assert not stage.committed()
     (folder,) = scratch.glob("fsdp2-*")
     assert [path.name for path in folder.iterdir()] == ["logs"]
+
+
+def test_a_launcher_that_does_not_answer_in_time_has_not_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rank_group, "_CONNECT_SECONDS", 0.01)  # torch takes longer to import
+    with pytest.raises(PipelineError, match=r"has not answered within 0\.01 s; is this machine too busy"):
+        RankGroup(2, 1, tmp_path)
+    assert not ranks_below(os.getpid(), tmp_path)
 
 
 def test_a_rank_waits_no_longer_for_the_others_than_the_settings_say(first: Path, tmp_path: Path) -> None:
