@@ -86,14 +86,13 @@ def corrected_rows(
         if row is None or not each.text:
             continue
         said = [{"role": one["role"], "content": one["content"]} for one in json.loads(row.messages)]
-        corrected = {"role": "assistant", "content": each.text}
         before = row.prompt_token_ids + row.response_token_ids[: each.tokens_before]
-        tokens, mask = chat.completion([corrected])
+        tokens, mask = chat.completion([{"role": "assistant", "content": each.text}])
         yield replace(
             distilled_row(row),
             sft_row_id=f"s-{each.feedback_id}",
             prompt=tuple(said[: each.messages_before]),
-            completion=(corrected,),
+            completion=({"role": "assistant", "content": each.text},),
             input_token_ids=before + tuple(tokens),
             loss_mask=(0,) * len(before) + tuple(mask),
             memory_entry_ids=row.memory_entry_ids,

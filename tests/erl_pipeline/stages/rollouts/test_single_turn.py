@@ -45,9 +45,9 @@ def test_a_prompt_that_fills_the_context_has_no_answer(monkeypatch: pytest.Monke
 
     full, answered = sampler.ask([prompt("long", "a b c d a b c d"), prompt("short", "a b")])
 
-    # <user> a b <assistant> leaves five of nine tokens.
+    # <bos> <user> a b <assistant> leaves four of nine tokens.
     [request] = asked
-    assert (request.conversation, request.model, request.max_new_tokens) == ("short", "extractor", 5)
+    assert (request.conversation, request.model, request.max_new_tokens) == ("short", "extractor", 4)
     assert full is None
     assert answered is not None
     row = sampler.trajectory(prompt("short", "a b"), answered, "a note")
