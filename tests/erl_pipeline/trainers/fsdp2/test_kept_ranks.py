@@ -51,7 +51,7 @@ def orders(monkeypatch: pytest.MonkeyPatch) -> Iterator[Orders]:
     """Noted by a listener, not replaced: the ranks are real."""
     noted = Orders(monkeypatch)
     yield noted
-    assert not any(is_there(process) for process in noted.processes)
+    wait_for("the end of the ranks", lambda: not any(map(is_there, noted.processes)), patience=60.0)
 
 
 def sharded(processes: int, **changes: Any) -> Any:

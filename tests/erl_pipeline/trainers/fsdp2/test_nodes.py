@@ -84,9 +84,10 @@ def test_a_rank_that_is_killed_on_another_node_fails_its_stage_at_once(
     with pytest.raises(PipelineError, match=said):
         stage.compute()
     killer.join()
-    assert time.monotonic() - killed[0] < 10.0
+    # Without the node's word, the other rank would wait for it for half an hour.
+    assert time.monotonic() - killed[0] < 60.0
     assert not stage.committed()
-    wait_for("the end of the node's ranks", lambda: not node.ranks, patience=10.0)
+    wait_for("the end of the node's ranks", lambda: not node.ranks, patience=60.0)
     assert node.process.poll() is None
     (folder,) = bench.resources.scratch.glob("fsdp2-*")
     assert [path.name for path in folder.iterdir()] == ["logs"]
@@ -102,7 +103,7 @@ def test_a_node_that_ends_is_lost_and_leaves_no_rank(how: signal.Signals, tmp_pa
             group.do(NOTHING_READ)
         assert node.process.wait() == (-signal.SIGKILL if how == signal.SIGKILL else 128 + signal.SIGTERM)
         processes = [rank.pid, *group.process_ids.values()]
-        wait_for("the end of the ranks", lambda: not any(map(is_there, processes)), patience=20.0)
+        wait_for("the end of the ranks", lambda: not any(map(is_there, processes)), patience=60.0)
         if how == signal.SIGTERM:
             assert "Ended; no rank is left here." in node.said
             assert not list(node.folder.glob("erl-pipeline-*"))
@@ -126,7 +127,7 @@ def test_a_node_is_refused_for_its_software_or_its_store_and_may_join_again(
     group = RankGroup(2, 1, tmp_path, node.config(folders=[tmp_path]))
     wait_for("the node's rank", lambda: node.ranks)
     group.end()
-    wait_for("the end of the node's rank", lambda: not node.ranks, patience=20.0)
+    wait_for("the end of the node's rank", lambda: not node.ranks, patience=60.0)
     assert not list(tmp_path.iterdir())
 
 

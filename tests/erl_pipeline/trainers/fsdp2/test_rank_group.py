@@ -59,7 +59,8 @@ def test_a_rank_that_is_killed_fails_its_stage_at_once_and_nothing_is_committed(
         pytest.raises(PipelineError, match=r"rank 1 of 2 .* was ended by SIGKILL(.|\n)*\nstep \d+, loss "),
     ):
         stage.compute()
-    assert time.monotonic() - killed[0] < 10.0
+    # A rank that is left alone would wait for half an hour.
+    assert time.monotonic() - killed[0] < 60.0
     assert not ranks_below(os.getpid(), scratch)
     assert not stage.committed()
     (folder,) = scratch.glob("fsdp2-*")
