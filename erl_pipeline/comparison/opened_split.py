@@ -53,15 +53,26 @@ def split_use(design: Design) -> SplitUse:
 
 
 def opened_sentence(before: Sequence[Opening], use: SplitUse) -> str:
-    """What readers of a result on test tasks are told that others had opened; empty if nobody had."""
-    if not before:
-        return ""
-    seen = set(use.tasks) & {task for each in before for task in each.tasks}
-    who = "; ".join(
-        f"{each.comparison}, {each.opened:%Y-%m-%d %H:%M} UTC, code {each.code_version}" for each in before
-    )
-    return (
-        f"This test split was opened before: {counted(len(before), 'other comparison')} had seen {len(seen)} "
-        f"of its {counted(len(use.tasks), 'task')} ({who}). Settings may have been chosen after a look at "
-        "them."
-    )
+    """What readers of a result on test tasks are told that had been opened before; empty if nobody had."""
+    others = [each for each in before if each.settings_digest != use.settings_digest]
+    own = [each for each in before if each.settings_digest == use.settings_digest]
+    said = []
+    if others:
+        seen = set(use.tasks) & {task for each in others for task in each.tasks}
+        who = "; ".join(f"{each.comparison}, {_when(each)}" for each in others)
+        said.append(
+            f"This test split was opened before: {counted(len(others), 'other comparison')} had seen "
+            f"{len(seen)} of its {counted(len(use.tasks), 'task')} ({who}). Settings may have been chosen "
+            "after a look at them."
+        )
+    if own:
+        who = "; ".join(f"seeds {', '.join(map(str, each.seeds))}, {_when(each)}" for each in own)
+        said.append(
+            f"This comparison had been made with other seeds before ({who}). Seeds may have been added or "
+            "left out after a look at its results."
+        )
+    return " ".join(said)
+
+
+def _when(opening: Opening) -> str:
+    return f"{opening.opened:%Y-%m-%d %H:%M} UTC, code {opening.code_version}"

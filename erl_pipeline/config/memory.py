@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from erl_pipeline.config.base import Settings
+from erl_pipeline.config.base import Settings, switch
 
 
 class WithdrawalConfig(Settings):
@@ -71,6 +71,25 @@ class KeepSettings(Settings):
     examples: bool = Field(default=False, exclude_if=lambda examples: not examples)
 
 
+class NoteTrialConfig(Settings):
+    """New notes are tried before the memory keeps them: the policy attempts training tasks of their task type
+    with a note in the prompt and without. So a note is kept for what it does at other tasks than the one that
+    it was written on."""
+
+    notes: int = Field(default=8, ge=1)
+    """The most notes that are tried in an iteration: those that led to success most often, then those that
+    were written most often. Further ones are not kept."""
+    tasks: int = Field(default=4, ge=1)
+    """On how many tasks a note is tried. They are drawn by the seed, and none is one that a tried note was
+    written on."""
+    attempts: int = Field(default=2, ge=1)
+    """Attempts at each of them with a note, and as many without any."""
+    margin: float = 0.0
+    """A note is kept if the mean reward with it is higher than that without by more than this."""
+    failures: bool = False
+    """Whether notes are tried, too, after which the attempt failed again."""
+
+
 class MemoryConfig(Settings):
     """Reflections that led to success, with one entry for each text and task type. They are retrieved by the
     similarity of the situation that they came from, by their credit, and by how often they were written."""
@@ -121,12 +140,19 @@ class MemoryConfig(Settings):
     """`on`: an entry is a whole example, the words of the failed attempt, the reflection, and the words of
     the attempt that then succeeded, and is shown so. Copies of a reflection are no longer one entry, since
     their attempts differ; prompts grow by two attempts for each entry. Not for a tiny policy."""
+    trials: Annotated[NoteTrialConfig | None, BeforeValidator(switch)] = None
+    """How new notes are tried before they are kept. `off`: those that led to success are kept. `on`: tried
+    with the defaults."""
 
     @model_validator(mode="after")
     def _possible_together(self) -> MemoryConfig:
         if self.fallback == "recent" and self.min_similarity is None:
             raise ValueError(
                 "fallback: recent is for entries below min_similarity, which is null; set min_similarity too"
+            )
+        if self.examples and self.trials is not None:
+            raise ValueError(
+                "examples: on with trials: on would try a reflection and keep a whole example; switch one off"
             )
         return self
 

@@ -7,18 +7,20 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.memory import KeepSettings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.stages.names import MEMORY, ROLLOUTS, trajectory_files
+from erl_pipeline.stages.names import MEMORY, NOTE_TRIALS, ROLLOUTS, trajectory_files
 from storage.memory.versions import FORGET_STAGE, FORGET_VERSION, REQUEST_INPUT
 from storage.tables.scored import is_scored, scored
 
 if TYPE_CHECKING:
     from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.stage import Resources
+    from storage.artifacts.artifact import Artifact
     from storage.memory.entries import MemoryEntry
     from storage.memory.view import ReflectionMemory
     from storage.tables.trajectories import Trajectory
@@ -37,6 +39,13 @@ def opened_memory(resources: Resources, embedding_model: str) -> ReflectionMemor
     return resources.keep(f"memory {embedding_model}", open_memory)
 
 
+TRIALS = "trials"
+"""The input of the stage that indexes a memory: what trials of new notes showed."""
+
+NoteKey = tuple[str, str]
+"""Task type and text: equal ones are one note."""
+
+
 class IndexSettings(Settings):
     """What a memory keeps, and which texts it is made of."""
 
@@ -48,9 +57,9 @@ class IndexSettings(Settings):
 
 
 def _index(call: StageCall[IndexSettings]) -> StageResult:
-    """Write how the memory changes. A text whose next attempt succeeded becomes an entry; one that the memory
-    has gives its entry more support. Entries that were seen are updated with the gain of the episodes that
-    saw them. A full memory evicts.
+    """Write how the memory changes. A text whose next attempt succeeded becomes an entry, unless a trial has
+    judged otherwise; one that the memory has gives its entry more support. Entries that were seen are updated
+    with the gain of the episodes that saw them. A full memory evicts.
 
     The artifact holds the changes; the LanceDB table of the run is derived from these artifacts, and can
     always be rebuilt from them.
@@ -60,7 +69,7 @@ def _index(call: StageCall[IndexSettings]) -> StageResult:
 
     files = trajectory_files(call.inputs[ROLLOUTS], call.resources.store)
     trajectories = read_trajectories(files)
-    entries = new_entries(trajectories, call.artifact_id, call.settings)
+    entries = new_entries(trajectories, call.artifact_id, call.settings, _judged(call.inputs.get(TRIALS)))
     iteration = max((row.iteration for row in trajectories), default=0)
     result = changed_memory(call, call.settings.keep, entries, iteration)
     differences = [each.difference for each in observations(memory_searches(files))]
@@ -117,22 +126,60 @@ INDEX_MEMORY = Stage(
 )
 
 
+def written_notes(trajectories: Sequence[Trajectory], text_role: str, opening_role: str) -> list[Trajectory]:
+    """The trajectories with a text that may be remembered, in their order. What was not scored, or is of an
+    episode whose first attempt was not, is not remembered."""
+    firsts = {row.episode_id: row for row in trajectories if row.role == opening_role}
+    return [
+        row
+        for row in scored(trajectories)
+        if row.role == text_role and row.text is not None and is_scored(firsts[row.episode_id])
+    ]
+
+
+def _judged(trials: Artifact | None) -> Mapping[NoteKey, bool]:
+    """Whether notes that the memory does not have passed their trials; empty where there were none."""
+    if trials is None:
+        return {}
+    from storage.memory.trials import NOTE_TRIALS as TABLE
+    from storage.tables.parquet import read_rows
+
+    rows = read_rows([trials.path(NOTE_TRIALS)], TABLE)
+    return {(row["task_type"], row["text"]): row["kept"] for row in rows}
+
+
+def admitted_notes(written: Sequence[Trajectory], judged: Mapping[NoteKey, bool]) -> list[Trajectory]:
+    """Those that the memory keeps: all that led to success and were not judged otherwise, and of a note that
+    passed its trial without ever having led to success, the first."""
+    helped = {(row.task_type, row.text) for row in written if row.success}
+    found: dict[str, Trajectory] = {}
+    for row in written:
+        assert row.text is not None
+        key = row.task_type, row.text
+        if row.success and judged.get(key, True):
+            found[row.trajectory_id] = row
+        elif key not in helped and judged.get(key, False):
+            found.setdefault(f"{row.task_type}/{row.text}", row)
+    return list(found.values())
+
+
 def new_entries(
-    trajectories: Sequence[Trajectory], memory_version: str, settings: IndexSettings
+    trajectories: Sequence[Trajectory],
+    memory_version: str,
+    settings: IndexSettings,
+    judged: Mapping[NoteKey, bool] = MappingProxyType({}),
 ) -> Iterator[MemoryEntry]:
-    """Memory entries of one iteration's trajectories, in their order; one for each trajectory whose text led
-    to success. What was not scored, or is of an episode whose first attempt was not, is not remembered."""
+    """Memory entries of one iteration's trajectories, in their order; one for each text that is admitted.
+    `judged`: whether new notes passed their trials."""
     from erl_pipeline.episodes.context import opening_messages, situation
     from storage.memory.entries import MemoryEntry
 
     firsts = {row.episode_id: row for row in trajectories if row.role == settings.opening_role}
     by_id = {row.trajectory_id: row for row in trajectories}
     after = {row.parent_trajectory_id: row for row in trajectories}
-    for row in scored(trajectories):
-        if row.role != settings.text_role or not row.success or row.text is None:
-            continue
-        if not is_scored(firsts[row.episode_id]):
-            continue
+    written = written_notes(trajectories, settings.text_role, settings.opening_role)
+    for row in admitted_notes(written, judged):
+        assert row.text is not None
         opening = opening_messages(firsts[row.episode_id])
         text = row.text
         if settings.keep.examples:

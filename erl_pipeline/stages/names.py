@@ -28,6 +28,9 @@ TRAINING, HELD_OUT, WEIGHTS = "training.jsonl", "held_out.jsonl", "weights.json"
 TRAJECTORIES = "trajectories.parquet"
 """The file of a shard of rollouts."""
 
+NOTE_TRIALS = "note_trials.parquet"
+"""The file with what trials of new notes showed."""
+
 AGENT_CALLS = "agent_calls.parquet"
 """The file of a shard with the calls that agents made; a shard without agents has no such file."""
 

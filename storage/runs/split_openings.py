@@ -51,14 +51,15 @@ def openings(store_uri: str) -> list[Opening]:
 
 
 def open_test_split(store_uri: str, use: SplitUse) -> None:
-    """Record that a comparison opens test tasks, unless that is recorded; it is on disk when this returns.
+    """Record that a comparison opens test tasks with its seeds, unless that is recorded; it is on disk when
+    this returns.
 
     Several processes may record the same comparison at once. Raises what `openings` raises.
     """
     root = open_root(store_uri)
     while True:
         found, previous = _read(root)
-        if any(_same(each, use) and set(use.tasks) <= set(each.tasks) for each in found):
+        if any(_same(each, use, seeds=True) and set(use.tasks) <= set(each.tasks) for each in found):
             return
         opening = Opening(**use.model_dump(), code_version=code_version(), opened=datetime.now(UTC))
         content = record_bytes({**opening.model_dump(mode="json"), "previous": previous})
@@ -67,20 +68,26 @@ def open_test_split(store_uri: str, use: SplitUse) -> None:
 
 
 def opened_before(found: Iterable[Opening], use: SplitUse) -> list[Opening]:
-    """The first opening by each other comparison that had opened any of the tasks before this one did; before
-    now, if this one has not."""
+    """Who had opened any of the tasks before this comparison did; before now, if it has not. The first
+    opening by each comparison with other settings, and then those by this one with other seeds."""
     others: dict[str, Opening] = {}
+    with_other_seeds: list[Opening] = []
     for opening in found:
         if not set(opening.tasks) & set(use.tasks):
             continue
-        if _same(opening, use):
+        if _same(opening, use, seeds=True):
             break
-        others.setdefault(opening.settings_digest, opening)
-    return list(others.values())
+        if _same(opening, use, seeds=False):
+            with_other_seeds.append(opening)
+        elif not with_other_seeds:
+            others.setdefault(opening.settings_digest, opening)
+    return [*others.values(), *with_other_seeds]
 
 
-def _same(opening: Opening, use: SplitUse) -> bool:
-    return opening.settings_digest == use.settings_digest
+def _same(opening: Opening, use: SplitUse, *, seeds: bool) -> bool:
+    """`seeds`: whether these must be the same, too."""
+    same_seeds = set(opening.seeds) == set(use.seeds)
+    return opening.settings_digest == use.settings_digest and (same_seeds or not seeds)
 
 
 def _read(root: StoreRoot) -> tuple[list[Opening], str]:

@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from erl_pipeline.config.memory import KeepSettings
+from erl_pipeline.config.memory import MemoryConfig
 from erl_pipeline.methods.erl.settings import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT, ErlConfig
 from erl_pipeline.plan.column import ChartLine, Column
 from erl_pipeline.plan.plan import RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.stages import columns as shared
-from erl_pipeline.stages.memory import INDEX_MEMORY, IndexSettings, plan_forgetting
-from erl_pipeline.stages.names import MEMORY
+from erl_pipeline.stages.memory import INDEX_MEMORY, TRIALS, IndexSettings, plan_forgetting
+from erl_pipeline.stages.names import MEMORY, ROLLOUTS
 from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
+from erl_pipeline.stages.rollouts.try_notes import TRY_NOTES, plan_trials
 from erl_pipeline.stages.training.update_policy import plan_update
 
 
@@ -27,18 +28,22 @@ def plan_learning(
     settings = planner.config.method
     assert isinstance(settings, ErlConfig)
     if remember and settings.memory is not None:
-        state = _plan_memory(planner, state, iteration, rollouts, settings.memory.keep)
+        state = _plan_memory(planner, state, iteration, rollouts, settings.memory)
     return plan_update(planner, state, iteration, rollouts)
 
 
 def _plan_memory(
-    planner: Planner, state: RunState, iteration: int, rollouts: str, keep: KeepSettings
+    planner: Planner, state: RunState, iteration: int, rollouts: str, memory: MemoryConfig
 ) -> RunState:
-    parent = {MEMORY: state.memories[MEMORY]} if MEMORY in state.memories else {}
-    settings = planner.shared(IndexSettings(keep=keep, text_role=REFLECTION, opening_role=FIRST_ATTEMPT))
-    version = planner.add(
-        INDEX_MEMORY, {"rollouts": rollouts, **parent}, iteration=iteration, settings=settings
-    )
+    inputs = {ROLLOUTS: rollouts}
+    if MEMORY in state.memories:
+        inputs[MEMORY] = state.memories[MEMORY]
+    if memory.trials is not None:
+        inputs[TRIALS] = plan_trials(
+            planner, state, iteration, rollouts, memory.trials, memory.embedding_model
+        )
+    settings = IndexSettings(keep=memory.keep, text_role=REFLECTION, opening_role=FIRST_ATTEMPT)
+    version = planner.add(INDEX_MEMORY, inputs, iteration=iteration, settings=planner.shared(settings))
     version = plan_forgetting(planner, version, iteration)
     return replace(state, memories={**state.memories, MEMORY: version})
 
@@ -62,11 +67,18 @@ _GAIN = shared.gain_of(
 _RETRIED = shared.count_of(SECOND_ATTEMPT, "retried", "attempts after a failed one")
 
 
+_KEPT = Column(
+    TRY_NOTES.name, "notes_kept", "kept", "new notes that raised the reward of attempts at other tasks", ",d"
+)
+
+
 def columns(settings: ErlConfig) -> Sequence[Column]:
     remembers = settings.memory is not None
+    tries = settings.memory is not None and settings.memory.trials is not None
+    memory = (*((_KEPT,) if tries else ()), *((shared.ENTRIES,) if remembers else ()))
     further = shared.held_out_episodes("with reflection" if settings.reflection else "with a second attempt")
     return shared.training_columns(
-        (_FIRST, _EPISODE, _SECOND, _GAIN, _RETRIED, *((shared.ENTRIES,) if remembers else ())),
+        (_FIRST, _EPISODE, _SECOND, _GAIN, _RETRIED, *memory),
         held_out=(further, *((shared.HELD_OUT_WITH_MEMORY,) if remembers else ())),
         roles=(FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT),
     )

@@ -136,6 +136,11 @@ def test_a_page_on_a_split_that_others_opened_begins_with_it() -> None:
     )
     assert heading == "# Comparison lake"
     assert page(replace(result(100), split=SplitHistory(use, ()))).startswith("# Comparison lake")
+    own = earlier.model_copy(update={"settings_digest": "b", "seeds": (3, 4)})
+    assert page(replace(result(100), split=SplitHistory(use, (own,)))).startswith(
+        "**This comparison had been made with other seeds before (seeds 3, 4, 2026-01-02 03:04 UTC, code "
+        "2dabdf0). Seeds may have been added or left out after a look at its results.**"
+    )
 
 
 def test_costs_have_prompt_tokens_and_those_that_a_teacher_scored() -> None:

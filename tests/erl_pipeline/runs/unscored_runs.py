@@ -30,7 +30,8 @@ from tests.erl_pipeline.runs.small_runs import go, small
 NOTE = "? a b ?"
 ROLLOUTS: dict[str, Any] = {"tasks_per_iteration": 2, "group_size": 4, "tasks_per_shard": 1}
 ERL = {
-    "method": "erl",
+    # Every note that is tried is kept.
+    "method": {"type": "erl", "memory": {"trials": {"tasks": 2, "attempts": 1, "margin": -2.0}}},
     "distillation": {"reward_above": -1.0, "chain": True},
     "objective": {"advantages_per": "group", "correction": {"type": "decoupled"}},
     "self_distillation": {"combination": "loss", "teacher": "ema"},
@@ -72,8 +73,19 @@ def configured(name: str) -> RunConfig:
 
 
 def trained(name: str, store: Path, patch: pytest.MonkeyPatch, *, unscored: bool) -> Path:
-    """The store with a run of two iterations. Samples 0 and 2 of each task succeed, in ERL at the second
-    attempt; the extractor always writes the same note.
+    """The store with a run of two iterations; see `go_with_outcomes`."""
+    go_with_outcomes(configured(name), store, patch, retried=name == "erl", unscored=unscored)
+    if name == "erl":
+        offline = configured(name).model_copy(update={"name": "offline"})
+        go(offline, store, begin=partial(begin_offline, origin=OFFLINE))
+    return store
+
+
+def go_with_outcomes(
+    config: RunConfig, store: Path, patch: pytest.MonkeyPatch, *, retried: bool, unscored: bool = False
+) -> None:
+    """Make a run. Samples 0 and 2 of each task succeed, where they are `retried` at the second attempt; the
+    extractor always writes the same note.
 
     `unscored`: each shard also has attempts that were not scored, at its own task and at another one. What
     their columns say of reward and success is of every kind.
@@ -82,7 +94,7 @@ def trained(name: str, store: Path, patch: pytest.MonkeyPatch, *, unscored: bool
 
     def played(call: StageCall[Any], *args: Any, **named: Any) -> PlayedEpisodes:
         found = play(call, *args, **named)
-        rows = [row for first in found.rows for row in _outcome(first, call, retried=name == "erl")]
+        rows = [row for first in found.rows for row in _outcome(first, call, retried=retried)]
         if unscored:
             known = {row.task_id for row in rows}
             tasks = read_tasks(call.inputs[TASKS], TRAINING, call.resources)
@@ -92,12 +104,8 @@ def trained(name: str, store: Path, patch: pytest.MonkeyPatch, *, unscored: bool
     patch.setattr(generate_rollouts, "play_with_checkpoint", played)
     patch.setattr(counts, "ALLOWED_SHARE", 1.0)
     patch.setattr(extract, "read_answer", lambda *_: [ExperienceOperation("add", NOTE)])
-    go(configured(name), store)
+    go(config, store)
     patch.undo()
-    if name == "erl":
-        offline = configured(name).model_copy(update={"name": "offline"})
-        go(offline, store, begin=partial(begin_offline, origin=OFFLINE))
-    return store
 
 
 def _outcome(first: Trajectory, call: StageCall[Any], *, retried: bool) -> list[Trajectory]:

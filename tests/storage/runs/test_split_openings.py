@@ -8,8 +8,8 @@ from storage.errors import DamagedRecord
 from storage.runs.split_openings import SplitUse, open_test_split, opened_before, openings
 
 
-def use(digest: str, *tasks: str) -> SplitUse:
-    return SplitUse(comparison="lake", settings_digest=digest, seeds=(0, 1), test_tasks=("t",), tasks=tasks)
+def use(digest: str, *tasks: str, seeds: tuple[int, ...] = (0, 1)) -> SplitUse:
+    return SplitUse(comparison="lake", settings_digest=digest, seeds=seeds, test_tasks=("t",), tasks=tasks)
 
 
 def test_an_opening_is_recorded_once_and_stays(tmp_path: Path) -> None:
@@ -36,6 +36,22 @@ def test_who_opened_a_task_before_is_known_and_a_comparison_is_not_before_itself
     assert before(use("c", "2")) == ["a", "b"]
     assert before(use("c", "4", "5")) == ["b"]
     assert before(use("c", "5")) == []
+
+
+def test_a_comparison_with_other_seeds_comes_after_itself(tmp_path: Path) -> None:
+    store, few, many = str(tmp_path), use("a", "1"), use("a", "1", seeds=(0, 1, 2))
+    for each in (few, use("b", "1"), many, few):
+        open_test_split(store, each)
+    found = openings(store)
+    assert [(opening.settings_digest, opening.seeds) for opening in found] == [
+        ("a", (0, 1)),
+        ("b", (0, 1)),
+        ("a", (0, 1, 2)),
+    ]
+    assert opened_before(found, few) == []
+    # What others opened after the first of its own openings is not before it.
+    assert opened_before(found, many) == [found[0]]
+    assert opened_before(found, use("a", "1", seeds=(2, 1, 0))) == [found[0]]
 
 
 def test_an_opening_that_was_changed_or_removed_is_found(tmp_path: Path) -> None:

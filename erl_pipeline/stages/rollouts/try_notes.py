@@ -1,0 +1,257 @@
+"""The stage that tries new notes on other tasks than those they were written on, before the memory keeps
+them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from erl_pipeline.config.base import Settings
+from erl_pipeline.config.memory import NoteTrialConfig
+from erl_pipeline.config.plugins import plugins
+from erl_pipeline.environments.interface import Task
+from erl_pipeline.plan.plan import POLICY
+from erl_pipeline.plan.stage import Stage, StageCall, StageResult
+from erl_pipeline.policies.checkpoints import CHECKPOINT
+from erl_pipeline.stages.memory import opened_memory, written_notes
+from erl_pipeline.stages.names import (
+    MEMORY,
+    NOTE_TRIALS,
+    ROLLOUTS,
+    TASKS,
+    TRAINING,
+    TRAJECTORIES,
+    trajectory_files,
+)
+from erl_pipeline.stages.rollouts.counts import count_rollouts, replaced_texts
+from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS
+from erl_pipeline.stages.rollouts.playing import (
+    EpisodeOverride,
+    PlaySettings,
+    play_settings,
+    play_with_checkpoint,
+)
+from erl_pipeline.stages.tasks.prepare_tasks import read_tasks
+from storage.artifacts.recipe import derive_seed
+from storage.tables.scored import scored
+
+if TYPE_CHECKING:
+    from erl_pipeline.environments.prompt_format import AttemptPrompts
+    from erl_pipeline.episodes.context import EpisodeContext
+    from erl_pipeline.plan.plan import RunState
+    from erl_pipeline.plan.planner import Planner
+    from storage.tables.trajectories import Trajectory
+
+TRIAL = "trial"
+"""The role of attempts with a new note, and of those without at the same tasks."""
+
+
+class NoteTrialSettings(Settings):
+    """What trials depend on, besides the rollouts, the checkpoint, the tasks and the memory."""
+
+    play: PlaySettings
+    trials: NoteTrialConfig
+    embedding_model: str
+
+
+@dataclass(frozen=True)
+class NewNote:
+    """A text that reflections of an iteration have written at tasks of one type."""
+
+    task_type: str
+    text: str
+    reflections: tuple[Trajectory, ...]
+
+    @property
+    def successes(self) -> int:
+        """How many of the reflections led to success."""
+        return sum(row.success for row in self.reflections)
+
+
+def plan_trials(
+    planner: Planner,
+    state: RunState,
+    iteration: int,
+    rollouts: str,
+    trials: NoteTrialConfig,
+    embedding_model: str,
+) -> str:
+    """Plan trials of the notes that these rollouts have, by the policy of the state."""
+    play = play_settings(planner.config).model_copy(update={"retrieval": None})
+    inputs = {ROLLOUTS: rollouts, TASKS: state.tasks, **state.model_inputs(POLICY)}
+    if MEMORY in state.memories:
+        inputs[MEMORY] = state.memories[MEMORY]
+    return planner.add(
+        TRY_NOTES,
+        inputs,
+        iteration=iteration,
+        settings=planner.shared(NoteTrialSettings(play=play, trials=trials, embedding_model=embedding_model)),
+        seed=derive_seed(planner.config.seed, TRY_NOTES.name),
+        index={"iteration": iteration},
+    )
+
+
+def new_notes(reflections: Iterable[Trajectory]) -> list[NewNote]:
+    """The notes of reflections, in the order in which they are tried."""
+    found: defaultdict[tuple[str, str], list[Trajectory]] = defaultdict(list)
+    for row in reflections:
+        assert row.text is not None
+        found[row.task_type, row.text].append(row)
+    notes = [NewNote(*key, tuple(rows)) for key, rows in found.items()]
+    return sorted(notes, key=lambda note: (-note.successes, -len(note.reflections)))
+
+
+def trial_tasks(
+    tasks: Sequence[Task], notes: Sequence[NewNote], count: int, seed: int
+) -> dict[str, list[Task]]:
+    """Task type -> the tasks on which its notes are tried; none of them is one that a note was written on."""
+    written_on = {row.task_id for note in notes for row in note.reflections}
+    pools: dict[str, list[Task]] = {note.task_type: [] for note in notes}
+    for task in tasks:
+        if task.task_type in pools and task.task_id not in written_on:
+            pools[task.task_type].append(task)
+    return {
+        task_type: sorted(pool, key=lambda task: derive_seed(seed, task.task_id))[:count]
+        for task_type, pool in pools.items()
+    }
+
+
+async def play_trial(
+    context: EpisodeContext, prompts: AttemptPrompts, notes: Mapping[str, Sequence[str]], attempts: int
+) -> list[Trajectory]:
+    """Attempt the task without a note, or with one of those of its type. The first `attempts` samples of a
+    task have none, the next ones the first note, and so on; that is their `revision_index`."""
+    from erl_pipeline.episodes.attempt import play_attempt
+    from erl_pipeline.episodes.context import TurnKey
+
+    number = context.identity.sample_index // attempts
+    shown = [notes[context.identity.task.task_type][number - 1]] if number else []
+    place = TurnKey(TRIAL, phase=0, revision=number)
+    attempt = await play_attempt(
+        context, place, lambda instructions, observation: prompts.attempt(instructions, observation, shown)
+    )
+    return [attempt.row(context, place, parent=None)]
+
+
+def _compute(call: StageCall[NoteTrialSettings]) -> StageResult:
+    """Write the attempts, and for each note what they show."""
+    from storage.memory.trials import NOTE_TRIALS as TABLE
+    from storage.tables.parquet import write_rows
+    from storage.tables.trajectories import read_trajectories, write_trajectories
+
+    play, trials = call.settings.play, call.settings.trials
+    method = plugins("methods")[play.episode.type].value
+    spec = method.reflecting(play.episode)
+    prompts = plugins("environments")[play.environment.type].value.prompts(play.environment) or spec.prompts
+    rows = read_trajectories(trajectory_files(call.inputs[ROLLOUTS], call.resources.store))
+    written = written_notes(rows, spec.reflection, spec.attempt)
+    notes = _unknown(call, [note for note in new_notes(written) if note.successes or trials.failures])
+    tried = notes[: trials.notes]
+    tasks = trial_tasks(
+        read_tasks(call.inputs[TASKS], TRAINING, call.resources), tried, trials.tasks, call.seed
+    )
+    texts = {task_type: [note.text for note in tried if note.task_type == task_type] for task_type in tasks}
+    drawn = [task for of_type in tasks.values() for task in of_type]
+    samples = [range(trials.attempts * (1 + len(texts[task.task_type]))) for task in drawn]
+    call.progress.begin(sum(map(len, samples)), "episodes")
+    played = play_with_checkpoint(
+        call,
+        play,
+        drawn,
+        samples,
+        iteration=call.index["iteration"],
+        run_seed=call.seed,
+        with_memory=False,
+        own=EpisodeOverride(
+            partial(play_trial, prompts=prompts, notes=texts, attempts=trials.attempts),
+            {TRIAL: method.role_limits(play.episode, play.sampling)[spec.retry]},
+        ),
+    )
+    judged: list[dict[str, Any]] = []
+    for note in notes:
+        shown: TrialRewards | None = None
+        if note in tried:
+            number = 1 + texts[note.task_type].index(note.text)
+            shown = trial_rewards(note.task_type, number, played.rows)
+        judged.append(
+            {
+                "task_type": note.task_type,
+                "text": note.text,
+                "source_trajectory_id": note.reflections[0].trajectory_id,
+                "copies": len(note.reflections),
+                "successes": note.successes,
+                "task_ids": [] if shown is None else shown.task_ids,
+                "reward": None if shown is None else shown.reward,
+                "reward_without": None if shown is None else shown.without,
+                "kept": shown is not None and shown.reward - shown.without > trials.margin,
+            }
+        )
+    counters = {
+        **count_rollouts(played.rows),
+        **replaced_texts([played]),
+        "new_notes": len(notes),
+        "notes_tried": sum(row["reward"] is not None for row in judged),
+        "notes_kept": sum(row["kept"] for row in judged),
+    }
+    return StageResult(
+        counters=counters,
+        rows={
+            TRAJECTORIES: write_trajectories(call.folder / TRAJECTORIES, played.rows),
+            NOTE_TRIALS: write_rows(call.folder / NOTE_TRIALS, judged, TABLE),
+        },
+        policy_version=call.inputs[CHECKPOINT].manifest.artifact_id,
+        determinism=played.determinism,
+        environment=played.environment,
+    )
+
+
+def _unknown(call: StageCall[NoteTrialSettings], notes: Sequence[NewNote]) -> list[NewNote]:
+    """The notes that the memory does not have."""
+    from storage.memory.entries import text_key
+
+    if MEMORY not in call.inputs:
+        return list(notes)
+    memory = opened_memory(call.resources, call.settings.embedding_model)
+    view = memory.at(call.inputs[MEMORY].manifest.artifact_id)
+    known = view.with_texts([text_key(note.task_type, note.text) for note in notes])
+    return [note for note in notes if text_key(note.task_type, note.text) not in known]
+
+
+@dataclass(frozen=True)
+class TrialRewards:
+    """The mean reward of attempts with a note and of those without, over the same tasks; each task counts as
+    much as the others."""
+
+    task_ids: Sequence[str]
+    reward: float
+    without: float
+
+
+def trial_rewards(task_type: str, number: int, attempts: Sequence[Trajectory]) -> TrialRewards | None:
+    """What attempts show of note `number` of a task type, over the tasks with scored attempts of both kinds;
+    None if there is none."""
+    rewards: defaultdict[str, dict[int, list[float]]] = defaultdict(dict)
+    for row in scored(attempts):
+        if row.task_type == task_type and row.revision_index in (0, number):
+            rewards[row.task_id].setdefault(row.revision_index, []).append(row.reward)
+    both = {task: found for task, found in rewards.items() if len(found) == 2}
+    if not both:
+        return None
+    reward, without = (fmean(fmean(found[each]) for found in both.values()) for each in (number, 0))
+    return TrialRewards(list(both), reward, without)
+
+
+TRY_NOTES = Stage(
+    name="try_notes",
+    version=1,
+    output="trajectories",
+    settings=NoteTrialSettings,
+    compute=_compute,
+    code=("environment", "method", "engine"),
+    needs="sampling",
+    retry_seconds=RETRY_SECONDS,
+)
