@@ -159,7 +159,7 @@ class LeftBehind:
         return not any(map(variables_of, self.agents)) and not any(each.exists() for each in self.folders)
 
     def wait_until_gone(self) -> None:
-        wait_for("the end of the agents and of their folders", lambda: self.is_gone, patience=20.0)
+        wait_for("the end of the agents and of their folders", lambda: self.is_gone, patience=60.0)
 
 
 def kill_at(moment: Watch, process: BaseProcess) -> LeftBehind | None:

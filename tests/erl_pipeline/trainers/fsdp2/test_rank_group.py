@@ -149,4 +149,4 @@ sys.stdin.read()
         assert len(processes) == 3  # and the launcher
         assert {each.pid for each in ranks.values()} < set(processes)
         owner.kill()
-    wait_for("the end of the ranks", lambda: not any(map(is_there, processes)), patience=20.0)
+    wait_for("the end of the ranks", lambda: not any(map(is_there, processes)), patience=60.0)
