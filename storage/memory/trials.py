@@ -17,7 +17,7 @@ NOTE_TRIALS = TableFormat(
             pa.field("task_ids", pa.list_(pa.string()), nullable=False),  # on which it was tried
             pa.field("reward", pa.float64()),  # mean reward with it; null: not tried, or nothing was scored
             pa.field("reward_without", pa.float64()),  # mean reward of attempts at the same tasks without it
-            pa.field("kept", pa.bool_(), nullable=False),
+            pa.field("kept", pa.bool_(), nullable=False),  # whether the memory takes it
         ]
     ),
     dictionary=("task_type",),

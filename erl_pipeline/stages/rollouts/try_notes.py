@@ -151,9 +151,9 @@ def _compute(call: StageCall[NoteTrialSettings]) -> StageResult:
     written = written_notes(rows, spec.reflection, spec.attempt)
     notes = _unknown(call, [note for note in new_notes(written) if note.successes or trials.failures])
     tried = notes[: trials.notes]
-    tasks = trial_tasks(
-        read_tasks(call.inputs[TASKS], TRAINING, call.resources), tried, trials.tasks, call.seed
-    )
+    iteration = call.index["iteration"]
+    training = read_tasks(call.inputs[TASKS], TRAINING, call.resources)
+    tasks = trial_tasks(training, tried, trials.tasks, derive_seed(call.seed, iteration))
     texts = {task_type: [note.text for note in tried if note.task_type == task_type] for task_type in tasks}
     drawn = [task for of_type in tasks.values() for task in of_type]
     samples = [range(trials.attempts * (1 + len(texts[task.task_type]))) for task in drawn]
@@ -163,7 +163,7 @@ def _compute(call: StageCall[NoteTrialSettings]) -> StageResult:
         play,
         drawn,
         samples,
-        iteration=call.index["iteration"],
+        iteration=iteration,
         run_seed=call.seed,
         with_memory=False,
         own=EpisodeOverride(
@@ -172,9 +172,9 @@ def _compute(call: StageCall[NoteTrialSettings]) -> StageResult:
         ),
     )
     judged: list[dict[str, Any]] = []
-    for note in notes:
+    for place, note in enumerate(notes):
         shown: TrialRewards | None = None
-        if note in tried:
+        if place < trials.notes:
             number = 1 + texts[note.task_type].index(note.text)
             shown = trial_rewards(note.task_type, number, played.rows)
         judged.append(
