@@ -73,7 +73,7 @@ class KeepSettings(Settings):
 
 class NoteTrialConfig(Settings):
     """New notes are tried before the memory keeps them: the policy attempts training tasks of their task type
-    with a note in the prompt and without. So a note is kept for what it does at other tasks than the one that
+    with a note in the prompt and without. So a note is kept for its effect on other tasks than the one that
     it was written on."""
 
     notes: int = Field(default=8, ge=1)
@@ -87,7 +87,7 @@ class NoteTrialConfig(Settings):
     margin: float = 0.0
     """A note is kept if the mean reward with it is higher than that without by more than this."""
     failures: bool = False
-    """Whether notes are tried, too, after which the attempt failed again."""
+    """`on`: notes whose second attempt failed are tried too."""
 
 
 class MemoryConfig(Settings):

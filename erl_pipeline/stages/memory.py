@@ -149,18 +149,17 @@ def _judged(trials: Artifact | None) -> Mapping[NoteKey, bool]:
 
 
 def admitted_notes(written: Sequence[Trajectory], judged: Mapping[NoteKey, bool]) -> list[Trajectory]:
-    """Those that the memory keeps: all that led to success and were not judged otherwise, and of a note that
-    passed its trial without ever having led to success, the first."""
-    helped = {(row.task_type, row.text) for row in written if row.success}
-    found: dict[str, Trajectory] = {}
+    """Those that the memory keeps: all that led to success, unless their note failed its trial. Of a note
+    that passed its trial and never led to success, the first."""
+    kept: list[Trajectory] = []
+    known = {(row.task_type, row.text) for row in written if row.success}
     for row in written:
         assert row.text is not None
         key = row.task_type, row.text
-        if row.success and judged.get(key, True):
-            found[row.trajectory_id] = row
-        elif key not in helped and judged.get(key, False):
-            found.setdefault(f"{row.task_type}/{row.text}", row)
-    return list(found.values())
+        if judged.get(key, row.success) and (row.success or key not in known):
+            kept.append(row)
+            known.add(key)
+    return kept
 
 
 def new_entries(

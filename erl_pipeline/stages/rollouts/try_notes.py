@@ -171,25 +171,13 @@ def _compute(call: StageCall[NoteTrialSettings]) -> StageResult:
             {TRIAL: method.role_limits(play.episode, play.sampling)[spec.retry]},
         ),
     )
-    judged: list[dict[str, Any]] = []
+    judged = []
     for place, note in enumerate(notes):
-        shown: TrialRewards | None = None
+        shown = None
         if place < trials.notes:
             number = 1 + texts[note.task_type].index(note.text)
             shown = trial_rewards(note.task_type, number, played.rows)
-        judged.append(
-            {
-                "task_type": note.task_type,
-                "text": note.text,
-                "source_trajectory_id": note.reflections[0].trajectory_id,
-                "copies": len(note.reflections),
-                "successes": note.successes,
-                "task_ids": [] if shown is None else shown.task_ids,
-                "reward": None if shown is None else shown.reward,
-                "reward_without": None if shown is None else shown.without,
-                "kept": shown is not None and shown.reward - shown.without > trials.margin,
-            }
-        )
+        judged.append(_trial_row(note, shown, trials.margin))
     counters = {
         **count_rollouts(played.rows),
         **replaced_texts([played]),
@@ -219,6 +207,21 @@ def _unknown(call: StageCall[NoteTrialSettings], notes: Sequence[NewNote]) -> li
     view = memory.at(call.inputs[MEMORY].manifest.artifact_id)
     known = view.with_texts([text_key(note.task_type, note.text) for note in notes])
     return [note for note in notes if text_key(note.task_type, note.text) not in known]
+
+
+def _trial_row(note: NewNote, shown: TrialRewards | None, margin: float) -> dict[str, Any]:
+    """A row of the table. `shown`: what the attempts showed; None for a note that was not tried."""
+    return {
+        "task_type": note.task_type,
+        "text": note.text,
+        "source_trajectory_id": note.reflections[0].trajectory_id,
+        "copies": len(note.reflections),
+        "successes": note.successes,
+        "task_ids": [] if shown is None else shown.task_ids,
+        "reward": None if shown is None else shown.reward,
+        "reward_without": None if shown is None else shown.without,
+        "kept": shown is not None and shown.reward - shown.without > margin,
+    }
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ os.environ.update(
     RAY_AUTH_TOKEN=secrets.token_hex(32),
     RAY_USAGE_STATS_ENABLED="0",
     RAY_DEDUP_LOGS_SKIP_REGEX=".",
-    # Ray gives its workers the least share of a busy processor, and other tests keep both busy.
+    # By default Ray gives its workers low priority. They would wait too long beside the other tests.
     RAY_worker_niceness="0",
 )
 
