@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FAILED = 1
 _CONNECT_SECONDS = 60.0
 _LONGEST_WAIT = timedelta(days=20)
-_LINGER_SECONDS = 10.0
+_LINGER_SECONDS = 40.0
 """How long a rank that has failed waits to be ended: the launcher ends all when one ends, and the store with
 them, so that nothing more could be said of what came first."""
 _LAST_LINES = 30
@@ -55,10 +55,17 @@ class _Driver:
         self._said += 1
 
     def say_failed(self, error: BaseException) -> None:
-        """Say that this rank has failed, and how many had failed before."""
+        """Say that this rank has failed, whether in an exchange with others, and how many had failed before."""
         known = type(error).__name__ if isinstance(error, PipelineError) else None
-        lines = "\n".join(traceback.format_exc().splitlines()[-_LAST_LINES:])
-        self.say(failed=str(error), kind=known, lines=lines, place=self._store.add("failures", 1))
+        trace = traceback.format_exc().splitlines()
+        frames = traceback.extract_tb(error.__traceback__)
+        self.say(
+            failed=str(error),
+            kind=known,
+            lines="\n".join(trace[-_LAST_LINES:]),
+            in_exchange=any("/torch/distributed/" in frame.filename for frame in frames),
+            place=self._store.add("failures", 1),
+        )
 
 
 def main(folder: Path) -> None:

@@ -38,6 +38,11 @@ _CONNECT_SECONDS = 120.0
 _LAST_WORDS_SECONDS = 3.0
 """How long to listen after a rank has failed: the one that failed first may be heard after those that failed
 since they no longer heard from it."""
+_LOST_CONNECTION_SECONDS = 30.0
+"""The same while each rank that was heard has failed in an exchange: then another rank is the cause, and a
+busy machine is slow to say that it was killed."""
+_SILENT_SECONDS = 2.4
+"""A node that has not been heard for so long when a rank fails is the cause."""
 _OUT_OF_MEMORY = "; the kernel ends a process in this way when memory runs out"
 _LOGS = "logs"
 
@@ -231,8 +236,11 @@ class RankGroup:
         rank -> its message that it has failed."""
         assert self._here is not None
         self._failed = True
-        until = time.monotonic() + _LAST_WORDS_SECONDS
-        while time.monotonic() < until and not self._here.ended() and len(told) < self._processes:
+        began = time.monotonic()
+        while not self._here.ended() and len(told) < self._processes:
+            lost_others = told and all(said["in_exchange"] for said in told.values())
+            if time.monotonic() - began > (_LOST_CONNECTION_SECONDS if lost_others else _LAST_WORDS_SECONDS):
+                break
             told.update({rank: said for rank, said in self._news() if "failed" in said})
             if any(node.end or _silent(node) for node in self._nodes):
                 break
@@ -248,7 +256,7 @@ class RankGroup:
                 lines = end.lines if isinstance(end, NodeEnd) else last_lines(self._here.log_of(end.rank))
                 self._raise_for(end.rank, name, _end_of(end.status), lines)
         for number, node in enumerate(self._nodes, 1):
-            if _silent(node, _LAST_WORDS_SECONDS * 0.8):
+            if _silent(node, _SILENT_SECONDS):
                 silent = time.monotonic() - node.heard
                 self._lose(number, f"it has not been heard for {silent:.0f} s")
         if not told:

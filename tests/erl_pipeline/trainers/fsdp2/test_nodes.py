@@ -21,6 +21,7 @@ from erl_pipeline.config.plugins import operational_part
 from erl_pipeline.network import Address
 from erl_pipeline.policies.checkpoints import CheckpointParts, StoredPolicy, WeightsSettings
 from erl_pipeline.trainers.fsdp2 import nodes as nodes_module
+from erl_pipeline.trainers.fsdp2 import rank_group
 from erl_pipeline.trainers.fsdp2.devices import (
     QUESTION,
     REPORT,
@@ -63,8 +64,10 @@ HOST = f"{socket.gethostname()} (127.0.0.1)"
 
 
 def test_a_rank_that_is_killed_on_another_node_fails_its_stage_at_once(
-    node: Node, first: Path, tmp_path: Path
+    node: Node, first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The rank here loses its connection and says so long before a busy node says why.
+    monkeypatch.setattr(rank_group, "_LAST_WORDS_SECONDS", 0.0)
     settings = node.settings()
     bench = Bench(tmp_path, operational_part("trainers", settings))
     stage = EndlessStage(bench, settings, first / "llama")

@@ -76,8 +76,11 @@ def test_a_launcher_that_does_not_answer_in_time_has_not_ended(
     assert not ranks_below(os.getpid(), tmp_path)
 
 
-def test_a_rank_waits_no_longer_for_the_others_than_the_settings_say(first: Path, tmp_path: Path) -> None:
+def test_a_rank_waits_no_longer_for_the_others_than_the_settings_say(
+    first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a busy machine a rank that works may be seconds behind the other."""
+    monkeypatch.setattr(rank_group, "_LOST_CONNECTION_SECONDS", 1.0)  # the stopped rank will say nothing
     bench = Bench(tmp_path, {"timeout_seconds": 8.0})
     stage = EndlessStage(bench, Fsdp2TrainerConfig(processes=2), first / "llama")
     with (
