@@ -55,7 +55,7 @@ class _Driver:
         self._said += 1
 
     def say_failed(self, error: BaseException) -> None:
-        """Say that this rank has failed, whether in an exchange with others, and how many had failed before."""
+        """Say that this rank has failed, whether in an exchange, and how many had failed before."""
         known = type(error).__name__ if isinstance(error, PipelineError) else None
         trace = traceback.format_exc().splitlines()
         frames = traceback.extract_tb(error.__traceback__)
