@@ -67,8 +67,17 @@ class TierSettings(Settings):
     """
 
     success_weight: float = Field(default=0.7, ge=0.0, le=1.0)
-    """Share of success in the quality; the rest is 1 minus the mean cosine similarity to the other attempts
-    of the group, whose vectors count the tokens of their responses."""
+    """Share of success in the quality; the rest is 1 minus the mean cosine similarity to other attempts."""
+    diversity: Literal["tokens", "embedding"] = Field(
+        default="tokens", exclude_if=lambda diversity: diversity == "tokens"
+    )
+    """Which similarity: `tokens`, to the other attempts of the group, whose vectors count the tokens of their
+    responses; `embedding`, to the task's newest 32 stored attempts of earlier iterations, whose vectors are
+    those of `embedding_model` for what the policy said (of the group while the task has none)."""
+    embedding_model: str = Field(
+        default="all-MiniLM-L6-v2", exclude_if=lambda model: model == "all-MiniLM-L6-v2"
+    )
+    """As `memory.embedding_model` of ERL, for `diversity: embedding`."""
     shares: tuple[float, ...] = Field(default=(0.5, 0.3, 0.15, 0.05), min_length=1, max_length=100)
     """Shares of the draws, from the best tier to the worst; there are as many tiers as shares."""
     reward: Literal["own", "quality"] = Field(default="own", exclude_if=lambda reward: reward == "own")

@@ -56,7 +56,7 @@ def _slice(config: RunConfig, _sources: Sources) -> ScoreSettings:
 
 
 def _compute(call: StageCall[ScoreSettings]) -> StageResult:
-    """Label the newest stored trajectories under the policy, train the scorer on them, weigh the fresh ones
+    """Label stored trajectories under the policy, train the scorer on them, weigh the fresh ones
     with it, and draw stored ones by weight."""
     from erl_pipeline.methods.complementary.tables import EXPERIENCE_SCORES, drawn_by_weight, read_stored
     from storage.tables.parquet import write_rows
@@ -67,6 +67,8 @@ def _compute(call: StageCall[ScoreSettings]) -> StageResult:
     stored = read_stored(store, before, scoring.capacity)
     fresh = _sampled(read_trajectories(trajectory_files(call.inputs[ROLLOUTS], store)))
     ids = stored.newest(scoring.rescored)
+    if scoring.rescore == "random":
+        ids = stored.random(scoring.rescored, derive_seed(call.seed, call.index["iteration"], "rescore"))
     old = _in_order(_sampled(read_trajectories(stored.files_of(ids))), ids)
     with training_stage.borrowed_trainer(call) as trainer:
         now = _mean_logprobs(trainer, old, settings.microbatch_tokens)

@@ -64,7 +64,11 @@ class WeightsExperienceConfig(Settings):
     neutral: float = Field(default=0.5, gt=0.0, lt=1.0)
     """The weight of trajectories that were not scored yet, such as all fresh ones of the first iteration."""
     rescored: int = Field(default=1000, ge=1)
-    """How many of the newest stored trajectories are scored again in an iteration."""
+    """How many of the stored trajectories are scored again in an iteration."""
+    rescore: Literal["newest", "random"] = Field(
+        default="newest", exclude_if=lambda rescore: rescore == "newest"
+    )
+    """Which: the newest, or random ones of those that can be drawn (as in the guide)."""
     sampled: int = Field(default=32, ge=0)
     """Stored trajectories that are trained on again beside the fresh ones, drawn by weight."""
     capacity: int = Field(default=100_000, ge=1)

@@ -48,6 +48,10 @@ class StoredTrajectories:
         """The `count` ids that were stored last, the newest iteration first."""
         return list(self.files)[:count]
 
+    def random(self, count: int, seed: int) -> list[str]:
+        """As many ids at random, without replacement; all where there are no more."""
+        return random.Random(seed).sample(list(self.files), min(count, len(self.files)))
+
     def weight(self, trajectory_id: str, neutral: float) -> float:
         """Its newest weight; `neutral` where it was never scored."""
         return self.weights.get(trajectory_id, neutral)

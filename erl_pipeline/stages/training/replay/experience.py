@@ -1,5 +1,5 @@
-"""What can be replayed: versions of it, the quality of attempts, and stored attempts, read from the rollouts
-that hold them. Each artifact of experience holds what an iteration added, and names the previous one.
+"""What can be replayed: versions of it, and stored attempts, read from the rollouts that hold them. Each
+artifact of experience holds what an iteration added, and names the previous one.
 
 `groups.parquet` has a row for each group of attempts that was stored, `members.parquet` one for each attempt.
 Tokens stay in the rollouts; members say where.
@@ -8,7 +8,6 @@ Tokens stay in the rollouts; members say where.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from erl_pipeline.config.replay import ACTIVE, EXPERIENCE, RETIRED, TierSettings
+from erl_pipeline.config.replay import ACTIVE, EXPERIENCE, RETIRED
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.episodes.context import task_payload
 from erl_pipeline.plan.stage import Resources
@@ -261,43 +260,3 @@ def require_trainable(
                 f"{name} has no log-probabilities of sampled tokens (temperature {row.temperature:g}), which "
                 "replay needs"
             )
-
-
-def qualities(
-    successes: Sequence[bool], responses: Sequence[Sequence[int]], settings: TierSettings
-) -> list[float]:
-    """Quality of each attempt of a group, in [0, 1]: the weighted sum of its success and its difference from
-    the others. `responses`: token ids; the vector of an attempt counts how often each token occurs."""
-    vectors = [Counter(response) for response in responses]
-    return [
-        quality(success, mean_cosine(vectors, index), settings.success_weight)
-        for index, success in enumerate(successes)
-    ]
-
-
-def quality(success: bool, cosine: float, success_weight: float) -> float:
-    """`success_weight * success + (1 - success_weight) * (1 - cosine)`."""
-    return success_weight * success + (1.0 - success_weight) * (1.0 - cosine)
-
-
-def mean_cosine(vectors: Sequence[Counter[int]], index: int) -> float:
-    """Mean cosine similarity of one vector to the others; 0 where it is alone."""
-    others = [vector for place, vector in enumerate(vectors) if place != index]
-    if not others:
-        return 0.0
-    return math.fsum(_cosine(vectors[index], other) for other in others) / len(others)
-
-
-def tiers_of(ranked: Sequence[float], count: int) -> list[int]:
-    """The tier of each attempt of a group by its quality, of `count` tiers of which 0 is the best. Of equal
-    attempts the first ranks higher."""
-    order = sorted(range(len(ranked)), key=lambda index: -ranked[index])
-    tiers = [0] * len(ranked)
-    for rank, index in enumerate(order):
-        tiers[index] = rank * count // len(ranked)
-    return tiers
-
-
-def _cosine(one: Counter[int], other: Counter[int]) -> float:
-    lengths = math.hypot(*one.values()) * math.hypot(*other.values())
-    return sum(count * other[token] for token, count in one.items()) / lengths if lengths else 0.0

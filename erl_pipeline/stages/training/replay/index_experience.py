@@ -13,7 +13,15 @@ from erl_pipeline.config.base import Settings
 from erl_pipeline.config.replay import ACTIVE, EXPERIENCE, REPLAYED, RETIRED, Sampler, TierSettings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
+from erl_pipeline.stages.memory import opened_memory
 from erl_pipeline.stages.names import ROLLOUTS, trajectory_files
+from erl_pipeline.stages.training.replay.quality import (
+    Similarities,
+    by_embedding,
+    by_tokens,
+    qualities,
+    tiers_of,
+)
 from erl_pipeline.stages.training.replay.replayed import BEGUN, REPLAY, read_replayed
 from erl_pipeline.stages.training.training_stage import TrainingSettings, borrowed_trainer
 from erl_pipeline.trainers.sequences import trajectory_sequence
@@ -94,6 +102,10 @@ def _index(call: StageCall[Any], score: Score | None) -> StageResult:
     stored = [each for each in tried if is_stored(each, settings.sampler)] if begun else []
     groups = [group_row(each, settings.sampler, retired) for each in stored]
     done = retired | {row["task_id"] for row in groups if row["status"] == RETIRED}
+    similar = by_tokens
+    if settings.tiers is not None and settings.tiers.diversity == "embedding":
+        embedder = opened_memory(call.resources, settings.tiers.embedding_model).embedder
+        similar = by_embedding(call.resources.store, before, [each.task_id for each in stored], embedder)
     found = [
         member
         for each in stored
@@ -104,6 +116,7 @@ def _index(call: StageCall[Any], score: Score | None) -> StageResult:
             settings.tiers,
             rollouts.manifest.artifact_id,
             known.get(each.task_id, set()),
+            similar,
         )
     ]
     members = [member for member, _ in found]
@@ -245,17 +258,14 @@ def member_rows(
     tiers: TierSettings | None,
     rollouts_id: str,
     known: Collection[int],
+    similar: Similarities = by_tokens,
 ) -> Iterator[tuple[dict[str, Any], Trajectory]]:
     """The attempts of a group that are stored, each with its row: the successes, or all with `tiers`.
     `known`: digests of responses to the task that are stored already, which are not stored again."""
     ranked: list[float | None] = [None] * len(task.fresh)
     places: list[int | None] = [None] * len(task.fresh)
     if tiers is not None:
-        from erl_pipeline.stages.training.replay.experience import qualities, tiers_of
-
-        found = qualities(
-            [row.success for row in task.fresh], [row.response_token_ids for row in task.fresh], tiers
-        )
+        found = qualities([row.success for row in task.fresh], similar(task.fresh), tiers)
         ranked, places = [*found], [*tiers_of(found, len(tiers.shares))]
     seen = set(known)
     for row, quality, tier in zip(task.fresh, ranked, places, strict=True):

@@ -48,6 +48,16 @@ def test_the_newest_come_first_up_to_the_capacity(tmp_path: Path) -> None:
     assert [stored.weights[one] for one in ("a3", "a1")] == [0.75, 0.25]
 
 
+def test_random_ones_are_drawn_once_each_by_the_seed(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    stored = stored_of(bench, scores(bench, "only", [attempt(place) for place in range(1, 7)], 0.5), 9)
+    draws = [stored.random(3, seed) for seed in range(20)]
+    assert all(len(set(draw)) == 3 for draw in draws)
+    assert {one for draw in draws for one in draw} == {f"a{place}" for place in range(1, 7)}
+    assert stored.random(3, 7) == draws[7]
+    assert sorted(stored.random(9, 0)) == sorted(stored.newest(9))
+
+
 def test_what_could_not_be_scored_or_has_no_sampled_token_is_left_out(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     rows = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -34,6 +35,7 @@ from erl_pipeline.stages.training.replay.select_replay import SELECT_REPLAY, Rep
 from storage.artifacts.artifact import Artifact
 from storage.errors import InputError
 from storage.tables.trajectories import Trajectory, read_trajectories
+from tests.embedders import WordEmbedder
 from tests.erl_pipeline.stages.calls import Bench
 from tests.erl_pipeline.stages.training.replay.attempts import group
 
@@ -157,6 +159,32 @@ def test_what_was_not_scored_lowers_no_bucket_and_retires_no_task(bench: Bench) 
     )
     drawn = draw_replay(experience, rules, 2, random.Random(0))
     assert sorted((each.task_id, each.bucket) for each in drawn) == [("t0", 2), ("t1", 2)]
+
+
+def test_what_was_said_is_compared_with_what_was_said_at_the_task_before(bench: Bench) -> None:
+    def said(*answers: str, iteration: int) -> str:
+        rows = group("t0", "-" * len(answers), iteration)
+        spoken = [json.dumps([{"role": "assistant", "content": answer}]) for answer in answers]
+        return bench.rollouts([replace(row, messages=each) for row, each in zip(rows, spoken, strict=True)])
+
+    def stored(inputs: dict[str, str], iteration: int) -> Artifact:
+        settings = ExperienceIndexSettings(
+            role="first_attempt",
+            sampler="tiers",
+            start_success=-1.0,
+            tiers=TierSettings(diversity="embedding", embedding_model="words", success_weight=0.0),
+        )
+        return bench.compute(INDEX_EXPERIENCE, settings, inputs, iteration=iteration)
+
+    first = stored({"rollouts": said("up", "up", iteration=1)}, 1)
+    # The task has no earlier attempts: two that say the same do not differ.
+    assert pl.read_parquet(first.path(MEMBERS_FILE))["quality"].to_list() == pytest.approx([0, 0], abs=1e-6)
+    rollouts = said("up", "up right", iteration=2)
+    second = stored({"rollouts": rollouts, "experience": first.manifest.artifact_id}, 2)
+    found = pl.read_parquet(second.path(MEMBERS_FILE))
+    up, both = WordEmbedder().embed(["up", "up right"])
+    assert found["quality"].to_list() == pytest.approx([0.0, 1.0 - float(up @ both)], abs=1e-6)
+    assert found["tier"].to_list() == [2, 0]
 
 
 def test_nothing_is_stored_before_enough_attempts_succeed(bench: Bench) -> None:

@@ -6,17 +6,25 @@ import pytest
 
 from erl_pipeline.config.replay import TierSettings
 from erl_pipeline.stages.training.replay.draw import draw_from_tiers, on_policy_weight, whole_shares
-from erl_pipeline.stages.training.replay.experience import qualities, quality, tiers_of
+from erl_pipeline.stages.training.replay.quality import by_tokens, qualities, tiers_of
+from tests.erl_pipeline.stages.training.replay.attempts import attempt
 
 SETTINGS = TierSettings()
 
 
 def test_quality_is_success_and_difference_from_the_others() -> None:
-    assert quality(True, 0.25, 0.7) == pytest.approx(0.925)
+    assert qualities([True, True], [0.25, -0.5], SETTINGS) == pytest.approx([0.925, 1.0])
     # Vectors (1, 1), (1, 1) and (0, 2): cosines 1 and 1/sqrt(2).
-    found = qualities([True, False, False], [[5, 6], [6, 5], [6, 6]], SETTINGS)
+    group = [
+        attempt("task", place, False, tokens=tokens) for place, tokens in enumerate([(5, 6), (6, 5), (6, 6)])
+    ]
+    found = qualities([True, False, False], by_tokens(group), SETTINGS)
     both = 0.3 * (1 - (1 + 0.5**0.5) / 2)
     assert found == pytest.approx([0.7 + both, both, 0.3 * (1 - 0.5**0.5)])
+
+
+def test_an_attempt_that_is_alone_differs_wholly() -> None:
+    assert by_tokens([attempt("task", 0, True)]) == [0.0]
 
 
 def test_a_group_has_tiers_of_equal_size() -> None:
