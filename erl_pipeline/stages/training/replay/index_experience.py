@@ -102,7 +102,7 @@ def _index(call: StageCall[Any], score: Score | None) -> StageResult:
     stored = [each for each in tried if is_stored(each, settings.sampler)] if begun else []
     groups = [group_row(each, settings.sampler, retired) for each in stored]
     done = retired | {row["task_id"] for row in groups if row["status"] == RETIRED}
-    similar = by_tokens
+    similar: Similarities = by_tokens
     if settings.tiers is not None and settings.tiers.diversity == "embedding":
         embedder = opened_memory(call.resources, settings.tiers.embedding_model).embedder
         similar = by_embedding(call.resources.store, before, [each.task_id for each in stored], embedder)
