@@ -4,8 +4,9 @@ them."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from erl_pipeline.stages.sampled_checkpoint import sampled_checkpoint
 from erl_pipeline.stages.tasks.prepare_tasks import read_tasks
 from erl_pipeline.stages.training import training_stage
 from erl_pipeline.stages.training.average_teacher import TEACHER, plan_teacher
+from erl_pipeline.stages.training.gaps import gap_metrics, token_class
 from erl_pipeline.stages.training.hindsight import Hindsight, HindsightSources, hindsight_of
 from erl_pipeline.trainers.sequences import TokenScores, TrainingSequence, trajectory_sequence
 from storage.artifacts.recipe import derive_seed
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
 
 SCORES = "teacher_scores.parquet"
 _EARLIER = "earlier"
-_DECILES = 10
 
 
 class TeacherSettings(training_stage.TrainingSettings):
@@ -127,6 +128,7 @@ def _compute(call: StageCall[TeacherSettings]) -> StageResult:
         metrics=gap_metrics(
             [(by_id[each.trajectory_id], each) for each in table if not each.branch and not each.not_scored],
             settings.self_distillation,
+            partial(token_class, policy.tokenizer),
         ),
         rows={SCORES: count},
         policy_version=call.inputs[CHECKPOINT].manifest.artifact_id,
@@ -136,7 +138,7 @@ def _compute(call: StageCall[TeacherSettings]) -> StageResult:
 
 SCORE_TEACHER = Stage(
     name="score_teacher",
-    version=2,
+    version=3,
     output="table",
     settings=TeacherSettings,
     compute=_compute,
@@ -233,55 +235,6 @@ def _by_token(sequence: TrainingSequence, values: npt.NDArray[Any]) -> npt.NDArr
     column = np.zeros(len(sequence.response_mask))
     column[sequence.trained_offsets] = values
     return column
-
-
-def gap_metrics(
-    scored: Sequence[tuple[Trajectory, TeacherScores]], settings: SelfDistillationConfig
-) -> Mapping[str, float]:
-    """How the teacher with hindsight differs from the policy that sampled, in nats a token: the mean gap,
-    that of attempts that succeeded and of those that failed, the share of tokens beyond the limit, how much
-    of all gaps the hundredth of tokens with the largest have, and the mean gap in each tenth of an attempt.
-    A teacher that knows something finds the tokens of successes more likely than those of failures. Also the
-    mean length of attempts, in sampled tokens, the teacher's entropy, and the probability that it gives to
-    tokens that are not compared."""
-    if not scored:
-        return {}
-    gaps = []
-    for row, each in scored:
-        mask = np.asarray(row.response_mask, dtype=bool)
-        gaps.append((np.asarray(each.logprobs) - np.asarray(row.behaviour_logprobs))[mask])
-    every = np.concatenate(gaps)
-    tenth = np.concatenate([np.arange(len(each)) * _DECILES // len(each) for each in gaps])
-    sizes = np.sort(np.abs(every))[::-1]
-    top = sizes[: max(1, len(sizes) // 100)]
-    found = {
-        "gap_mean": float(every.mean()),
-        "gap_beyond_limit": float((sizes > settings.gap_limit).mean()),
-        "gap_of_top_hundredth": float(top.sum() / sizes.sum()) if sizes.sum() else 0.0,
-        "scored_length": float(np.mean([len(each) for each in gaps])),
-        "teacher_entropy": _mean([each.entropies for _, each in scored]),
-    }
-    for name, success in (("successes", True), ("failures", False)):
-        chosen = [each for each, (row, _) in zip(gaps, scored, strict=True) if row.success is success]
-        if chosen:
-            found[f"gap_of_{name}"] = _mean(chosen)
-    for number in range(_DECILES):
-        if (inside := every[tenth == number]).size:
-            found[f"gap_of_tenth_{number + 1}"] = float(inside.mean())
-    if settings.compared_tokens:
-        found["teacher_tail"] = _mean([np.exp(each.tail_logprobs) for _, each in scored])
-    if settings.combination == "modulate":
-        changed = np.concatenate(
-            [each.advantages[np.asarray(row.response_mask) == 1] for row, each in scored]
-        )
-        found["contrast_selected"] = float((changed != 0).mean())
-        found["contrast_mean"] = float(changed.mean())
-    return found
-
-
-def _mean(parts: Sequence[npt.NDArray[Any]]) -> float:
-    whole = np.concatenate(parts)
-    return float(whole.astype(np.float64).mean()) if len(whole) else 0.0
 
 
 def taught_sequences(

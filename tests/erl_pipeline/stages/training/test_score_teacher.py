@@ -11,6 +11,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,9 @@ from erl_pipeline.environments.interface import Task
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.objectives.policy_gradient import clipped_surrogate
 from erl_pipeline.plan.plan import StageKey
+from erl_pipeline.stages.training.gaps import gap_metrics, token_class
 from erl_pipeline.stages.training.hindsight import Hindsight, HindsightSources, hindsight_of
-from erl_pipeline.stages.training.score_teacher import SCORES, gap_metrics, scores, taught
+from erl_pipeline.stages.training.score_teacher import SCORES, scores, taught
 from erl_pipeline.trainers.local.tokens import token_columns
 from erl_pipeline.trainers.sequences import TokenScores, TrainingSequence
 from storage.artifacts.store import ArtifactStore
@@ -149,8 +151,10 @@ def test_gaps_are_counted_for_successes_and_failures() -> None:
     """The two gaps of a success, and one of a failure; the limit is .5, and one of three is beyond it."""
     (row,), _ = play(["right a", "right a"])
     policy = tuple(POLICY.tolist())
-    success = replace(row, response_mask=(1, 1), behaviour_logprobs=policy)
-    failure = replace(row, success=False, response_mask=(1,), behaviour_logprobs=(-1.0,))
+    success = replace(row, response_token_ids=(7, 8), response_mask=(1, 1), behaviour_logprobs=policy)
+    failure = replace(
+        row, success=False, response_token_ids=(7,), response_mask=(1,), behaviour_logprobs=(-1.0,)
+    )
 
     found = gap_metrics(
         [
@@ -161,6 +165,7 @@ def test_gaps_are_counted_for_successes_and_failures() -> None:
             (failure, TeacherScores("b", 0, "r", "", logprobs=np.array([-1.3]), entropies=np.array([0.8]))),
         ],
         SelfDistillationConfig(gap_limit=0.5),
+        {7: "words", 8: "digits"}.__getitem__,
     )
 
     assert found["gap_of_successes"] == pytest.approx((-0.322099 + 0.509698) / 2, abs=1e-6)
@@ -170,7 +175,19 @@ def test_gaps_are_counted_for_successes_and_failures() -> None:
     # A token after half of two tokens is in the sixth tenth; one alone in the first.
     assert found["gap_of_tenth_6"] == pytest.approx(0.509698, abs=1e-6)
     assert found["gap_of_tenth_1"] == pytest.approx((-0.322099 - 0.3) / 2, abs=1e-6)
-    assert found["gap_of_top_hundredth"] == pytest.approx(0.509698 / (0.322099 + 0.509698 + 0.3), abs=1e-6)
+    whole = 0.322099 + 0.509698 + 0.3
+    assert found["gap_of_top_hundredth"] == pytest.approx(0.509698 / whole, abs=1e-6)
+    assert found["gap_of_words"] == pytest.approx((-0.322099 - 0.3) / 2, abs=1e-6)
+    assert found["gap_of_digits"] == pytest.approx(0.509698, abs=1e-6)
+    assert found["gap_share_of_words"] == pytest.approx((0.322099 + 0.3) / whole, abs=1e-6)
+    assert found["gap_share_of_digits"] == pytest.approx(0.509698 / whole, abs=1e-6)
+
+
+def test_a_token_has_one_class() -> None:
+    texts = ["<end>", " \n", " right", "12", ").", "x2", "²"]
+    tokenizer: Any = SimpleNamespace(all_special_ids=[0], decode=lambda ids: texts[ids[0]])
+    classes = [token_class(tokenizer, place) for place in range(len(texts))]
+    assert classes == ["special", "space", "words", "digits", "punctuation", "mixed", "digits"]
 
 
 def test_a_reflection_teaches_through_the_prompt_of_the_second_attempt() -> None:
