@@ -62,7 +62,7 @@ test-without-vllm: checks docs test-others
 
 # More processes than cores take longer: each imports everything first, and they displace each other's caches.
 test-others:
-	$(PYTEST) 2 -p tests.line_coverage -m "not vllm"
+	$(PYTEST) 2 -p tests.line_coverage -m "not vllm" --durations 80 --durations-min 5
 
 # Only files with such a test are imported: importing all files would delay the first test by half a minute.
 test-vllm:

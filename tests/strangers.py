@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import socket
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
@@ -27,25 +26,9 @@ def visited(host: str, port: int, said: Sequence[bytes] = SAID, silent: int = 50
     """Inside this context, this many strangers say nothing, and others have said these words."""
     with ExitStack() as stack:
         for _ in range(silent):
-            stack.enter_context(socket.create_connection((host, port), timeout=10.0))
+            stack.enter_context(socket.create_connection((host, port), timeout=60.0))
         for words in said:
-            stranger = stack.enter_context(socket.create_connection((host, port), timeout=10.0))
+            stranger = stack.enter_context(socket.create_connection((host, port), timeout=60.0))
             with suppress(ConnectionError):  # It may have been sent away in the middle.
                 stranger.sendall(words)
         yield
-
-
-def seconds_until_dropped(host: str, port: int, word: bytes = b"\0", patience: float = 20.0) -> float:
-    """How long a stranger is listened to who sends a byte every 20 ms. Raises TimeoutError."""
-    pause, waited = threading.Event(), 0.0
-    with socket.create_connection((host, port), timeout=10.0) as stranger, suppress(ConnectionError):
-        stranger.settimeout(0.02)
-        while waited < patience:
-            stranger.sendall(word)
-            waited += 0.02
-            with suppress(TimeoutError):
-                if not stranger.recv(4096):
-                    return waited
-                pause.wait(0.02)  # It was said something, and takes its time.
-        raise TimeoutError
-    return waited

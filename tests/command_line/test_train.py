@@ -54,7 +54,7 @@ def test_each_stage_shows_one_line_when_there_is_no_terminal(finished: FinishedR
 def test_a_finished_run_is_not_trained_again(finished: FinishedRun) -> None:
     begin = time.perf_counter()
     again = invoke("train", finished.config, "--store", finished.store, "--json")
-    assert time.perf_counter() - begin < 15.0
+    assert time.perf_counter() - begin < 60.0
     assert again.errors == "Run small is finished: it has 2 iterations, all committed.\n"
     assert again.json["worked"] is False
     assert [row["iteration"] for row in again.json["rows"]] == [0, 1, 2]

@@ -28,7 +28,7 @@ class Blocking:
         self.threads.append(threading.current_thread())
         if self._error is not None:
             raise self._error
-        assert self.let_go.wait(timeout=10.0)
+        assert self.let_go.wait(timeout=60.0)
         return Transition([user_message(turn.text)], 1.0, done=True)
 
     def feedback(self) -> str:
@@ -61,7 +61,7 @@ def test_all_calls_are_made_in_one_thread_beside_the_event_loop() -> None:
     assert asyncio.run(play()) == Transition([user_message("open")], 1.0, done=True)
     (thread,) = set(blocking.threads)
     assert thread is not threading.current_thread()
-    thread.join(timeout=10.0)
+    thread.join(timeout=60.0)
     assert not thread.is_alive()
 
 
@@ -80,7 +80,7 @@ def test_a_call_that_hangs_is_given_up_and_closed_from_another_thread() -> None:
     reset, step, close = blocking.threads
     assert reset is step
     assert close is not step
-    step.join(timeout=10.0)
+    step.join(timeout=60.0)
     assert not step.is_alive()
 
 

@@ -100,7 +100,7 @@ def test_environments_go_on_while_the_engine_is_at_work() -> None:
             self.calls += 1
             if self.calls == 1:
                 batch_begun.set()
-                assert stepped.wait(timeout=10.0)
+                assert stepped.wait(timeout=60.0)
             return [answer_to(request) for request in requests]
 
     async def begins() -> str:
@@ -128,7 +128,7 @@ def test_a_blocking_environment_in_a_thread_stalls_no_other_episode() -> None:
             return "@ &"
 
         def step(self, turn: AssistantTurn) -> Transition:
-            assert not self._waits or others_over.wait(timeout=10.0)
+            assert not self._waits or others_over.wait(timeout=60.0)
             return ends()
 
         def feedback(self) -> str:

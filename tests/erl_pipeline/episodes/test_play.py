@@ -117,7 +117,7 @@ def test_memory_holds_up_no_turn_of_another_episode() -> None:
         if not turn.done():
             asked.set()
             turn.get_loop().call_soon_threadsafe(turn.set_result, DOWN)
-            assert sampled.wait(timeout=10.0)
+            assert sampled.wait(timeout=60.0)
         return nothing_remembered(requests)
 
     def on_tokens(count: int) -> None:

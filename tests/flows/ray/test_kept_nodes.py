@@ -94,7 +94,7 @@ def test_two_nodes_give_the_bytes_of_one_also_after_one_was_lost(
         actor = launcher.parent()
         assert actor is not None
         actor.kill()
-        rank.wait(timeout=20)
+        rank.wait(timeout=60)
 
     losing = threading.Thread(target=lose_a_node)
     losing.start()

@@ -155,6 +155,6 @@ def test_the_last_line_counts_without_its_label(text: str, answer: str | None) -
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("piece", ["{", "\\boxed{", "<answer>", "</answer>", "\n", "*", " ", "answer", "a"])
 def test_a_megabyte_takes_no_time(name: AnswerFormat, piece: str) -> None:
-    began = time.perf_counter()
+    began = time.thread_time()
     FORMATS[name].find(piece * (1_000_000 // len(piece)))
-    assert time.perf_counter() - began < 3.0
+    assert time.thread_time() - began < 3.0

@@ -118,9 +118,9 @@ class ThreadRanks:
 
     def _exchanged(self, value: Any) -> list[Any]:
         self.shared[self.rank] = value
-        self.barrier.wait(10)
+        self.barrier.wait(60)
         found = [self.shared[rank] for rank in range(self.count)]
-        self.barrier.wait(10)
+        self.barrier.wait(60)
         return found
 
 
@@ -136,7 +136,7 @@ def on_two_ranks(work: Callable[[ThreadRanks], Any]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     return [made[0], made[1]]
 
 
