@@ -161,6 +161,11 @@ class SelfDistillationConfig(Settings):
     coefficient: float = Field(default=0.1, gt=0.0)
     """With `advantage`, the weight of the gap beside the group's advantage; with `loss`, that of the
     divergence beside the objective's loss."""
+    coefficient_iterations: int | None = Field(
+        default=None, ge=1, exclude_if=lambda iterations: iterations is None
+    )
+    """Over how many iterations N the coefficient falls, in equal steps: iteration i has `coefficient * (1 -
+    (i - 1) / N)`. From iteration N + 1 on no teacher is asked. `null`: it stays."""
     gap_limit: float = Field(default=2.0, gt=0.0)
     """With `advantage`: the largest gap, in nats, that counts, on both sides."""
     loss: DistillationLoss = DistillationLoss()
@@ -176,6 +181,14 @@ class SelfDistillationConfig(Settings):
     teacher_token_budget: int | None = Field(default=None, ge=1)
     """The most tokens that may be read for scores in an iteration, prompts and all passes included. A run
     that could read more, with attempts of `max_tokens`, does not start. `null`: no limit."""
+
+    def at(self, iteration: int) -> SelfDistillationConfig | None:
+        """What it is in an iteration; None where its coefficient has fallen to 0."""
+        if self.coefficient_iterations is None:
+            return self
+        left = 1.0 - (iteration - 1) / self.coefficient_iterations
+        changed = {"coefficient": self.coefficient * left, "coefficient_iterations": None}
+        return self.model_copy(update=changed) if left > 0 else None
 
     @property
     def objective(self) -> DistillationObjective | None:
@@ -247,6 +260,11 @@ class SelfDistillationConfig(Settings):
             )
         if self.combination == "modulate" and self.block != "own":
             raise ValueError(f"block: {self.block}; allowed with combination: modulate is own")
+        if self.combination == "modulate" and self.coefficient_iterations is not None:
+            raise ValueError(
+                f"coefficient_iterations: {self.coefficient_iterations}; allowed with combination: modulate "
+                "is null, since it has no coefficient"
+            )
         if self.hindsight == "reflection" and self.block == "shuffled":
             raise ValueError(
                 "block: shuffled; allowed with hindsight: reflection are own and empty, since the prompt is "

@@ -64,10 +64,16 @@ def _slice(config: RunConfig, _sources: Sources) -> TeacherSettings:
     )
 
 
-def plan_scores(planner: Planner, state: RunState, iteration: int, rollouts: str, model: str) -> str:
-    """Plan the scores of an iteration, and what its teacher is made by; returns their artifact."""
-    how = planner.config.self_distillation
-    assert how is not None
+def plan_scores(
+    planner: Planner,
+    state: RunState,
+    iteration: int,
+    rollouts: str,
+    model: str,
+    how: SelfDistillationConfig,
+) -> str:
+    """Plan the scores of an iteration, and what its teacher is made by; returns their artifact. `how`: as the
+    iteration has it."""
     inputs = {
         **state.model_inputs(model),
         ROLLOUTS: rollouts,
@@ -81,7 +87,8 @@ def plan_scores(planner: Planner, state: RunState, iteration: int, rollouts: str
             if earlier is not None:
                 inputs[f"{_EARLIER}-{age:04d}"] = earlier
     seed = derive_seed(planner.config.seed, iteration, SCORE_TEACHER.name)
-    return planner.add(SCORE_TEACHER, inputs, iteration=iteration, seed=seed)
+    scored = planner.settings(SCORE_TEACHER).model_copy(update={"self_distillation": how.for_scores})
+    return planner.add(SCORE_TEACHER, inputs, iteration=iteration, settings=planner.shared(scored), seed=seed)
 
 
 def _compute(call: StageCall[TeacherSettings]) -> StageResult:

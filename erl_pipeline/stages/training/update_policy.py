@@ -105,13 +105,16 @@ def plan_update(
     replay, self-distillation, distillation. Returns the state after it. The reference of the KL term, where
     it is on, is the checkpoint that the model began with."""
     inputs = {ROLLOUTS: rollouts}
-    settings = None
+    changed: dict[str, Any] = {}
     replayed = replayed_in(planner, iteration)
     if replayed is not None:
-        inputs[REPLAY], loss = replayed
-        settings = planner.shared(planner.settings(UPDATE_POLICY).model_copy(update={"replay": loss}))
+        inputs[REPLAY], changed["replay"] = replayed
     if planner.config.self_distillation is not None:
-        inputs[SCORED] = plan_scores(planner, state, iteration, rollouts, model)
+        how = planner.config.self_distillation.at(iteration)
+        changed["self_distillation"] = None if how is None else how.for_update
+        if how is not None:
+            inputs[SCORED] = plan_scores(planner, state, iteration, rollouts, model, how)
+    settings = planner.shared(planner.settings(UPDATE_POLICY).model_copy(update=changed)) if changed else None
     if planner.config.objective.needs_reference:
         inputs[REFERENCE] = state.initial[model]
     form = planner.config.distillation_form

@@ -25,6 +25,7 @@ from erl_pipeline.environments.interface import Task
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.objectives.policy_gradient import clipped_surrogate
 from erl_pipeline.plan.plan import StageKey
+from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.stages.training.gaps import gap_metrics, token_class
 from erl_pipeline.stages.training.hindsight import Hindsight, HindsightSources, hindsight_of
 from erl_pipeline.stages.training.score_teacher import SCORES, scores, taught
@@ -35,7 +36,8 @@ from storage.errors import InputError
 from storage.tables.teacher_scores import TeacherScores, read_teacher_scores
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.script import CONTEXT, TOKENIZER, play
-from tests.erl_pipeline.runs.small_runs import SMALL, go, ids
+from tests.erl_pipeline.runs.planned_runs import SOURCES
+from tests.erl_pipeline.runs.small_runs import SMALL, go, ids, small
 from tests.random_models import save_byte_llama
 
 LOGITS = torch.tensor([[1.0, 0.5, -0.5, 0.0], [0.2, -0.3, 0.8, 0.1]], dtype=torch.float64)
@@ -397,6 +399,27 @@ def test_a_policy_learns_from_a_teacher_of_its_own_weights(tmp_path: Path, how: 
     assert all(len(row.support_ids) == 20 * len(row.tail_logprobs) for row in rows)
 
 
+@pytest.mark.parametrize("combination", ["advantage", "loss"])
+def test_a_coefficient_falls_and_then_no_teacher_is_asked(combination: str) -> None:
+    how = {"combination": combination, "coefficient": 0.2, "coefficient_iterations": 2}
+    always = {**how, "coefficient_iterations": None}
+    plans = [plan_run(small(self_distillation=each, iterations=3), SOURCES) for each in (how, always)]
+    fallen, stays = (
+        {
+            (node.stage.name, node.iteration): node.settings.self_distillation
+            for node in plan.nodes
+            if node.stage.name in ("score_teacher", "update_policy")
+        }
+        for plan in plans
+    )
+    asked = "score_teacher" if combination == "advantage" else "update_policy"
+    assert [fallen[asked, iteration].coefficient for iteration in (1, 2)] == [0.2, 0.1]
+    assert [stays[asked, iteration].coefficient for iteration in (1, 2, 3)] == [0.2] * 3
+    assert ("score_teacher", 3) in stays
+    assert ("score_teacher", 3) not in fallen
+    assert fallen["update_policy", 3] is None
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -416,6 +439,16 @@ def test_a_policy_learns_from_a_teacher_of_its_own_weights(tmp_path: Path, how: 
         (
             {"self_distillation": {"block": "shuffled"}},
             "allowed with hindsight: reflection are own and empty",
+        ),
+        (
+            {
+                "self_distillation": {
+                    "hindsight": "sibling",
+                    "combination": "modulate",
+                    "coefficient_iterations": 2,
+                }
+            },
+            "allowed with combination: modulate is null",
         ),
         ({"self_distillation": {"teacher_token_budget": 9}}, "set self_distillation.max_tokens too"),
         (
