@@ -66,6 +66,9 @@ def test_all_that_a_run_of_erl_executes_counts(tmp_path: Path, monkeypatch: pyte
         assert sorted(each for each in missing if not each[0].startswith(SERVED)) == [], name
 
 
+_COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
+
+
 def _noting(into: set[Name]) -> Any:
     """A profiler that notes the definitions of this project that are called."""
     seen: set[CodeType] = set()
@@ -82,6 +85,8 @@ def _noting(into: set[Name]) -> Any:
         if path.is_relative_to(FOLDER / "erl_pipeline") or path.is_relative_to(FOLDER / "storage"):
             module = ".".join(path.relative_to(FOLDER).with_suffix("").parts).removesuffix(".__init__")
             name = code.co_qualname.partition(".")[0]
+            if name in _COMPREHENSIONS:
+                return  # of a module, when it is imported
             # A lambda of a module is part of what the module binds there.
             into.add((module, _bound_at(path, code.co_firstlineno) if name == "<lambda>" else name))
 

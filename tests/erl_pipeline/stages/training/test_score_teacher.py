@@ -12,7 +12,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -406,7 +406,7 @@ def test_a_coefficient_falls_and_then_no_teacher_is_asked(combination: str) -> N
     plans = [plan_run(small(self_distillation=each, iterations=3), SOURCES) for each in (how, always)]
     fallen, stays = (
         {
-            (node.stage.name, node.iteration): node.settings.self_distillation
+            (node.stage.name, node.iteration): cast(Any, node.settings).self_distillation
             for node in plan.nodes
             if node.stage.name in ("score_teacher", "update_policy")
         }
