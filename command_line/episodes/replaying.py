@@ -195,7 +195,7 @@ def _episode(
         policy_versions={POLICY: row.policy_version},
         tokenizer_digest=row.tokenizer_digest,
         memory_version=row.memory_version,
-        run_seed=config.seed,
+        run_seed=artifact.manifest.seed,
     )
     context = EpisodeContext(
         identity=EpisodeIdentity(task, row.sample_index, provenance),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from json.encoder import encode_basestring
 from typing import Any, Literal
 
 ID_LENGTH = 32
@@ -19,6 +20,10 @@ def canonical_json(value: Any) -> str:
         TypeError: a value or key that JSON does not have (a set, a Path, a number as key); says where it is.
         ValueError: a number that is not finite; says where it is.
     """
+    if type(value) is tuple and _PLAIN.issuperset(map(type, value)):
+        # Ids of millions of rows: the encoder takes six times as long for so little.
+        texts = [encode_basestring(each) if type(each) is str else str(each) for each in value]
+        return f"[{','.join(texts)}]"
     require_json(value)
     return _ENCODER.encode(value)
 
@@ -111,6 +116,7 @@ def _text(value: Any, name: str) -> str:
 
 
 _EXACT = (str, int, bool, type(None))
+_PLAIN = frozenset((str, int))
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 

@@ -17,6 +17,7 @@ from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.plan.stage import Listener
 from erl_pipeline.runs.audit import audit
 from erl_pipeline.runs.run_plans import plan_run
+from erl_pipeline.stages.evaluation.evaluate import EVALUATION
 from erl_pipeline.stages.names import AGENT_CALLS, TRAJECTORIES
 from storage.artifacts.store import ArtifactStore
 from storage.lineage.trained_on import RowFilter, TrainedOn
@@ -25,7 +26,9 @@ from storage.runs.run import RunStore
 from storage.tables.sequences import FURTHER_SEQUENCES
 from storage.tables.training import TRAINING_RECORD_FILE, scan_training_records
 from storage.tables.trajectories import read_trajectories, scan_trajectories
+from storage.upkeep.verification import verify_run
 from tests.command_line.invoke import invoke
+from tests.command_line.ui.clients import client, main_text
 from tests.erl_pipeline.episodes.gateway import agents
 from tests.erl_pipeline.runs.small_runs import SMALL, go
 from tests.random_models import save_byte_llama
@@ -100,6 +103,25 @@ def test_an_agent_is_trained_and_each_of_its_sequences_counts_with_its_attempt(
     assert differs.status == 2
     assert "the agent asks something else than it did" in differs.errors
     monkeypatch.undo()
+
+    # An evaluation keeps the same of its attempts: 2 tasks, each played twice, before and after training.
+    for evaluation in map(store.open, store.ids("evaluate")):
+        held_out = read_trajectories([evaluation.path(EVALUATION)])
+        beside = read_trajectories([evaluation.path(FURTHER_SEQUENCES)])
+        assert len(held_out) == evaluation.manifest.counters["trajectories"] == 4
+        assert [row.parent_trajectory_id for row in beside] == [row.trajectory_id for row in held_out]
+    listed = ("episodes", "list", config.name, "--held-out", "--store", str(store_folder), "--json")
+    assert invoke(*listed).json["episodes"] == 2 * 4
+    page, episode = client(store_folder), held_out[0].episode_id
+    place = f"/runs/{config.name}/iterations/{held_out[0].iteration}/episodes/{episode}"
+    assert "2 token sequences" in main_text(page.get(place).text)
+    assert "8 rows" in main_text(page.get(f"/runs/{config.name}/rows?held_out=true").text)
+    shown = invoke("episodes", "show", episode, "--store", str(store_folder), "--json").json
+    (attempt,) = shown["trajectories"]
+    assert [call["sequence_index"] for call in attempt["calls"]] == [0, 0, 0, 1, 1]
+    replayed = invoke("episodes", "replay", episode, "--store", str(store_folder), "--json")
+    assert replayed.json["equal"], replayed.json
+    assert verify_run(store, RunStore(str(store_folder)).open(config.name)).problems == []
 
     # The lineage of the checkpoint leads to each of the sequences, and to what was said in it.
     (checkpoint,) = store.ids("fine_tune")

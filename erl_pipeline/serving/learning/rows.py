@@ -11,13 +11,15 @@ from typing import Any
 from erl_pipeline.serving.learning.sequences import TurnSequence, turn_sequences
 from storage.artifacts.recipe import digest
 from storage.serving.collected import ServedCorrection, ServedTrajectory
-from storage.serving.traffic import Feedback, Record, ServedTurn
+from storage.serving.traffic import Feedback, Record
 from storage.tables.scored import NOT_RATED, NOT_TRAINABLE, is_scored
 from storage.tables.trajectories import Trajectory, trajectory_id
 
 ENVIRONMENT = "served"
 UNRATED = "nobody rated it"
 COMMENT, CORRECTION = "comment", "correction"
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,8 @@ def episode_rows(batch: Batch, episode_id: str, records: Sequence[Record]) -> Ep
     scored where there is none, where no token can be trained, or where it asks what is held out. The group
     is one of its own.
     """
-    feedback = [record for record in records if isinstance(record, Feedback)]
-    sequences = turn_sequences(record for record in records if isinstance(record, ServedTurn))
+    feedback = [record for record in records if record.type == "feedback"]
+    sequences = turn_sequences([record for record in records if record.type == "turn"])
     first = sequences[0].turns[0]
     # The episode's first sequence stands for it, which has to be one that is trained.
     sequences.sort(key=lambda each: bool(each.not_trainable))
@@ -105,7 +107,7 @@ def episode_rows(batch: Batch, episode_id: str, records: Sequence[Record]) -> Ep
             finish_reason=finish,
             truncated=ended.finish_reason == "length",
             feedback=_comments(feedback),
-            messages=json.dumps(messages, ensure_ascii=False),
+            messages=_ENCODER.encode(messages),
             memory_version=begun.memory_version,
             memory_entry_ids=begun.memory_entry_ids,
             seed=begun.seed,
@@ -138,7 +140,7 @@ def _corrections(
         for each in sorted(feedback, key=lambda each: each.received)
         if each.metric == CORRECTION and str(each.value).strip()
     }
-    for row, sequence in zip(rows, sequences, strict=True):
+    for row, sequence in zip(rows, sequences, strict=True) if newest else ():
         said = _said(sequence.messages)
         for turn, place in zip(sequence.turns, sequence.answers, strict=True):
             if sequence.is_lost or turn.call_id not in newest:
@@ -171,7 +173,14 @@ def _comments(feedback: Sequence[Feedback]) -> str:
 
 def _said(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """Messages with roles and texts alone."""
-    return [{"role": str(each["role"]), "content": "\n".join(_texts(each))} for each in messages]
+    return [{"role": str(each["role"]), "content": _text(each)} for each in messages]
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, str) and not message.get("tool_calls"):
+        return content
+    return "\n".join(_texts(message))
 
 
 def _texts(message: Mapping[str, Any]) -> Iterator[str]:

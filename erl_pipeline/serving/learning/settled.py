@@ -112,8 +112,11 @@ class TrafficIndex:
                         yield self._episode_id(names[number]), read
                     number, read = self.of_episode[place], []
                 segment, offset = self.segments[place], self.offsets[place]
-                with store_errors("read", self.paths[segment]):
+                try:
                     line = os.pread(files[segment], self.lengths[place], offset)
+                except OSError:
+                    with store_errors("read", self.paths[segment]):
+                        raise
                 read.append(read_record(line, f"{self.paths[segment]}, at byte {offset},"))
             if read:
                 yield self._episode_id(names[number]), read

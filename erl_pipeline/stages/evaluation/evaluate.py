@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pydantic import Field
+
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.interface import Task
@@ -16,7 +18,12 @@ from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
 from erl_pipeline.stages.names import HELD_OUT, MEMORY, TASKS
 from erl_pipeline.stages.rollouts.counts import count_rollouts, replaced_texts
-from erl_pipeline.stages.rollouts.playing import PlaySettings, play_settings, play_with_checkpoint
+from erl_pipeline.stages.rollouts.playing import (
+    PlaySettings,
+    play_settings,
+    play_with_checkpoint,
+    write_beside_attempts,
+)
 from erl_pipeline.stages.tasks import prepare_tasks
 from erl_pipeline.stages.tasks.environment_stages import built_inputs
 from storage.artifacts.recipe import derive_seed
@@ -38,6 +45,9 @@ class EvaluationSettings(Settings):
     play: PlaySettings
     samples_per_task: int
     whole_episodes: bool
+    all_sequences: bool = Field(default=False, exclude_if=lambda kept: not kept)
+    """Whether agents play, of whose attempts all token sequences and calls are kept. Without agents there is
+    nothing of the kind, so that it stands in no recipe."""
 
 
 def plan_evaluation(planner: Planner, state: RunState, iteration: int, model: str = POLICY) -> str:
@@ -73,6 +83,7 @@ def _slice(config: RunConfig, _sources: Sources) -> EvaluationSettings:
         play=play,
         samples_per_task=config.evaluation.samples_per_task,
         whole_episodes=whole_episodes,
+        all_sequences=plugins("environments")[config.environment.type].value.has_agents(config.environment),
     )
 
 
@@ -111,6 +122,8 @@ def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
         remembering = scan_trajectories([call.folder / WITH_MEMORY])
         rows = [*rows, *again.rows]
         plays.append(again)
+    if settings.all_sequences:
+        written |= write_beside_attempts(call.folder, plays)
     memory = call.inputs.get(MEMORY)
     by_part = {}
     if plugins("environments")[settings.play.environment.type].value.parts(settings.play.environment):

@@ -10,7 +10,7 @@ from erl_pipeline.plan.plan import POLICY, RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
-from erl_pipeline.stages.names import AGENT_CALLS, GENERATED, MEMORY, TASKS, TRAINING, TRAJECTORIES
+from erl_pipeline.stages.names import GENERATED, MEMORY, TASKS, TRAINING, TRAJECTORIES
 from erl_pipeline.stages.rollouts.counts import (
     SIGNAL_GROUPS,
     count_parts,
@@ -19,13 +19,17 @@ from erl_pipeline.stages.rollouts.counts import (
     signal_groups,
     success_rates,
 )
-from erl_pipeline.stages.rollouts.playing import PlaySettings, play_settings, play_with_checkpoint
+from erl_pipeline.stages.rollouts.playing import (
+    PlaySettings,
+    play_settings,
+    play_with_checkpoint,
+    write_beside_attempts,
+)
 from erl_pipeline.stages.rollouts.select_tasks import plan_selection
 from erl_pipeline.stages.tasks.draw_tasks import SAMPLES, draw_tasks, planned_samples
 from erl_pipeline.stages.tasks.prepare_tasks import read_tasks, read_weights
 from erl_pipeline.stages.training.replay.plan import plan_replay
 from storage.errors import ConfigError
-from storage.tables.sequences import FURTHER_SEQUENCES
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
@@ -146,15 +150,11 @@ def _generate(call: StageCall[RolloutSettings]) -> StageResult:
         must_fit=tasks if (iteration, shard) == (1, 0) else (),
         following={each.artifact_id: of_shard(each.index["shard"]) for each in call.following},
     )
-    rows = {TRAJECTORIES: write_trajectories(call.folder / TRAJECTORIES, played.rows)}
-    further = {}
-    if played.further:
-        rows[FURTHER_SEQUENCES] = write_trajectories(call.folder / FURTHER_SEQUENCES, played.further)
-        further = {"further_sequences": len(played.further)}
-    if played.calls:
-        from storage.tables.agent_calls import write_agent_calls
-
-        rows[AGENT_CALLS] = write_agent_calls(call.folder / AGENT_CALLS, played.calls)
+    rows = {
+        TRAJECTORIES: write_trajectories(call.folder / TRAJECTORIES, played.rows),
+        **write_beside_attempts(call.folder, [played]),
+    }
+    further = {"further_sequences": len(played.further)} if played.further else {}
     memory = call.inputs.get(MEMORY)
     return StageResult(
         counters={

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +25,13 @@ from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import StageCall
 from erl_pipeline.policies.checkpoints import WeightsSettings, weights_settings
 from erl_pipeline.stages.memory import opened_memory
-from erl_pipeline.stages.names import MEMORY, TASKS
+from erl_pipeline.stages.names import AGENT_CALLS, MEMORY, TASKS
 from erl_pipeline.stages.rollouts.counts import count_rollouts, success_rates
 from erl_pipeline.stages.sampled_checkpoint import sampled_checkpoint
 from erl_pipeline.stages.tasks.environment_stages import with_built_files
 from erl_pipeline.stages.tasks.prepare_tasks import environment_identity
 from erl_pipeline.trainers.interface import make_room
+from storage.tables.sequences import FURTHER_SEQUENCES
 
 if TYPE_CHECKING:
     from erl_pipeline.config.prompts import JudgeFeedback
@@ -87,6 +89,20 @@ class EpisodeOverride:
 
     protocol: EpisodeProtocol
     by_role: Mapping[str, RoleLimits]
+
+
+def write_beside_attempts(folder: Path, plays: Iterable[PlayedEpisodes]) -> dict[str, int]:
+    """Write what agents' attempts have beside their first sequences: further ones, and calls. Returns the
+    rows of each file; of what there is none there is no file."""
+    from storage.tables.agent_calls import write_agent_calls
+    from storage.tables.trajectories import write_trajectories
+
+    plays, written = list(plays), {}
+    if further := [row for played in plays for row in played.further]:
+        written[FURTHER_SEQUENCES] = write_trajectories(folder / FURTHER_SEQUENCES, further)
+    if calls := [call for played in plays for call in played.calls]:
+        written[AGENT_CALLS] = write_agent_calls(folder / AGENT_CALLS, calls)
+    return written
 
 
 def play_with_checkpoint(

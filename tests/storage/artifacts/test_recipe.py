@@ -49,6 +49,11 @@ def test_canonical_json_is_json_of_the_same_value(value: Any) -> None:
     assert json.loads(canonical_json(value)) == value
 
 
+@given(st.lists(st.text() | st.integers() | st.booleans() | st.none()))
+def test_parts_of_an_id_have_the_same_canonical_json_as_in_a_list(parts: list[Any]) -> None:
+    assert canonical_json(tuple(parts)) == canonical_json(parts)
+
+
 @given(st.dictionaries(st.text(), json_values, max_size=4))
 def test_order_of_keys_does_not_matter(value: dict[str, Any]) -> None:
     assert canonical_json(dict(reversed(value.items()))) == canonical_json(value)
