@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from erl_pipeline.config.base import Settings
@@ -21,7 +21,7 @@ class AdoptSettings(Settings):
     """Nothing: the checkpoint and the trials are inputs."""
 
 
-def best_proposal(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+def best_proposal(trials: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """The row of the proposal, among those that beat the instruction so far by the margin, that has gained
     most mean reward on its tasks; of equal ones the first. None where none did.
 

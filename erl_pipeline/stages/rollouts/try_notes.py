@@ -151,9 +151,10 @@ async def play_trial(
 
     number, sample = divmod(context.identity.sample_index, attempts)
     task_type = _note_type(context.identity.task, notes)
+    own: list[str] = []
     if task_type == ANY_TYPE:
         context = replace(context, identity=replace(context.identity, seeded_as=(sample, 0)))
-    own = [] if context.instruction is None else [context.instruction]
+        own = [] if context.instruction is None else [context.instruction]
     shown = [notes[task_type][number - 1]] if number else own
     place = TurnKey(TRIAL, phase=0, revision=number)
     attempt = await play_attempt(
