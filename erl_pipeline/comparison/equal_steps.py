@@ -63,7 +63,8 @@ def with_equal_steps(
 
     They set more passes over the rollouts or, for an arm that has only a supervised stage, more steps of that
     stage. Without them, an arm with one step against four looks about twice as bad as it is. An arm with a
-    number of tasks of its own is left as it is: it gets its steps from fresh rollouts.
+    number of tasks of its own is left as it is: it gets its steps from fresh rollouts. So is one that never
+    changes the weights.
 
     Args:
         tasks: tasks in an iteration of the base configuration.
@@ -80,7 +81,7 @@ def with_equal_steps(
     most = max((each.total for each in same.values()), default=0)
     return {
         name: (_more_steps(name, arms[name], each, most, iterations),)
-        if name in same and each.total != most
+        if name in same and each.total not in (0, most)
         else ()
         for name, each in planned.items()
     }

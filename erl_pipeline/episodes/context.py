@@ -79,6 +79,8 @@ class EpisodeIdentity:
     task: Task
     sample_index: int
     provenance: Provenance
+    seeded_as: tuple[int, int] | None = None
+    """The sample index and the revision whose seeds its turns get; None for its own."""
 
     @cached_property
     def episode_id(self) -> str:
@@ -88,9 +90,8 @@ class EpisodeIdentity:
         """Seed of one turn: (run seed, iteration, task, sample, role, revision, turn). Rows hold the seed of
         turn 0."""
         origin = self.provenance
-        return derive_seed(
-            origin.run_seed, origin.iteration, self.task.task_id, self.sample_index, role, revision, turn
-        )
+        sample, revision = self.seeded_as or (self.sample_index, revision)
+        return derive_seed(origin.run_seed, origin.iteration, self.task.task_id, sample, role, revision, turn)
 
     def chance(self, *what: str | int) -> float:
         """A number in [0, 1) that derives from (run seed, iteration, task) and `what` it is drawn for."""
@@ -295,6 +296,8 @@ class EpisodeContext:
     """Share of a group's samples that see no memory."""
     chat_server: ChatServer | None = None
     """A model outside the engine that the protocol asks, such as a judge."""
+    instruction: str | None = None
+    """A text that belongs to the policy, for the prompt of a first attempt."""
     gateway: Gateway | None = None
     """Where the agent that plays the environment asks the policy; None where the policy plays itself."""
     further_sequences: list[Trajectory] = field(default_factory=list)

@@ -62,6 +62,8 @@ class EpisodeSetup:
     withhold: float = 0.0
     """Share of a group's samples that see no memory."""
     chat_server: ChatServer | None = None
+    instruction: str | None = None
+    """The policy's own, where its method has one."""
 
     @cached_property
     def gateway(self) -> Gateway | None:
@@ -228,6 +230,7 @@ def _context(
         mean_metrics=part.plugin.episodes.mean_metrics,
         withhold=setup.withhold,
         chat_server=setup.chat_server,
+        instruction=setup.instruction,
         gateway=setup.gateway if part.plugin.episodes.played_by == "agent" else None,
     )
 

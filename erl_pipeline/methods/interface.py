@@ -133,3 +133,5 @@ class Method(Generic[SettingsT]):
     it."""
     plan_evaluation: PlanEvaluation = field(default=_no_evaluation, metadata=NO_BYTES)
     """Plans evaluations of its own."""
+    trains: bool = field(default=True, metadata=NO_BYTES)
+    """Whether it changes weights. One that does not learns nothing from stored rollouts."""

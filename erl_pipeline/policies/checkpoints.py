@@ -7,6 +7,7 @@ input of its own, so that lineage, verification and whatever removes artifacts s
 from __future__ import annotations
 
 import fnmatch
+import json
 import shutil
 import tempfile
 from collections.abc import Hashable, Mapping
@@ -43,6 +44,18 @@ OPTIMIZER_STATE, OPTIMIZER_PROGRESS = "optimizer.safetensors", "optimizer.json"
 """Files of a checkpoint that was trained: master weights and moments, and the number of steps. A large state
 is in `optimizer-00001-of-0000n.safetensors` and so on."""
 OPTIMIZER_STATE_FILES = "optimizer*.safetensors"
+
+INSTRUCTION = f"{MODEL}/instruction.json"
+"""The file of a checkpoint whose policy is told more than the task: its key `text` is put into the prompt of
+each first attempt. It lies beside the weights, so that an exported model has it too."""
+
+
+def read_instruction(checkpoint: Artifact) -> str | None:
+    """The instruction of a checkpoint; None for one without."""
+    if all(entry.path != INSTRUCTION for entry in checkpoint.manifest.files):
+        return None
+    text: str = json.loads(checkpoint.path(INSTRUCTION).read_text(encoding="utf-8"))["text"]
+    return text
 
 
 def lacks_state(checkpoint: Manifest) -> bool:

@@ -136,8 +136,13 @@ def offline_settings(config: RunConfig, own: Sequence[str] = ()) -> list[str]:
 
 
 def require_offline(config: RunConfig) -> None:
-    """Raise ConfigError if the objective assumes that the policy at hand generated the data, or if
-    `pipeline.too_old` is `wait`: stored data does not get younger."""
+    """Raise ConfigError if the method trains nothing, if the objective assumes that the policy at hand
+    generated the data, or if `pipeline.too_old` is `wait`: stored data does not get younger."""
+    if not plugins("methods")[config.method.type].value.trains:
+        raise ConfigError(
+            f"method.type: {config.method.type} changes no weights, and learns nothing from stored rollouts "
+            "or served conversations; use another method, such as rlvr"
+        )
     if not isinstance(config.objective.correction, DecoupledCorrection):
         raise ConfigError(
             "objective.correction.type: bypass cannot be trained offline: it computes the ratio against the "

@@ -16,6 +16,7 @@ from erl_pipeline.policies.checkpoints import (
     LoadedPolicies,
     WeightsSettings,
     checkpoint_parts,
+    read_instruction,
     require_lora,
 )
 
@@ -28,13 +29,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class SampledCheckpoint:
     """What a stage must know of the policy that it samples from; `context_length` is in tokens. `model` is
-    what an engine is opened with."""
+    what an engine is opened with. `instruction` is shown in first attempts; None for no such text."""
 
     tokenizer: PreTrainedTokenizerBase
     tokenizer_digest: str
     context_length: int
     end_token_ids: frozenset[int]
     model: SampledModel
+    instruction: str | None = None
 
 
 def sampled_checkpoint(call: StageCall[Any], weights: WeightsSettings, name: str) -> SampledCheckpoint:
@@ -57,6 +59,7 @@ def sampled_checkpoint(call: StageCall[Any], weights: WeightsSettings, name: str
         tokenizer_digest=facts.tokenizer_digest,
         context_length=facts.context_length,
         end_token_ids=end_token_ids,
+        instruction=read_instruction(checkpoint),
         model=SampledModel(
             name=name,
             checkpoint_id=parts.checkpoint_id,

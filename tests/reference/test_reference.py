@@ -67,7 +67,7 @@ def test_every_table_is_there_and_every_column_has_a_meaning() -> None:
 
 def test_every_number_that_a_method_shows_is_there() -> None:
     columns = shown_columns()
-    assert columns["evaluate/greedy_success"][1] == ["complementary", "erl", "rlvr"]
+    assert columns["evaluate/greedy_success"][1] == ["complementary", "erl", "prompt_evolution", "rlvr"]
     text = metrics_text()
     assert all(f"| `{name}` |" in text for name in columns)
     assert "| `mismatch_kl` | KL(sampler \\|\\| trainer) by the k3 estimator, nats a token. |" in text

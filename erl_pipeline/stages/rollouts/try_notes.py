@@ -1,14 +1,16 @@
 """The stage that tries new notes on other tasks than those they were written on, before the memory keeps
-them."""
+them. It also tries instructions, in place of the one that the policy has."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.memory import NoteTrialConfig
@@ -16,7 +18,7 @@ from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.policies.checkpoints import CHECKPOINT
+from erl_pipeline.policies.checkpoints import CHECKPOINT, read_instruction
 from erl_pipeline.stages.memory import opened_memory, written_notes
 from erl_pipeline.stages.names import (
     MEMORY,
@@ -49,6 +51,9 @@ if TYPE_CHECKING:
 TRIAL = "trial"
 """The role of attempts with a new note, and of those without at the same tasks."""
 
+ANY_TYPE = "*"
+"""The task type of an instruction, which is for tasks of all types."""
+
 
 class NoteTrialSettings(Settings):
     """What trials depend on, besides the rollouts, the checkpoint, the tasks and the memory."""
@@ -56,6 +61,10 @@ class NoteTrialSettings(Settings):
     play: PlaySettings
     trials: NoteTrialConfig
     embedding_model: str
+    """Of the memory; empty where there is none."""
+    instructions: bool = Field(default=False, exclude_if=lambda instructions: not instructions)
+    """The notes are for tasks of all types, and each is tried in place of the policy's instruction. Attempts
+    with a note have the random numbers of those without, so that equal texts have equal rewards."""
 
 
 @dataclass(frozen=True)
@@ -78,18 +87,23 @@ def plan_trials(
     iteration: int,
     rollouts: str,
     trials: NoteTrialConfig,
-    embedding_model: str,
+    embedding_model: str = "",
+    *,
+    instructions: bool = False,
 ) -> str:
-    """Plan trials of the notes that these rollouts have, by the policy of the state."""
+    """Plan trials of the notes, or `instructions`, that these rollouts have, by the policy of the state."""
     play = play_settings(planner.config).model_copy(update={"retrieval": None})
     inputs = {ROLLOUTS: rollouts, TASKS: state.tasks, **state.model_inputs(POLICY)}
     if MEMORY in state.memories:
         inputs[MEMORY] = state.memories[MEMORY]
+    settings = NoteTrialSettings(
+        play=play, trials=trials, embedding_model=embedding_model, instructions=instructions
+    )
     return planner.add(
         TRY_NOTES,
         inputs,
         iteration=iteration,
-        settings=planner.shared(NoteTrialSettings(play=play, trials=trials, embedding_model=embedding_model)),
+        settings=planner.shared(settings),
         seed=derive_seed(planner.config.seed, TRY_NOTES.name),
         index={"iteration": iteration},
     )
@@ -112,24 +126,36 @@ def trial_tasks(
     written_on = {row.task_id for note in notes for row in note.reflections}
     pools: dict[str, list[Task]] = {note.task_type: [] for note in notes}
     for task in tasks:
-        if task.task_type in pools and task.task_id not in written_on:
-            pools[task.task_type].append(task)
+        task_type = _note_type(task, pools)
+        if task_type in pools and task.task_id not in written_on:
+            pools[task_type].append(task)
     return {
         task_type: sorted(pool, key=lambda task: derive_seed(seed, task.task_id))[:count]
         for task_type, pool in pools.items()
     }
 
 
+def _note_type(task: Task, notes: Container[str]) -> str:
+    """The task type of the notes that are tried on a task."""
+    return ANY_TYPE if ANY_TYPE in notes else task.task_type
+
+
 async def play_trial(
     context: EpisodeContext, prompts: AttemptPrompts, notes: Mapping[str, Sequence[str]], attempts: int
 ) -> list[Trajectory]:
     """Attempt the task without a note, or with one of those of its type. The first `attempts` samples of a
-    task have none, the next ones the first note, and so on; that is their `revision_index`."""
+    task have none, or the policy's instruction; the next ones the first note, and so on; that is their
+    `revision_index`."""
     from erl_pipeline.episodes.attempt import play_attempt
     from erl_pipeline.episodes.context import TurnKey
 
-    number = context.identity.sample_index // attempts
-    shown = [notes[context.identity.task.task_type][number - 1]] if number else []
+    number, sample = divmod(context.identity.sample_index, attempts)
+    task_type = _note_type(context.identity.task, notes)
+    own: list[str] = []
+    if task_type == ANY_TYPE:
+        context = replace(context, identity=replace(context.identity, seeded_as=(sample, 0)))
+        own = [] if context.instruction is None else [context.instruction]
+    shown = [notes[task_type][number - 1]] if number else own
     place = TurnKey(TRIAL, phase=0, revision=number)
     attempt = await play_attempt(
         context, place, lambda instructions, observation: prompts.attempt(instructions, observation, shown)
@@ -149,6 +175,8 @@ def _compute(call: StageCall[NoteTrialSettings]) -> StageResult:
     prompts = plugins("environments")[play.environment.type].value.prompts(play.environment) or spec.prompts
     rows = read_trajectories(trajectory_files(call.inputs[ROLLOUTS], call.resources.store))
     written = written_notes(rows, spec.reflection, spec.attempt)
+    if call.settings.instructions:
+        written = [replace(row, task_type=ANY_TYPE) for row in written]
     notes = _unknown(call, [note for note in new_notes(written) if note.successes or trials.failures])
     tried = notes[: trials.notes]
     iteration = call.index["iteration"]
@@ -156,7 +184,7 @@ def _compute(call: StageCall[NoteTrialSettings]) -> StageResult:
     tasks = trial_tasks(training, tried, trials.tasks, derive_seed(call.seed, iteration))
     texts = {task_type: [note.text for note in tried if note.task_type == task_type] for task_type in tasks}
     drawn = [task for of_type in tasks.values() for task in of_type]
-    samples = [range(trials.attempts * (1 + len(texts[task.task_type]))) for task in drawn]
+    samples = [range(trials.attempts * (1 + len(texts[_note_type(task, texts)]))) for task in drawn]
     call.progress.begin(sum(map(len, samples)), "episodes")
     played = play_with_checkpoint(
         call,
@@ -198,9 +226,12 @@ def _compute(call: StageCall[NoteTrialSettings]) -> StageResult:
 
 
 def _unknown(call: StageCall[NoteTrialSettings], notes: Sequence[NewNote]) -> list[NewNote]:
-    """The notes that the memory does not have."""
+    """The notes that the memory does not have; of instructions, those that are not the policy's own."""
     from storage.memory.entries import text_key
 
+    if call.settings.instructions:
+        own = read_instruction(call.inputs[CHECKPOINT])
+        return [note for note in notes if note.text != own]
     if MEMORY not in call.inputs:
         return list(notes)
     memory = opened_memory(call.resources, call.settings.embedding_model)
@@ -239,7 +270,7 @@ def trial_rewards(task_type: str, number: int, attempts: Sequence[Trajectory]) -
     None if there is none."""
     rewards: defaultdict[str, dict[int, list[float]]] = defaultdict(dict)
     for row in scored(attempts):
-        if row.task_type == task_type and row.revision_index in (0, number):
+        if task_type in (row.task_type, ANY_TYPE) and row.revision_index in (0, number):
             rewards[row.task_id].setdefault(row.revision_index, []).append(row.reward)
     both = {task: found for task, found in rewards.items() if len(found) == 2}
     if not both:

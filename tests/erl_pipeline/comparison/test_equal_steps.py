@@ -29,6 +29,11 @@ def test_an_arm_without_a_supervised_stage_passes_over_its_rollouts_more_often()
     assert with_equal_steps(arms, TASKS, 2) == {"erl": (), "rlvr": ("update.epochs=4",), "control": ()}
 
 
+def test_an_arm_that_never_changes_the_weights_is_left_as_it_is() -> None:
+    arms = {"erl": ERL, "evolved": small(method="prompt_evolution")}
+    assert with_equal_steps(arms, TASKS, 2) == {"erl": (), "evolved": ()}
+
+
 def test_more_than_four_passes_are_refused_and_fresh_rollouts_are_named() -> None:
     # 13 steps for 16 tasks are .8125 for each; 4 for 5 tasks are .8, and 3 for 4 tasks are .75.
     sixteen = ["rollouts.tasks_per_iteration=16", "environment.training_boards=64"]

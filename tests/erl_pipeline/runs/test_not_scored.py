@@ -49,6 +49,7 @@ COUNTS_OF_ROWS = {
 TIMES = ("seconds", "per_second")
 
 READ_NO_TRAJECTORIES = {
+    "adopt_instruction": "reads the table of try_notes, which the runs here have",
     "average_teacher": "reads checkpoints",
     "bootstrap": "is before all rollouts",
     "bootstrap_extractor": "is before all rollouts",
