@@ -17,7 +17,7 @@ from tests.flows.served import Served, alive, ended, serve
 from tests.integration.runs import small_config
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow]
 
 LEASE = {"names": ["gpu"], "slots": 1, "mode": "concurrency", "lease_duration": 600}
 
