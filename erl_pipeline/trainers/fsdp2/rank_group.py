@@ -39,8 +39,8 @@ _LAST_WORDS_SECONDS = 3.0
 """How long to listen after a rank has failed: the one that failed first may be heard after those that failed
 since they no longer heard from it."""
 _LOST_CONNECTION_SECONDS = 30.0
-"""The same while each rank that was heard has failed in an exchange: then another rank is the cause, and a
-busy machine is slow to say that it was killed."""
+"""How long to listen while all ranks that were heard have failed in an exchange. The cause is then another
+rank, and a busy machine is slow to say that it was killed."""
 _SILENT_SECONDS = 2.4
 """A node that has not been heard for so long when a rank fails is the cause."""
 _OUT_OF_MEMORY = "; the kernel ends a process in this way when memory runs out"

@@ -20,7 +20,7 @@ Similarities = Callable[["Sequence[Trajectory]"], list[float]]
 """Of each attempt of a group, the mean cosine similarity to others, in [-1, 1]."""
 
 COMPARED_ATTEMPTS = 32
-"""With which of a task's stored attempts new ones are compared: the newest, this many."""
+"""New attempts are compared with at most so many stored attempts at their task, the newest ones."""
 
 
 def qualities(
