@@ -25,7 +25,8 @@ def figures_by_task(curve: Curve, outcomes: Outcomes, budgets: Budgets) -> dict[
     """Each measure of a run for each single task, as if the run had been tested on this task alone.
 
     All measures are linear in the successes along the curve, so that the mean over tasks is the run's own
-    figure. Raises ValueError when the run ends before a budget.
+    figure. Measures that the run does not have are left out. Raises ValueError when the run ends before a
+    budget.
     """
     # What a success at one point of the curve alone adds to each measure.
     alone = [
@@ -37,6 +38,7 @@ def figures_by_task(curve: Curve, outcomes: Outcomes, budgets: Budgets) -> dict[
             for task, each in outcomes.items()
         }
         for name in MEASURES
+        if all(getattr(part, name) is not None for part in alone)
     }
 
 

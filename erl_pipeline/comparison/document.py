@@ -9,9 +9,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from erl_pipeline.comparison.measures import MEASURES, Axis, across_seeds, ends, seed_band
+from erl_pipeline.comparison.measures import MEASURES, Axis, across_seeds, ends, seed_band, takes_steps
 from erl_pipeline.comparison.result import REWARD, ArmResult, Result, TrainingNumber
-from erl_pipeline.comparison.tables import markdown, preface, seed_table, split_warning, tables, warnings
+from erl_pipeline.comparison.tables import (
+    markdown,
+    over_seeds,
+    preface,
+    seed_table,
+    split_warning,
+    tables,
+    warnings,
+)
 from erl_pipeline.views.report.charts import Chart, Series, chart_svg
 from storage.artifacts.manifest import code_version, package_versions
 from storage.errors import StoreError
@@ -32,7 +40,8 @@ def charts(result: Result) -> dict[str, Chart]:
     for number, arms in enumerate(_sets(result), start=1):
         ending = "" if number == 1 else f"_{number}"
         for name, axis, label in _AXES:
-            found[f"success_by_{name}{ending}"] = _success(result, arms, axis, label)
+            if (success := _success(result, arms, axis, label)).series:
+                found[f"success_by_{name}{ending}"] = success
         for key, lines in _numbers(result, arms).items():
             found[f"{key.replace('/', '_')}{ending}"] = lines
     for arm, each in result.arms.items():
@@ -60,6 +69,8 @@ def _success(result: Result, arms: Sequence[str], axis: Axis, label: str) -> Cha
     series = []
     for place, arm in enumerate(arms, start=1):
         curves = list(result.arms[arm].curves.values())
+        if axis == "policy_steps" and not any(takes_steps(curve) for curve in curves):
+            continue
         series.append(Series(arm, *seed_band(curves, axis, getattr(result.budgets, axis)), place))
     title = f"Success on {result.test_tasks} test tasks"
     return Chart(title, label, _OVER_SEEDS, series, (0.0, 1.0))
@@ -184,16 +195,13 @@ def _search(result: Result) -> dict[str, Any] | None:
 
 
 def _arm(arm: ArmResult) -> dict[str, Any]:
-    figures = list(arm.measures.values())
+    summaries = {name: over_seeds(arm, name) for name in ("start", *MEASURES)}
     return {
         "seeds": {
             str(seed): {"measures": asdict(arm.measures[seed]), "curve": [asdict(point) for point in curve]}
             for seed, curve in arm.curves.items()
         },
-        "summary": {
-            name: asdict(across_seeds([getattr(each, name) for each in figures]))
-            for name in ("start", *MEASURES)
-        },
+        "summary": {name: None if each is None else asdict(each) for name, each in summaries.items()},
         "over_seeds_and_tasks": dict(arm.over_seeds_and_tasks),
         "training": {name: asdict(number) for name, number in arm.training.items()},
     }

@@ -134,12 +134,13 @@ def find_budgets(curves: Mapping[str, Sequence[Curve]], iterations: Mapping[str,
 
     The token budget is what the cheapest seed of the most expensive arm generated; the other runs need more
     iterations to spend as much (`iterations_to_spend`). The step budget is the fewest steps of the policy in
-    any run. All arms are planned with the same number of steps, but a run with nothing left to learn from
-    takes none, however long it goes on.
+    any run of an arm that takes steps. All these arms are planned with the same number of steps, but a run
+    with nothing left to learn from takes none, however long it goes on.
     """
     reached = {arm: [at(curve, iterations[arm]) for curve in seeds] for arm, seeds in curves.items()}
     tokens = max(min(point.generated_tokens for point in seeds) for seeds in reached.values())
-    steps = min(point.policy_steps for seeds in reached.values() for point in seeds)
+    taking_steps = [seeds for seeds in reached.values() if any(point.policy_steps for point in seeds)]
+    steps = min((point.policy_steps for seeds in taking_steps for point in seeds), default=0)
     return Budgets(tokens, steps)
 
 
@@ -187,20 +188,21 @@ class RunMeasures:
 
     `area_*` is the mean success along the curve up to a budget, `success_*` the success at the budget,
     `start` the success before training. The others are costs: `*_at_tokens` is what the run had spent when it
-    reached the token budget, `generated_tokens_at_steps` its tokens when it reached the step budget.
+    reached the token budget, `generated_tokens_at_steps` its tokens when it reached the step budget. Figures
+    by steps are None for a run that takes none where others do, such as one that changes only its prompt.
     """
 
     start: float
     area_by_tokens: float
     success_at_tokens: float
-    area_by_steps: float
-    success_at_steps: float
+    area_by_steps: float | None
+    success_at_steps: float | None
     iterations_at_tokens: float
     episodes_at_tokens: float
     policy_steps_at_tokens: float
     extractor_steps_at_tokens: float
     seconds_at_tokens: float
-    generated_tokens_at_steps: float
+    generated_tokens_at_steps: float | None
     prompt_tokens_at_tokens: float
     teacher_tokens_at_tokens: float
 
@@ -208,25 +210,34 @@ class RunMeasures:
 def measure(curve: Curve, budgets: Budgets) -> RunMeasures:
     """The figures of one run. Raises ValueError when it ends before a budget."""
     tokens, steps = budgets.generated_tokens, budgets.policy_steps
+    has_steps = takes_steps(curve) or not steps
 
     def at_tokens(name: str) -> float:
         return _read(curve, "generated_tokens", name, tokens)
+
+    def at_steps(name: str) -> float | None:
+        return _read(curve, "policy_steps", name, steps) if has_steps else None
 
     return RunMeasures(
         start=curve[0].success,
         area_by_tokens=_area(curve, "generated_tokens", tokens),
         success_at_tokens=at_tokens("success"),
-        area_by_steps=_area(curve, "policy_steps", steps),
-        success_at_steps=_read(curve, "policy_steps", "success", steps),
+        area_by_steps=_area(curve, "policy_steps", steps) if has_steps else None,
+        success_at_steps=at_steps("success"),
         iterations_at_tokens=at_tokens("iteration"),
         episodes_at_tokens=at_tokens("episodes"),
         policy_steps_at_tokens=at_tokens("policy_steps"),
         extractor_steps_at_tokens=at_tokens("extractor_steps"),
         seconds_at_tokens=at_tokens("seconds"),
-        generated_tokens_at_steps=_read(curve, "policy_steps", "generated_tokens", steps),
+        generated_tokens_at_steps=at_steps("generated_tokens"),
         prompt_tokens_at_tokens=at_tokens("prompt_tokens"),
         teacher_tokens_at_tokens=at_tokens("teacher_tokens"),
     )
+
+
+def takes_steps(curve: Curve) -> bool:
+    """Whether the policy of a run has made any optimizer step."""
+    return curve[-1].policy_steps > 0
 
 
 def seed_band(

@@ -58,16 +58,21 @@ def arm_differences(
 ) -> dict[str, list[ArmDifference]]:
     """Measure -> the baseline less each other arm. `measures` maps arm -> seed -> figures.
 
-    Arms that share no seed with the baseline are left out.
+    Arms that share no seed with the baseline are left out, and so are those without this measure.
     """
     pairs: list[tuple[str, str, tuple[int, ...], SeedDifference]] = []
     ours = measures.get(baseline, {})
     for name in MEASURES:
         for arm, theirs in measures.items():
-            seeds = tuple(seed for seed in ours if seed in theirs)
+            both = {
+                seed: (getattr(ours[seed], name), getattr(theirs[seed], name))
+                for seed in ours
+                if seed in theirs
+            }
+            seeds = tuple(seed for seed, figures in both.items() if None not in figures)
             if arm == baseline or not seeds:
                 continue
-            figures = [[getattr(each[seed], name) for seed in seeds] for each in (ours, theirs)]
+            figures = zip(*(both[seed] for seed in seeds), strict=True)
             pairs.append((name, arm, seeds, seed_difference(*figures)))
     everywhere = _corrected([pair[3] for pair in pairs])
     found: dict[str, list[ArmDifference]] = {}
@@ -93,8 +98,8 @@ def arm_differences(
 def _interval(
     by_task: FiguresByTask | None, name: Measure, arm: str, seeds: Sequence[int], less_than: str | None = None
 ) -> Interval | None:
-    """That of an arm in a measure, or of what it lacks to another arm."""
-    if by_task is None:
+    """That of an arm in a measure, or of what it lacks to another arm; None without the measure."""
+    if by_task is None or any(name not in by_task[arm][seed] for seed in seeds):
         return None
     of_arm = [by_task[arm][seed][name] for seed in seeds]
     if less_than is not None:

@@ -7,7 +7,7 @@ from statistics import fmean
 from erl_pipeline.comparison.bootstrap import Interval
 from erl_pipeline.comparison.measures import MEASURES, Measure, RunMeasures, SeedSummary, across_seeds
 from erl_pipeline.comparison.opened_split import opened_sentence
-from erl_pipeline.comparison.result import Result
+from erl_pipeline.comparison.result import ArmResult, Result
 from storage.texts import counted
 
 _EXTRACTOR_STEPS, _TEACHER_TOKENS = "extractor steps", "teacher tokens"
@@ -53,8 +53,8 @@ def seed_table(result: Result) -> ShownTable:
     """The figures of every single run."""
     rows = [
         {"arm": arm, "seed": str(seed)}
-        | {label: f"{getattr(figures, name):.3f}" for name, label in (("start", "start"), *MEASURES.items())}
-        | {label: f"{getattr(figures, name):,.0f}" for label, name in _costs_shown(result)}
+        | {label: _number(figures, name, ".3f") for name, label in (("start", "start"), *MEASURES.items())}
+        | {label: _number(figures, name, ",.0f") for label, name in _costs_shown(result)}
         for arm, each in result.arms.items()
         for seed, figures in each.measures.items()
     ]
@@ -115,11 +115,13 @@ def _success(result: Result) -> ShownTable:
     for arm, each in result.arms.items():
         row = {"arm": arm, "seeds": str(len(each.measures))}
         for name, label in (("start", "start"), *MEASURES.items()):
-            row[label] = rate_text(_over_seeds(list(each.measures.values()), name))
+            summary = over_seeds(each, name)
+            row[label] = "" if summary is None else rate_text(summary)
         rows.append(row)
     note = (
         "Area is the mean height of the curve up to the budget: the sooner a success, the larger the area. "
-        "Intervals end at 0 and 1; fewer than three seeds give none."
+        "Intervals end at 0 and 1; fewer than three seeds give none. An arm that takes no optimizer steps "
+        "has no figures by steps."
     )
     return ShownTable("Success on the test tasks", rows, note)
 
@@ -155,14 +157,12 @@ def _over_seeds_and_tasks(result: Result) -> ShownTable:
         for arm, each in result.arms.items()
         if len(each.measures) >= _SEEDS_FOR_INTERVAL
     ]
-    rows += [
-        _intervals(
-            f"{result.design.baseline} - {of_arm[0].arm}",
-            {name: each.over_seeds_and_tasks for name, each in zip(MEASURES, of_arm, strict=True)},
-        )
-        for of_arm in zip(*result.differences.values(), strict=True)
-        if len(of_arm[0].seeds) >= _SEEDS_FOR_INTERVAL
-    ]
+    of_arms: dict[str, dict[Measure, Interval | None]] = {}
+    for name in MEASURES:
+        for each in result.differences.get(name, []):
+            if len(each.seeds) >= _SEEDS_FOR_INTERVAL:
+                of_arms.setdefault(each.arm, {})[name] = each.over_seeds_and_tasks
+    rows += [_intervals(f"{result.design.baseline} - {arm}", found) for arm, found in of_arms.items()]
     note = (
         "95 % intervals of the means above by the bootstrap: seeds are drawn with replacement, and test "
         "tasks, for all drawn seeds together where seeds have the same ones. They include that other tasks "
@@ -221,14 +221,13 @@ def _training(result: Result) -> ShownTable:
 
 
 def _costs(result: Result) -> ShownTable:
-    rows = [
-        {"arm": arm}
-        | {
-            label: f"{_over_seeds(list(each.measures.values()), name).mean:,.0f}"
-            for label, name in _costs_shown(result)
-        }
-        for arm, each in result.arms.items()
-    ]
+    rows = []
+    for arm, each in result.arms.items():
+        row = {"arm": arm}
+        for label, name in _costs_shown(result):
+            summary = over_seeds(each, name)
+            row[label] = "" if summary is None else f"{summary.mean:,.0f}"
+        rows.append(row)
     budgets = result.budgets
     note = (
         f"Means over seeds, at {budgets.generated_tokens:,} generated tokens; the last column is what had "
@@ -254,8 +253,15 @@ def _failures(result: Result) -> ShownTable:
     return ShownTable("Failures", rows, "Figures above are of the other seeds.")
 
 
-def _over_seeds(measures: Sequence[RunMeasures], name: str) -> SeedSummary:
-    return across_seeds([getattr(figures, name) for figures in measures])
+def over_seeds(arm: ArmResult, name: str) -> SeedSummary | None:
+    """A figure of `RunMeasures` over an arm's seeds; None for figures by steps of an arm that takes none."""
+    known = [value for figures in arm.measures.values() if (value := getattr(figures, name)) is not None]
+    return across_seeds(known) if known else None
+
+
+def _number(figures: RunMeasures, name: str, form: str) -> str:
+    value = getattr(figures, name)
+    return "" if value is None else format(value, form)
 
 
 def _with_interval(summary: SeedSummary | None) -> str:

@@ -191,10 +191,12 @@ def require_replayable(
 ) -> None:
     """Raise ValueError, which names both settings, where nothing would be replayed, or replay lacks what it
     needs."""
-    if plugins("methods")[method.type].value.replayed is None:
+    described = plugins("methods")[method.type].value
+    if described.replayed is None:
+        reason = "its groups are no first attempts at one task on one prompt"
         raise ValueError(
-            f"replay: method {method.type} cannot be combined with it, since its groups are no first "
-            "attempts at one task on one prompt; allowed are erl and rlvr"
+            f"replay: method {method.type} cannot be combined with it, since "
+            f"{reason if described.trains else 'it trains nothing'}; allowed are erl and rlvr"
         )
     if not isinstance(rollouts.selection, UniformSelection):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Imports transformers' model classes without packages that they look for and this project never calls.
+"""Imports transformers' model classes without what they look for and this project never calls.
 
 `import erl_pipeline.policies.lean_imports` must come before the first import of a model class. Transformers
 imports these packages whenever they are installed, which takes 1.2 of the 5.5 seconds of that import:
@@ -11,15 +11,45 @@ imports these packages whenever they are installed, which takes 1.2 of the 5.5 s
 An entry None in `sys.modules` is Python's own way to say that a module cannot be imported. It is removed
 right after the import, so that other code can still import these packages; only the three uses above do
 without them.
+
+Transformers also lists which distribution every installed package belongs to, which takes a further second
+where many are installed. It then asks for three of them; here they are looked up when it asks.
 """
 
 import importlib
+import importlib.metadata
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
+from typing import Any
 
 _NOT_CALLED = ("sklearn", "scipy", "boto3")
 _MODEL_CLASSES = ("transformers.modeling_utils", "transformers.generation.utils")
+
+
+class _Distributions(dict[str, list[str]]):
+    """Package -> its distributions. A distribution that has the package's name is found without the list of
+    all of them, which is made once for packages of another name, such as PIL from pillow."""
+
+    def __init__(self, list_all: Callable[[], Mapping[str, list[str]]]) -> None:
+        self._all = cache(list_all)
+
+    def get(self, package: str, default: Any = None) -> Any:
+        try:
+            return [importlib.metadata.distribution(package).name]
+        except importlib.metadata.PackageNotFoundError:
+            return self._all().get(package, default)
+
+
+@contextmanager
+def _distributions_when_asked() -> Iterator[None]:
+    list_all = importlib.metadata.packages_distributions
+    importlib.metadata.packages_distributions = lambda: _Distributions(list_all)
+    try:
+        yield
+    finally:
+        importlib.metadata.packages_distributions = list_all
 
 
 @contextmanager
@@ -43,6 +73,6 @@ def _look_again() -> None:
     is_sklearn_available.cache_clear()
 
 
-with _absent(_NOT_CALLED):
+with _distributions_when_asked(), _absent(_NOT_CALLED):
     for module in _MODEL_CLASSES:
         importlib.import_module(module)

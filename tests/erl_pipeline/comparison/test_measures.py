@@ -180,11 +180,14 @@ def test_a_run_that_never_made_a_step_has_the_area_of_its_start() -> None:
     assert (figures.area_by_steps, figures.success_at_steps) == (0.2, 0.2)
 
 
-def test_an_arm_that_takes_no_steps_is_compared_by_tokens_and_all_arms_by_steps_at_their_start() -> None:
+def test_an_arm_that_takes_no_steps_is_compared_by_tokens_and_leaves_the_others_their_steps() -> None:
     trained, evolved = curve(50, 0.2, 0.6, 0.8), curve(100, 0.2, 0.4, steps_per_iteration=0)
     budgets = find_budgets(
         {"rlvr": [trained], "prompt_evolution": [evolved]}, {"rlvr": 2, "prompt_evolution": 1}
     )
-    assert budgets == Budgets(generated_tokens=100, policy_steps=0)
+    assert budgets == Budgets(generated_tokens=100, policy_steps=8)
     found = [measure(each, budgets) for each in (trained, evolved)]
-    assert [(each.success_at_tokens, each.success_at_steps) for each in found] == [(0.8, 0.2), (0.4, 0.2)]
+    assert [(each.success_at_tokens, each.success_at_steps) for each in found] == [(0.8, 0.8), (0.4, None)]
+    # 0.4 over the first four steps, 0.7 over the next four.
+    assert [each.area_by_steps for each in found] == [pytest.approx(0.55), None]
+    assert [each.generated_tokens_at_steps for each in found] == [100.0, None]

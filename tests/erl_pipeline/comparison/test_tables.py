@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from erl_pipeline.comparison.arms import Arm
 from erl_pipeline.comparison.design import Design
-from erl_pipeline.comparison.document import page
+from erl_pipeline.comparison.document import charts, document, page
 from erl_pipeline.comparison.measures import Budgets, across_seeds, measure
 from erl_pipeline.comparison.result import ArmResult, Failure, Result, SplitHistory, arm_differences
 from erl_pipeline.comparison.tables import markdown, rate_text, tables, warnings
@@ -156,3 +156,30 @@ def test_costs_have_prompt_tokens_and_those_that_a_teacher_scored() -> None:
         ("0", "0"),
         ("1,200", "20"),
     ]
+
+
+def test_an_arm_that_takes_no_steps_has_no_figures_and_no_line_by_steps() -> None:
+    compared = result(100)
+    evolved = {seed: curve(100, 0.2, 0.4, 0.4, steps_per_iteration=0) for seed in (0, 1)}
+    arms = {
+        "a": compared.arms["a"],
+        "b": ArmResult(evolved, {seed: measure(evolved[seed], compared.budgets) for seed in evolved}, {}),
+    }
+    found = arm_differences({arm: each.measures for arm, each in arms.items()}, "a")
+    compared = replace(compared, arms=arms, differences=found)
+    shown = {table.title: table for table in tables(compared)}
+    row = shown["Success on the test tasks"].rows[1]
+    assert (row["success at the tokens"], row["success at the steps"]) == ("0.400 (too few seeds)", "")
+    assert (shown["Costs"].rows[1]["policy steps"], shown["Costs"].rows[1]["tokens at the steps"]) == (
+        "0",
+        "",
+    )
+    assert [title for title in shown if title.startswith("Differences")] == [
+        "Differences: area by tokens",
+        "Differences: success at the tokens",
+    ]
+    drawn = charts(compared)
+    assert [line.label for line in drawn["success_by_tokens"].series] == ["a", "b"]
+    assert [line.label for line in drawn["success_by_steps"].series] == ["a"]
+    assert document(compared)["arms"]["b"]["summary"]["area_by_steps"] is None
+    assert "| b | 0 | 0.200 | 0.350 | 0.400 |  |  |" in page(compared)

@@ -25,7 +25,7 @@ from tests.erl_pipeline.runs.small_runs import DECOUPLED, SMALL, small
         ({"rollouts": {**SMALL["rollouts"], "refill": 2}}, r"rollouts\.refill: .* no update needs groups"),
         ({"evaluation": {"tasks": 2, "whole_episodes": True}}, r"evaluation\.whole_episodes: .* one attempt"),
         ({"policy": {"type": "pretrained", "model": "m", "lora": {}}}, r"policy\.lora: .* no adapter"),
-        ({"replay": True}, "replay: method prompt_evolution cannot be combined with it"),
+        ({"replay": True}, "replay: method prompt_evolution cannot be combined with it, since it trains"),
         ({"distillation": {"form": "separate"}}, "distillation: method prompt_evolution cannot be combined"),
         ({"self_distillation": True}, "self_distillation: method prompt_evolution cannot be combined"),
         ({"experience": True}, "experience: method prompt_evolution cannot be combined with it"),
