@@ -36,6 +36,7 @@ ELSEWHERE: Mapping[str, str] = {
     "benchmarks/results/exgrpo/comparison.md": "results/exgrpo.md",
     "benchmarks/results/frozen_lake/comparison.md": "results/frozen_lake.md",
     "benchmarks/results/frozen_lake_tuned/comparison.md": "results/frozen_lake_tuned.md",
+    "benchmarks/results/three_realms/comparison.md": "results/three_realms.md",
     "benchmarks/results/prompt_evolution/comparison.md": "results/prompt_evolution.md",
     "benchmarks/results/realms/comparison.md": "results/realms.md",
     "benchmarks/results/smollm2/comparison.md": "results/smollm2.md",
