@@ -22,24 +22,29 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
 
 _NOT_CALLED = ("sklearn", "scipy", "boto3")
 _MODEL_CLASSES = ("transformers.modeling_utils", "transformers.generation.utils")
 
 
-class _Distributions(dict[str, list[str]]):
+class _Distributions(Mapping[str, list[str]]):
     """Package -> its distributions. A distribution that has the package's name is found without the list of
-    all of them, which is made once for packages of another name, such as PIL from pillow."""
+    all of them, which is made once for anything else, such as PIL from pillow."""
 
     def __init__(self, list_all: Callable[[], Mapping[str, list[str]]]) -> None:
         self._all = cache(list_all)
 
-    def get(self, package: str, default: Any = None) -> Any:
+    def __getitem__(self, package: str) -> list[str]:
         try:
             return [importlib.metadata.distribution(package).name]
         except importlib.metadata.PackageNotFoundError:
-            return self._all().get(package, default)
+            return self._all()[package]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
 
 
 @contextmanager

@@ -73,13 +73,13 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
             place.begin("c", "--once", "--overlap", "wait")
             place.begin("a", "--every", "5s")
             # Ask rarely and wait long: sometimes Prefect's server does nothing for a minute here, which is
-            # how long its writers wait for SQLite.
+            # how long its writers wait for SQLite; and beside other tests each flow run takes long to start.
             for what, holds in (
                 ("a skip of a", lambda: of_state(place, "a", "one-iteration", "Cancelled")),
                 ("a skip of b", lambda: skipped(place)),
                 ("a wait of c", lambda: of_state(place, "c", "one-iteration", "AwaitingConcurrencySlot")),
             ):
-                wait_for(what, holds, interval=0.5)
+                wait_for(what, holds, interval=0.5, patience=600.0)
             place.schedule("pause", "a")
             assert [place.iterations(run) for run in "abc"] == [[], [], []]
             served.ask("v2/concurrency_limits/decrement-with-lease", lease_id=lease["lease_id"])

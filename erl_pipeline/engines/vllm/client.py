@@ -40,6 +40,9 @@ class WeightsInMemory:
 
 
 _COPY_HEADER = "X-data-parallel-rank"
+_IDLE_SECONDS = 2.0
+"""After which an idle connection is not used again. vLLM's server closes one after five seconds; a request
+that is sent at that moment would look like the death of the server."""
 _NOT_A_NUMBER = "Out of range float values are not JSON compliant"
 """Error text of Python's `json` for nan and infinities; the answer of a server that computed them has it."""
 
@@ -84,7 +87,7 @@ class VllmClient:
 
     async def __aenter__(self) -> VllmClient:
         # The number of requests in flight is limited by who sends them, not by the connection pool.
-        connector = aiohttp.TCPConnector(limit=0)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_SECONDS)
         self._session = aiohttp.ClientSession(
             connector=connector, headers=self._headers, timeout=aiohttp.ClientTimeout(total=None)
         )
