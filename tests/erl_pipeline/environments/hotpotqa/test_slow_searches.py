@@ -1,10 +1,10 @@
-"""Concurrent episodes whose searches take a second, fail or hang."""
+"""Concurrent episodes whose searches wait for each other, fail or hang."""
 
 import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -96,25 +96,23 @@ def play(
     return play_episodes(setup, tasks(count), range(1), ConcurrentSampling(Searching(), count)).rows
 
 
-def takes_a_second(_task: Task) -> list[Passage]:
-    time.sleep(1.0)  # a slow search: time is what the test is about
-    return [Passage("Bragg", "Its mayor is Anna Holm.")]
-
-
-def timed(count: int) -> tuple[float, list[Trajectory]]:
-    started = time.perf_counter()
-    rows = play(count, takes_a_second)
-    return time.perf_counter() - started, rows
-
-
 def test_64_episodes_with_a_slow_tool_take_as_long_as_the_longest_of_them() -> None:
-    """In sequence they would take 127 seconds; the longest has three searches of a second each."""
-    own, _ = timed(LONGEST)  # the episode with most searches is among them, and none waits for it
-    together, rows = timed(EPISODES)
+    """No first search returns before all 64 are under way, no second one before all second ones, and so on:
+    if a search waited for that of another episode, none of them would end."""
+    ways = [searches(number) for number in range(EPISODES)]
+    together = [threading.Barrier(sum(way > done for way in ways), timeout=60.0) for done in range(LONGEST)]
+    searched: dict[str, Iterator[threading.Barrier]] = {
+        task.task_id: iter(together) for task in tasks(EPISODES)
+    }
+
+    def search(task: Task) -> list[Passage]:
+        next(searched[task.task_id]).wait()
+        return [Passage("Bragg", "Its mayor is Anna Holm.")]
+
+    rows = play(EPISODES, search)
     assert len(rows) == EPISODES
     assert all(row.success for row in rows)
     assert sum(row.response_mask.count(0) > 0 for row in rows) == EPISODES
-    assert 3.0 <= together <= 1.3 * own, (together, own)
 
 
 def test_a_search_that_fails_or_hangs_ends_its_episode_alone() -> None:
@@ -145,4 +143,4 @@ def test_a_search_that_fails_or_hangs_ends_its_episode_alone() -> None:
 def test_a_template_that_shows_no_tools_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TOKENIZER, "chat_template", TOKENIZER.chat_template.replace("if tools", "if false"))
     with pytest.raises(InputError, match=r"hotpotqa offers tools, but .* environment\.tool_format: plain"):
-        play(1, takes_a_second)
+        play(1, lambda _task: [])

@@ -1,0 +1,46 @@
+"""What the client asks of a connection, with a server that closes it as vLLM's does."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from erl_pipeline.engines.vllm import client
+from erl_pipeline.engines.vllm.client import VllmClient
+
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+
+
+def test_an_idle_connection_is_not_used_again_since_the_server_may_be_closing_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server answers once on a connection, and closes it when it hears of it again."""
+    monkeypatch.setattr(client, "_IDLE_SECONDS", 0.1)
+    asked: list[int] = []
+
+    async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        asked.append(len(asked))
+        await reader.readexactly(int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0]))
+        writer.write(ANSWER)
+        await reader.read(1)
+        writer.close()
+
+    async def scenario() -> None:
+        server = await asyncio.start_server(answer_once, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server, VllmClient(f"http://127.0.0.1:{port}", None, frozenset(), 60.0) as asking:
+            await asking.label_weights("one")
+            await asyncio.sleep(0.3)  # A connection becomes idle by time alone.
+            await asking.label_weights("two")
+
+    asyncio.run(scenario())
+    assert asked == [0, 1]
+
+
+@pytest.mark.vllm
+def test_vllms_server_keeps_idle_connections_for_longer_than_the_client_uses_them() -> None:
+    from vllm import envs
+
+    assert client._IDLE_SECONDS < envs.VLLM_HTTP_TIMEOUT_KEEP_ALIVE
