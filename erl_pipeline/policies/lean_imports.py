@@ -1,4 +1,4 @@
-"""Imports transformers' model classes without what they look for and this project never calls.
+"""Imports transformers' model classes faster, without what this project never calls.
 
 `import erl_pipeline.policies.lean_imports` must come before the first import of a model class. Transformers
 imports these packages whenever they are installed, which takes 1.2 of the 5.5 seconds of that import:
@@ -12,8 +12,8 @@ An entry None in `sys.modules` is Python's own way to say that a module cannot b
 right after the import, so that other code can still import these packages; only the three uses above do
 without them.
 
-Transformers also lists which distribution every installed package belongs to, which takes a further second
-where many are installed. It then asks for three of them; here they are looked up when it asks.
+Transformers also lists the distributions of all installed packages, which takes about a second where there
+are many. It then asks for three of them; here they are looked up when it asks.
 """
 
 import importlib
