@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from command_line.compare.processes import do_tasks
@@ -11,10 +11,10 @@ from erl_pipeline.comparison import runs as trainings
 from erl_pipeline.comparison.arms import SearchSettings
 from erl_pipeline.comparison.bootstrap import Outcomes
 from erl_pipeline.comparison.design import ComparedRun, Design, with_chosen
-from erl_pipeline.comparison.measures import Budgets, find_budgets, iterations_to_spend
+from erl_pipeline.comparison.measures import Budgets, Curve, find_budgets, iterations_to_spend
 from erl_pipeline.comparison.opened_split import opened_sentence, split_use
 from erl_pipeline.comparison.result import Failure, Result, SplitHistory, make_result
-from erl_pipeline.comparison.search import Search, judge_trials
+from erl_pipeline.comparison.search import Search, judge_trials, search_budgets
 from erl_pipeline.evaluation.history import CurvePoint
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.runs.run_plans import plan_run
@@ -92,17 +92,29 @@ class Rounds:
             f"{counted(settings.seeds, 'seed')} each"
         )
         self._do([self._task(run, run.iterations, on_test=False) for run in runs], count=True)
+        self._refuse_failed_trials()
+        curves = {run.config.name: trainings.read_held_out_curve(run, self.store_uri) for run in runs}
+        budgets = search_budgets(self.design, curves)
+        while longer := self._longer(runs, curves, budgets, on_test=False):
+            self._do(longer)
+            self._refuse_failed_trials()
+            curves |= {
+                task.run.config.name: trainings.read_held_out_curve(task.run, self.store_uri)
+                for task in longer
+            }
+        self._refuse_failed_trials()
+        self.search, chosen = judge_trials(self.design, settings.measure, budgets, curves)
+        self.design = with_chosen(self.design, chosen)
+        for arm, trial in chosen.items():
+            self.notify(f"{arm}: {', '.join(trial.settings)}")
+
+    def _refuse_failed_trials(self) -> None:
         if self.failures:
             reasons = "; ".join(f"{each.run}: {each.message}" for each in self.failures.values())
             raise InputError(
                 f"trials of the search failed, so nothing is evaluated on test tasks: {reasons}. Run the "
                 "same command to try again, or search other values"
             )
-        curves = {run.config.name: trainings.read_held_out_curve(run, self.store_uri) for run in runs}
-        self.search, chosen = judge_trials(self.design, settings.measure, curves)
-        self.design = with_chosen(self.design, chosen)
-        for arm, trial in chosen.items():
-            self.notify(f"{arm}: {', '.join(trial.settings)}")
 
     def _make_starts(self, runs: Sequence[ComparedRun]) -> None:
         """Make each first checkpoint once, before several runs need it at the same time."""
@@ -150,18 +162,37 @@ class Rounds:
             raise Interrupted
 
     def _too_short(self, budgets: Budgets) -> list[trainings.TrainingTask]:
-        """Tasks for the runs that have generated too few tokens yet, with the iterations that they need."""
+        read = {
+            run.config.name: curve
+            for run in self.design.runs
+            if (curve := self.curves.get(run.arm, {}).get(run.seed)) is not None
+        }
+        return self._longer(self.design.runs, read, budgets)
+
+    def _longer(
+        self,
+        runs: Sequence[ComparedRun],
+        curves: Mapping[str, Curve],
+        budgets: Budgets,
+        on_test: bool = True,
+    ) -> list[trainings.TrainingTask]:
+        """Tasks for the runs that have generated too few tokens yet, with the iterations that they need.
+
+        `curves`: run name -> its curve. A run that generates nothing has failed.
+        """
         longer: list[trainings.TrainingTask] = []
-        for run in self.design.runs:
-            curve = self.curves.get(run.arm, {}).get(run.seed)
+        for run in runs:
+            curve = curves.get(run.config.name)
             if curve is None or curve[-1].generated_tokens >= budgets.generated_tokens:
                 continue
             try:
-                longer.append(self._task(run, iterations_to_spend(curve, budgets.generated_tokens)))
+                iterations = iterations_to_spend(curve, budgets.generated_tokens)
             except ValueError as error:
                 failure = Failure(run.config.name, run.arm, run.seed, str(error))
                 self.failures[run.config.name] = failure
                 self._forget(run)
+            else:
+                longer.append(self._task(run, iterations, on_test))
         return longer
 
     def _forget(self, run: ComparedRun) -> None:

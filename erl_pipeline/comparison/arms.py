@@ -151,7 +151,8 @@ class ComparisonSettings(Settings):
 
 @dataclass(frozen=True)
 class Given:
-    """What a comparison is made from. `arms` is empty if a plain run configuration was given."""
+    """What a comparison is made from. `arms` is empty if a plain run configuration was given. `overrides`
+    name a comparison after its file, so that two from one base keep their runs and results apart."""
 
     base: str
     overrides: tuple[str, ...]
@@ -183,7 +184,10 @@ def read_comparison(path: Path) -> Given:
         raise ConfigError(f"{path}: arms: there is none; name two or more")
     return Given(
         base=os.path.normpath(path.parent / settings.base),
-        overrides=as_overrides(settings.settings, f"{path}: settings"),
+        overrides=(
+            f"name={path.stem.replace('_', '-')}",
+            *as_overrides(settings.settings, f"{path}: settings"),
+        ),
         arms=arms,
         baseline=settings.baseline,
         search=settings.search,

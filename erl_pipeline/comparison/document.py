@@ -188,8 +188,8 @@ def _search(result: Result) -> dict[str, Any] | None:
         "budget": asked.budget,
         "seeds": asked.seeds,
         "measure": search.measure,
-        "generated_tokens": {arm: search.tokens(arm) for arm in search.budgets},
-        "read_off_at": {arm: asdict(budgets) for arm, budgets in search.budgets.items()},
+        "generated_tokens": search.tokens,
+        "read_off_at": asdict(search.budgets),
         "trials": [{**asdict(trial), "score": trial.score} for trial in search.trials],
     }
 

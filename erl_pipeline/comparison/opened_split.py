@@ -1,15 +1,14 @@
 """The test tasks of a comparison, and what readers are told when others had opened them before."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from erl_pipeline.comparison.design import Design
 from erl_pipeline.config.plugins import plugins
+from erl_pipeline.environments.interface import Task
 from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.runs.on_request import plan_on_test
 from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.stages.evaluation.evaluate import TEST_TASKS
-from erl_pipeline.stages.tasks.prepare_tasks import task_line
 from storage.artifacts.recipe import digest
 from storage.runs.split_openings import Opening, SplitUse
 from storage.texts import counted
@@ -22,8 +21,8 @@ _ANY_SEED = 0
 def split_use(design: Design) -> SplitUse:
     """A comparison as it opens its test tasks: before a search has chosen settings.
 
-    Single tasks are told apart as they are with one seed, whatever the seeds of the comparison: with another
-    hidden world the same boards are the same split.
+    Single tasks are told apart by the key of their problem, as they are with one seed, whatever the seeds of
+    the comparison: with another hidden world, or another limit of steps, the same boards are the same split.
     """
     of_arm = {run.arm: run for run in reversed(design.runs)}
     arms = {
@@ -48,8 +47,13 @@ def split_use(design: Design) -> SplitUse:
         settings_digest=digest({"arms": arms, "search": search}),
         seeds=design.seeds,
         test_tasks=tuple(artifacts),
-        tasks=tuple(sorted({digest(task_line(replace(task, task_id="")))[:16] for task in tasks})),
+        tasks=tuple(sorted({digest(_problem(task))[:16] for task in tasks})),
     )
+
+
+def _problem(task: Task) -> list[str]:
+    splits = plugins("environments")[task.environment].value.splits
+    return [task.environment, splits.task_key(task.payload)]
 
 
 def opened_sentence(before: Sequence[Opening], use: SplitUse) -> str:

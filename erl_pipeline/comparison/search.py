@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median_low
 
 from erl_pipeline.comparison.design import Design, Trial
-from erl_pipeline.comparison.measures import Budgets, Curve, Measure, measure
+from erl_pipeline.comparison.measures import Budgets, Curve, Measure, at, find_budgets, measure
 
 
 @dataclass(frozen=True)
@@ -27,40 +27,55 @@ class Tried:
 
 @dataclass(frozen=True)
 class Search:
-    """A whole search. `budgets` maps an arm to the tokens and steps at which its trials were read off."""
+    """A whole search. `budgets` are the tokens and steps at which all trials were read off."""
 
     measure: Measure
-    budgets: Mapping[str, Budgets]
+    budgets: Budgets
     trials: tuple[Tried, ...]
 
-    def tokens(self, arm: str) -> int:
-        """What all trials of an arm generated."""
-        return sum(each.generated_tokens for each in self.trials if each.arm == arm)
+    @property
+    def tokens(self) -> dict[str, int]:
+        """Arm -> what all its trials generated."""
+        arms = dict.fromkeys(each.arm for each in self.trials)
+        return {arm: sum(each.generated_tokens for each in self.trials if each.arm == arm) for arm in arms}
 
 
-def judge_trials(
-    design: Design, measure_name: Measure, curves: Mapping[str, Curve]
-) -> tuple[Search, dict[str, Trial]]:
-    """Score all trials of a design, and choose the best of each arm; of equal ones the first.
+def search_budgets(design: Design, curves: Mapping[str, Curve]) -> Budgets:
+    """What all trials are read off at: one budget for all arms, as in the test, so that none is tuned for a
+    shorter training than it is tested with.
 
-    Trials of an arm are read off at what its cheapest run spent, so that all have the same budget and none
-    has to be made longer.
+    The token budget is what the median run of the most expensive arm generated in its planned iterations. A
+    trial that failed, with very short answers or very long ones, does not decide it.
 
     Args:
         curves: name of a trial's run -> its curve on held-out tasks.
     """
+    of_arm: dict[str, list[Curve]] = {}
+    for run in (run for trial in design.trials for run in trial.runs):
+        of_arm.setdefault(run.arm, []).append(curves[run.config.name])
+    iterations = {run.arm: run.iterations for trial in design.trials for run in trial.runs}
+    tokens = max(
+        median_low(at(curve, iterations[arm]).generated_tokens for curve in runs)
+        for arm, runs in of_arm.items()
+    )
+    return Budgets(tokens, find_budgets(of_arm, iterations).policy_steps)
+
+
+def judge_trials(
+    design: Design, measure_name: Measure, budgets: Budgets, curves: Mapping[str, Curve]
+) -> tuple[Search, dict[str, Trial]]:
+    """Score all trials of a design at the budgets, and choose the best of each arm; of equal ones the first.
+
+    Args:
+        curves: name of a trial's run -> its curve on held-out tasks, which reaches the budgets.
+    """
     tried: list[Tried] = []
-    budgets: dict[str, Budgets] = {}
     chosen: dict[str, Trial] = {}
     for arm in dict.fromkeys(trial.arm for trial in design.trials):
         trials = [trial for trial in design.trials if trial.arm == arm]
         of_trial = [[curves[run.config.name] for run in trial.runs] for trial in trials]
-        ends = [curve[-1] for runs in of_trial for curve in runs]
-        budgets[arm] = Budgets(
-            min(end.generated_tokens for end in ends), min(end.policy_steps for end in ends)
-        )
         scores = [
-            tuple(getattr(measure(curve, budgets[arm]), measure_name) for curve in runs) for runs in of_trial
+            tuple(getattr(measure(curve, budgets), measure_name) for curve in runs) for runs in of_trial
         ]
         best = max(range(len(trials)), key=lambda number: fmean(scores[number]))
         chosen[arm] = trials[best]

@@ -144,7 +144,8 @@ def refuse_other_settings(run: Run, config: RunConfig) -> None:
     if differences:
         raise ConfigError(
             f"run {run.name} exists with other settings: {'; '.join(differences)}. "
-            "Continue it with its own settings, or give the changed run another --name."
+            "Continue it with its own settings, or give the changed run another --name "
+            "(a comparison: --set name=...)."
         )
 
 

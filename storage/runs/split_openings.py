@@ -32,7 +32,8 @@ class SplitUse(BaseModel):
     test_tasks: tuple[str, ...]
     """Ids of the artifacts with the tasks."""
     tasks: tuple[str, ...]
-    """Digests of the single tasks, sorted. The same tasks may stand in several artifacts."""
+    """Digests of the problems of single tasks, sorted. The same ones may stand in several artifacts. (Earlier
+    records have digests of whole tasks, which equal none of these; their artifacts are still known.)"""
 
 
 class Opening(SplitUse):
@@ -73,7 +74,7 @@ def opened_before(found: Iterable[Opening], use: SplitUse) -> list[Opening]:
     others: dict[str, Opening] = {}
     with_other_seeds: list[Opening] = []
     for opening in found:
-        if not set(opening.tasks) & set(use.tasks):
+        if not (set(opening.tasks) & set(use.tasks) or set(opening.test_tasks) & set(use.test_tasks)):
             continue
         if _same(opening, use, seeds=True):
             break

@@ -66,12 +66,17 @@ def plan_evaluation(planner: Planner, state: RunState, iteration: int, *, last: 
 
 
 def _plan_policy(planner: Planner, state: RunState, iteration: int, rollouts: str, *, held: bool) -> RunState:
-    """Update the policy. While it is `held`, its attempts have weight 0, so that it does not change."""
+    """Update the policy. While it is `held`, its attempts have weight 0, and what the environment said has no
+    loss, so that it does not change."""
     if not held:
         return plan_update(planner, state, iteration, rollouts)
     settings = planner.settings(UPDATE_POLICY)
     objective = settings.objective.model_copy(
-        update={"roles": {FIRST_ATTEMPT: RoleObjective(weight=0.0)}, "kl_coefficient": 0.0}
+        update={
+            "roles": {FIRST_ATTEMPT: RoleObjective(weight=0.0)},
+            "kl_coefficient": 0.0,
+            "observation_coefficient": 0.0,
+        }
     )
     without = planner.shared(settings.model_copy(update={"objective": objective}))
     return plan_training(planner, state, iteration, UPDATE_POLICY, {ROLLOUTS: rollouts}, POLICY, without)
@@ -118,6 +123,11 @@ def require_possible(config: RunConfig) -> None:
         raise ValueError(
             f"objective.observation_coefficient: {config.objective.observation_coefficient:g}; allowed with "
             "method.experience.type: weights is 0, since its update trains what the policy said alone"
+        )
+    if config.objective.credit == "turn":
+        raise ValueError(
+            "objective.credit: turn; allowed with method.experience.type: weights is episode, since stored "
+            "trajectories are trained again by one advantage each"
         )
     if config.pipeline.max_age is not None:
         raise ValueError(

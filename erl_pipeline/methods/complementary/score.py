@@ -236,16 +236,25 @@ def weighted_sequences(
     replayed: Sequence[Trajectory],
     advantages: Mapping[str, float],
     weights: Mapping[str, float],
+    objective: ObjectiveConfig,
 ) -> list[TrainingSequence]:
     """All sequences, with their losses multiplied by constant weights. A sequence without such a weight,
-    because none of its tokens was sampled, stays unchanged.
+    because none of its tokens was sampled, stays unchanged. Stored attempts that a limit cut off are left out
+    where the objective leaves out fresh ones.
 
     Args:
         replayed: rows whose parents are the stored trajectories.
         advantages, weights: by the ids of fresh and of stored trajectories.
     """
     sources = {row.trajectory_id: row.parent_trajectory_id or "" for row in replayed}
-    again = [trajectory_sequence(row, advantages[sources[row.trajectory_id]]) for row in replayed]
+    left_out = objective.truncated == "leave_out"
+    again = [
+        replace(
+            trajectory_sequence(row, advantages[sources[row.trajectory_id]]),
+            weight=0.0 if left_out and row.truncated else 1.0,
+        )
+        for row in replayed
+    ]
     return [
         replace(
             each, weight=each.weight * weights.get(sources.get(each.trajectory_id, each.trajectory_id), 1.0)
@@ -269,6 +278,7 @@ def _update(call: StageCall[UpdateSettings]) -> StageResult:
         replayed,
         {row["trajectory_id"]: row["advantage"] for row in table},
         {row["trajectory_id"]: row["weight"] for row in table},
+        settings.objective,
     )
     reference = training_stage.other_policy(call, REFERENCE)
     work = Reinforcement(sequences, settings.objective, settings.update, call.seed, reference)

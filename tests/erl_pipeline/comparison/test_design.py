@@ -84,7 +84,7 @@ def test_a_file_names_its_base_and_its_arms(tmp_path: Path) -> None:
     )
     assert read_comparison(path) == Given(
         base=str(tmp_path.parent / "small.yaml"),
-        overrides=("environment.test_boards=8",),
+        overrides=("name=comparison", "environment.test_boards=8"),
         arms=(Arm("a"), Arm("b", ("method.memory=false",))),
         baseline="b",
     )
@@ -239,6 +239,23 @@ def test_each_arm_tries_as_many_combinations_in_an_order_of_the_seed(tmp_path: P
     other = make_design(write_arms(tmp_path, {"budget": 2, "seeds": 2}, erl=searching, bare=searching), [], 2)
     assert split_use(other).settings_digest != split_use(design).settings_digest
     assert split_use(other).tasks == split_use(design).tasks
+
+
+def test_the_same_boards_are_the_same_split_whatever_else_differs(tmp_path: Path) -> None:
+    base = write_base(tmp_path)
+    use = split_use(make_design(base, ["erl", "rlvr"], 2))
+    longer = split_use(make_design(base, ["erl", "rlvr"], 2, overrides=["environment.max_steps=9"]))
+    assert longer.test_tasks != use.test_tasks
+    assert longer.tasks == use.tasks
+    assert len(use.tasks) == 6
+
+
+def test_comparisons_from_one_base_have_runs_of_their_own(tmp_path: Path) -> None:
+    write_base(tmp_path)
+    path = write_arms(tmp_path, a={}, b={"method.memory": False}).rename(tmp_path / "two_arms.yaml")
+    design = make_design(path, [], 2)
+    assert (design.name, design.runs[0].config.name) == ("two-arms", "two-arms.a.seed0")
+    assert make_design(path, [], 2, overrides=["name=other"]).name == "other"
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ import pytest
 
 from erl_pipeline.comparison.design import Trial, make_design
 from erl_pipeline.comparison.measures import Budgets
-from erl_pipeline.comparison.search import judge_trials
+from erl_pipeline.comparison.search import judge_trials, search_budgets
 from tests.erl_pipeline.comparison.curves import curve
 from tests.erl_pipeline.comparison.designs import write_base
 
 
-def test_the_best_mean_over_seeds_is_chosen_at_what_the_cheapest_trial_spent(tmp_path: Path) -> None:
-    design = make_design(write_base(tmp_path), ["erl", "rlvr"], 2)
+def test_the_best_mean_over_seeds_is_chosen_at_one_budget_for_all_arms(tmp_path: Path) -> None:
+    design = make_design(write_base(tmp_path), ["erl", "rlvr"], 2, iterations=2)
     runs = {run.arm: run for run in design.runs}
 
     def trial(arm: str, setting: str, *names: str) -> Trial:
@@ -24,27 +24,53 @@ def test_the_best_mean_over_seeds_is_chosen_at_what_the_cheapest_trial_spent(tmp
         ]
         return Trial(arm, (setting,), tuple(made))
 
-    curves = {
-        # Area up to 100 tokens: .3 and .5, mean .4.
-        "a0": curve(100, 0.2, 0.4),
-        "a1": curve(100, 0.4, 0.6),
-        # Read off at 100 of 200 tokens, at .4 and .4: areas .3 and .4, mean .35, though both end higher.
-        "b0": curve(200, 0.2, 0.6),
-        "b1": curve(200, 0.4, 0.4),
-        # Equal areas: the first is chosen.
-        "c": curve(50, 0.2, 0.2),
-        "d": curve(50, 0.2, 0.2),
-    }
     trials = (
         trial("erl", "b", "b0", "b1"),
         trial("erl", "a", "a0", "a1"),
         trial("rlvr", "c", "c"),
         trial("rlvr", "d", "d"),
     )
-    search, chosen = judge_trials(replace(design, trials=trials), "area_by_tokens", curves)
+    design = replace(design, trials=trials)
+    first = {
+        # In the two iterations that were planned: 100, 100, 100 and 800 tokens. The lower median is 100.
+        "a0": curve(50, 0.2, 0.3, 0.4),
+        "a1": curve(50, 0.4, 0.5, 0.6),
+        "b0": curve(400, 0.2, 0.6, 0.6),
+        "b1": curve(50, 0.4, 0.4, 0.4),
+        # 40 and 30 tokens: the cheaper arm, which has to be trained for longer.
+        "c": curve(20, 0.2, 0.2, 0.2),
+        "d": curve(15, 0.2, 0.3, 0.1),
+    }
+    budgets = search_budgets(design, first)
+    assert budgets == Budgets(generated_tokens=100, policy_steps=8)
+
+    longer = {
+        "c": curve(20, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2),
+        "d": curve(20, 0.2, 0.3, 0.1, 0.1, 0.1, 0.1),
+    }
+    search, chosen = judge_trials(design, "area_by_tokens", budgets, first | longer)
+    # b0 is read off at a quarter of its first iteration, at .3: its area is .25, and b1's is .4.
+    # d has an area of (.25 + .2 + 3 * .1) / 5 = .15 up to 100 tokens, and .225 up to 40.
     assert {arm: each.settings for arm, each in chosen.items()} == {"erl": ("a",), "rlvr": ("c",)}
-    assert [each.score for each in search.trials] == pytest.approx([0.35, 0.4, 0.2, 0.2])
-    assert search.trials[0].scores == pytest.approx((0.3, 0.4))
+    assert [each.score for each in search.trials] == pytest.approx([0.325, 0.4, 0.2, 0.15])
+    assert search.trials[0].scores == pytest.approx((0.25, 0.4))
     assert [each.chosen for each in search.trials] == [False, True, True, False]
-    assert search.budgets["erl"] == Budgets(generated_tokens=100, policy_steps=4)
-    assert (search.tokens("erl"), search.tokens("rlvr")) == (600, 100)
+    assert search.budgets == budgets
+    assert search.tokens == {"erl": 800 + 100 + 100 + 100, "rlvr": 100 + 100}
+    # Longer curves change nothing about the budget.
+    assert search_budgets(design, first | longer) == budgets
+
+
+def test_of_equal_trials_the_first_is_chosen(tmp_path: Path) -> None:
+    design = make_design(write_base(tmp_path), ["erl", "rlvr"], 2, iterations=1)
+    trials = tuple(
+        Trial(
+            run.arm, (name,), (replace(run, config=run.config.model_copy(update={"name": run.arm + name})),)
+        )
+        for run in design.runs[:2]
+        for name in "ab"
+    )
+    curves = {name: curve(50, 0.2, 0.2) for name in ("erla", "erlb", "rlvra", "rlvrb")}
+    design = replace(design, trials=trials)
+    _, chosen = judge_trials(design, "area_by_tokens", search_budgets(design, curves), curves)
+    assert {arm: each.settings for arm, each in chosen.items()} == {"erl": ("a",), "rlvr": ("a",)}

@@ -8,8 +8,9 @@ from storage.errors import DamagedRecord
 from storage.runs.split_openings import SplitUse, open_test_split, opened_before, openings
 
 
-def use(digest: str, *tasks: str, seeds: tuple[int, ...] = (0, 1)) -> SplitUse:
-    return SplitUse(comparison="lake", settings_digest=digest, seeds=seeds, test_tasks=("t",), tasks=tasks)
+def use(digest: str, *tasks: str, seeds: tuple[int, ...] = (0, 1), artifact: str = "") -> SplitUse:
+    made = (artifact or f"of {tasks}",)
+    return SplitUse(comparison="lake", settings_digest=digest, seeds=seeds, test_tasks=made, tasks=tasks)
 
 
 def test_an_opening_is_recorded_once_and_stays(tmp_path: Path) -> None:
@@ -36,6 +37,12 @@ def test_who_opened_a_task_before_is_known_and_a_comparison_is_not_before_itself
     assert before(use("c", "2")) == ["a", "b"]
     assert before(use("c", "4", "5")) == ["b"]
     assert before(use("c", "5")) == []
+
+
+def test_an_artifact_with_the_tasks_is_enough_to_know_an_opening(tmp_path: Path) -> None:
+    open_test_split(str(tmp_path), use("a", "a digest of another kind", artifact="t"))
+    (before,) = opened_before(openings(str(tmp_path)), use("b", "1", artifact="t"))
+    assert before.settings_digest == "a"
 
 
 def test_a_comparison_with_other_seeds_comes_after_itself(tmp_path: Path) -> None:

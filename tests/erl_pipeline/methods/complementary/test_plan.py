@@ -79,6 +79,11 @@ def test_the_policy_is_held_while_experience_is_gathered() -> None:
     ]
     assert weights[0]["first_attempt"]["weight"] == 0.0
     assert weights[1] == {}
+    observing = plan(method=method(), objective={"observation_coefficient": 0.5})
+    objectives = [
+        at(observing, iteration, "update_policy").recipe.settings["objective"] for iteration in (1, 2)
+    ]
+    assert [each.get("observation_coefficient", 0.0) for each in objectives] == [0.0, 0.5]
     makers = policy_makers(config(method=method()))
     assert makers == ("bootstrap", "update_policy")
 

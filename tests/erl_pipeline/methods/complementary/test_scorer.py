@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.methods.complementary.score import weighted_sequences
 from erl_pipeline.methods.complementary.scorer import WeightScorer, improved, scorer_loss
 from erl_pipeline.methods.complementary.tables import drawn_by_weight
@@ -28,12 +29,23 @@ def test_the_label_says_whether_the_policy_has_come_to_like_it() -> None:
 def test_weights_multiply_losses_of_fresh_and_stored_rows_alike() -> None:
     fresh = [trajectory_sequence(attempt(1), 1.5), trajectory_sequence(attempt(2), -1.5)]
     again = attempt(9, parent_trajectory_id="a3", role="replay")
-    rows = weighted_sequences(fresh, [again], {"a3": 0.25}, {"a1": 0.8, "a3": 0.5})
+    rows = weighted_sequences(fresh, [again], {"a3": 0.25}, {"a1": 0.8, "a3": 0.5}, ObjectiveConfig())
     assert [(row.trajectory_id, row.advantage, row.weight) for row in rows] == [
         ("a1", 1.5, 0.8),
         ("a2", -1.5, 1.0),
         ("a9", 0.25, 0.5),
     ]
+
+
+def test_a_stored_attempt_that_a_limit_cut_off_is_left_out_where_fresh_ones_are() -> None:
+    again = [
+        attempt(8, parent_trajectory_id="a3", role="replay"),
+        attempt(9, parent_trajectory_id="a4", role="replay", truncated=True),
+    ]
+    given = ([], again, {"a3": 0.25, "a4": 0.25}, {"a3": 0.5, "a4": 0.5})
+    leaving_out = weighted_sequences(*given, ObjectiveConfig(truncated="leave_out"))
+    assert [row.weight for row in leaving_out] == [0.5, 0.0]
+    assert [row.weight for row in weighted_sequences(*given, ObjectiveConfig())] == [0.5, 0.5]
 
 
 def test_a_larger_weight_is_drawn_more_often_and_nothing_twice() -> None:

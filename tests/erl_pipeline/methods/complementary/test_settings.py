@@ -107,6 +107,10 @@ def test_the_extractor_is_trained_by_cispo() -> None:
             {"experience": "weights", "objective": {"observation_coefficient": 0.1}},
             r"objective\.observation_coefficient: 0\.1; allowed with method\.experience\.type: weights is 0",
         ),
+        (
+            {"experience": "weights", "objective": {"credit": "turn"}},
+            r"objective\.credit: turn; allowed with method\.experience\.type: weights is episode",
+        ),
     ],
 )
 def test_what_cannot_be_had_together_is_refused_by_name(changes: dict[str, Any], named: str) -> None:
