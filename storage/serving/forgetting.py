@@ -100,8 +100,12 @@ def _silenced(rows: pa.Table, content: Content, ids: frozenset[str]) -> pa.Table
     own = pc.is_in(rows.column(content.row_id), pa.array(sorted(ids), pa.string()))
     for place, column in enumerate(rows.schema):
         if column.name in content.silent:
-            value = pa.scalar(content.silent[column.name], column.type)
-            rows = rows.set_column(place, column, pc.if_else(own, value, rows.column(column.name)))
+            silent, before = content.silent[column.name], rows.column(column.name)
+            if callable(silent):
+                after = pa.array(map(silent, before.to_pylist()), column.type)
+            else:
+                after = pa.scalar(silent, column.type)
+            rows = rows.set_column(place, column, pc.if_else(own, after, before))
     return rows
 
 

@@ -27,15 +27,19 @@ from storage.serving.rewriting import is_being_written
 from storage.serving.traffic import EpisodeEnd, ReadTraffic, read_traffic, segments
 from storage.serving.users import user_task_type
 from storage.tables.parquet import TableFormat, scan_files
+from storage.tables.scored import ALL_REDACTED, redacted_reason
 from storage.tables.training import SFT
-from storage.tables.trajectories import REDACTED, TRAJECTORIES
+from storage.tables.trajectories import TRAJECTORIES
 
 REASON = "its user was forgotten"
 """What records of removed rows and of forgotten entries say."""
 
 
 class Content(NamedTuple):
-    """The columns of a table that say something, and what they hold once they say nothing any more."""
+    """The columns of a table that say something, and what they hold once they say nothing any more.
+
+    A finish reason becomes what a function makes of it.
+    """
 
     table: TableFormat
     row_id: str
@@ -57,7 +61,7 @@ CONTENTS = {
                 "text": None,
                 "feedback": "",
                 "task_payload": "{}",
-                "finish_reason": REDACTED,
+                "finish_reason": redacted_reason,
             },
         ),
         Content(SERVED_TRAJECTORIES, "trajectory_id", {"not_trainable": REASON}),
@@ -259,6 +263,8 @@ def _among(column: str, ids: set[str] | frozenset[str]) -> pl.Expr:
 
 def _speaks(content: Content, column: str) -> pl.Expr:
     value, silent = pl.col(column), content.silent[column]
+    if silent is redacted_reason:
+        return ~value.is_in(ALL_REDACTED)
     if isinstance(silent, list):
         return (value.list.len() > 0).fill_null(False)
     return value.is_not_null() if silent is None else (value != silent).fill_null(False)
