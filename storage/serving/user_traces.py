@@ -25,7 +25,7 @@ from storage.serving.aliases import AliasChange, current_aliases
 from storage.serving.collected import SERVED_CORRECTIONS, SERVED_TRAJECTORIES
 from storage.serving.rewriting import is_being_written
 from storage.serving.traffic import EpisodeEnd, ReadTraffic, read_traffic, segments
-from storage.serving.users import user_task_type
+from storage.serving.users import NamedUser, user_task_type
 from storage.tables.parquet import TableFormat, scan_files
 from storage.tables.scored import ALL_REDACTED, redacted_reason
 from storage.tables.training import SFT
@@ -124,13 +124,13 @@ class UserTraces:
         return bool(self.segments or self.held or any(each.speaking for each in self.files))
 
 
-def find_user(store_uri: str, run: str, user: str) -> UserTraces:
-    """What the store holds of a user, who is named by the digest; changes nothing.
+def find_user(store_uri: str, run: str, user: NamedUser) -> UserTraces:
+    """What the store holds of a user; changes nothing.
 
     Raises InputError for a store that is not local or an empty digest, DamagedRecord for a damaged log,
     DamagedArtifact for a damaged artifact.
     """
-    if not user:
+    if not user.digests:
         raise InputError("name the user: what nobody is named for belongs to nobody.")
     store, root = ArtifactStore(store_uri), open_root(store_uri)
     in_log = _in_log(store_uri, run, user)
@@ -140,7 +140,7 @@ def find_user(store_uri: str, run: str, user: str) -> UserTraces:
     learned = learners(store, graph, found.trajectories, {each.manifest.artifact_id for each in files})
     touched = {each.manifest.artifact_id for each in learned}
     return UserTraces(
-        user=user,
+        user=user.digests[0],
         segments=tuple(in_log),
         files=tuple(files),
         held=_held(store, found.entries),
@@ -161,13 +161,24 @@ def find_user(store_uri: str, run: str, user: str) -> UserTraces:
     )
 
 
-def _in_log(store_uri: str, run: str, user: str) -> list[InSegment]:
+def tenants(store_uri: str, run: str) -> set[str]:
+    """The tenants of all records and rows of a served run; raises as `find_user`."""
+    store = ArtifactStore(store_uri)
+    found = {record.tenant for record in read_traffic(segments(store_uri, run), ReadTraffic())}
+    table = SERVED_TRAJECTORIES
+    holders = [store.open_found(each) for each in store.list() if each.tables(table.name)]
+    paths = [path for each in holders for path in each.rows_paths(table.name)]
+    rows = scan_files(paths, table).select(pl.col("tenant").unique())
+    return found | set(rows.collect()["tenant"])
+
+
+def _in_log(store_uri: str, run: str, user: NamedUser) -> list[InSegment]:
     found = []
     for path in segments(store_uri, run):
         own = [
             record.type
             for record in read_traffic([path], ReadTraffic())
-            if not isinstance(record, EpisodeEnd) and record.user == user
+            if not isinstance(record, EpisodeEnd) and user.has(record.user, record.tenant)
         ]
         if own:
             turns = own.count("turn")
@@ -181,7 +192,7 @@ class _Rows:
 
     store: ArtifactStore
     graph: ArtifactGraph
-    user: str
+    user: NamedUser
     trajectories: frozenset[str] = field(init=False)
     """Served ones, and those that were made from them, such as reflections."""
     entries: frozenset[str] = field(init=False)
@@ -190,16 +201,16 @@ class _Rows:
         self._rows = LineageRows(self.store, list(self.graph.manifests.values()))
         self.trajectories = self._with_followers(self._served())
         entries = self._rows.read("memory_entry", ["entry_id", "task_type", "source_trajectory_id"])
-        own = (pl.col("task_type") == user_task_type(self.user)) | _among(
-            "source_trajectory_id", self.trajectories
-        )
+        # Notes under a digest of earlier versions may tell of users of several tenants: all of them go.
+        own = pl.col("task_type").is_in(list(map(user_task_type, self.user.digests)))
+        own |= _among("source_trajectory_id", self.trajectories)
         self.entries = frozenset(entries.filter(own)["entry_id"])
 
     def files(self) -> list[InFile]:
         """The files with rows of the user."""
         own = {
             TRAJECTORIES.name: _among("trajectory_id", self.trajectories),
-            SERVED_TRAJECTORIES.name: pl.col("user") == self.user,
+            SERVED_TRAJECTORIES.name: self._is_served(),
             SERVED_CORRECTIONS.name: _among("trajectory_id", self.trajectories),
             MEMORY.name: _among("entry_id", self.entries),
             SFT.name: pl.any_horizontal(
@@ -236,12 +247,15 @@ class _Rows:
     def _served(self) -> set[str]:
         table = SERVED_TRAJECTORIES
         paths = [
-            self.store.open_found(manifest).rows_path(entry.path)
-            for manifest in self._holders(table.name)
-            for entry in manifest.tables(table.name)
+            path
+            for each in self._holders(table.name)
+            for path in self.store.open_found(each).rows_paths(table.name)
         ]
-        rows = scan_files(paths, table).filter(pl.col("user") == self.user)
+        rows = scan_files(paths, table).filter(self._is_served())
         return set(rows.select("trajectory_id").collect()["trajectory_id"])
+
+    def _is_served(self) -> pl.Expr:
+        return (pl.col("tenant") == self.user.tenant) & pl.col("user").is_in(self.user.digests)
 
     def _with_followers(self, ids: set[str]) -> frozenset[str]:
         links = self._rows.read("trajectory", ["trajectory_id", "parent_trajectory_id"])

@@ -15,8 +15,9 @@ from storage.errors import InputError, RunBusy
 from storage.memory.view import ReflectionMemory
 from storage.runs.run import RunStore
 from storage.serving.forgetting import forget_user
-from storage.serving.traffic import EpisodeEnd, ReadTraffic, TrafficLog, read_traffic, segments
-from storage.serving.user_traces import UserTraces, find_user
+from storage.serving.traffic import EpisodeEnd, ReadTraffic, Record, TrafficLog, read_traffic, segments
+from storage.serving.user_traces import UserTraces, find_user, tenants
+from storage.serving.users import LOCAL_TENANT, NamedUser, named_user, user_digest
 from storage.tables.training import read_sft_rows
 from storage.tables.trajectories import read_trajectories
 from storage.upkeep.collection import plan_collection
@@ -24,7 +25,15 @@ from storage.upkeep.retention import retain
 from storage.upkeep.rules import parse_rule
 from storage.upkeep.verification import verify_run
 from tests.embedders import WordEmbedder
-from tests.storage.serving.traffic_of_users import NOON, RUN, Served, files_that_say, turn, write_served
+from tests.storage.serving.traffic_of_users import (
+    NOON,
+    RUN,
+    TENANT,
+    Served,
+    files_that_say,
+    turn,
+    write_served,
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +48,11 @@ def served(written: Served, tmp_path: Path) -> Served:
 
 
 def find(served: Served, user: str = "alice") -> UserTraces:
-    return find_user(served.store.uri, RUN, served.digests[user])
+    return find_user(served.store.uri, RUN, NamedUser(TENANT, (served.digests[user],)))
 
 
 def delete(served: Served, user: str = "alice") -> UserTraces:
-    return forget_user(served.store.uri, RUN, served.digests[user])
+    return forget_user(served.store.uri, RUN, NamedUser(TENANT, (served.digests[user],)))
 
 
 def problems(uri: str) -> list[str]:
@@ -194,12 +203,39 @@ def test_nothing_goes_while_a_run_is_worked_on(served: Served) -> None:
 
 def test_a_user_without_a_digest_is_refused(served: Served) -> None:
     with pytest.raises(InputError, match="name the user"):
-        find_user(served.store.uri, RUN, "")
+        find_user(served.store.uri, RUN, named_user(served.store.uri, RUN, TENANT, ""))
+
+
+def test_users_of_two_tenants_with_one_name_are_two(tmp_path: Path) -> None:
+    uri = str(tmp_path)
+    RunStore(uri).create(RUN, {"seed": 0})
+    shared = user_digest(uri, RUN, LOCAL_TENANT, "anna")
+    records: list[Record] = []
+    for number, (tenant, digest) in enumerate(
+        [
+            ("acme", user_digest(uri, RUN, "acme", "anna")),
+            ("beta", user_digest(uri, RUN, "beta", "anna")),
+            # As earlier versions wrote them.
+            ("acme", shared),
+            ("beta", shared),
+        ]
+    ):
+        said = turn("alice", digest, number)
+        records.append(said.model_copy(update={"tenant": tenant, "episode_id": f"e{number}"}))
+    log = TrafficLog(uri, RUN)
+    log.append(records)
+    log.close()
+
+    forget_user(uri, RUN, named_user(uri, RUN, "beta", "anna"))
+
+    assert tenants(uri, RUN) == {"acme"}
+    assert len(list(read_traffic(segments(uri, RUN), ReadTraffic()))) == 2
 
 
 KILLED = """
 import os, sys
 from storage.serving.forgetting import forget_user
+from storage.serving.users import NamedUser
 count, last = 0, int(sys.argv[3])
 writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 def hook(event, arguments):
@@ -211,7 +247,7 @@ def hook(event, arguments):
         if count == last:
             os._exit(9)
 sys.addaudithook(hook)
-forget_user(sys.argv[1], "served", sys.argv[2])
+forget_user(sys.argv[1], "served", NamedUser("acme", (sys.argv[2],)))
 print(count)
 """
 

@@ -42,7 +42,7 @@ from tests.embedders import WordEmbedder
 from tests.storage.conftest import FIRST, an_entry
 from tests.storage.serving.aliases import alias_change
 
-RUN = "served"
+RUN, TENANT = "served", "acme"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECRETS = {"alice": "quokkas", "bob": "numbats"}
 TOKENS = {"alice": 7654321, "bob": 1234567}
@@ -132,7 +132,7 @@ def write_served(folder: Path) -> Served:
     uri = str(folder)
     store, runs = ArtifactStore(uri), RunStore(uri)
     run, traffic = runs.create(RUN, {"seed": 0}), runs.create(traffic_run(RUN), {"seed": 0})
-    digests = {user: user_digest(uri, RUN, user) for user in SECRETS}
+    digests = {user: user_digest(uri, RUN, TENANT, user) for user in SECRETS}
     for numbers in ((1, 2), (3,)):
         log = TrafficLog(uri, RUN)
         records: list[Record] = [turn(user, digests[user], each) for each in numbers for user in SECRETS]

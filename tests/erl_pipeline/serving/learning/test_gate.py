@@ -10,6 +10,7 @@ from erl_pipeline.serving.settings import EpisodeSettings, GateSettings
 from erl_pipeline.statistics import bootstrap_low
 from storage.serving.forgetting import forget_user
 from storage.serving.traffic import Record
+from storage.serving.users import NamedUser
 from tests.erl_pipeline.serving.learning.served_traffic import RUN, TOMORROW, begin_run, log, rating, turn
 
 
@@ -90,7 +91,7 @@ def test_forgetting_a_user_leaves_the_comparison_as_it_was(tmp_path: Path) -> No
     log(tmp_path, *records)
     collect(str(tmp_path), RUN, EpisodeSettings(), TOMORROW)
 
-    forget_user(str(tmp_path), RUN, "gone")
+    forget_user(str(tmp_path), RUN, NamedUser("acme", ("gone",)))
 
     batches = sealed_batches(str(tmp_path), RUN)
     found = compare_feedback(str(tmp_path), batches, "new", "old", GateSettings(min_episodes=1))
