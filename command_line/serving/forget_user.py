@@ -61,7 +61,7 @@ def forget_user(
         return
     print_line(f"User {user} of run {run} is {named.digests[0]} in records.")
     print_table(list(_counted(traces)), left=("what", "where"))
-    if not traces.found:
+    if not (traces.found or traces.left_behind):
         print_line("The store holds nothing that this user said.")
         if tenant is not None and tenant not in found:
             print_line(f"It has no record of tenant {tenant}, but of: {', '.join(found) or 'nobody'}.")
@@ -69,6 +69,10 @@ def forget_user(
         print_line("Deleted. Ids and numbers of the rows stay, and a sealed record of what was taken out.")
     else:
         print_line(f"Nothing is deleted yet: {command([*sys.argv[1:], '--delete'])}")
+    if traces.left_behind:
+        folders = counted(traces.left_behind, "folder")
+        what = f"{folders} that killed processes left in the store may hold what this user said"
+        print_line(f"{what}: {'deleted' if delete else '--delete removes them'}.")
     for line in (*_remaining(traces), *_learned(traces)):
         print_line(line)
 
@@ -189,6 +193,7 @@ def _as_json(traces: UserTraces, deleted: bool) -> dict[str, Any]:
             "derived_entries": list(traces.derived_entries),
             "artifacts_set_aside": traces.set_aside,
         },
+        "left_behind": traces.left_behind,
         "checkpoints": [
             {**place(each.manifest), "how": each.how, "rows": each.rows} for each in traces.learners
         ],

@@ -51,6 +51,8 @@ def forget_user(store_uri: str, run: str, user: NamedUser) -> UserTraces:
             forget(store, runs.open(name), entry_id, REASON)
     with lock_collection(root, runs.list()):
         now = find_user(store_uri, run, user)
+        # A killed `collect` may have copied conversations.
+        store.remove_left_behind()
         _rewrite_log(store_uri, run, user)
         # A table never differs from its artifacts, so it goes before they change. A reader may make it again
         # in between.

@@ -117,6 +117,8 @@ class UserTraces:
     """Served runs with an alias that means a checkpoint which learned from the user."""
     set_aside: int
     """Damaged artifacts that were set aside; nobody looks into them."""
+    left_behind: int
+    """Folders that killed processes left of artifacts; nobody looks into them, but deleting removes them."""
 
     @property
     def found(self) -> bool:
@@ -158,6 +160,7 @@ def find_user(store_uri: str, run: str, user: NamedUser) -> UserTraces:
             len(list_names(root, root.join("damaged", stage)))
             for stage in list_names(root, root.join("damaged"))
         ),
+        left_behind=len(store.left_behind()),
     )
 
 

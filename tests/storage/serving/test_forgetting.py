@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.artifacts.layout import StagingFolder
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError, RunBusy
 from storage.memory.view import ReflectionMemory
@@ -163,6 +164,23 @@ def test_rows_that_retention_has_pruned_are_redacted_too(served: Served) -> None
 
     assert files_that_say(store, "alice") == []
     assert problems(served.store.uri) == []
+
+
+def test_what_killed_processes_left_goes_too(served: Served) -> None:
+    store = Path(served.store.uri)
+    rows = served.store.open(served.ids["batch"]).path("trajectories.parquet")
+    for folder in ("staging/0123456789abcdef", "trash/0123456789abcdef-01234567"):
+        (store / folder).mkdir(parents=True)
+        shutil.copy(rows, store / folder)
+    with StagingFolder(store / "staging") as living:
+        shutil.copy(rows, living.path)
+
+        assert find(served).left_behind == 2
+        delete(served)
+
+        assert files_that_say(store, "alice") == [f"staging/{living.path.name}/trajectories.parquet"]
+    assert files_that_say(store, "alice") == []
+    assert find(served).left_behind == 0
 
 
 def test_a_segment_that_a_server_writes_is_left_alone(served: Served) -> None:
