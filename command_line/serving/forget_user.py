@@ -96,6 +96,7 @@ _ROWS = {
     "served trajectories": "marks as trainable",
     "served corrections": "corrections",
     "sft": "distillation rows",
+    "teacher scores": "scores of a teacher",
     "memory": "memory entries",
 }
 

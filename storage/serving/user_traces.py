@@ -28,6 +28,7 @@ from storage.serving.traffic import EpisodeEnd, ReadTraffic, read_traffic, segme
 from storage.serving.users import NamedUser, user_task_type
 from storage.tables.parquet import TableFormat, scan_files
 from storage.tables.scored import ALL_REDACTED, redacted_reason
+from storage.tables.teacher_scores import TEACHER_SCORES
 from storage.tables.training import SFT
 from storage.tables.trajectories import TRAJECTORIES
 
@@ -67,6 +68,20 @@ CONTENTS = {
         Content(SERVED_TRAJECTORIES, "trajectory_id", {"not_trainable": REASON}),
         Content(SERVED_CORRECTIONS, "feedback_id", {"text": ""}),
         Content(SFT, "sft_row_id", {"prompt": [], "completion": [], "input_token_ids": [], "loss_mask": []}),
+        Content(
+            TEACHER_SCORES,
+            "trajectory_id",
+            # The compared tokens are nearly the answer.
+            {
+                "not_scored": REASON,
+                "logprobs": [],
+                "advantages": [],
+                "entropies": [],
+                "support_ids": [],
+                "support_logprobs": [],
+                "tail_logprobs": [],
+            },
+        ),
         Content(
             MEMORY,
             "entry_id",
@@ -215,6 +230,10 @@ class _Rows:
             TRAJECTORIES.name: _among("trajectory_id", self.trajectories),
             SERVED_TRAJECTORIES.name: self._is_served(),
             SERVED_CORRECTIONS.name: _among("trajectory_id", self.trajectories),
+            # Also scores of others' tokens behind a text of the user.
+            TEACHER_SCORES.name: pl.any_horizontal(
+                _among(name, self.trajectories) for name in ("trajectory_id", "source_trajectory_id")
+            ),
             MEMORY.name: _among("entry_id", self.entries),
             SFT.name: pl.any_horizontal(
                 _among(name, self.trajectories)

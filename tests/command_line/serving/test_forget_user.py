@@ -46,7 +46,7 @@ def test_with_delete_it_goes_and_the_run_stays_whole(store: Path) -> None:
     assert files_that_say(store, "alice") == []
     assert "The store holds nothing that this user said." in again.output
     assert "cannot unlearn" in again.output
-    for run, files in ((RUN, 6), (f"{RUN}-traffic", 3)):
+    for run, files in ((RUN, 7), (f"{RUN}-traffic", 3)):
         verified = invoke("lineage", "verify", run, "--store", store)
         assert verified.status == 0
         assert "Pruned" not in verified.output

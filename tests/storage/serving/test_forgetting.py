@@ -17,8 +17,9 @@ from storage.memory.view import ReflectionMemory
 from storage.runs.run import RunStore
 from storage.serving.forgetting import forget_user
 from storage.serving.traffic import EpisodeEnd, ReadTraffic, Record, TrafficLog, read_traffic, segments
-from storage.serving.user_traces import UserTraces, find_user, tenants
+from storage.serving.user_traces import REASON, UserTraces, find_user, tenants
 from storage.serving.users import LOCAL_TENANT, NamedUser, named_user, user_digest
+from storage.tables.teacher_scores import read_teacher_scores
 from storage.tables.training import read_sft_rows
 from storage.tables.trajectories import read_trajectories
 from storage.upkeep.collection import plan_collection
@@ -82,6 +83,7 @@ def test_all_that_there_is_of_a_user_is_found(served: Served) -> None:
         "served corrections": (1, 1),
         "memory": (2, 2),
         "sft": (1, 1),
+        "teacher scores": (2, 2),
     }
     assert found.held == {RUN: ("m-000", "m-001")}
     assert (found.shown_to_others, found.derived_entries, found.set_aside) == (0, (), 0)
@@ -121,6 +123,7 @@ def test_no_file_of_the_store_says_what_a_deleted_user_said(served: Served) -> N
         "served corrections": (1, 0),
         "memory": (2, 0),
         "sft": (1, 0),
+        "teacher scores": (2, 0),
     }
     assert len(found.learners) == 2
 
@@ -142,6 +145,16 @@ def test_what_others_said_stays_as_it_was(served: Served) -> None:
     newest = [each.artifact_id for each in run.stages() if each.kind == "memory"][-1]
     assert memory.at(newest).entries()["text"].to_list() == ["numbats are liked"]
     assert problems(served.store.uri) == []
+
+
+def test_scores_of_a_teacher_that_are_left_teach_and_the_others_do_not(served: Served) -> None:
+    delete(served)
+
+    scores = ArtifactStore(served.store.uri).open(served.ids["scores"]).path("teacher_scores.parquet")
+    assert [
+        (each.trajectory_id, each.logprobs.size, each.support_ids.size, each.not_scored)
+        for each in read_teacher_scores(scores)
+    ] == [("chat-alice", 0, 0, REASON), ("chat-bob", 1, 2, ""), ("chat-carl", 0, 0, REASON)]
 
 
 def test_a_second_user_of_the_same_files_goes_too(served: Served) -> None:
