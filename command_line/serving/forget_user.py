@@ -21,11 +21,20 @@ if TYPE_CHECKING:
 User = Annotated[
     str, typer.Argument(metavar="USER", help="The user's name, as requests to the served policy give it.")
 ]
+Tenant = Annotated[
+    str | None,
+    typer.Option(help="Whose user it is: the tenant of the key. Needed where the server has a file of keys."),
+]
 Delete = Annotated[bool, typer.Option("--delete", help="Do it. Without this, only show what would be done.")]
 
 
 def forget_user(
-    run: RunName, user: User, store: ExistingStore = DEFAULT_STORE, delete: Delete = False, json: Json = False
+    run: RunName,
+    user: User,
+    tenant: Tenant = None,
+    store: ExistingStore = DEFAULT_STORE,
+    delete: Delete = False,
+    json: Json = False,
 ) -> None:
     """Delete what a user said to a served policy, and name the checkpoints that learned from it.
 
@@ -34,25 +43,36 @@ def forget_user(
     from storage.runs.run import RunStore
     from storage.serving import forgetting
     from storage.serving.traffic import serving_folder
-    from storage.serving.user_traces import find_user
-    from storage.serving.users import user_digest
+    from storage.serving.user_traces import find_user, tenants
+    from storage.serving.users import LOCAL_TENANT, named_user
 
     RunStore(store).open(run)
     if not serving_folder(store, run).is_dir():
         raise InputError(f"run {run} was never served, so it has no users.")
-    digest = user_digest(store, run, user)
-    traces = (forgetting.forget_user if delete else find_user)(store, run, digest)
+    found = sorted(tenants(store, run))
+    if tenant is None and {*found} - {LOCAL_TENANT}:
+        raise InputError(
+            f"each tenant may have a user {user}. Add --tenant; run {run} has records of: {', '.join(found)}."
+        )
+    named = named_user(store, run, tenant or LOCAL_TENANT, user)
+    traces = (forgetting.forget_user if delete else find_user)(store, run, named)
     if json:
         print_json(_as_json(traces, delete))
         return
-    print_line(f"User {user} of run {run} is {digest} in records.")
+    print_line(f"User {user} of run {run} is {named.digests[0]} in records.")
     print_table(list(_counted(traces)), left=("what", "where"))
-    if not traces.found:
+    if not (traces.found or traces.left_behind):
         print_line("The store holds nothing that this user said.")
+        if tenant is not None and tenant not in found:
+            print_line(f"It has no record of tenant {tenant}, but of: {', '.join(found) or 'nobody'}.")
     elif delete:
         print_line("Deleted. Ids and numbers of the rows stay, and a sealed record of what was taken out.")
     else:
         print_line(f"Nothing is deleted yet: {command([*sys.argv[1:], '--delete'])}")
+    if traces.left_behind:
+        folders = counted(traces.left_behind, "folder")
+        what = f"{folders} that killed processes left in the store may hold what this user said"
+        print_line(f"{what}: {'deleted' if delete else '--delete removes them'}.")
     for line in (*_remaining(traces), *_learned(traces)):
         print_line(line)
 
@@ -76,6 +96,7 @@ _ROWS = {
     "served trajectories": "marks as trainable",
     "served corrections": "corrections",
     "sft": "distillation rows",
+    "teacher scores": "scores of a teacher",
     "memory": "memory entries",
 }
 
@@ -173,6 +194,7 @@ def _as_json(traces: UserTraces, deleted: bool) -> dict[str, Any]:
             "derived_entries": list(traces.derived_entries),
             "artifacts_set_aside": traces.set_aside,
         },
+        "left_behind": traces.left_behind,
         "checkpoints": [
             {**place(each.manifest), "how": each.how, "rows": each.rows} for each in traces.learners
         ],

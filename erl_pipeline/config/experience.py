@@ -18,6 +18,7 @@ from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.policy import ColdStartConfig
 from erl_pipeline.config.prompts import check_template
+from erl_pipeline.config.rollouts import LEAST_TEMPERATURE
 
 EXTRACTOR = "extractor"
 """The model that writes experience, beside the policy."""
@@ -100,7 +101,7 @@ class ExtractorConfig(Settings):
     """Most tokens of one answer on an episode. The default suits the tiny extractor; code: 8,192."""
     max_merge_tokens: int = Field(default=48, ge=1)
     """Most tokens of one answer on entries that are to be merged."""
-    temperature: float = Field(default=1.0, gt=0.0, le=2.0)
+    temperature: float = Field(default=1.0, ge=LEAST_TEMPERATURE, le=2.0)
     """Sampling temperature of both kinds of answer (code: 1.0; its top-p of 0.99 is not offered, see
     `sampling`)."""
     max_operations: int = Field(default=3, ge=1)

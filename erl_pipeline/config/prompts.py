@@ -12,6 +12,7 @@ from jinja2.sandbox import SandboxedEnvironment
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from erl_pipeline.config.base import Settings, checked_address
+from erl_pipeline.config.rollouts import LEAST_TEMPERATURE
 
 _JINJA = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
 
@@ -90,7 +91,7 @@ class JudgeFeedback(Settings):
     )
     """User message, a Jinja template. `feedback`: what the environment's rules say. Variables: instructions,
     observation, trace, feedback, reward."""
-    temperature: float = Field(default=0.3, gt=0.0, le=2.0)
+    temperature: float = Field(default=0.3, ge=LEAST_TEMPERATURE, le=2.0)
     """Temperature of the answer; greedy evaluations use 0."""
     max_new_tokens: int = Field(default=200, ge=1)
     """The most tokens of the answer."""

@@ -168,12 +168,17 @@ _REFUSED_SAMPLING = {
 """Settings that other samplers have, and why training on what they sample would be wrong."""
 
 
+LEAST_TEMPERATURE = 0.01
+"""Between 0 and this nothing is sampled: vLLM takes 0.01 without a word, and logits divided by much less
+overflow in 32 bits. Log-probabilities would then be of another temperature than the stored one, or none."""
+
+
 class SamplingConfig(Settings):
     """How tokens are drawn: from the whole distribution, at a temperature. Settings that cut or distort the
     distribution (`top_p`, `top_k`, penalties, ...) are refused, because the update divides by the probability
     with which a token was drawn."""
 
-    temperature: float = Field(default=1.0, gt=0.0, le=2.0)
+    temperature: float = Field(default=1.0, ge=LEAST_TEMPERATURE, le=2.0)
     """Divides the logits before the softmax; stored log-probabilities include it. At 0 all
     attempts of a group would be alike, and the ratio to such a policy would have no meaning."""
     max_new_tokens: int = Field(default=8, ge=1)

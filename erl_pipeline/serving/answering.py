@@ -162,7 +162,7 @@ class PolicyService:
             raise Unavailable(what, "too_many_calls", 429)
 
     def _episode(self, tenant: str, request: ServedRequest) -> Episode:
-        user = digest_of(self._user_key, request.user)
+        user = digest_of(self._user_key, tenant, request.user)
         if request.is_stored:
             return self.episodes.of_call(tenant, user, request)
         return Episode(KnownEpisode("", tenant, user), request.task_type)

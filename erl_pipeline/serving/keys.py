@@ -13,11 +13,9 @@ from pydantic import Field, StringConstraints
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.loading import load_settings
+from storage.serving.users import LOCAL_TENANT
 
 Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
-
-LOCAL_TENANT = "local"
-"""Whose the one key is that is made where no file names keys."""
 
 
 class ClientKey(Settings):

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, StringConstraints
 
+from erl_pipeline.config.rollouts import LEAST_TEMPERATURE
 from erl_pipeline.episodes.gateway.api import ChatRequest, RequestRefused, Strict, validated
 from erl_pipeline.episodes.gateway.chat_api import CHAT
 from storage.serving.users import user_task_type
@@ -83,6 +84,9 @@ def read_call(body: bytes) -> ServedRequest:
                 name,
                 "unsupported_parameter",
             )
+    if asked.temperature is not None and 0 < asked.temperature < LEAST_TEMPERATURE:
+        what = f"temperature: allowed are 0, and {LEAST_TEMPERATURE:g} to 2"
+        raise RequestRefused(what, "temperature")
     metadata = asked.metadata or _Metadata()
     task_type = metadata.task_type or ""
     if task_type.startswith(USER_TASK_TYPE):

@@ -63,6 +63,11 @@ class StoreLayout:
         """A new place, in a local store, for an artifact that is being deleted."""
         return Path(self.root.join(TRASH, f"{artifact_id}-{secrets.token_hex(4)}"))
 
+    def half_deleted(self) -> list[Path]:
+        """What killed deletions left in the trash of a local store."""
+        trash = self.root.scratch / TRASH
+        return sorted(trash.iterdir()) if trash.is_dir() else []
+
     def stages(self) -> Sequence[str]:
         """Names of the stages that have artifacts, sorted."""
         return list_names(self.root, self.root.join(ARTIFACTS))

@@ -5,6 +5,7 @@ An artifact exists once it has a manifest. `storage.artifacts.layout` says where
 names them (see `storage.artifacts.artifact`).
 """
 
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
@@ -19,7 +20,7 @@ from storage.artifacts.artifact import (
     present_files,
 )
 from storage.artifacts.cache import CacheSettings, LocalCache
-from storage.artifacts.layout import StoreLayout, remove_abandoned
+from storage.artifacts.layout import StoreLayout, abandoned, remove_abandoned
 from storage.artifacts.manifest import (
     MANIFEST,
     FileEntry,
@@ -45,7 +46,7 @@ from storage.artifacts.writing import (
     set_aside,
     share_equal_files,
 )
-from storage.errors import DamagedArtifact, InputError
+from storage.errors import DamagedArtifact, InputError, store_errors
 from storage.filesystem import open_root, read_bytes, refuse_linked_path
 
 __all__ = ["Artifact", "ArtifactStore", "Staging"]
@@ -89,6 +90,17 @@ class ArtifactStore:
     def unused_copies(self) -> Sequence[Path]:
         """Folders of the copies, on this machine, of an object store's artifacts that no process uses."""
         return self._cache.unused()
+
+    def left_behind(self) -> list[Path]:
+        """What killed processes left of artifacts that they wrote or deleted; nobody knows what is in it."""
+        return [*abandoned(self.staging_folder), *self._layout.half_deleted()]
+
+    def remove_left_behind(self) -> None:
+        """Remove that. The caller prevents that artifacts are deleted meanwhile."""
+        self._clear_staging()
+        for path in self._layout.half_deleted():
+            with store_errors("remove", path):
+                shutil.rmtree(path)
 
     def create(self, recipe: Recipe, *, run: str, iteration: int | None) -> Staging:
         """Begin an artifact; use as `with store.create(...) as staging`.

@@ -25,9 +25,10 @@ from storage.runs.run import RunStore
 from storage.serving.rewriting import half_rewritten, is_being_written, rewrite_segment
 from storage.serving.traffic import Feedback, ReadTraffic, Record, ServedTurn, read_traffic, segments
 from storage.serving.user_traces import CONTENTS, REASON, Content, InFile, UserTraces, find_user
+from storage.serving.users import NamedUser
 
 
-def forget_user(store_uri: str, run: str, user: str) -> UserTraces:
+def forget_user(store_uri: str, run: str, user: NamedUser) -> UserTraces:
     """Delete what `find_user` finds, all but ids and numbers of rows and checkpoints; returns what it found.
 
     A kill at any moment leaves whole files, and the next call goes on.
@@ -50,6 +51,8 @@ def forget_user(store_uri: str, run: str, user: str) -> UserTraces:
             forget(store, runs.open(name), entry_id, REASON)
     with lock_collection(root, runs.list()):
         now = find_user(store_uri, run, user)
+        # A killed `collect` may have copied conversations.
+        store.remove_left_behind()
         _rewrite_log(store_uri, run, user)
         # A table never differs from its artifacts, so it goes before they change. A reader may make it again
         # in between.
@@ -60,20 +63,24 @@ def forget_user(store_uri: str, run: str, user: str) -> UserTraces:
     return before
 
 
-def _rewrite_log(store_uri: str, run: str, user: str) -> None:
+def _rewrite_log(store_uri: str, run: str, user: NamedUser) -> None:
     """Take the user's records out of the log, and records that a kill cut short: they may be the user's."""
     for path in half_rewritten(store_uri, run):
         path.unlink()
     paths = segments(store_uri, run)
     own: set[tuple[str, str]] = set()
     shared: set[tuple[str, str]] = set()
+
+    def is_own(record: ServedTurn | Feedback) -> bool:
+        return user.has(record.user, record.tenant)
+
     for record in read_traffic(paths, ReadTraffic()):
         if isinstance(record, ServedTurn):
-            (own if record.user == user else shared).add((record.tenant, record.episode_id))
+            (own if is_own(record) else shared).add((record.tenant, record.episode_id))
 
     def keeps(record: Record) -> bool:
         if isinstance(record, ServedTurn | Feedback):
-            return record.user != user
+            return not is_own(record)
         return (record.tenant, record.episode_id) not in own - shared
 
     for path in paths:
@@ -100,8 +107,12 @@ def _silenced(rows: pa.Table, content: Content, ids: frozenset[str]) -> pa.Table
     own = pc.is_in(rows.column(content.row_id), pa.array(sorted(ids), pa.string()))
     for place, column in enumerate(rows.schema):
         if column.name in content.silent:
-            value = pa.scalar(content.silent[column.name], column.type)
-            rows = rows.set_column(place, column, pc.if_else(own, value, rows.column(column.name)))
+            silent, before = content.silent[column.name], rows.column(column.name)
+            if callable(silent):
+                after = pa.array(map(silent, before.to_pylist()), column.type)
+            else:
+                after = pa.scalar(silent, column.type)
+            rows = rows.set_column(place, column, pc.if_else(own, after, before))
     return rows
 
 

@@ -25,17 +25,22 @@ from storage.serving.aliases import AliasChange, current_aliases
 from storage.serving.collected import SERVED_CORRECTIONS, SERVED_TRAJECTORIES
 from storage.serving.rewriting import is_being_written
 from storage.serving.traffic import EpisodeEnd, ReadTraffic, read_traffic, segments
-from storage.serving.users import user_task_type
+from storage.serving.users import NamedUser, user_task_type
 from storage.tables.parquet import TableFormat, scan_files
+from storage.tables.scored import ALL_REDACTED, redacted_reason
+from storage.tables.teacher_scores import TEACHER_SCORES
 from storage.tables.training import SFT
-from storage.tables.trajectories import REDACTED, TRAJECTORIES
+from storage.tables.trajectories import TRAJECTORIES
 
 REASON = "its user was forgotten"
 """What records of removed rows and of forgotten entries say."""
 
 
 class Content(NamedTuple):
-    """The columns of a table that say something, and what they hold once they say nothing any more."""
+    """The columns of a table that say something, and what they hold once they say nothing any more.
+
+    A finish reason becomes what a function makes of it.
+    """
 
     table: TableFormat
     row_id: str
@@ -57,12 +62,26 @@ CONTENTS = {
                 "text": None,
                 "feedback": "",
                 "task_payload": "{}",
-                "finish_reason": REDACTED,
+                "finish_reason": redacted_reason,
             },
         ),
         Content(SERVED_TRAJECTORIES, "trajectory_id", {"not_trainable": REASON}),
         Content(SERVED_CORRECTIONS, "feedback_id", {"text": ""}),
         Content(SFT, "sft_row_id", {"prompt": [], "completion": [], "input_token_ids": [], "loss_mask": []}),
+        Content(
+            TEACHER_SCORES,
+            "trajectory_id",
+            # The compared tokens are nearly the answer.
+            {
+                "not_scored": REASON,
+                "logprobs": [],
+                "advantages": [],
+                "entropies": [],
+                "support_ids": [],
+                "support_logprobs": [],
+                "tail_logprobs": [],
+            },
+        ),
         Content(
             MEMORY,
             "entry_id",
@@ -113,6 +132,8 @@ class UserTraces:
     """Served runs with an alias that means a checkpoint which learned from the user."""
     set_aside: int
     """Damaged artifacts that were set aside; nobody looks into them."""
+    left_behind: int
+    """Folders that killed processes left of artifacts; nobody looks into them, but deleting removes them."""
 
     @property
     def found(self) -> bool:
@@ -120,13 +141,13 @@ class UserTraces:
         return bool(self.segments or self.held or any(each.speaking for each in self.files))
 
 
-def find_user(store_uri: str, run: str, user: str) -> UserTraces:
-    """What the store holds of a user, who is named by the digest; changes nothing.
+def find_user(store_uri: str, run: str, user: NamedUser) -> UserTraces:
+    """What the store holds of a user; changes nothing.
 
     Raises InputError for a store that is not local or an empty digest, DamagedRecord for a damaged log,
     DamagedArtifact for a damaged artifact.
     """
-    if not user:
+    if not user.digests:
         raise InputError("name the user: what nobody is named for belongs to nobody.")
     store, root = ArtifactStore(store_uri), open_root(store_uri)
     in_log = _in_log(store_uri, run, user)
@@ -136,7 +157,7 @@ def find_user(store_uri: str, run: str, user: str) -> UserTraces:
     learned = learners(store, graph, found.trajectories, {each.manifest.artifact_id for each in files})
     touched = {each.manifest.artifact_id for each in learned}
     return UserTraces(
-        user=user,
+        user=user.digests[0],
         segments=tuple(in_log),
         files=tuple(files),
         held=_held(store, found.entries),
@@ -154,16 +175,28 @@ def find_user(store_uri: str, run: str, user: str) -> UserTraces:
             len(list_names(root, root.join("damaged", stage)))
             for stage in list_names(root, root.join("damaged"))
         ),
+        left_behind=len(store.left_behind()),
     )
 
 
-def _in_log(store_uri: str, run: str, user: str) -> list[InSegment]:
+def tenants(store_uri: str, run: str) -> set[str]:
+    """The tenants of all records and rows of a served run; raises as `find_user`."""
+    store = ArtifactStore(store_uri)
+    found = {record.tenant for record in read_traffic(segments(store_uri, run), ReadTraffic())}
+    table = SERVED_TRAJECTORIES
+    holders = [store.open_found(each) for each in store.list() if each.tables(table.name)]
+    paths = [path for each in holders for path in each.rows_paths(table.name)]
+    rows = scan_files(paths, table).select(pl.col("tenant").unique())
+    return found | set(rows.collect()["tenant"])
+
+
+def _in_log(store_uri: str, run: str, user: NamedUser) -> list[InSegment]:
     found = []
     for path in segments(store_uri, run):
         own = [
             record.type
             for record in read_traffic([path], ReadTraffic())
-            if not isinstance(record, EpisodeEnd) and record.user == user
+            if not isinstance(record, EpisodeEnd) and user.has(record.user, record.tenant)
         ]
         if own:
             turns = own.count("turn")
@@ -177,7 +210,7 @@ class _Rows:
 
     store: ArtifactStore
     graph: ArtifactGraph
-    user: str
+    user: NamedUser
     trajectories: frozenset[str] = field(init=False)
     """Served ones, and those that were made from them, such as reflections."""
     entries: frozenset[str] = field(init=False)
@@ -186,17 +219,21 @@ class _Rows:
         self._rows = LineageRows(self.store, list(self.graph.manifests.values()))
         self.trajectories = self._with_followers(self._served())
         entries = self._rows.read("memory_entry", ["entry_id", "task_type", "source_trajectory_id"])
-        own = (pl.col("task_type") == user_task_type(self.user)) | _among(
-            "source_trajectory_id", self.trajectories
-        )
+        # Notes under a digest of earlier versions may tell of users of several tenants: all of them go.
+        own = pl.col("task_type").is_in(list(map(user_task_type, self.user.digests)))
+        own |= _among("source_trajectory_id", self.trajectories)
         self.entries = frozenset(entries.filter(own)["entry_id"])
 
     def files(self) -> list[InFile]:
         """The files with rows of the user."""
         own = {
             TRAJECTORIES.name: _among("trajectory_id", self.trajectories),
-            SERVED_TRAJECTORIES.name: pl.col("user") == self.user,
+            SERVED_TRAJECTORIES.name: self._is_served(),
             SERVED_CORRECTIONS.name: _among("trajectory_id", self.trajectories),
+            # Also scores of others' tokens behind a text of the user.
+            TEACHER_SCORES.name: pl.any_horizontal(
+                _among(name, self.trajectories) for name in ("trajectory_id", "source_trajectory_id")
+            ),
             MEMORY.name: _among("entry_id", self.entries),
             SFT.name: pl.any_horizontal(
                 _among(name, self.trajectories)
@@ -232,12 +269,15 @@ class _Rows:
     def _served(self) -> set[str]:
         table = SERVED_TRAJECTORIES
         paths = [
-            self.store.open_found(manifest).rows_path(entry.path)
-            for manifest in self._holders(table.name)
-            for entry in manifest.tables(table.name)
+            path
+            for each in self._holders(table.name)
+            for path in self.store.open_found(each).rows_paths(table.name)
         ]
-        rows = scan_files(paths, table).filter(pl.col("user") == self.user)
+        rows = scan_files(paths, table).filter(self._is_served())
         return set(rows.select("trajectory_id").collect()["trajectory_id"])
+
+    def _is_served(self) -> pl.Expr:
+        return (pl.col("tenant") == self.user.tenant) & pl.col("user").is_in(self.user.digests)
 
     def _with_followers(self, ids: set[str]) -> frozenset[str]:
         links = self._rows.read("trajectory", ["trajectory_id", "parent_trajectory_id"])
@@ -259,6 +299,8 @@ def _among(column: str, ids: set[str] | frozenset[str]) -> pl.Expr:
 
 def _speaks(content: Content, column: str) -> pl.Expr:
     value, silent = pl.col(column), content.silent[column]
+    if silent is redacted_reason:
+        return ~value.is_in(ALL_REDACTED)
     if isinstance(silent, list):
         return (value.list.len() > 0).fill_null(False)
     return value.is_not_null() if silent is None else (value != silent).fill_null(False)

@@ -1,4 +1,7 @@
-"""Who is who in served traffic: records hold a keyed digest of a user's name, never the name."""
+"""Who is who in served traffic: records hold a keyed digest of a user's name, never the name.
+
+Two tenants that name the same user mean two users.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import hmac
 import os
 import secrets
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from storage.errors import DamagedRecord, store_errors
@@ -15,8 +19,32 @@ from storage.serving.traffic import serving_folder
 
 _KEY_BYTES = 32
 
+LOCAL_TENANT = "local"
+"""The tenant of a server without a file of keys."""
 
-def user_digest(store_uri: str, run: str, name: str) -> str:
+
+@dataclass(frozen=True)
+class NamedUser:
+    """A user as records of a served run name it: by a tenant and one of these digests."""
+
+    tenant: str
+    digests: tuple[str, ...]
+    """What is written now comes first. Earlier versions wrote one that users of this name shared."""
+
+    def has(self, user: str, tenant: str) -> bool:
+        """Whether a record with this digest and this tenant is of this user."""
+        return tenant == self.tenant and user in self.digests
+
+
+def named_user(store_uri: str, run: str, tenant: str, name: str) -> NamedUser:
+    """The user that a tenant calls by this name, with the digest of earlier versions; raises as
+    `user_digest`."""
+    key = user_key(store_uri, run)
+    digests = (digest_of(key, each, name) for each in (tenant, LOCAL_TENANT))
+    return NamedUser(tenant, tuple(dict.fromkeys(filter(None, digests))))
+
+
+def user_digest(store_uri: str, run: str, tenant: str, name: str) -> str:
     """What records of a served run hold in place of a user's name: 32 hex digits, empty for an empty name.
 
     The key is made at the first call and can be read by this user of the machine only. Whoever has it can
@@ -24,7 +52,7 @@ def user_digest(store_uri: str, run: str, name: str) -> str:
 
     Raises DamagedRecord where the key is not as it was made, InputError for a store that is not local.
     """
-    return digest_of(user_key(store_uri, run), name)
+    return digest_of(user_key(store_uri, run), tenant, name)
 
 
 def user_key(store_uri: str, run: str) -> bytes:
@@ -39,9 +67,13 @@ def user_key(store_uri: str, run: str) -> bytes:
     return key
 
 
-def digest_of(key: bytes, name: str) -> str:
-    """A user's digest, by the key."""
-    return hmac.new(key, name.encode("utf-8"), hashlib.sha256).hexdigest()[:32] if name else ""
+def digest_of(key: bytes, tenant: str, name: str) -> str:
+    """A tenant's user's digest, by the key. Names hold no control characters, so no name means two users.
+
+    That of a server without a file of keys is the digest of the name alone, as it was for all tenants once.
+    """
+    said = name if tenant == LOCAL_TENANT else f"{tenant}\0{name}"
+    return hmac.new(key, said.encode("utf-8"), hashlib.sha256).hexdigest()[:32] if name else ""
 
 
 def user_task_type(user: str) -> str:

@@ -3,7 +3,8 @@
 An attempt that the environment or its scorer failed has no reward, whatever its column says, and neither has
 a served conversation that nobody rated. Its row is kept, with the reason as `finish_reason`, and so is that
 of a text, such as a reflection, whose reward would have been that of the attempt. Neither is trained,
-compared, remembered, credited or counted in a rate.
+compared, remembered, credited or counted in a rate. Where a user was forgotten, the reason says no more
+than whether the row was scored.
 """
 
 from __future__ import annotations
@@ -24,6 +25,14 @@ NotScored = Literal[Failed, "not_rated", "not_trainable"]
 that nobody rated, or whose tokens cannot be trained."""
 NOT_SCORED: tuple[NotScored, ...] = get_args(NotScored)
 
+REDACTED = "redacted"
+"""Finish reason that earlier versions gave to every row whose user was forgotten. Nobody can tell any more
+whether it was scored, so it counts as not scored: to drop only those of reward 0 would raise the means."""
+REDACTED_SCORED, REDACTED_NOT_SCORED = "redacted_scored", "redacted_not_scored"
+"""Finish reasons of rows whose texts and tokens were taken out, since their user was forgotten."""
+ALL_REDACTED = (REDACTED, REDACTED_SCORED, REDACTED_NOT_SCORED)
+_WITHOUT_REWARD = (*NOT_SCORED, REDACTED, REDACTED_NOT_SCORED)
+
 AS_ZERO = "_as_zero"
 """What follows the reason, in `finish_reason`, of a failed attempt that counts as one of reward 0, since
 `rollouts.failed: zero` says so. Such a trajectory is scored."""
@@ -41,7 +50,19 @@ EndedT = TypeVar("EndedT", bound=Ended)
 
 def is_scored(row: Ended) -> bool:
     """Whether a trajectory has a reward that was measured."""
-    return row.finish_reason not in NOT_SCORED
+    return reason_is_scored(row.finish_reason)
+
+
+def reason_is_scored(finish_reason: str) -> bool:
+    """The same by a trajectory's finish reason."""
+    return finish_reason not in _WITHOUT_REWARD
+
+
+def redacted_reason(finish_reason: str) -> str:
+    """The finish reason of a trajectory once its user was forgotten."""
+    if finish_reason in ALL_REDACTED:
+        return finish_reason
+    return REDACTED_SCORED if reason_is_scored(finish_reason) else REDACTED_NOT_SCORED
 
 
 def scored(rows: Iterable[EndedT]) -> list[EndedT]:
@@ -53,7 +74,7 @@ def was_scored() -> pl.Expr:
     """The same as a condition on frames of trajectories; it reads the column `finish_reason`."""
     import polars as pl  # planning does not import it
 
-    return ~pl.col("finish_reason").is_in(NOT_SCORED)
+    return ~pl.col("finish_reason").is_in(_WITHOUT_REWARD)
 
 
 def with_measured(rows: pl.LazyFrame) -> pl.LazyFrame:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from storage.artifacts.recipe import digest
 from storage.tables.parquet import TableFormat, read_rows, scan_files, schema_of, write_rows
-from storage.tables.scored import with_measured
+from storage.tables.scored import ALL_REDACTED, with_measured
 
 SCHEMA_VERSION = 3
 NO_METRICS = "{}"
@@ -23,9 +23,6 @@ GUIDED, FREE = "guided", "free"
 OTHER_OPENING = "other_opening"
 """Metric of an agent's attempt, 1 where it did not begin with the messages with which the agent began the
 episode's first attempt: what was said in it then belongs to another prompt than that attempt's."""
-
-REDACTED = "redacted"
-"""Finish reason of a row whose texts and tokens were taken out, since its user was forgotten."""
 
 LOGPROB_TOLERANCE = 1e-4
 """Largest log-probability that counts as rounding error of a value of at most 0."""
@@ -202,7 +199,7 @@ def read_trajectories(paths: Sequence[Path]) -> list[Trajectory]:
     """All trajectories of files, in order; what learns from them takes those that `storage.tables.scored`
     passes. Redacted ones are left out. Raises StoreError for a file in another format."""
     rows = read_rows(paths, TRAJECTORIES)
-    return [Trajectory(**row) for row in rows if row["finish_reason"] != REDACTED]
+    return [Trajectory(**row) for row in rows if row["finish_reason"] not in ALL_REDACTED]
 
 
 def scan_trajectories(paths: Sequence[Path]) -> pl.LazyFrame:

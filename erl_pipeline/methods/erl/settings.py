@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from erl_pipeline.config.base import PluginSettings, Settings, switch
 from erl_pipeline.config.memory import MemoryConfig
 from erl_pipeline.config.prompts import FeedbackConfig, PromptTemplates, RulesFeedback
+from erl_pipeline.config.rollouts import LEAST_TEMPERATURE
 
 FIRST_ATTEMPT = "first_attempt"
 REFLECTION = "reflection"
@@ -19,7 +20,7 @@ SECOND_ATTEMPT = "second_attempt"
 class RoleSampling(Settings):
     """How the turns of one role are sampled. `null` takes the value of `sampling`."""
 
-    temperature: float | None = Field(default=None, gt=0.0, le=2.0)
+    temperature: float | None = Field(default=None, ge=LEAST_TEMPERATURE, le=2.0)
     """As `sampling.temperature`."""
     max_new_tokens: int | None = Field(default=None, ge=1)
     """Most tokens of one turn."""

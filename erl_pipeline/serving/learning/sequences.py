@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from erl_pipeline.config.rollouts import LEAST_TEMPERATURE
 from storage.serving.traffic import ServedTurn
 from storage.tables.trajectories import are_logprobs
 
@@ -128,4 +129,6 @@ def _why_not(turn: ServedTurn) -> str:
         return UNEVEN
     if not are_logprobs(logprobs):
         return "its log-probabilities are none"
-    return "" if turn.temperature > 0 else "it was sampled at temperature 0"
+    if turn.temperature >= LEAST_TEMPERATURE:
+        return ""
+    return f"it was sampled at temperature {turn.temperature:g}"

@@ -17,7 +17,7 @@ from erl_pipeline.environments.interface import Task
 from erl_pipeline.environments.pictures import FoundDocuments, Picture
 from erl_pipeline.episodes.roles import NEVER_TRAINED
 from storage.errors import InputError
-from storage.tables.scored import NOT_SCORED, was_scored
+from storage.tables.scored import reason_is_scored, was_scored
 
 ILL_FORMED = "ill_formed"
 """The finish reason of a text, such as a reflection, that the parser of its role could not read."""
@@ -299,7 +299,7 @@ def _cannot(error: Exception) -> str:
 
 
 def _outcome(row: Mapping[str, Any]) -> str:
-    if row["finish_reason"] in NOT_SCORED:
+    if not reason_is_scored(row["finish_reason"]):
         return "not scored"
     return "solved" if row["success"] else "failed"
 

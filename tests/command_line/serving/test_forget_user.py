@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.command_line.invoke import invoke
-from tests.storage.serving.traffic_of_users import RUN, Served, files_that_say, write_served
+from tests.storage.serving.traffic_of_users import RUN, TENANT, Served, files_that_say, write_served
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def store(written: Served, tmp_path: Path) -> Path:
 
 def test_without_delete_everything_is_named_and_stays(written: Served, store: Path) -> None:
     before = files_that_say(store, "alice")
-    shown = invoke("forget-user", RUN, "alice", "--store", store)
+    shown = invoke("forget-user", RUN, "alice", "--tenant", TENANT, "--store", store)
 
     assert shown.status == 0
     assert files_that_say(store, "alice") == before
@@ -38,15 +38,15 @@ def test_without_delete_everything_is_named_and_stays(written: Served, store: Pa
 
 
 def test_with_delete_it_goes_and_the_run_stays_whole(store: Path) -> None:
-    found = invoke("forget-user", RUN, "alice", "--store", store, "--json").json
-    done = invoke("forget-user", RUN, "alice", "--store", store, "--delete", "--json")
-    again = invoke("forget-user", RUN, "alice", "--store", store, "--delete")
+    found = invoke("forget-user", RUN, "alice", "--tenant", TENANT, "--store", store, "--json").json
+    done = invoke("forget-user", RUN, "alice", "--tenant", TENANT, "--store", store, "--delete", "--json")
+    again = invoke("forget-user", RUN, "alice", "--tenant", TENANT, "--store", store, "--delete")
 
     assert (done.status, done.json) == (0, {**found, "deleted": True})
     assert files_that_say(store, "alice") == []
     assert "The store holds nothing that this user said." in again.output
     assert "cannot unlearn" in again.output
-    for run, files in ((RUN, 6), (f"{RUN}-traffic", 3)):
+    for run, files in ((RUN, 7), (f"{RUN}-traffic", 3)):
         verified = invoke("lineage", "verify", run, "--store", store)
         assert verified.status == 0
         assert "Pruned" not in verified.output
@@ -58,3 +58,12 @@ def test_a_run_that_was_never_served_has_no_users(store: Path) -> None:
 
     assert refused.status == 2
     assert "was never served" in refused.errors
+
+
+def test_a_server_with_tenants_needs_to_know_whose_user_it_is(store: Path) -> None:
+    refused = invoke("forget-user", RUN, "alice", "--store", store)
+    other = invoke("forget-user", RUN, "alice", "--tenant", "beta", "--store", store)
+
+    assert refused.status == 2
+    assert f"Add --tenant; run {RUN} has records of: acme." in " ".join(refused.errors.split())
+    assert "It has no record of tenant beta, but of: acme." in " ".join(other.output.split())

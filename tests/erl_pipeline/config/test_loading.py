@@ -99,7 +99,7 @@ def test_every_problem_is_named_with_key_value_and_what_is_allowed(small: Path) 
         "  line 13: method.type: 'ppo'; allowed: complementary, erl, prompt_evolution, rlvr (`erl-pipeline "
         "plugins` lists what is installed)",
         "  --set: environment.max_steps: 'many'; allowed: a whole number",
-        "  line 12: sampling.temperature: -1; allowed: more than 0.0",
+        "  line 12: sampling.temperature: -1; allowed: at least 0.01",
         "  line 10: rollouts.groupsize: unknown key; did you mean group_size?",
     ]
 

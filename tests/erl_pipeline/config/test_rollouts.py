@@ -18,6 +18,8 @@ def test_sampling_from_another_distribution_than_the_trainers_is_refused(setting
         SamplingConfig.model_validate({setting: 1.5})
 
 
-def test_greedy_rollouts_are_refused() -> None:
-    with pytest.raises(ValidationError, match="greater than 0"):
-        SamplingConfig(temperature=0.0)
+def test_rollouts_at_temperatures_that_engines_do_not_keep_are_refused() -> None:
+    for temperature in (0.0, 1e-50, 0.009):
+        with pytest.raises(ValidationError, match=r"greater than or equal to 0\.01"):
+            SamplingConfig(temperature=temperature)
+    assert SamplingConfig(temperature=0.01).temperature == 0.01

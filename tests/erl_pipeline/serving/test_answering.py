@@ -228,6 +228,8 @@ def test_a_seed_of_the_request_gives_the_same_seed_again(tmp_path: Path) -> None
         ({"top_p": 0.9}, "top_p"),
         ({"presence_penalty": 1}, "presence_penalty"),
         ({"temperature": 3}, "temperature"),
+        ({"temperature": 1e-50}, "temperature"),
+        ({"temperature": 0.009}, "temperature"),
         ({"logit_bias": {"5": 1}}, "logit_bias"),
         ({"messages": [{"role": "user", "content": "a word that has no token: \u00e9"}]}, "messages"),
         ({"metadata": {"task_type": "user:anna"}}, "metadata.task_type"),

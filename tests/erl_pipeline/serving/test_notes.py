@@ -22,7 +22,7 @@ from tests.embedders import WordEmbedder
 from tests.erl_pipeline.serving.served import Scripted, Served
 from tests.erl_pipeline.serving.test_answering import text_of
 
-ANNA, BERT = digest_of(b"k" * 32, "anna"), digest_of(b"k" * 32, "bert")
+ANNA, BERT = digest_of(b"k" * 32, "a", "anna"), digest_of(b"k" * 32, "a", "bert")
 LESSONS = [
     Lesson("Bake at 180.", "the bread is black"),
     Lesson("Anna has a gas oven.", "the bread is black", task_type=f"user:{ANNA}"),
@@ -42,15 +42,15 @@ def notes(search: SearchMemory, told: list[str] | None = None, seconds: float = 
     return NoteSearch(search, prompts, (told if told is not None else []).append, seconds)
 
 
-def served_turns(scripted: Scripted, *users: str) -> list[ServedTurn]:
+def served_turns(scripted: Scripted, *users: str, key: str = "key-a") -> list[ServedTurn]:
     """What is logged where each of these users, empty for nobody, asks once and goes on once."""
     found: list[ServedTurn] = []
 
     async def use(served: Served) -> None:
         for user in users:
             named: Any = {"metadata": {"user": user}} if user else {}
-            answer, _ = await served.chat("the bread is black", **named)
-            await served.chat("the bread is black", answer, "why?", **named)
+            answer, _ = await served.chat("the bread is black", key=key, **named)
+            await served.chat("the bread is black", answer, "why?", key=key, **named)
         found.extend(record for record in await served.logged() if isinstance(record, ServedTurn))
 
     scripted.use(use)
@@ -83,6 +83,13 @@ def test_no_prompt_of_one_user_has_what_is_known_of_another(tmp_path: Path) -> N
         [False, False, False],
         [False, False, False],
     ]
+
+
+def test_no_prompt_has_what_is_known_of_another_tenants_user_of_the_same_name(tmp_path: Path) -> None:
+    search = memory_search(tmp_path / "memory", "user")
+    first, _ = served_turns(Scripted(tmp_path, notes=notes(search)), "anna", key="key-b")
+
+    assert (first.tenant, first.notes) == ("b", "")
 
 
 def test_notes_follow_the_system_message_of_the_client(tmp_path: Path) -> None:

@@ -10,13 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from storage.artifacts.layout import StagingFolder
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError, RunBusy
 from storage.memory.view import ReflectionMemory
 from storage.runs.run import RunStore
 from storage.serving.forgetting import forget_user
-from storage.serving.traffic import EpisodeEnd, ReadTraffic, TrafficLog, read_traffic, segments
-from storage.serving.user_traces import UserTraces, find_user
+from storage.serving.traffic import EpisodeEnd, ReadTraffic, Record, TrafficLog, read_traffic, segments
+from storage.serving.user_traces import REASON, UserTraces, find_user, tenants
+from storage.serving.users import LOCAL_TENANT, NamedUser, named_user, user_digest
+from storage.tables.teacher_scores import read_teacher_scores
 from storage.tables.training import read_sft_rows
 from storage.tables.trajectories import read_trajectories
 from storage.upkeep.collection import plan_collection
@@ -24,7 +27,15 @@ from storage.upkeep.retention import retain
 from storage.upkeep.rules import parse_rule
 from storage.upkeep.verification import verify_run
 from tests.embedders import WordEmbedder
-from tests.storage.serving.traffic_of_users import NOON, RUN, Served, files_that_say, turn, write_served
+from tests.storage.serving.traffic_of_users import (
+    NOON,
+    RUN,
+    TENANT,
+    Served,
+    files_that_say,
+    turn,
+    write_served,
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +50,11 @@ def served(written: Served, tmp_path: Path) -> Served:
 
 
 def find(served: Served, user: str = "alice") -> UserTraces:
-    return find_user(served.store.uri, RUN, served.digests[user])
+    return find_user(served.store.uri, RUN, NamedUser(TENANT, (served.digests[user],)))
 
 
 def delete(served: Served, user: str = "alice") -> UserTraces:
-    return forget_user(served.store.uri, RUN, served.digests[user])
+    return forget_user(served.store.uri, RUN, NamedUser(TENANT, (served.digests[user],)))
 
 
 def problems(uri: str) -> list[str]:
@@ -72,6 +83,7 @@ def test_all_that_there_is_of_a_user_is_found(served: Served) -> None:
         "served corrections": (1, 1),
         "memory": (2, 2),
         "sft": (1, 1),
+        "teacher scores": (2, 2),
     }
     assert found.held == {RUN: ("m-000", "m-001")}
     assert (found.shown_to_others, found.derived_entries, found.set_aside) == (0, (), 0)
@@ -111,6 +123,7 @@ def test_no_file_of_the_store_says_what_a_deleted_user_said(served: Served) -> N
         "served corrections": (1, 0),
         "memory": (2, 0),
         "sft": (1, 0),
+        "teacher scores": (2, 0),
     }
     assert len(found.learners) == 2
 
@@ -134,6 +147,16 @@ def test_what_others_said_stays_as_it_was(served: Served) -> None:
     assert problems(served.store.uri) == []
 
 
+def test_scores_of_a_teacher_that_are_left_teach_and_the_others_do_not(served: Served) -> None:
+    delete(served)
+
+    scores = ArtifactStore(served.store.uri).open(served.ids["scores"]).path("teacher_scores.parquet")
+    assert [
+        (each.trajectory_id, each.logprobs.size, each.support_ids.size, each.not_scored)
+        for each in read_teacher_scores(scores)
+    ] == [("chat-alice", 0, 0, REASON), ("chat-bob", 1, 2, ""), ("chat-carl", 0, 0, REASON)]
+
+
 def test_a_second_user_of_the_same_files_goes_too(served: Served) -> None:
     delete(served)
     delete(served, "bob")
@@ -154,6 +177,23 @@ def test_rows_that_retention_has_pruned_are_redacted_too(served: Served) -> None
 
     assert files_that_say(store, "alice") == []
     assert problems(served.store.uri) == []
+
+
+def test_what_killed_processes_left_goes_too(served: Served) -> None:
+    store = Path(served.store.uri)
+    rows = served.store.open(served.ids["batch"]).path("trajectories.parquet")
+    for folder in ("staging/0123456789abcdef", "trash/0123456789abcdef-01234567"):
+        (store / folder).mkdir(parents=True)
+        shutil.copy(rows, store / folder)
+    with StagingFolder(store / "staging") as living:
+        shutil.copy(rows, living.path)
+
+        assert find(served).left_behind == 2
+        delete(served)
+
+        assert files_that_say(store, "alice") == [f"staging/{living.path.name}/trajectories.parquet"]
+    assert files_that_say(store, "alice") == []
+    assert find(served).left_behind == 0
 
 
 def test_a_segment_that_a_server_writes_is_left_alone(served: Served) -> None:
@@ -194,12 +234,39 @@ def test_nothing_goes_while_a_run_is_worked_on(served: Served) -> None:
 
 def test_a_user_without_a_digest_is_refused(served: Served) -> None:
     with pytest.raises(InputError, match="name the user"):
-        find_user(served.store.uri, RUN, "")
+        find_user(served.store.uri, RUN, named_user(served.store.uri, RUN, TENANT, ""))
+
+
+def test_users_of_two_tenants_with_one_name_are_two(tmp_path: Path) -> None:
+    uri = str(tmp_path)
+    RunStore(uri).create(RUN, {"seed": 0})
+    shared = user_digest(uri, RUN, LOCAL_TENANT, "anna")
+    records: list[Record] = []
+    for number, (tenant, digest) in enumerate(
+        [
+            ("acme", user_digest(uri, RUN, "acme", "anna")),
+            ("beta", user_digest(uri, RUN, "beta", "anna")),
+            # As earlier versions wrote them.
+            ("acme", shared),
+            ("beta", shared),
+        ]
+    ):
+        said = turn("alice", digest, number)
+        records.append(said.model_copy(update={"tenant": tenant, "episode_id": f"e{number}"}))
+    log = TrafficLog(uri, RUN)
+    log.append(records)
+    log.close()
+
+    forget_user(uri, RUN, named_user(uri, RUN, "beta", "anna"))
+
+    assert tenants(uri, RUN) == {"acme"}
+    assert len(list(read_traffic(segments(uri, RUN), ReadTraffic()))) == 2
 
 
 KILLED = """
 import os, sys
 from storage.serving.forgetting import forget_user
+from storage.serving.users import NamedUser
 count, last = 0, int(sys.argv[3])
 writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 def hook(event, arguments):
@@ -211,7 +278,7 @@ def hook(event, arguments):
         if count == last:
             os._exit(9)
 sys.addaudithook(hook)
-forget_user(sys.argv[1], "served", sys.argv[2])
+forget_user(sys.argv[1], "served", NamedUser("acme", (sys.argv[2],)))
 print(count)
 """
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 
 from storage.artifacts.recipe import ArtifactKind, Recipe
@@ -30,6 +31,7 @@ from storage.serving.collected import (
 from storage.serving.traffic import EpisodeEnd, Feedback, Record, ServedTurn, TrafficLog
 from storage.serving.users import user_digest
 from storage.tables.parquet import write_rows
+from storage.tables.teacher_scores import TeacherScores, write_teacher_scores
 from storage.tables.training import (
     TRAINING_RECORD_FILE,
     TRAINING_RECORD_SCHEMA,
@@ -42,7 +44,7 @@ from tests.embedders import WordEmbedder
 from tests.storage.conftest import FIRST, an_entry
 from tests.storage.serving.aliases import alias_change
 
-RUN = "served"
+RUN, TENANT = "served", "acme"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECRETS = {"alice": "quokkas", "bob": "numbats"}
 TOKENS = {"alice": 7654321, "bob": 1234567}
@@ -132,7 +134,7 @@ def write_served(folder: Path) -> Served:
     uri = str(folder)
     store, runs = ArtifactStore(uri), RunStore(uri)
     run, traffic = runs.create(RUN, {"seed": 0}), runs.create(traffic_run(RUN), {"seed": 0})
-    digests = {user: user_digest(uri, RUN, user) for user in SECRETS}
+    digests = {user: user_digest(uri, RUN, TENANT, user) for user in SECRETS}
     for numbers in ((1, 2), (3,)):
         log = TrafficLog(uri, RUN)
         records: list[Record] = [turn(user, digests[user], each) for each in numbers for user in SECRETS]
@@ -236,6 +238,25 @@ def write_served(folder: Path) -> Served:
         "sft_dataset",
         {"thinking": thinking},
         lambda path: write_sft_rows(path / "sft.parquet", taught),
+    )
+    compared = [
+        TeacherScores(
+            f"chat-{user}",
+            0,
+            f"thought-{user}",
+            "",
+            np.array([-0.5]),
+            support_ids=np.array([TOKENS[user], 7]),
+        )
+        for user in SECRETS
+    ]
+    # An attempt of somebody else that was scored behind what alice had said.
+    compared.append(replace(compared[0], trajectory_id="chat-carl"))
+    commit(
+        "scores",
+        "table",
+        {"batch": batch, "thinking": thinking},
+        lambda path: write_teacher_scores(path / "teacher_scores.parquet", compared),
     )
     inputs = {"checkpoint": first, "batch": batch, "dataset": dataset}
     update_1 = commit(

@@ -18,6 +18,7 @@ from storage.lineage.trained_on import RowFilter, TrainedOn
 from storage.serving.collected import SERVED_TRAJECTORIES, ServedCorrection
 from storage.serving.forgetting import forget_user
 from storage.serving.traffic import Feedback, Record
+from storage.serving.users import NamedUser
 from storage.tables.training import SftRow, read_sft_rows
 from tests.erl_pipeline.runs.small_runs import go, ids, small
 from tests.erl_pipeline.serving.learning.served_traffic import (
@@ -166,12 +167,12 @@ def test_a_forgotten_user_has_no_correction_left(served: Path) -> None:
     log(served, *corrected(served, policy))
     night = night_of(due(served, corrections=True))
 
-    forget_user(str(served), RUN, "gone")
+    forget_user(str(served), RUN, NamedUser("acme", ("gone",)))
     slept(served, night)
     assert [row.sft_row_id for row in dataset(served, night.name)] == ["s-c0"]
     made = judged(served, night, corrections=True, promotes=True).verdict.checkpoint_id
 
-    found = forget_user(str(served), RUN, "stays")
+    found = forget_user(str(served), RUN, NamedUser("acme", ("stays",)))
     assert dataset(served, night.name) == []
     assert made in [each.manifest.artifact_id for each in found.learners]
 

@@ -10,6 +10,7 @@ from storage.runs.run import RunStore
 from storage.serving.forgetting import forget_user
 from storage.serving.traffic import Record
 from storage.serving.user_traces import find_user
+from storage.serving.users import NamedUser
 from storage.upkeep.verification import verify_run
 from tests.erl_pipeline.serving.learning.served_traffic import RUN, conversations, log
 from tests.erl_pipeline.serving.learning.small_nights import begin_production, due, judged, night_of, slept
@@ -36,7 +37,7 @@ def test_nights_before_and_after(served: Path) -> None:
     slept(served, night)
     made = judged(served, night, promotes=True).verdict.checkpoint_id
 
-    found = forget_user(str(served), RUN, "gone")
+    found = forget_user(str(served), RUN, NamedUser("acme", ("gone",)))
 
     assert [(each.manifest.artifact_id, each.how, each.rows) for each in found.learners] == [
         (made, "directly", 4)
@@ -45,7 +46,7 @@ def test_nights_before_and_after(served: Path) -> None:
     assert found.branch_points[0].before.artifact_id == policy
     assert [change.alias for _, change in found.aliases] == ["production"]
     assert problems(served) == []
-    assert not find_user(str(served), RUN, "gone").found
+    assert not find_user(str(served), RUN, NamedUser("acme", ("gone",))).found
     log(served, *of_users(conversations(served, 16, made, first=100)))
     later = night_of(due(served))
     slept(served, later)
@@ -57,11 +58,11 @@ def test_a_sealed_batch_is_trained_without_the_user(served: Path) -> None:
     policy = begin_production(served)
     log(served, *of_users(conversations(served, 16, policy)))
     night = night_of(due(served))
-    forget_user(str(served), RUN, "gone")
+    forget_user(str(served), RUN, NamedUser("acme", ("gone",)))
     slept(served, night)
 
     made = judged(served, night).verdict.checkpoint_id
     rows = TrainedOn(ArtifactStore(str(served)), made).rows(RowFilter()).collect()
     assert rows.filter(rows["how"] == "directly").height == 12
-    assert find_user(str(served), RUN, "gone").learners == ()
+    assert find_user(str(served), RUN, NamedUser("acme", ("gone",))).learners == ()
     assert problems(served) == []

@@ -8,7 +8,9 @@ from erl_pipeline.serving.learning.collect import collect, sealed_batches
 from erl_pipeline.serving.learning.gate import Comparison, compare_feedback, compare_held_out, verdict
 from erl_pipeline.serving.settings import EpisodeSettings, GateSettings
 from erl_pipeline.statistics import bootstrap_low
+from storage.serving.forgetting import forget_user
 from storage.serving.traffic import Record
+from storage.serving.users import NamedUser
 from tests.erl_pipeline.serving.learning.served_traffic import RUN, TOMORROW, begin_run, log, rating, turn
 
 
@@ -75,3 +77,24 @@ def test_feedback_compares_checkpoints_and_shows_how_many_rated(tmp_path: Path) 
         "rated_share_old": 1.0,
     }
     assert compare_feedback(str(tmp_path), batches, "new", "old", GateSettings(min_episodes=3)) is None
+
+
+def test_forgetting_a_user_leaves_the_comparison_as_it_was(tmp_path: Path) -> None:
+    begin_run(tmp_path)
+    records: list[Record] = []
+    for number, (policy, reward, user) in enumerate(
+        [("new", 0.0, "u1"), ("old", 1.0, "u1"), ("old", 0.5, "gone"), ("old", None, "gone")]
+    ):
+        records.append(turn(f"t{number}", f"e{number}", policy_version=policy, user=user))
+        if reward is not None:
+            records.append(rating(f"f{number}", reward, f"e{number}", user=user))
+    log(tmp_path, *records)
+    collect(str(tmp_path), RUN, EpisodeSettings(), TOMORROW)
+
+    forget_user(str(tmp_path), RUN, NamedUser("acme", ("gone",)))
+
+    batches = sealed_batches(str(tmp_path), RUN)
+    found = compare_feedback(str(tmp_path), batches, "new", "old", GateSettings(min_episodes=1))
+    assert found is not None
+    assert found.difference == -0.75
+    assert (found.beside["episodes_old"], found.beside["rated_share_old"]) == (2, 2 / 3)

@@ -27,7 +27,7 @@ from storage.runs.run import RunStore
 from storage.serving.forgetting import forget_user
 from storage.serving.traffic import Record
 from storage.serving.user_traces import find_user
-from storage.serving.users import user_task_type
+from storage.serving.users import NamedUser, user_task_type
 from storage.tables.trajectories import Trajectory, read_trajectories
 from storage.upkeep.verification import verify_run
 from tests.erl_pipeline.runs.small_runs import go, ids, small
@@ -162,12 +162,12 @@ def test_a_forgotten_user_has_no_note_left(
     if when == "afterwards":
         judged(store, night, reflect=True)
 
-    forget_user(str(store), RUN, "gone")
+    forget_user(str(store), RUN, NamedUser("acme", ("gone",)))
     judged(store, night, reflect=True)
 
     assert found(store, "user", "gone") == []
     assert [each.support for each in found(store, "user", "stays")] == [7]
-    assert not find_user(str(store), RUN, "gone").found
+    assert not find_user(str(store), RUN, NamedUser("acme", ("gone",))).found
     assert problems(store) == []
 
 

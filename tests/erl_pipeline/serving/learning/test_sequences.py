@@ -49,6 +49,8 @@ def test_sequences_without_a_trained_token_say_why() -> None:
         ([turn("a", not_trainable="top_p")], "top_p"),
         ([turn("b", after="lost"), turn("c", after="b", arrived=at(1))], LOST),
         ([turn("a", logprobs=(-0.5,))], UNEVEN),
+        # What earlier versions logged: the engine sampled greedily, or at 0.01.
+        ([turn("a", temperature=1e-50)], "it was sampled at temperature 1e-50"),
         ([turn("a", logprobs=(0.5, float("nan")))], "its log-probabilities are none"),
     ):
         (sequence,) = turn_sequences(turns)
