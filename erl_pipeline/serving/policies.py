@@ -53,7 +53,8 @@ class OpenedPolicy:
 class OpenPolicy(Protocol):
     """Opens the checkpoint that an alias means. Takes seconds or minutes; may be called in any thread.
 
-    Raises PipelineError for one that cannot be opened.
+    Raises PipelineError for one that cannot be opened; what frameworks and the system raise (RuntimeError, such
+    as where memory is short, and OSError) passes through.
     """
 
     def __call__(self, change: AliasChange) -> OpenedPolicy: ...

@@ -107,6 +107,20 @@ def test_a_checkpoint_that_cannot_be_opened_is_not_served(tmp_path: Path, in_pla
     assert scripted.opened == ["one", "broken", *(["one"] if in_place else []), "two"]
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_checkpoint_that_does_not_fit_into_memory_is_not_served(tmp_path: Path, in_place: bool) -> None:
+    async def use(served: Served) -> None:
+        watching = asyncio.create_task(served.service.aliases.watch())
+        await served.promote("too large")
+        assert (await served.chat("hi"))[0].startswith("one")
+        assert "cannot be opened, and nothing changes: CUDA out of memory" in served.told[0]
+        assert (await served.health())["aliases"]["production"]["failure"] == "CUDA out of memory"
+        assert not watching.done()
+        watching.cancel()
+
+    Scripted(tmp_path, in_place=in_place).use(use)
+
+
 def test_aliases_that_cannot_be_read_stay_as_they_are(tmp_path: Path) -> None:
     async def use(served: Served) -> None:
         await served.promote("two")
