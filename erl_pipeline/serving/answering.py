@@ -9,13 +9,10 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 
-from jinja2 import TemplateError
-
 from erl_pipeline.config.rollouts import SamplingConfig
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.environments.messages import Message
-from erl_pipeline.episodes.gateway.api import ChatCompletion, ChatRequest, Choice, RequestRefused
-from erl_pipeline.episodes.gateway.sequences import AttemptSequences
+from erl_pipeline.episodes.gateway.api import ChatCompletion, Choice, RequestRefused, tokenizing
 from erl_pipeline.episodes.gateway.sequences import Call as Place
 from erl_pipeline.serving.aliases import ServedAliases
 from erl_pipeline.serving.episodes import Episode, OpenEpisodes, known_notes
@@ -73,8 +70,9 @@ class PolicyService:
             drawn_by = episode.known.user or episode.known.episode_id
             policy = await held.enter_async_context(self.aliases.chosen_for(drawn_by))
             chat = request.chat
-            if chat.tools and not policy.chat.shows(chat.tools):
-                raise RequestRefused("tools: the policy's chat template does not show tools", "tools")
+            with tokenizing():
+                if chat.tools and not policy.chat.shows(chat.tools):
+                    raise RequestRefused("tools: the policy's chat template does not show tools", "tools")
             shown: Sequence[Message] = chat.messages
             notes = known_notes(episode, episode.sequences_with(policy), request)
             if notes is None and self.notes is not None:
@@ -82,7 +80,8 @@ class PolicyService:
                 shown, notes = await self.notes.notes_for(chat.messages, episode.task_type, user)
             # Only now: an earlier call of the episode may have been answered meanwhile.
             sequences = episode.sequences_with(policy)
-            choices = _places(sequences, request.chat, shown)
+            with tokenizing():
+                choices = [sequences.place(chat.messages, shown, chat.tools) for _ in range(chat.choices)]
             placed = PlacedCall(
                 call_id=f"chatcmpl-{secrets.token_hex(12)}",
                 tenant=tenant,
@@ -205,17 +204,6 @@ class PolicyService:
             await self.log.write(records)
         except StoreError as error:
             raise Unavailable(f"the log cannot be written: {error}", "log_failed", 503, 5.0) from error
-
-
-def _places(sequences: AttemptSequences, chat: ChatRequest, shown: Sequence[Message]) -> list[Place]:
-    """A place for each choice. Raises `RequestRefused` for messages that cannot become tokens."""
-    try:
-        return [sequences.place(chat.messages, shown, chat.tools) for _ in range(chat.choices)]
-    except Exception as error:
-        # Tokenizers raise the class itself, for a word that they lack; templates refuse an order of roles.
-        if type(error) is not Exception and not isinstance(error, TemplateError):
-            raise
-        raise RequestRefused(f"messages: the policy's tokenizer refuses them: {error}", "messages") from error
 
 
 async def _sampled(placed: PlacedCall, asked: Sequence[GenerationRequest]) -> list[Generation]:
