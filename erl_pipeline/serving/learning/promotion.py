@@ -40,7 +40,8 @@ def promote(
     """Let an alias mean a checkpoint. The change is on disk when this returns.
 
     Raises InputError where the id is no checkpoint's, where its gate did not pass, where `production` means
-    another checkpoint than the gate has compared with, or where feedback speaks against it; RunBusy when another process works on the run.
+    another checkpoint than the gate has compared with, or where feedback speaks against it; RunBusy when
+    another process works on the run.
     """
     manifest = ArtifactStore(store_uri).find(checkpoint_id)
     if manifest is None or manifest.kind != "checkpoint":

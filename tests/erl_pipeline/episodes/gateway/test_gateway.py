@@ -92,7 +92,9 @@ def test_what_would_change_the_distribution_is_refused_by_name(changed: dict[str
 
 def test_messages_that_the_tokenizer_refuses_get_its_reason_and_the_next_call_an_answer() -> None:
     async def use(client: Client) -> None:
-        status, body, answer = await client.post({"messages": [{"role": "user", "content": "no token: \u00e9"}]})
+        status, body, answer = await client.post(
+            {"messages": [{"role": "user", "content": "no token: \u00e9"}]}
+        )
         assert (status, body["error"]["param"]) == (400, "messages")
         assert "the policy's tokenizer refuses them" in body["error"]["message"]
         assert answer.headers["x-should-retry"] == "false"

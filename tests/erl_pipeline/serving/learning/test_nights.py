@@ -106,7 +106,7 @@ def test_a_rollback_while_a_night_trains_is_not_undone(served: Path) -> None:
     assert result.kept.startswith(f"production means checkpoint {good[:12]} by now")
     assert current_aliases(str(served), RUN)["production"].checkpoint_id == good
     learned = result.verdict.checkpoint_id
-    with pytest.raises(InputError, match=f"has compared it with {bad[:12]}, and production means {good[:12]}"):
+    with pytest.raises(InputError, match=f"with {bad[:12]}, and production means {good[:12]} by now"):
         promote(str(served), RUN, "production", learned, given, "me")
 
 
