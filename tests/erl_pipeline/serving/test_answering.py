@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import openai
 import pytest
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest
+from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.serving.episodes import OpenEpisodes
 from erl_pipeline.serving.known import KnownTraffic
 from storage.serving.traffic import ServedTurn
@@ -245,6 +247,31 @@ def test_what_cannot_be_honoured_is_refused_by_name(
         assert answer.headers["x-should-retry"] == "false"
         assert served.service.under_way == 0
         await served.chat("hi", top_p=1, frequency_penalty=0)
+
+    Scripted(tmp_path).use(use)
+
+
+def test_a_long_message_becomes_tokens_beside_the_event_loop_and_one_that_cannot_fit_never_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The longest token has the 12 characters of <|im_start|>: 2000 tokens have 24,000 characters at most."""
+    made: list[tuple[int, bool]] = []
+    ids = ChatTokenizer._ids
+
+    def noted(chat: ChatTokenizer, text: str) -> tuple[int, ...]:
+        made.append((len(text) // 1000, threading.current_thread() is threading.main_thread()))
+        return ids(chat, text)
+
+    monkeypatch.setattr(ChatTokenizer, "_ids", noted)
+
+    async def use(served: Served) -> None:
+        for size, says in ((24_001, "24001 characters"), (20_000, "20019 tokens"), (5000, "5019 tokens")):
+            asked = [{"role": "user", "content": "x" * size}]
+            status, body, _ = await served.post("/v1/chat/completions", {"messages": asked})
+            assert (status, body["error"]["code"]) == (400, "context_length_exceeded")
+            assert says in body["error"]["message"]
+        assert served.service.under_way == 0
+        assert made == [(20, False), (5, True)]
 
     Scripted(tmp_path).use(use)
 
