@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -63,6 +64,7 @@ class PolicyService:
         self.is_stopping = False
         self._ended = asyncio.Event()
         self._one_long = asyncio.Lock()
+        self._draw = random.Random(0)
 
     async def place(self, tenant: str, request: ServedRequest) -> PlacedCall:
         """Find out what a call is sampled after, with which checkpoint. It has to be given to `answer`.
@@ -74,7 +76,8 @@ class PolicyService:
         async with AsyncExitStack() as held:
             episode = self._episode(tenant, request)
             self._hold(held, episode)
-            drawn_by = episode.known.user or episode.known.episode_id
+            # A call without both is alone: without a name of its own, all such would be of one side.
+            drawn_by = episode.known.user or episode.known.episode_id or str(self._draw.random())
             policy = await held.enter_async_context(self.aliases.chosen_for(drawn_by))
             chat, characters = request.chat, _characters(request.chat)
             is_long = characters > LONG_TEXT
@@ -135,21 +138,24 @@ class PolicyService:
             return ChatCompletion(placed.call_id, placed.policy.change.alias, choices, placed.prompt_tokens)
 
     async def feedback(self, tenant: str, given: FeedbackRequest) -> str:
-        """Log what somebody says about a call or an episode; returns its id. The same again is logged once.
+        """Log what somebody says about a call or an episode; returns its id. The same again is logged once,
+        and is on disk as the first has to be.
 
         Raises what `feedback_record` raises.
         """
         feedback_id, record = feedback_record(self._settings, self._traffic, tenant, given)
-        if record is not None:
-            await self._write([record])
+        # One that is known may still wait for the disk, where it failed before.
+        await self._write([] if record is None else [record])
         return feedback_id
 
     async def close_episode(self, tenant: str, episode_id: str) -> None:
         """Log that an episode is over. Raises `RequestRefused` for one that the tenant does not have."""
         known = known_episode(self._traffic, tenant, episode_id)
+        ends: list[Record] = []
         if not known.is_over:
             self.episodes.close(known)
-            await self._write([EpisodeEnd(episode_id=episode_id, tenant=tenant, received=datetime.now(UTC))])
+            ends.append(EpisodeEnd(episode_id=episode_id, tenant=tenant, received=datetime.now(UTC)))
+        await self._write(ends)
 
     async def stop(self) -> None:
         """Answer no more calls, and wait until those under way have ended."""

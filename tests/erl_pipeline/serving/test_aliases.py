@@ -48,6 +48,15 @@ def test_users_of_the_share_are_answered_by_the_canary_once_there_is_one(tmp_pat
     Scripted(tmp_path, canary=Canary("candidate", 0.5)).use(use)
 
 
+def test_calls_that_are_not_stored_and_name_nobody_are_divided_too(tmp_path: Path) -> None:
+    async def use(served: Served) -> None:
+        await served.promote("two", "candidate")
+        answered = [(await served.chat("hi", store=False))[0].split()[0] for _ in range(40)]
+        assert set(answered) == {"one", "two"}
+
+    Scripted(tmp_path, canary=Canary("candidate", 0.5)).use(use)
+
+
 @pytest.mark.parametrize("in_place", [False, True])
 def test_a_change_is_followed_and_an_episode_under_way_begins_a_new_token_sequence(
     tmp_path: Path, in_place: bool
