@@ -251,6 +251,46 @@ def test_what_cannot_be_honoured_is_refused_by_name(
     Scripted(tmp_path).use(use)
 
 
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_call_that_a_library_sends_again_gets_the_answer_of_the_first(
+    tmp_path: Path, streams: bool
+) -> None:
+    """While it is under way, and after; but not after an error, nor another tenant."""
+    held, failing = HeldAnswers(), True
+
+    async def says(checkpoint: str, request: GenerationRequest) -> Generation:
+        if failing:
+            raise RuntimeError("out of memory")
+        return await held(checkpoint, request)
+
+    async def use(served: Served) -> None:
+        nonlocal failing
+
+        async def sent(retries: str, key: str = "key-a") -> tuple[int, str, str]:
+            headers = {"Authorization": f"Bearer {key}", "x-stainless-retry-count": retries}
+            body = {"messages": HI, "stream": streams}
+            async with served.http.post(
+                f"{served.url}/v1/chat/completions", json=body, headers=headers
+            ) as told:
+                return told.status, told.headers.get("x-erl-call-id", ""), await told.text()
+
+        assert (await sent("0"))[0] == 503
+        failing = False
+        first = asyncio.create_task(sent("1"))
+        await held.begun.wait()
+        joined = asyncio.create_task(sent("2"))
+        await asyncio.sleep(0.05)
+        held.go_on.set()
+        assert (await first)[0] == 200
+        assert await joined == await first == await sent("3")
+        others = [await sent("0"), await sent("1", "key-b")]
+        logged = [turn.call_id for turn in await turns(served)]
+        assert logged == [told[1] for told in (await first, *others)]
+        assert len(set(logged)) == 3
+
+    Scripted(tmp_path, says=says).use(use)
+
+
 def test_a_long_message_becomes_tokens_beside_the_event_loop_and_one_that_cannot_fit_never_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
