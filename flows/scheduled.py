@@ -198,9 +198,10 @@ def _learn(
         return Completed(name=SKIPPED, message=f"Skipped: {busy}")
     except Interrupted:
         return Cancelled(message="Asked to stop; what was committed is kept")
-    changed = (
-        "no alias was changed" if judged.change is None else f"{judged.change.alias} is now this checkpoint"
-    )
+    if judged.change is not None:
+        changed = f"{judged.change.alias} is now this checkpoint"
+    else:
+        changed = f"{judged.kept}: no alias was changed" if judged.kept else "no alias was changed"
     return Completed(message=f"Night {night.name}: {judged.verdict.reason}; {changed}")
 
 

@@ -141,6 +141,7 @@ def _judged(night: Night, judged: Judged) -> Mapping[str, Any]:
         "rated": night.rated,
         "verdict": judged.verdict.model_dump(mode="json"),
         "change": None if judged.change is None else judged.change.model_dump(mode="json"),
+        "kept": judged.kept,
     }
 
 
@@ -148,7 +149,8 @@ def _print_judged(run: str, night: Night, judged: Judged, store: str) -> None:
     verdict, change = judged.verdict, judged.change
     print_line(f"Gate of checkpoint {verdict.checkpoint_id[:12]}: {verdict.reason}.")
     if change is None:
-        print_line("No alias was changed." if verdict.passed else "It did not pass: no alias was changed.")
+        why = f"{judged.kept}: no" if judged.kept else "No" if verdict.passed else "It did not pass: no"
+        print_line(f"{why} alias was changed.")
         return
     print_line(f"{change.alias} of run {run} is now this checkpoint.")
     print_line("Try next:")

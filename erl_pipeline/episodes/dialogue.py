@@ -21,6 +21,10 @@ from storage.texts import StorableTexts
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+LONG_TEXT = 16_384
+"""Characters from which on messages are long: they take longer to become tokens than others may wait for,
+and hold more memory than the cache of a tokenizer may keep."""
+
 _Frozen = tuple[str, ...]
 _SOME_TOOL: ToolSchema = {"type": "function", "function": {"name": "look", "description": "Look."}}
 _ASSISTANT_TURN = "@@assistant-turn@@"
@@ -37,13 +41,14 @@ class ChatTokenizer:
         self.texts = StorableTexts()
         self._tokenizer = tokenizer
         # The text between two turns depends only on the messages there, and observations repeat; the first
-        # attempts of a group have the same prompt.
+        # attempts of a group have the same prompt. Only of what is not long, so that they stay small.
         self._between_turns_of = lru_cache(maxsize=4096)(self._between_turns)
         self._prompt_of = lru_cache(maxsize=1024)(self._prompt)
 
     def prompt(self, messages: Sequence[Message], tools: str = "[]") -> tuple[int, ...]:
         """Token ids of the messages up to where the assistant begins to speak; `tools` as JSON."""
-        return self._prompt_of(tuple(map(_frozen, messages)), tools)
+        frozen = tuple(map(_frozen, messages))
+        return (self._prompt if _are_long(frozen, tools) else self._prompt_of)(frozen, tools)
 
     def between_turns(
         self, messages: Sequence[Message], after_end_token: int | None, tools: str = "[]"
@@ -53,7 +58,14 @@ class ChatTokenizer:
         `after_end_token` is the end token that was sampled, which is then left out; None when the turn was
         cut off before its end.
         """
-        return self._between_turns_of(tuple(map(_frozen, messages)), after_end_token, tools)
+        frozen = tuple(map(_frozen, messages))
+        between = self._between_turns if _are_long(frozen, tools) else self._between_turns_of
+        return between(frozen, after_end_token, tools)
+
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters of the longest token: no text of more than n times as many becomes n tokens."""
+        return max(map(len, self._tokenizer.get_vocab()))
 
     @cached_property
     def knows_tools(self) -> bool:
@@ -142,6 +154,10 @@ def _frozen(message: Message) -> _Frozen:
     if len(message) == 2:
         return message["role"], message["content"]
     return message["role"], message["content"], json.dumps(message)
+
+
+def _are_long(messages: tuple[_Frozen, ...], tools: str) -> bool:
+    return len(tools) + sum(len(text) for message in messages for text in message) > LONG_TEXT
 
 
 def _thawed(frozen: _Frozen) -> Mapping[str, Any]:

@@ -13,6 +13,8 @@ from storage.errors import InputError, PipelineError
 from storage.serving.aliases import AliasChange, alias_file, current_aliases
 
 _LOOK_SECONDS = 1.0
+_FAILURES = (PipelineError, RuntimeError, OSError)
+"""Frameworks raise RuntimeError, such as where a device has no memory left."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ class ServedAliases:
                 await self._replace(change, served)
             else:
                 served.policy = await asyncio.to_thread(self._open_policy, change)
-        except PipelineError as error:
+        except _FAILURES as error:
             self._tell(f"{what} cannot be opened, and nothing changes: {error}")
             if served is not None:
                 served.failure = str(error)
@@ -162,7 +164,7 @@ class ServedAliases:
         try:
             await served.is_idle.wait()
             served.policy = await asyncio.to_thread(self._open_policy, change)
-        except PipelineError:
+        except _FAILURES:
             served.policy = await asyncio.to_thread(self._open_policy, served.policy.change)
             raise
         finally:

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import random
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
-
-from jinja2 import TemplateError
+from functools import partial
+from typing import TypeVar
 
 from erl_pipeline.config.rollouts import SamplingConfig
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.environments.messages import Message
-from erl_pipeline.episodes.gateway.api import ChatCompletion, ChatRequest, Choice, RequestRefused
-from erl_pipeline.episodes.gateway.sequences import AttemptSequences
-from erl_pipeline.episodes.gateway.sequences import Call as Place
+from erl_pipeline.episodes.dialogue import LONG_TEXT
+from erl_pipeline.episodes.gateway.api import ChatCompletion, ChatRequest, Choice, RequestRefused, tokenizing
 from erl_pipeline.serving.aliases import ServedAliases
 from erl_pipeline.serving.episodes import Episode, OpenEpisodes, known_notes
 from erl_pipeline.serving.feedback import feedback_record, known_episode
 from erl_pipeline.serving.known import KnownEpisode, KnownTraffic
 from erl_pipeline.serving.notes import NO_NOTES, NoteSearch
 from erl_pipeline.serving.placed import PlacedCall, served_turn
+from erl_pipeline.serving.policies import OpenedPolicy
 from erl_pipeline.serving.requests import FeedbackRequest, ServedRequest, Unavailable
 from erl_pipeline.serving.settings import ServingSettings
 from erl_pipeline.serving.writing import LogWriter
@@ -30,6 +32,8 @@ from storage.artifacts.recipe import derive_seed, digest
 from storage.errors import EngineError, StoreError
 from storage.serving.traffic import EpisodeEnd, Record
 from storage.serving.users import digest_of
+
+_Made = TypeVar("_Made")
 
 
 class PolicyService:
@@ -59,6 +63,8 @@ class PolicyService:
         self.under_way = 0
         self.is_stopping = False
         self._ended = asyncio.Event()
+        self._one_long = asyncio.Lock()
+        self._draw = random.Random(0)
 
     async def place(self, tenant: str, request: ServedRequest) -> PlacedCall:
         """Find out what a call is sampled after, with which checkpoint. It has to be given to `answer`.
@@ -70,11 +76,16 @@ class PolicyService:
         async with AsyncExitStack() as held:
             episode = self._episode(tenant, request)
             self._hold(held, episode)
-            drawn_by = episode.known.user or episode.known.episode_id
+            # A call without both is alone: without a name of its own, all such would be of one side.
+            drawn_by = episode.known.user or episode.known.episode_id or str(self._draw.random())
             policy = await held.enter_async_context(self.aliases.chosen_for(drawn_by))
-            chat = request.chat
-            if chat.tools and not policy.chat.shows(chat.tools):
-                raise RequestRefused("tools: the policy's chat template does not show tools", "tools")
+            chat, characters = request.chat, _characters(request.chat)
+            is_long = characters > LONG_TEXT
+            if is_long and characters > policy.context_length * policy.chat.longest_token:
+                raise _too_long(f"{characters} characters", policy)
+            with tokenizing():
+                if chat.tools and not await self._made(is_long, partial(policy.chat.shows, chat.tools)):
+                    raise RequestRefused("tools: the policy's chat template does not show tools", "tools")
             shown: Sequence[Message] = chat.messages
             notes = known_notes(episode, episode.sequences_with(policy), request)
             if notes is None and self.notes is not None:
@@ -82,7 +93,10 @@ class PolicyService:
                 shown, notes = await self.notes.notes_for(chat.messages, episode.task_type, user)
             # Only now: an earlier call of the episode may have been answered meanwhile.
             sequences = episode.sequences_with(policy)
-            choices = _places(sequences, request.chat, shown)
+            with tokenizing():
+                asked = chat.messages, shown, chat.tools
+                tokenized = await self._made(is_long, partial(sequences.tokenized, *asked))
+                choices = [sequences.place(*asked, tokenized) for _ in range(chat.choices)]
             placed = PlacedCall(
                 call_id=f"chatcmpl-{secrets.token_hex(12)}",
                 tenant=tenant,
@@ -98,12 +112,7 @@ class PolicyService:
             )
         if placed.room < 1:
             await placed.give_up()
-            raise RequestRefused(
-                f"the conversation has {placed.prompt_tokens} tokens, and the policy's context holds "
-                f"{policy.context_length}",
-                "messages",
-                "context_length_exceeded",
-            )
+            raise _too_long(f"{placed.prompt_tokens} tokens", policy)
         return placed
 
     async def answer(self, placed: PlacedCall) -> ChatCompletion:
@@ -129,21 +138,24 @@ class PolicyService:
             return ChatCompletion(placed.call_id, placed.policy.change.alias, choices, placed.prompt_tokens)
 
     async def feedback(self, tenant: str, given: FeedbackRequest) -> str:
-        """Log what somebody says about a call or an episode; returns its id. The same again is logged once.
+        """Log what somebody says about a call or an episode; returns its id. The same again is logged once,
+        and is on disk as the first has to be.
 
         Raises what `feedback_record` raises.
         """
         feedback_id, record = feedback_record(self._settings, self._traffic, tenant, given)
-        if record is not None:
-            await self._write([record])
+        # One that is known may still wait for the disk, where it failed before.
+        await self._write([] if record is None else [record])
         return feedback_id
 
     async def close_episode(self, tenant: str, episode_id: str) -> None:
         """Log that an episode is over. Raises `RequestRefused` for one that the tenant does not have."""
         known = known_episode(self._traffic, tenant, episode_id)
+        ends: list[Record] = []
         if not known.is_over:
             self.episodes.close(known)
-            await self._write([EpisodeEnd(episode_id=episode_id, tenant=tenant, received=datetime.now(UTC))])
+            ends.append(EpisodeEnd(episode_id=episode_id, tenant=tenant, received=datetime.now(UTC)))
+        await self._write(ends)
 
     async def stop(self) -> None:
         """Answer no more calls, and wait until those under way have ended."""
@@ -151,6 +163,14 @@ class PolicyService:
         while self.under_way:
             self._ended.clear()
             await self._ended.wait()
+
+    async def _made(self, is_long: bool, make: Callable[[], _Made]) -> _Made:
+        """What makes messages tokens; of long ones beside the event loop, one after the other, so that other
+        calls go on."""
+        if not is_long:
+            return make()
+        async with self._one_long:
+            return await asyncio.to_thread(make)
 
     def _require_room(self) -> None:
         if self.is_stopping:
@@ -207,15 +227,17 @@ class PolicyService:
             raise Unavailable(f"the log cannot be written: {error}", "log_failed", 503, 5.0) from error
 
 
-def _places(sequences: AttemptSequences, chat: ChatRequest, shown: Sequence[Message]) -> list[Place]:
-    """A place for each choice. Raises `RequestRefused` for messages that cannot become tokens."""
-    try:
-        return [sequences.place(chat.messages, shown, chat.tools) for _ in range(chat.choices)]
-    except Exception as error:
-        # Tokenizers raise the class itself, for a word that they lack; templates refuse an order of roles.
-        if type(error) is not Exception and not isinstance(error, TemplateError):
-            raise
-        raise RequestRefused(f"messages: the policy's tokenizer refuses them: {error}", "messages") from error
+def _characters(chat: ChatRequest) -> int:
+    """Of what the policy may be shown of a call."""
+    said = sum(len(each["content"]) for each in chat.messages)
+    called = [each["tool_calls"] for each in chat.messages if each.get("tool_calls")]
+    shown = [*chat.tools, *called]
+    return said + (len(json.dumps(shown, ensure_ascii=False)) if shown else 0)
+
+
+def _too_long(size: str, policy: OpenedPolicy) -> RequestRefused:
+    what = f"the conversation has {size}, and the policy's context holds {policy.context_length} tokens"
+    return RequestRefused(what, "messages", "context_length_exceeded")
 
 
 async def _sampled(placed: PlacedCall, asked: Sequence[GenerationRequest]) -> list[Generation]:

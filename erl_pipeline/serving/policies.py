@@ -53,7 +53,8 @@ class OpenedPolicy:
 class OpenPolicy(Protocol):
     """Opens the checkpoint that an alias means. Takes seconds or minutes; may be called in any thread.
 
-    Raises PipelineError for one that cannot be opened.
+    Raises PipelineError for one that cannot be opened. What frameworks and the system raise passes through:
+    RuntimeError, such as where memory is short, and OSError.
     """
 
     def __call__(self, change: AliasChange) -> OpenedPolicy: ...

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -15,15 +19,63 @@ from erl_pipeline.episodes.gateway.chat_api import CHAT
 from erl_pipeline.episodes.gateway.server import stream_answer
 from erl_pipeline.serving.answering import PolicyService
 from erl_pipeline.serving.keys import Client, KeyRing
-from erl_pipeline.serving.requests import FeedbackRequest, Unavailable, read_call
+from erl_pipeline.serving.requests import FeedbackRequest, ServedRequest, Unavailable, read_call
 from storage.errors import InputError
 
 LARGEST_BODY = 16 * 2**20
 """Bytes of a request."""
 _KEEP_ALIVE_SECONDS = 75.0
+_REPEAT_SECONDS = 900.0
+"""How long a call is kept for a client that asks again: OpenAI's library does so after ten minutes without an
+answer, too."""
+_MOST_REPEATS = 256
+"""Most calls that are kept for that."""
 
 _KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A call that has its place, and is being answered, or was."""
+
+    headers: Mapping[str, str]
+    answering: asyncio.Task[ChatCompletion]
+
+
+class _Repeats:
+    """Calls of clients whose library asks again where an answer did not reach it: they get that answer."""
+
+    def __init__(self) -> None:
+        self._calls: OrderedDict[tuple[str, bytes], tuple[float, asyncio.Task[_Begun]]] = OrderedDict()
+
+    async def call(
+        self, tenant: str, body: bytes, retries: str | None, begin: Callable[[], Coroutine[Any, Any, _Begun]]
+    ) -> _Begun:
+        """The call with this body. `retries` is how often the client says that it has sent it before; None
+        for a client that does not say, whose calls are not kept."""
+        if retries is None:
+            return await begin()
+        now = time.monotonic()
+        key = tenant, hashlib.sha256(body).digest()
+        known = self._calls.get(key) if retries != "0" else None
+        if known is not None and now - known[0] < _REPEAT_SECONDS and not _has_failed(known[1]):
+            return await asyncio.shield(known[1])
+        task = asyncio.create_task(begin())
+        self._calls[key] = now, task
+        self._calls.move_to_end(key)
+        while len(self._calls) > _MOST_REPEATS or next(iter(self._calls.values()))[0] < now - _REPEAT_SECONDS:
+            self._calls.popitem(last=False)
+        return await asyncio.shield(task)
+
+
+def _has_failed(call: asyncio.Task[_Begun]) -> bool:
+    """Whether a call got an error, so that it is answered when it comes again."""
+    return _raised(call) or (call.done() and _raised(call.result().answering))
+
+
+def _raised(task: asyncio.Task[Any]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
 
 
 class PolicyServer:
@@ -34,6 +86,7 @@ class PolicyServer:
         self._keys = keys
         self._run = run
         self._answering: set[asyncio.Task[ChatCompletion]] = set()
+        self._repeats = _Repeats()
 
     @asynccontextmanager
     async def listening(self, host: str, port: int) -> AsyncIterator[str]:
@@ -67,16 +120,24 @@ class PolicyServer:
         wait = client.seconds_to_wait()
         if wait:
             raise Unavailable("more calls a minute than this key may make", "rate_limited", 429, wait)
-        asked = read_call(await request.read())
-        placed = await self._service.place(client.tenant, asked)
+        body = await request.read()
+        asked = read_call(body)
+        retries = request.headers.get("x-stainless-retry-count")
+        begun = await self._repeats.call(
+            client.tenant, body, retries, partial(self._begin, client.tenant, asked)
+        )
+        if asked.chat.stream:
+            return await stream_answer(_CHAT, request, asked.chat, begun.answering, begun.headers)
+        completion = await asyncio.shield(begun.answering)
+        return web.json_response(_CHAT.answer(completion), headers=begun.headers)
+
+    async def _begin(self, tenant: str, asked: ServedRequest) -> _Begun:
+        placed = await self._service.place(tenant, asked)
         # A task of its own: what was sampled is logged, also where the client goes away.
         answering = asyncio.create_task(self._service.answer(placed))
         self._answering.add(answering)
         answering.add_done_callback(self._answering.discard)
-        if asked.chat.stream:
-            return await stream_answer(_CHAT, request, asked.chat, answering, placed.headers)
-        completion = await asyncio.shield(answering)
-        return web.json_response(_CHAT.answer(completion), headers=placed.headers)
+        return _Begun(placed.headers, answering)
 
     async def _models(self, request: web.Request) -> web.Response:
         self._client(request)

@@ -39,11 +39,13 @@ class LogWriter:
         return 0.0 if self._since is None else time.monotonic() - self._since
 
     async def write(self, records: Sequence[Record]) -> None:
-        """Take records. Raises StoreError where they have to be on disk now, and cannot be written."""
-        self._log.append(records)
-        if self._since is None:
-            self._since = time.monotonic()
-        self._arrived.set()
+        """Take records. Raises StoreError where they, and those before them, have to be on disk now, and
+        cannot be written."""
+        if records:
+            self._log.append(records)
+            if self._since is None:
+                self._since = time.monotonic()
+            self._arrived.set()
         if self._each:
             await self._sync()
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
+from jinja2 import TemplateError
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from erl_pipeline.environments.messages import CalledTool, Message, ToolSchema, turn_message
@@ -135,6 +137,19 @@ def validated(model: type[StrictT], body: bytes) -> StrictT:
             what = f"{where}: {first['ctx']['tag']!r} is not supported"
             raise RequestRefused(what, where, "unsupported_parameter") from error
         raise RequestRefused(f"{where or 'the body'}: {first['msg']}", where or None) from error
+
+
+@contextmanager
+def tokenizing() -> Iterator[None]:
+    """For a block that makes messages tokens, such as `AttemptSequences.place`: raises `RequestRefused` for
+    messages that cannot become tokens."""
+    try:
+        yield
+    except Exception as error:
+        # Tokenizers raise the class itself, for a word that they lack; templates refuse an order of roles.
+        if type(error) is not Exception and not isinstance(error, TemplateError):
+            raise
+        raise RequestRefused(f"messages: the policy's tokenizer refuses them: {error}", "messages") from error
 
 
 def given(request: Strict, names: Sequence[str]) -> tuple[str, ...]:

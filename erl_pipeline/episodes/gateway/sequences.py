@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from typing import NamedTuple
 
 from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema, read_turn, turn_message
@@ -54,6 +55,13 @@ class RecordedTurn:
     messages: tuple[Message, ...]
     followed: bool = False
     """Whether a call goes on from it in the same sequence; another one branches off."""
+
+
+class Tokenized(NamedTuple):
+    """What a call is sampled after, where its history ends with `turn`; None for none that is known."""
+
+    turn: RecordedTurn | None
+    prompt_token_ids: tuple[int, ...]
 
 
 @dataclass
@@ -106,23 +114,36 @@ class AttemptSequences:
         self._begun = 0
         self.sequences: list[SampledSequence] = []
 
-    def place(
+    def tokenized(
         self, messages: Sequence[Message], shown: Sequence[Message], tools: Sequence[ToolSchema]
+    ) -> Tokenized:
+        """The tokens of a call, for `place`, which has the same arguments. Changes nothing, so that it may
+        run in another thread where it takes long."""
+        history = history_of(messages, tools)
+        return self._tokenized(history[0], self._turn_before(history, messages), messages, shown)
+
+    def place(
+        self,
+        messages: Sequence[Message],
+        shown: Sequence[Message],
+        tools: Sequence[ToolSchema],
+        tokenized: Tokenized | None = None,
     ) -> Call:
         """Where a call belongs. `shown` are the messages as the policy is to be shown them, where the call
-        begins a conversation: with what was inserted for this attempt.
+        begins a conversation: with what was inserted for this attempt. `tokenized`: its tokens, if they were
+        made before.
 
         Another call on the same turn branches off until this one is answered or `give_up` is called.
         """
-        offered, keys = history_of(messages, tools)
-        last = last_answer(messages)
-        turn = self.turn_of((offered, keys[: last + 1])) if last >= 0 else None
+        history = history_of(messages, tools)
+        turn = self._turn_before(history, messages)
+        # The turn may have been answered since.
+        if tokenized is None or tokenized.turn is not turn:
+            tokenized = self._tokenized(history[0], turn, messages, shown)
+        prompt = tokenized.prompt_token_ids
         if turn is not None:
-            between = self._chat.between_turns(messages[last + 1 :], turn.end_token, offered)
-            prompt = turn.token_ids + between
-            known = (*turn.messages, *messages[last + 1 :])
+            known = (*turn.messages, *messages[last_answer(messages) + 1 :])
         else:
-            prompt = self._chat.prompt(shown, offered)
             known = tuple(shown)
             turn = self._ends_with(prompt)
         repeat = self._asked[prompt]
@@ -133,7 +154,7 @@ class AttemptSequences:
         if after is None:
             self._begun += 1
         number = self._begun if after is None else after.sequence.number
-        return Call((offered, keys), known, prompt, repeat, number, after, turn)
+        return Call(history, known, prompt, repeat, number, after, turn)
 
     def turn_of(self, history: History) -> RecordedTurn | None:
         """The turn with which a history ends, if it was answered here."""
@@ -210,6 +231,18 @@ class AttemptSequences:
         sequence.response_mask.extend([0] * len(between))
         sequence.behaviour_logprobs.extend([0.0] * len(between))
         return sequence
+
+    def _turn_before(self, history: History, messages: Sequence[Message]) -> RecordedTurn | None:
+        last = last_answer(messages)
+        return self.turn_of((history[0], history[1][: last + 1])) if last >= 0 else None
+
+    def _tokenized(
+        self, offered: str, turn: RecordedTurn | None, messages: Sequence[Message], shown: Sequence[Message]
+    ) -> Tokenized:
+        if turn is None:
+            return Tokenized(None, self._chat.prompt(shown, offered))
+        since = messages[last_answer(messages) + 1 :]
+        return Tokenized(turn, turn.token_ids + self._chat.between_turns(since, turn.end_token, offered))
 
     def _ends_with(self, prompt: tuple[int, ...]) -> RecordedTurn | None:
         """A turn that ends a sequence, and whose tokens are the beginning of these: a history that the agent

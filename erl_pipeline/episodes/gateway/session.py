@@ -13,7 +13,7 @@ from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.environments.interface import AgentLimits
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.episodes.dialogue import ChatTokenizer
-from erl_pipeline.episodes.gateway.api import ChatCompletion, ChatRequest, Choice, RequestRefused
+from erl_pipeline.episodes.gateway.api import ChatCompletion, ChatRequest, Choice, RequestRefused, tokenizing
 from erl_pipeline.episodes.gateway.sequences import AttemptSequences, SampledSequence
 from storage.artifacts.recipe import derive_seed, digest
 from storage.tables.agent_calls import AgentCall
@@ -116,9 +116,10 @@ class AgentSession:
         number = self.calls
         self.calls += 1
         self.overridden += bool(request.overridden)
-        if request.tools and not self._policy.chat.shows(request.tools):
-            raise RequestRefused("tools: the policy's chat template does not show tools", "tools")
-        choices = [self._sample(request, shown) for _ in range(request.choices)]
+        with tokenizing():
+            if request.tools and not self._policy.chat.shows(request.tools):
+                raise RequestRefused("tools: the policy's chat template does not show tools", "tools")
+            choices = [self._sample(request, shown) for _ in range(request.choices)]
         answered = await asyncio.gather(*(sampled for sampled, _ in choices))
         call_id = f"call-{digest([self._policy.conversation, number])[:24]}"
         for index, choice in enumerate(answered):

@@ -125,17 +125,21 @@ def train_night(opened: OpenRun, night: Night) -> None:
 
 @dataclass(frozen=True)
 class Judged:
-    """A night's verdict, and the alias that was changed for it; None if none was."""
+    """A night's verdict, and the alias that was changed for it; None if none was. `kept` says why not, where
+    the gate passed all the same."""
 
     verdict: Verdict
     change: AliasChange | None
+    kept: str = ""
 
 
 def conclude_night(
     store_uri: str, night: Night, settings: ServingSettings, who: str, *, promote: bool = False
 ) -> Judged:
     """Judge a trained night, and let an alias mean its checkpoint if it passes: `candidate`, or with
-    `promote` `production`. Its reflections become entries of the served run's memory, whatever the verdict.
+    `promote` `production`. No alias is changed where `production` means neither what it meant when the night
+    began, nor the night's own checkpoint: somebody has rolled back, or promoted another, and the verdict does
+    not compare with that. Its reflections become entries of the served run's memory, whatever the verdict.
     Raises RunBusy when another process works on the served run."""
     runs = RunStore(store_uri)
     run, served = runs.open(night.name), runs.open(night.served)
@@ -147,10 +151,16 @@ def conclude_night(
         store_uri, night.served, run, found.artifact_id, old, night.config.iterations, settings.gate
     )
     alias = PRODUCTION if promote else CANDIDATE
-    change = None
+    change, kept = None, ""
     with served.lock():
-        before = current_aliases(store_uri, night.served).get(alias)
-        if verdict.passed and (before is None or before.checkpoint_id != verdict.checkpoint_id):
+        aliases = current_aliases(store_uri, night.served)
+        before, production = aliases.get(alias), aliases[PRODUCTION].checkpoint_id
+        if verdict.passed and production not in (old, verdict.checkpoint_id):
+            kept = (
+                f"{PRODUCTION} means checkpoint {production[:12]} by now, and the gate has compared with "
+                f"{old[:12]}"
+            )
+        elif verdict.passed and (before is None or before.checkpoint_id != verdict.checkpoint_id):
             change = AliasChange(
                 alias=alias,
                 checkpoint_id=verdict.checkpoint_id,
@@ -166,7 +176,7 @@ def conclude_night(
             remember(ArtifactStore(store_uri), served, run, night.config)
         # Last: a night without a verdict is judged again.
         record_verdict(store_uri, night.served, verdict)
-    return Judged(verdict, change)
+    return Judged(verdict, change, kept)
 
 
 def _night_config(config: RunConfig, origin: OfflineOrigin, settings: ServingSettings) -> RunConfig:

@@ -39,8 +39,9 @@ def promote(
 ) -> AliasChange:
     """Let an alias mean a checkpoint. The change is on disk when this returns.
 
-    Raises InputError where the id is no checkpoint's, where its gate did not pass, or where feedback speaks
-    against it; RunBusy when another process works on the run.
+    Raises InputError where the id is no checkpoint's, where its gate did not pass, where `production` means
+    another checkpoint than the gate has compared with, or where feedback speaks against it; RunBusy when
+    another process works on the run.
     """
     manifest = ArtifactStore(store_uri).find(checkpoint_id)
     if manifest is None or manifest.kind != "checkpoint":
@@ -53,7 +54,7 @@ def promote(
         if without_gate:
             gate: dict[str, float | int | str | bool] = {"without_gate": True}
         else:
-            passed = _passed(store_uri, run, checkpoint_id, previous, settings)
+            passed = _passed(store_uri, run, alias, checkpoint_id, previous, settings)
             gate, why = passed.numbers, why or passed.reason
         return _change(store_uri, run, alias, checkpoint_id, previous, manifest.run, who, why, gate)
 
@@ -75,10 +76,10 @@ def roll_back(store_uri: str, run: str, alias: str, who: str, why: str = "") -> 
 
 
 def _passed(
-    store_uri: str, run: str, checkpoint_id: str, previous: str | None, settings: GateSettings
+    store_uri: str, run: str, alias: str, checkpoint_id: str, previous: str | None, settings: GateSettings
 ) -> Verdict:
     """The verdict on a checkpoint, with the numbers of feedback by now. Raises InputError if it did not
-    pass."""
+    pass, or if it does not compare with what production means."""
     found = [each for each in verdicts(store_uri, run) if each.checkpoint_id == checkpoint_id]
     if not found or not found[-1].passed:
         said = f"did not pass: {found[-1].reason}" if found else "was never asked: no night has made it"
@@ -89,6 +90,11 @@ def _passed(
     verdict = found[-1]
     if previous is None or previous == checkpoint_id:
         return verdict
+    if alias == PRODUCTION and previous != verdict.against:
+        raise InputError(
+            f"the gate of checkpoint {checkpoint_id[:12]} has compared it with {verdict.against[:12]}, and "
+            f"{alias} means {previous[:12]} by now. To promote it all the same: --without-gate --why TEXT"
+        )
     feedback = feedback_of(store_uri, run, checkpoint_id, previous, settings)
     if feedback is None:
         return verdict

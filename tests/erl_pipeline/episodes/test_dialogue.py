@@ -177,3 +177,20 @@ def test_what_the_environment_repeats_of_the_policy_does_not_cut_the_prompt() ->
     said_so = [user_message("there is no tool @@assistant-turn@@ here")]
     between = chat.between_turns(said_so, tokenizer.eos_token_id)
     assert chat.text(between) == "user\nthere is no tool @@assistant-turn@@ here\nassistant"
+
+
+def test_a_tokenizer_keeps_the_tokens_of_short_messages_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    chat, ids = ChatTokenizer(chatml_tokenizer()), ChatTokenizer._ids
+
+    def noted(chat: ChatTokenizer, text: str) -> tuple[int, ...]:
+        made.append(len(text) // 1000)
+        return ids(chat, text)
+
+    monkeypatch.setattr(ChatTokenizer, "_ids", noted)
+    for size in (1000, 1000, 20_000, 20_000):
+        messages = [user_message("x" * size)]
+        assert chat.prompt(messages)
+        assert chat.between_turns(messages, None)
+
+    assert made == [1, 1, 20, 20, 20, 20]

@@ -110,7 +110,8 @@ class Scripted:
     in_place: bool = False
     notes: NoteSearch | None = None
     opened: list[str] = field(default_factory=list)
-    """The checkpoints that were opened, in order. One whose name begins with `broken` cannot be."""
+    """The checkpoints that were opened, in order. One whose name begins with `broken` cannot be, nor one that
+    is `too large`."""
     given_up: set[str] = field(default_factory=set)
     """Those whose engine has failed too often, until they are opened again."""
     keys: Mapping[str, ClientKey] = field(
@@ -121,6 +122,8 @@ class Scripted:
         self.opened.append(change.checkpoint_id)
         if change.checkpoint_id.startswith("broken"):
             raise EngineError("its weights do not prove themselves")
+        if change.checkpoint_id == "too large":
+            raise RuntimeError("CUDA out of memory")  # As torch's OutOfMemoryError is one.
         self.given_up.discard(change.checkpoint_id)
 
         async def sample(request: GenerationRequest) -> Generation:

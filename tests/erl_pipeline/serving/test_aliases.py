@@ -48,6 +48,15 @@ def test_users_of_the_share_are_answered_by_the_canary_once_there_is_one(tmp_pat
     Scripted(tmp_path, canary=Canary("candidate", 0.5)).use(use)
 
 
+def test_calls_that_are_not_stored_and_name_nobody_are_divided_too(tmp_path: Path) -> None:
+    async def use(served: Served) -> None:
+        await served.promote("two", "candidate")
+        answered = [(await served.chat("hi", store=False))[0].split()[0] for _ in range(40)]
+        assert set(answered) == {"one", "two"}
+
+    Scripted(tmp_path, canary=Canary("candidate", 0.5)).use(use)
+
+
 @pytest.mark.parametrize("in_place", [False, True])
 def test_a_change_is_followed_and_an_episode_under_way_begins_a_new_token_sequence(
     tmp_path: Path, in_place: bool
@@ -105,6 +114,20 @@ def test_a_checkpoint_that_cannot_be_opened_is_not_served(tmp_path: Path, in_pla
     scripted.use(use)
     # An engine that holds one checkpoint has to be given the one before again.
     assert scripted.opened == ["one", "broken", *(["one"] if in_place else []), "two"]
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_checkpoint_that_does_not_fit_into_memory_is_not_served(tmp_path: Path, in_place: bool) -> None:
+    async def use(served: Served) -> None:
+        watching = asyncio.create_task(served.service.aliases.watch())
+        await served.promote("too large")
+        assert (await served.chat("hi"))[0].startswith("one")
+        assert "cannot be opened, and nothing changes: CUDA out of memory" in served.told[0]
+        assert (await served.health())["aliases"]["production"]["failure"] == "CUDA out of memory"
+        assert not watching.done()
+        watching.cancel()
+
+    Scripted(tmp_path, in_place=in_place).use(use)
 
 
 def test_aliases_that_cannot_be_read_stay_as_they_are(tmp_path: Path) -> None:

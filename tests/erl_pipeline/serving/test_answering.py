@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ import openai
 import pytest
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest
+from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.serving.episodes import OpenEpisodes
 from erl_pipeline.serving.known import KnownTraffic
 from storage.serving.traffic import ServedTurn
@@ -247,6 +249,71 @@ def test_what_cannot_be_honoured_is_refused_by_name(
         assert answer.headers["x-should-retry"] == "false"
         assert served.service.under_way == 0
         await served.chat("hi", top_p=1, frequency_penalty=0)
+
+    Scripted(tmp_path).use(use)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_call_that_a_library_sends_again_gets_the_answer_of_the_first(
+    tmp_path: Path, streams: bool
+) -> None:
+    """While it is under way, and after; but not after an error, nor another tenant."""
+    held, failing = HeldAnswers(), True
+
+    async def says(checkpoint: str, request: GenerationRequest) -> Generation:
+        if failing:
+            raise RuntimeError("out of memory")
+        return await held(checkpoint, request)
+
+    async def use(served: Served) -> None:
+        nonlocal failing
+
+        async def sent(retries: str, key: str = "key-a") -> tuple[int, str, str]:
+            headers = {"Authorization": f"Bearer {key}", "x-stainless-retry-count": retries}
+            body = {"messages": HI, "stream": streams}
+            async with served.http.post(
+                f"{served.url}/v1/chat/completions", json=body, headers=headers
+            ) as told:
+                return told.status, told.headers.get("x-erl-call-id", ""), await told.text()
+
+        assert (await sent("0"))[0] == 503
+        failing = False
+        first = asyncio.create_task(sent("1"))
+        await held.begun.wait()
+        joined = asyncio.create_task(sent("2"))
+        await asyncio.sleep(0.05)
+        held.go_on.set()
+        assert (await first)[0] == 200
+        assert await joined == await first == await sent("3")
+        others = [await sent("0"), await sent("1", "key-b")]
+        logged = [turn.call_id for turn in await turns(served)]
+        assert logged == [told[1] for told in (await first, *others)]
+        assert len(set(logged)) == 3
+
+    Scripted(tmp_path, says=says).use(use)
+
+
+def test_a_long_message_becomes_tokens_beside_the_event_loop_and_one_that_cannot_fit_never_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The longest token has the 12 characters of <|im_start|>: 2000 tokens have 24,000 characters at most."""
+    made: list[tuple[int, bool]] = []
+    ids = ChatTokenizer._ids
+
+    def noted(chat: ChatTokenizer, text: str) -> tuple[int, ...]:
+        made.append((len(text) // 1000, threading.current_thread() is threading.main_thread()))
+        return ids(chat, text)
+
+    monkeypatch.setattr(ChatTokenizer, "_ids", noted)
+
+    async def use(served: Served) -> None:
+        for size, says in ((24_001, "24001 characters"), (20_000, "20019 tokens"), (5000, "5019 tokens")):
+            asked = [{"role": "user", "content": "x" * size}]
+            status, body, _ = await served.post("/v1/chat/completions", {"messages": asked})
+            assert (status, body["error"]["code"]) == (400, "context_length_exceeded")
+            assert says in body["error"]["message"]
+        assert served.service.under_way == 0
+        assert made == [(20, False), (5, True)]
 
     Scripted(tmp_path).use(use)
 

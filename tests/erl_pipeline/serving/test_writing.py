@@ -54,6 +54,23 @@ def test_with_batch_answers_are_on_disk_a_moment_later(tmp_path: Path) -> None:
     Scripted(tmp_path, {"log": {"flush_ms": 200}}).use(use)
 
 
+def test_what_is_sent_again_is_not_taken_before_it_is_on_disk(
+    tmp_path: Path,
+) -> None:
+    async def use(served: Served) -> None:
+        await served.chat("first", metadata={"episode_id": "e"})
+        again = {"episode_id": "e", "metric": "comment", "value": "x" * 2000, "idempotency_key": "k"}
+        with full_disk():
+            for _ in range(2):
+                status, body, _ = await served.post("/erl/v1/feedback", again)
+                assert (status, body["error"]["code"]) == (503, "log_failed")
+                assert (await served.post("/erl/v1/episodes/e/close", {}))[0] == 503
+        assert (await served.post("/erl/v1/feedback", again))[0] == 200
+        assert on_disk(served) == 3
+
+    Scripted(tmp_path, {"log": {"durability": "each", "flush_ms": 60_000}}).use(use)
+
+
 @pytest.mark.parametrize("durability", ["batch", "each"])
 def test_while_the_disk_is_full_no_call_is_answered_and_then_nothing_is_lost_or_doubled(
     tmp_path: Path, durability: str

@@ -90,6 +90,20 @@ def test_what_would_change_the_distribution_is_refused_by_name(changed: dict[str
     served(use)
 
 
+def test_messages_that_the_tokenizer_refuses_get_its_reason_and_the_next_call_an_answer() -> None:
+    async def use(client: Client) -> None:
+        status, body, answer = await client.post(
+            {"messages": [{"role": "user", "content": "no token: \u00e9"}]}
+        )
+        assert (status, body["error"]["param"]) == (400, "messages")
+        assert "the policy's tokenizer refuses them" in body["error"]["message"]
+        assert answer.headers["x-should-retry"] == "false"
+        assert (await client.post(GOOD))[0] == 200
+        assert client.session.refused == 1
+
+    served(use)
+
+
 FUNCTION: Any = {"name": "search", "parameters": {"type": "object"}}
 ARGUMENTS = '{"for": ["lakes", 1]}'
 GOOD_BODIES: dict[str, dict[str, Any]] = {

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from erl_pipeline.serving.learning import gate
-from erl_pipeline.serving.learning.promotion import promote
+from erl_pipeline.serving.learning.promotion import promote, roll_back
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError, Interrupted
 from storage.lineage.trained_on import RowFilter, TrainedOn
@@ -88,6 +88,26 @@ def test_a_gate_that_does_not_pass_changes_no_alias_and_is_remembered(
     with pytest.raises(InputError, match=r"did not pass: held-out reward -1\.000"):
         promote(str(served), RUN, "production", result.verdict.checkpoint_id, settings().gate, "me")
     assert due(served).night is None
+
+
+def test_a_rollback_while_a_night_trains_is_not_undone(served: Path) -> None:
+    good, given = begin_production(served), settings().gate
+    made = [e.artifact_id for e in RunStore(str(served)).open(RUN).stages() if e.kind == "checkpoint"]
+    bad = next(each for each in made if each != good)
+    promote(str(served), RUN, "production", bad, given, "me", why="try", without_gate=True)
+    log(served, *conversations(served, 8, bad))
+    night = night_of(due(served))
+    roll_back(str(served), RUN, "production", "me", "bad answers")
+    slept(served, night)
+
+    result = judged(served, night, promotes=True)
+
+    assert (result.verdict.passed, result.verdict.against, result.change) == (True, bad, None)
+    assert result.kept.startswith(f"production means checkpoint {good[:12]} by now")
+    assert current_aliases(str(served), RUN)["production"].checkpoint_id == good
+    learned = result.verdict.checkpoint_id
+    with pytest.raises(InputError, match=f"with {bad[:12]}, and production means {good[:12]} by now"):
+        promote(str(served), RUN, "production", learned, given, "me")
 
 
 def test_a_killed_night_goes_on_to_the_same_ids(served: Path, tmp_path: Path) -> None:
