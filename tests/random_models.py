@@ -11,12 +11,16 @@ from tokenizers.decoders import ByteLevel as ByteDecoder
 from tokenizers.models import BPE, WordLevel
 from tokenizers.pre_tokenizers import ByteLevel, WhitespaceSplit
 from transformers import (
+    AutoModelForCausalLM,
+    Gemma3Config,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 WORDS = ["<pad>", "<bos>", "<end>", "<user>", "<assistant>", "left", "right"]
@@ -115,3 +119,30 @@ def random_gpt2(
         **settings,
     )
     return GPT2LMHeadModel(config).eval()
+
+
+def _small(vocabulary: int) -> dict[str, int]:
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 8, "num_hidden_layers": 2}
+    ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    return {"vocab_size": vocabulary, "hidden_size": 16, "intermediate_size": 16, **heads, **ids}
+
+
+def random_qwen3_moe(vocabulary: int) -> PreTrainedModel:
+    """A mixture of two experts, whose weights are one tensor in the model; the same at every call."""
+    torch.manual_seed(0)
+    experts = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 8}
+    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**_small(vocabulary), **experts)).eval()
+
+
+def random_gemma3(vocabulary: int) -> PreTrainedModel:
+    """A model of text and images, whose text part has the vocabulary and tied embeddings; the same weights at
+    every call."""
+    torch.manual_seed(0)
+    places = {"boi_token_index": 3, "eoi_token_index": 4, "image_token_index": 5, "mm_tokens_per_image": 1}
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = Gemma3Config(
+        text_config=_small(vocabulary) | {"max_position_embeddings": 64},
+        vision_config=vision | {"image_size": 16, "patch_size": 8},
+        **places,
+    )
+    return AutoModelForCausalLM.from_config(config).eval()

@@ -17,7 +17,7 @@ from erl_pipeline.engines.probe_file import PROBE_FILE, ModelFacts, write_probe
 from erl_pipeline.engines.sampling import draw_tokens, uniform_stream
 from erl_pipeline.policies.adapters import has_adapter, linear_layers, without_adapter
 from erl_pipeline.policies.checkpoints import MODEL
-from erl_pipeline.policies.pretrained import LoadedPolicy
+from erl_pipeline.policies.pretrained import LoadedPolicy, stored_names
 from storage.errors import EngineError
 
 _SEED = 0
@@ -54,10 +54,13 @@ def output_head(model: PreTrainedModel, folder: Path) -> OutputHead:
     Raises `EngineError` when the files lack a tensor: a server that reads them would keep the tensor of the
     policy before.
     """
+    stored = stored_names(model, [name for name, _ in model.named_parameters(remove_duplicate=False)])
+    in_file = {own: name for name, own in stored.items() if own is not None}
     names = {module: name for name, module in model.named_modules()}
-    head = f"{names[model.get_output_embeddings()]}.weight"
-    tied_to = f"{names[model.get_input_embeddings()]}.weight" if model.config.tie_word_embeddings else None
-    needed = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    output, inputs = model.get_output_embeddings(), model.get_input_embeddings()
+    head = in_file[f"{names[output]}.weight"]
+    tied_to = in_file[f"{names[inputs]}.weight"] if output.weight is inputs.weight else None
+    needed = set(stored)
     if tied_to is not None:
         needed.discard(head)
     written = {name for file in folder.glob("*.safetensors") for name in _tensor_names(file)}
@@ -85,7 +88,7 @@ def make_probe(model: PreTrainedModel) -> Probe:
     length = min(_LENGTH, model.config.get_text_config().max_position_embeddings - 1)
     prompt = min(_PROMPT_LENGTH, length // 2)
     prompts = np.random.Generator(np.random.Philox(_SEED)).integers(
-        model.config.vocab_size, size=(_SEQUENCES, prompt)
+        model.config.get_text_config().vocab_size, size=(_SEQUENCES, prompt)
     )
     uniforms = np.stack([uniform_stream(seed, length) for seed in range(_SEQUENCES)])
     was_training = model.training

@@ -4,6 +4,7 @@ import erl_pipeline.policies.lean_imports  # noqa: F401
 
 # isort: split
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import MethodType
@@ -18,6 +19,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.core_model_loading import revert_weight_conversion
 
 from erl_pipeline.policies import checkpoint_files
 from erl_pipeline.policies.adapters import has_adapter, write_adapter
@@ -116,6 +118,22 @@ def save_policy(
     most = checkpoint_files.FILE_BYTES if file_bytes is None else file_bytes
     policy.model.save_pretrained(folder, state_dict=weights, max_shard_size=most)
     policy.tokenizer.save_pretrained(folder)
+
+
+def stored_names(model: PreTrainedModel, names: Iterable[str]) -> dict[str, str | None]:
+    """Names of the tensors that `save_pretrained` writes for these weights of a model, in its order, each
+    with the model's own name of it: None for one that is made of others.
+
+    A file may name a weight otherwise, or hold apart what the model computes with as one: each expert of a
+    mixture, for instance.
+    """
+    state = model.state_dict(keep_vars=True)
+    own = {name: torch.empty(state[name].shape, dtype=state[name].dtype, device="meta") for name in names}
+    name_of = {id(tensor): name for name, tensor in own.items()}
+    # The library has no public function for this; `tests/erl_pipeline/engines/test_probe.py` compares the
+    # names with a file's.
+    stored = revert_weight_conversion(model, dict(own))
+    return {name: name_of.get(id(tensor)) for name, tensor in stored.items()}
 
 
 def _load_config(folder: Path, checkpoint: str | Path) -> PretrainedConfig:

@@ -2,8 +2,10 @@
 
 A batch of conversations keeps its cache between turns. A cached batch is a tensor of *slots* with a
 mask: rows of different lengths are padded on the left, and the new tokens of a later turn are padded
-on the left again, inside their own block. Holes do no harm, since attention follows the mask and
-positions are given explicitly.
+on the left again, inside their own block. Such holes do no harm where each layer attends to all tokens
+before, since attention follows the mask and positions are given explicitly. A sliding window counts slots
+instead of tokens, and a recurrent state takes up what is in them: models with such layers compute each
+turn's prompts anew.
 """
 
 import erl_pipeline.policies.lean_imports  # noqa: F401
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from transformers import DynamicCache, PreTrainedModel
+from transformers import DynamicCache, DynamicLayer, PreTrainedModel
 
 from erl_pipeline.engines.embedded.short_query_attention import fast_decoding
 from erl_pipeline.engines.interface import Generation, GenerationRequest
@@ -53,14 +55,18 @@ class TransformersEngine:
         self._max_batch_sequences = max_batch_sequences
         self._stop = stop
         self._on_tokens = on_tokens
+        # The types are compared exactly: layers with a window are a subclass.
+        layers = DynamicCache(config=model.config).layers
+        self._keeps_caches = all(type(layer) is DynamicLayer for layer in layers)
         self._cached: list[_CachedBatch] = []
 
     @torch.inference_mode()
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """Answer the requests, in order.
 
-        Conversations that continue are answered from the caches of the previous call; all others are
-        cut into batches of similar length. Raises `Interrupted` when the run was asked to stop.
+        Conversations that continue are answered from the caches of the previous call, if all layers of the
+        model attend to all tokens; all others are cut into batches of similar length. Raises `Interrupted`
+        when the run was asked to stop.
         """
         answers: dict[int, Generation] = {}
         kept: list[_CachedBatch] = []
@@ -75,7 +81,7 @@ class TransformersEngine:
             for start in range(0, len(by_length), self._max_batch_sequences):
                 chunk = by_length[start : start + self._max_batch_sequences]
                 kept.append(self._answer(None, requests, chunk, answers))
-        self._cached = kept
+        self._cached = kept if self._keeps_caches else []
         return [answers[i] for i in range(len(requests))]
 
     def _answer(
@@ -214,7 +220,7 @@ def _take_rows(batch: _CachedBatch, rows: Sequence[int]) -> _CachedBatch:
     """These rows of a batch, in this order; a row may be taken more than once."""
     if list(rows) != list(range(len(batch.token_ids))):
         index = torch.tensor(rows, device=batch.slot_mask.device)
-        batch.cache.batch_select_indices(index)
+        batch.cache.reorder_cache(index)  # `batch_select_indices` knows no recurrent states
         batch.slot_mask = batch.slot_mask[index]
         batch.token_ids = [batch.token_ids[row] for row in rows]
     return batch

@@ -65,6 +65,8 @@ def write_serving_copy(checkpoint_folder: Path, folder: Path, head: OutputHead) 
             (folder / file.name).symlink_to(file.resolve())
     _copy_tensor(checkpoint_folder, head.tied_to, folder / _HEAD_FILE, head.name)
     untied = json.loads((checkpoint_folder / "config.json").read_text()) | {"tie_word_embeddings": False}
+    if "text_config" in untied:  # a model of text and images: a server asks its text part
+        untied["text_config"]["tie_word_embeddings"] = False
     (folder / "config.json").write_text(json.dumps(untied))
     if (checkpoint_folder / _INDEX).exists():
         index = json.loads((checkpoint_folder / _INDEX).read_text())

@@ -252,6 +252,9 @@ async def sync_weights(client: VllmClient, server: ManagedServer | None, policy:
         measured = await _measure(client, policy.probe)
         if measured.scores.within(policy.tolerance):
             return await _conclude(client, policy, "kept", measured, started)
+    # From here on until the proof, weights and label would not agree: a hand-over that is cut off must not
+    # leave the label of the policy before, since a small update is within the tolerance of its probe.
+    await client.label_weights(f"loading {policy.policy_version}")
     not_transferred = ""
     if server is not None and policy.in_memory is not None:
         try:

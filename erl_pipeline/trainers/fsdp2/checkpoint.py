@@ -8,12 +8,11 @@ from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
-from transformers.core_model_loading import revert_weight_conversion
 from transformers.modeling_utils import remove_tied_weights_from_state_dict
 
 from erl_pipeline.policies.adapters import adapter_tensors, has_adapter, write_adapter
 from erl_pipeline.policies.checkpoint_files import deal_to_files
-from erl_pipeline.policies.pretrained import LoadedPolicy, save_policy
+from erl_pipeline.policies.pretrained import LoadedPolicy, save_policy, stored_names
 from erl_pipeline.trainers.fsdp2.sharding import ProcessRanks, whole_tensor
 from erl_pipeline.trainers.fsdp2.shared_files import shared_rows, shared_weight, write_files
 from erl_pipeline.trainers.local.optimizer import PolicyOptimizer, state_files
@@ -30,7 +29,7 @@ def write_policy(policy: LoadedPolicy, folder: Path, ranks: ProcessRanks, file_b
         if ranks.rank == 0:
             write_adapter(model, folder, tensors=tensors)
         return
-    names = _stored_names(model)
+    names = _names_of_one(model)
     if names is None:
         weights = _on_rank_0(model, ranks)
         if ranks.rank == 0:
@@ -58,16 +57,16 @@ def write_optimizer(optimizer: PolicyOptimizer, folder: Path, ranks: ProcessRank
     write_files(folder, files, shared, ranks)
 
 
-def _stored_names(model: PreTrainedModel) -> list[str] | None:
+def _names_of_one(model: PreTrainedModel) -> list[str] | None:
     """Names of the weights that `save_pretrained` writes, in its order: of those that are tied only one. None
-    where it writes other tensors than the model has."""
+    where it writes other tensors, or other names, than the model has."""
     state = model.state_dict(keep_vars=True)
     kept = remove_tied_weights_from_state_dict(
         {name: torch.empty(value.shape, dtype=value.dtype, device="meta") for name, value in state.items()},
         model,
     )
-    stored = revert_weight_conversion(model, dict(kept))
-    return list(stored) if all(value is kept.get(name) for name, value in stored.items()) else None
+    stored = stored_names(model, kept)
+    return list(stored) if all(name == own for name, own in stored.items()) else None
 
 
 def _write_settings(policy: LoadedPolicy, folder: Path) -> None:

@@ -12,7 +12,7 @@ from erl_pipeline.engines.interface import OutputHead
 from erl_pipeline.engines.probe import make_probe, output_head, save_probe
 from erl_pipeline.engines.probe_file import PROBE_FILE, ModelFacts, read_facts, read_probe
 from erl_pipeline.policies.adapters import add_fresh_adapter
-from erl_pipeline.policies.pretrained import LoadedPolicy, save_policy
+from erl_pipeline.policies.pretrained import LoadedPolicy, save_policy, stored_names
 from storage.errors import EngineError
 from tests.erl_pipeline.engines.vllm.small_policies import (
     END,
@@ -23,7 +23,7 @@ from tests.erl_pipeline.engines.vllm.small_policies import (
     train_a_little,
     untied_gpt2,
 )
-from tests.random_models import random_gpt2, word_tokenizer
+from tests.random_models import random_gemma3, random_gpt2, random_qwen3_moe, word_tokenizer
 
 
 def test_a_probe_holds_how_the_model_continues_fixed_prompts() -> None:
@@ -111,3 +111,30 @@ def test_a_checkpoint_that_lacks_a_tensor_is_refused(tmp_path: Path) -> None:
     save_file(weights, checkpoint / "model.safetensors")
     with pytest.raises(EngineError, match=r"lacks the tensors lm_head\.weight"):
         output_head(model, checkpoint)
+
+
+def test_a_mixture_of_experts_is_whole_though_its_file_holds_each_expert_apart(tmp_path: Path) -> None:
+    """The function of transformers that says so is not public: `stored_names` is compared with a file."""
+    model = random_qwen3_moe(VOCABULARY)
+    checkpoint = save(model, tmp_path / "checkpoint")
+    weights = load_file(checkpoint / "model.safetensors")
+    names = stored_names(model, model.state_dict())
+    assert sorted(names) == sorted(weights)
+    expert = "model.layers.1.mlp.experts.1.down_proj.weight"
+    assert (names["lm_head.weight"], names[expert]) == ("lm_head.weight", None)
+    assert output_head(model, checkpoint) == OutputHead("lm_head.weight")
+    del weights[expert]
+    save_file(weights, checkpoint / "model.safetensors")
+    with pytest.raises(EngineError, match=rf"lacks the tensors {expert}$"):
+        output_head(model, checkpoint)
+
+
+def test_a_model_of_text_and_images_is_known_by_its_text_part(tmp_path: Path) -> None:
+    model = random_gemma3(VOCABULARY)
+    checkpoint = save(model, tmp_path / "checkpoint")
+    head = OutputHead("language_model.lm_head.weight", "language_model.model.embed_tokens.weight")
+    assert output_head(model, checkpoint) == head
+    assert head.tied_to in load_file(checkpoint / "model.safetensors")
+    probe = make_probe(model)
+    prompt, continuation = probe.token_ids[3][:8], probe.token_ids[3][8:]
+    assert probe.logprobs[3] == pytest.approx(logprobs_of(model, prompt, continuation), abs=1e-5)

@@ -2,10 +2,21 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    Lfm2Config,
+    Lfm2ForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+)
 
 from erl_pipeline.engines.embedded.engine import TransformersEngine
 from erl_pipeline.engines.embedded.short_query_attention import SHORT_QUERIES, attend
@@ -28,6 +39,20 @@ def llama() -> PreTrainedModel:
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
     return LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, **sizes))
+
+
+def _sizes() -> dict[str, Any]:
+    torch.manual_seed(0)
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 2}
+    return {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 32, **heads}
+
+
+def with_a_window() -> PreTrainedModel:
+    return MistralForCausalLM(MistralConfig(**_sizes(), sliding_window=8))
+
+
+def with_a_recurrent_layer() -> PreTrainedModel:
+    return Lfm2ForCausalLM(Lfm2Config(**_sizes(), layer_types=["conv", "full_attention"]))
 
 
 def engine(model: PreTrainedModel, stop: threading.Event | None = None) -> TransformersEngine:
@@ -96,6 +121,30 @@ def test_a_prompt_that_requests_share_is_computed_once_in_every_turn(
         prompts = [(*prompt, 20, 21) for prompt in prompts]
 
 
+@pytest.mark.parametrize("make_model", [with_a_window, with_a_recurrent_layer])
+def test_a_layer_that_does_not_attend_to_all_tokens_answers_as_a_plain_forward_pass(
+    make_model: Callable[[], PreTrainedModel],
+) -> None:
+    """Three turns of conversations of different lengths, two of which begin with the same prompt."""
+    model = make_model()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(4.0)
+    batched = engine(model)
+    short, long = tuple(range(4, 14)), tuple(range(4, 24))
+    conversations = {"a": short, "b": short, "c": long}
+    for turn in range(3):
+        requests = [
+            GenerationRequest(prompt, 4, 1.0, 10 * turn + seed, name)
+            for seed, (name, prompt) in enumerate(conversations.items())
+        ]
+        for request, answer in zip(requests, batched.generate(requests), strict=True):
+            expected = plain_logprobs(model, request, answer)
+            assert answer.logprobs == pytest.approx(expected, abs=1e-5)
+            more = long if request.conversation == "c" else (20, 21)
+            conversations[request.conversation] = request.prompt_token_ids + answer.token_ids + more
+
+
 @pytest.mark.parametrize("queries", [1, 3])
 def test_attention_of_short_queries_is_that_of_the_built_in_kernel(queries: int) -> None:
     torch.manual_seed(0)
@@ -124,12 +173,15 @@ def test_log_probabilities_are_those_of_a_plain_forward_pass() -> None:
     request = some_requests(1)[0]
     [answer] = engine(model).generate([request])
 
+    assert answer.logprobs == pytest.approx(plain_logprobs(model, request, answer), abs=1e-5)
+
+
+def plain_logprobs(model: PreTrainedModel, request: GenerationRequest, answer: Generation) -> list[float]:
+    """What one forward pass over prompt and answer says of the answer's tokens."""
     with torch.no_grad():
         logits = model(torch.tensor([request.prompt_token_ids + answer.token_ids])).logits[0]
-    expected = torch.log_softmax(logits, dim=-1)
-    start = len(request.prompt_token_ids)
-    for offset, (token, logprob) in enumerate(zip(answer.token_ids, answer.logprobs, strict=True)):
-        assert logprob == pytest.approx(expected[start - 1 + offset, token].item(), abs=1e-5)
+    expected = torch.log_softmax(logits, dim=-1)[len(request.prompt_token_ids) - 1 :]
+    return [expected[place, token].item() for place, token in enumerate(answer.token_ids)]
 
 
 def test_an_answer_ends_with_the_end_token_or_at_its_limit() -> None:

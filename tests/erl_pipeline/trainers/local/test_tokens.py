@@ -83,3 +83,19 @@ def test_chunks_give_the_gradients_of_the_whole(monkeypatch: pytest.MonkeyPatch)
     assert places == [slice(0, 3), slice(3, 6), slice(6, 9), slice(9, 10)]
     torch.testing.assert_close(body.weight.grad, expected[0])
     torch.testing.assert_close(head.weight.grad, expected[1])
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_rank_without_a_microbatch_goes_backward_over_no_tokens(device: str) -> None:
+    """The device "meta" takes the way of a GPU. The head's gradient is there, for the sum over the ranks."""
+    head = torch.nn.Linear(4, 6, bias=False, device=device)
+    hidden = torch.zeros(0, 4, device=device, requires_grad=True)
+    targets, temperatures = torch.zeros(0, dtype=torch.long, device=device), torch.ones(0, device=device)
+
+    def loss(logprobs: torch.Tensor, entropies: torch.Tensor, place: slice) -> torch.Tensor:
+        return logprobs.sum()
+
+    backward_through_head(head, hidden, targets, temperatures, loss, after_backward=lambda: None)
+    assert hidden.grad is not None
+    assert hidden.grad.shape == (0, 4)
+    assert head.weight.grad is not None
