@@ -13,14 +13,15 @@ from pathlib import Path
 import anyio
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import FlowRunFilter, WorkPoolFilter
-from prefect.client.schemas.objects import FlowRun, State
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.responses import SetStateStatus
 from prefect.settings import (
     PREFECT_API_URL,
     PREFECT_WORKER_PREFETCH_SECONDS,
     PREFECT_WORKER_QUERY_SECONDS,
     temporary_settings,
 )
-from prefect.states import AwaitingRetry, Crashed
+from prefect.states import AwaitingRetry, Cancelled, Crashed
 from prefect.workers.process import ProcessWorker
 
 from flows.deployments import WORK_POOL
@@ -106,7 +107,8 @@ def only_worker(home: Path, name: str) -> Iterator[None]:
 def restart_orphans(client: SyncPrefectClient, pool: str, worker: str) -> list[str]:
     """Restart the flow runs that were at work when the worker of this name was killed; returns their names.
 
-    They reuse what they had committed. A flow run that was started `MAX_STARTS` times ends as crashed.
+    They reuse what they had committed. A flow run that was started `MAX_STARTS` times ends as crashed; one
+    that was cancelled ends as cancelled.
     """
     of_pool = WorkPoolFilter.model_validate({"name": {"any_": [pool]}})
     at_work = FlowRunFilter.model_validate({"state": {"type": {"any_": AT_WORK}}})
@@ -125,6 +127,10 @@ def restart_orphans(client: SyncPrefectClient, pool: str, worker: str) -> list[s
     for orphan in found:
         if orphan.labels.get(_NAME_LABEL) != worker:
             continue
+        if orphan.state_type == StateType.CANCELLING:
+            asked = "Asked to stop, and then its worker was killed; what was committed is kept"
+            client.set_flow_run_state(orphan.id, Cancelled(message=asked), force=True)
+            continue
         if orphan.run_count >= MAX_STARTS:
             reason = f"Its worker was killed while it ran, {orphan.run_count} times"
             client.set_flow_run_state(orphan.id, Crashed(message=reason))
@@ -133,8 +139,9 @@ def restart_orphans(client: SyncPrefectClient, pool: str, worker: str) -> list[s
             scheduled_time=datetime.now(UTC),
             message="Its worker was killed; it goes on from what is committed",
         )
-        client.set_flow_run_state(orphan.id, again)
-        restarted.append(orphan.name)
+        answer = client.set_flow_run_state(orphan.id, again)
+        if answer.status == SetStateStatus.ACCEPT:
+            restarted.append(orphan.name)
     return restarted
 
 

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.objects import State, StateType
 from prefect.states import Pending, Running, Scheduled
 from prefect.workers.process import ProcessWorker
 
@@ -49,6 +50,18 @@ def test_what_a_killed_worker_left_is_started_again_but_not_for_ever(client: Syn
     assert states[0] is not None
     assert states[0].message == "Its worker was killed; it goes on from what is committed"
     assert restart_orphans(client, WORK_POOL, "here") == []
+
+
+def test_what_was_being_cancelled_is_cancelled_and_not_started_again(client: SyncPrefectClient) -> None:
+    stopped = at_work(client, "stopped", "here")
+    client.set_flow_run_state(stopped, State(type=StateType.CANCELLING))
+    assert restart_orphans(client, WORK_POOL, "here") == []
+    state = client.read_flow_run(stopped).state
+    assert state is not None
+    assert (state.type, state.message) == (
+        StateType.CANCELLED,
+        "Asked to stop, and then its worker was killed; what was committed is kept",
+    )
 
 
 def test_a_worker_has_its_name_to_itself(tmp_path: Path) -> None:
