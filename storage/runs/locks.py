@@ -216,8 +216,8 @@ def run_mark(root: StoreRoot, name: str) -> tuple[int, ...] | None:
     if not root.local:
         return None
     # A process that deletes files writes its id into the lock file.
-    own = (root.join("runs", name, file) for file in ("run.json", "ledger.jsonl"))
-    return tuple(number for path in (*own, collection_file(root)) for number in _size_and_time(path))
+    settings, ledger = (root.join("runs", name, file) for file in ("run.json", "ledger.jsonl"))
+    return *_size_and_time(settings), *_size_and_time(ledger), *_size_and_time(collection_file(root))
 
 
 def _size_and_time(path: str | Path) -> tuple[int, int]:
