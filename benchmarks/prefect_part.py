@@ -88,7 +88,7 @@ def with_server() -> int:
         prepare_for_prefect()
         from flows.local_server import scheduling_server
 
-        with scheduling_server("127.0.0.1", 0, Path(home) / "server.log") as url:
+        with scheduling_server("127.0.0.1", 0, Path(home) / "server.log") as (url, _):
             children = psutil.Process().children()
             (server,) = (each for each in children if "flows.server_process" in each.cmdline())
             beside = {**os.environ, "PREFECT_API_URL": url, "SERVER_PID": str(server.pid)}

@@ -65,7 +65,7 @@ Config = Annotated[
     Path | None,
     typer.Option(
         metavar="CONFIG",
-        help="To begin a run that the store lacks; for --flow learn: the settings of serving.",
+        help="To begin a run, or change its runner, retention ...; for --flow learn: settings of serving.",
     ),
 ]
 Iterations = Annotated[int | None, typer.Option(min=1, metavar="N", help="For --flow train: last iteration.")]
@@ -243,13 +243,13 @@ def _place(store: str) -> str:
 
 
 def _to_begin(run: str, store: str, config: Path | None) -> Callable[[], object] | None:
-    """A function that begins the run; None for a run that has artifacts already.
+    """A function that begins the run, or stores the settings that it goes on with; None without a file.
 
     Raises InputError for a run that neither exists nor has a configuration, ConfigError for a run that exists
     with other settings.
     """
     from erl_pipeline.config.loading import load_config
-    from erl_pipeline.runs.config import is_blank, refuse_other_settings
+    from erl_pipeline.runs.config import is_blank, keep_settings, refuse_other_settings
     from storage.runs.run import RunStore
 
     runs = RunStore(store)
@@ -263,7 +263,7 @@ def _to_begin(run: str, store: str, config: Path | None) -> Callable[[], object]
         if stored.config != resolved and is_blank(store, stored):
             return lambda: _begin_again(stored, resolved)
         refuse_other_settings(stored, settings)
-        return None
+        return lambda: keep_settings(stored, settings)
     return lambda: runs.create(run, resolved)
 
 

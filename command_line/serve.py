@@ -96,7 +96,7 @@ def _serve(
 
     with ExitStack() as stack:
         stack.enter_context(only_worker(settings.home, name))
-        url, started = stack.enter_context(serving_api(host, port, log_file))
+        url, started, gone = stack.enter_context(serving_api(host, port, log_file))
         with connected(url) as client:
             slots = set_device_limit(client, DEVICE_LIMIT, gpus)
             restarted = restart_orphans(client, WORK_POOL, name)
@@ -113,7 +113,7 @@ def _serve(
         if restarted:
             runs = counted(len(restarted), "flow run")
             tell(f"Continuing {runs} whose worker was killed: {', '.join(restarted)}")
-        work(url, name, limit, handle, stop.event, log_file)
+        work(url, name, limit, handle, stop.event, gone, log_file)
 
 
 def _line(message: Message) -> str | None:

@@ -47,11 +47,18 @@ _SCHEDULING_SETTINGS = {
 
 
 _EVERYWHERE = "0.0.0.0"
+_ASK_SECONDS = 15.0
+_MOST_UNANSWERED = 8
+"""Two minutes: beside heavy work, a server that waits for its database can be silent for one."""
 _CHECK_URL = "check PREFECT_API_URL, or train with --no-prefect"
 
 
 class OrchestratorError(PipelineError):
     """Prefect's API cannot be started, cannot be reached or went away."""
+
+
+Gone = Callable[[], str]
+"""Says how an API went away, with what to do; empty while it is there."""
 
 
 class WentAway(OrchestratorError):
@@ -80,13 +87,16 @@ def prefect_api(log_file: Path, deadline: float = 120.0) -> Iterator[str]:
         yield configured
         return
     hint = f"see {log_file}, or train with --no-prefect"
-    with _server("127.0.0.1", 0, [], _SERVER_SETTINGS, log_file, deadline, hint) as url:
+    with _server("127.0.0.1", 0, [], _SERVER_SETTINGS, log_file, deadline, hint) as (url, _):
         yield url
 
 
 @contextmanager
-def scheduling_server(host: str, port: int, log_file: Path, deadline: float = 120.0) -> Iterator[str]:
-    """Run a server that also schedules and serves Prefect's page, inside this context; the URL of its API.
+def scheduling_server(
+    host: str, port: int, log_file: Path, deadline: float = 120.0
+) -> Iterator[tuple[str, Gone]]:
+    """Run a server that also schedules and serves Prefect's page, inside this context; the URL of its API,
+    and whether the server is gone.
 
     Like the server of a training run it uses the user's own Prefect database, and cannot outlive this
     process. Its page is at the URL without the last part, `/api`.
@@ -99,13 +109,17 @@ def scheduling_server(host: str, port: int, log_file: Path, deadline: float = 12
             cannot be written.
     """
     settings = {**_SERVER_SETTINGS, **_SCHEDULING_SETTINGS}
-    with _server(host, port, ["--schedule"], settings, log_file, deadline, f"see {log_file}") as url:
-        yield url
+    hint = f"see {log_file}"
+    with _server(host, port, ["--schedule"], settings, log_file, deadline, hint) as (url, process):
+        ended = f"Prefect's server has ended; {hint}, and start `erl-pipeline serve` again"
+        yield url, lambda: "" if process.poll() is None else ended
 
 
 @contextmanager
-def serving_api(host: str, port: int, log_file: Path, deadline: float = 120.0) -> Iterator[tuple[str, bool]]:
-    """The URL of the API that a worker works for, and whether its server was started here.
+def serving_api(
+    host: str, port: int, log_file: Path, deadline: float = 120.0
+) -> Iterator[tuple[str, bool, Gone]]:
+    """The URL of the API that a worker works for, whether its server was started here, and if it is gone.
 
     If `PREFECT_API_URL` is set, that API is used, unless it names this very host and port and nothing answers
     there; then, as without it, the server runs inside this context (see `scheduling_server`).
@@ -114,15 +128,31 @@ def serving_api(host: str, port: int, log_file: Path, deadline: float = 120.0) -
     """
     configured = get_current_settings().api.url
     if not configured or (_is_at(configured, host, port) and not answers(configured)):
-        with scheduling_server(host, port, log_file, deadline) as url:
-            yield url, True
+        with scheduling_server(host, port, log_file, deadline) as (url, gone):
+            yield url, True, gone
         return
     hint = (
         "PREFECT_API_URL names it: start that server, or unset the variable, and `erl-pipeline serve` starts "
         "one itself, at the --port that you give"
     )
     _wait(configured, time.monotonic() + min(deadline, 10.0), lambda: None, hint)
-    yield configured, False
+    yield configured, False, _unanswered(configured)
+
+
+def _unanswered(url: str) -> Gone:
+    """Asks now and then; the API is gone after `_MOST_UNANSWERED` questions in a row without an answer."""
+    failed, due = 0, 0.0
+
+    def gone() -> str:
+        nonlocal failed, due
+        if time.monotonic() >= due:
+            failed = 0 if answers(url) else failed + 1
+            due = time.monotonic() + _ASK_SECONDS
+        if failed < _MOST_UNANSWERED:
+            return ""
+        return f"Prefect's server at {url} does not answer any more; start it, and then `erl-pipeline serve`"
+
+    return gone
 
 
 def _is_at(url: str, host: str, port: int) -> bool:
@@ -157,13 +187,13 @@ def _server(
     log_file: Path,
     deadline: float,
     hint: str,
-) -> Iterator[str]:
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     with ExitStack() as stack:
         with _one_start_at_a_time(get_current_settings().home):
             url, process = _start(host, port, arguments, settings, log_file)
             stack.callback(_stop, process)
             _wait(url, time.monotonic() + deadline, process.poll, hint)
-        yield url
+        yield url, process
 
 
 @contextmanager

@@ -67,13 +67,12 @@ def iteration(
     overlap: Overlap = "skip",
     concurrency_limit: str | None = "gpu",
 ) -> State[None]:
-    """Train a run for one more iteration. For the arguments see `train`."""
-    from erl_pipeline.runs.state import completed_iterations
+    """Train a run for one more iteration, or end the last one if it lacks its evaluation.
 
-    def one_more(opened: OpenRun) -> str:
-        return _train(opened, completed_iterations(opened.config, opened.entries()) + 1)
-
-    return work_on_run(ScheduledRun("iteration", run, store, config, overlap, concurrency_limit), one_more)
+    For the arguments see `train`.
+    """
+    request = ScheduledRun("iteration", run, store, config, overlap, concurrency_limit)
+    return work_on_run(request, lambda opened: _train(opened, _next_iteration(opened)))
 
 
 @flow(name="evaluate", flow_run_name="{run}")
@@ -127,6 +126,21 @@ def maintain(run: str, store: str, garbage_days: float | None = None) -> State[N
     """
     request = ScheduledRun("maintain", run, store, None, "skip", None)
     return conclude(request, lambda _stop, logger, _link: _maintain(request, garbage_days, logger.error))
+
+
+def _next_iteration(opened: OpenRun) -> int:
+    """The iteration to which one more iteration trains. A flow run that was killed between the policy of its
+    iteration and the end of the plan has it still to end: nobody else would evaluate that policy."""
+    from erl_pipeline.runs.planning import plan_for
+    from erl_pipeline.runs.state import begun_iterations, completed_iterations
+
+    entries = opened.entries()
+    done = completed_iterations(opened.config, entries)
+    if done == 0 or begun_iterations(entries) > done:
+        return done + 1
+    plan = plan_for(opened.store.uri, opened.run, opened.config, done, entries=entries)
+    lacks = any(node.place not in opened.recorded for node in plan.of_iteration(done))
+    return done if lacks else done + 1
 
 
 def _train(opened: OpenRun, iterations: int) -> str:

@@ -87,11 +87,12 @@ def work_on_run(request: ScheduledRun, work: Callable[[OpenRun], str]) -> State[
     def attempt(stop: threading.Event, logger: Logger, link: WorkerLink) -> State[None]:
         from erl_pipeline.runs.driver import open_run
 
-        run = find_or_begin(request)
-        config = run_config(run)
-        listener = listener_for(run, config, logger, link)
         told = False
         while True:
+            # Each time: the process that was waited for may have gone on with other settings.
+            run = find_or_begin(request)
+            config = run_config(run)
+            listener = listener_for(run, config, logger, link)
             try:
                 with ExitStack() as stack:
                     opened = stack.enter_context(open_run(config, request.store, listener, stop))

@@ -13,18 +13,19 @@ from pathlib import Path
 import anyio
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import FlowRunFilter, WorkPoolFilter
-from prefect.client.schemas.objects import FlowRun, State
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.responses import SetStateStatus
 from prefect.settings import (
     PREFECT_API_URL,
     PREFECT_WORKER_PREFETCH_SECONDS,
     PREFECT_WORKER_QUERY_SECONDS,
     temporary_settings,
 )
-from prefect.states import AwaitingRetry, Crashed
+from prefect.states import AwaitingRetry, Cancelled, Crashed
 from prefect.workers.process import ProcessWorker
 
 from flows.deployments import WORK_POOL
-from flows.local_server import OrchestratorError, log_to_file
+from flows.local_server import Gone, OrchestratorError, log_to_file
 from flows.page import AT_WORK
 from flows.worker_link import LINK_VARIABLE, FlowRunLines, Message, listen_to_flow_runs
 
@@ -35,6 +36,8 @@ _NAME_LABEL = "prefect.worker.name"
 _PAGE = 200
 _QUERY_SECONDS = 2.0
 _LOOK_SECONDS = 0.2
+_STOP_SECONDS = 60.0
+"""How long flow runs may take to stop when the server is gone: it cannot be told that they have."""
 
 
 def work(
@@ -43,9 +46,12 @@ def work(
     limit: int,
     handle: Callable[[Message], None],
     stop: threading.Event,
+    gone: Gone,
     log_file: Path,
 ) -> None:
     """Run what is due until `stop` is set; then ask the flow runs at work to stop, and wait for them.
+
+    Raises OrchestratorError when the API is gone, after a minute in which flow runs can stop.
 
     Flow runs end with this process, also when it is killed.
 
@@ -54,6 +60,7 @@ def work(
         name: distinguishes this worker from others of the same server.
         limit: most flow runs at the same time, including those that wait for a device.
         handle: called with the messages of flow runs, in threads of their own.
+        gone: is asked all the time whether the API is gone.
         log_file: gets the output of the worker and its flow runs.
     """
     # No flow run is fetched before it is due: else a deployment's limit would take the flow run of the next
@@ -72,7 +79,7 @@ def work(
         _in_environment(LINK_VARIABLE, address),
         temporary_settings(settings),
     ):
-        asyncio.run(_work(name, limit, lines, stop))
+        asyncio.run(_work(name, limit, lines, stop, gone))
 
 
 @contextmanager
@@ -106,7 +113,8 @@ def only_worker(home: Path, name: str) -> Iterator[None]:
 def restart_orphans(client: SyncPrefectClient, pool: str, worker: str) -> list[str]:
     """Restart the flow runs that were at work when the worker of this name was killed; returns their names.
 
-    They reuse what they had committed. A flow run that was started `MAX_STARTS` times ends as crashed.
+    They reuse what they had committed. A flow run that was started `MAX_STARTS` times ends as crashed; one
+    that was cancelled ends as cancelled.
     """
     of_pool = WorkPoolFilter.model_validate({"name": {"any_": [pool]}})
     at_work = FlowRunFilter.model_validate({"state": {"type": {"any_": AT_WORK}}})
@@ -125,6 +133,10 @@ def restart_orphans(client: SyncPrefectClient, pool: str, worker: str) -> list[s
     for orphan in found:
         if orphan.labels.get(_NAME_LABEL) != worker:
             continue
+        if orphan.state_type == StateType.CANCELLING:
+            asked = "Asked to stop, and then its worker was killed; what was committed is kept"
+            client.set_flow_run_state(orphan.id, Cancelled(message=asked), force=True)
+            continue
         if orphan.run_count >= MAX_STARTS:
             reason = f"Its worker was killed while it ran, {orphan.run_count} times"
             client.set_flow_run_state(orphan.id, Crashed(message=reason))
@@ -133,8 +145,9 @@ def restart_orphans(client: SyncPrefectClient, pool: str, worker: str) -> list[s
             scheduled_time=datetime.now(UTC),
             message="Its worker was killed; it goes on from what is committed",
         )
-        client.set_flow_run_state(orphan.id, again)
-        restarted.append(orphan.name)
+        answer = client.set_flow_run_state(orphan.id, again)
+        if answer.status == SetStateStatus.ACCEPT:
+            restarted.append(orphan.name)
     return restarted
 
 
@@ -149,11 +162,15 @@ def set_device_limit(client: SyncPrefectClient, name: str, slots: int | None) ->
     return wanted
 
 
-async def _work(name: str, limit: int, lines: FlowRunLines, stop: threading.Event) -> None:
+async def _work(name: str, limit: int, lines: FlowRunLines, stop: threading.Event, gone: Gone) -> None:
     worker = ProcessWorker(WORK_POOL, name=name, limit=limit)
     working = asyncio.create_task(worker.start())
     while not stop.is_set() and not working.done():
         await asyncio.sleep(_LOOK_SECONDS)
+        # In a thread, since the question to a server that hangs takes seconds.
+        if lost := await asyncio.to_thread(gone):
+            await _abandon(worker, working, lines)
+            raise OrchestratorError(lost)
     if not working.done():
         if _has_begun(worker):
             await _drain(worker, lines)
@@ -162,6 +179,17 @@ async def _work(name: str, limit: int, lines: FlowRunLines, stop: threading.Even
         await working
     except asyncio.CancelledError:
         return
+
+
+async def _abandon(worker: ProcessWorker, working: asyncio.Task[None], lines: FlowRunLines) -> None:
+    """End a worker whose server is gone. It would go on asking for ten minutes."""
+    if _has_begun(worker):
+        draining = asyncio.create_task(_drain(worker, lines))
+        await asyncio.wait({draining, working}, timeout=_STOP_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        draining.cancel()
+    working.cancel()
+    # Whatever it raises comes from the server's end.
+    await asyncio.wait({working}, timeout=_STOP_SECONDS)
 
 
 def _has_begun(worker: ProcessWorker) -> bool:

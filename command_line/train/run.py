@@ -16,7 +16,7 @@ from erl_pipeline.evaluation.iterations import stored_rows
 from erl_pipeline.plan.forecast import Forecast, forecast
 from erl_pipeline.plan.plan import Plan
 from erl_pipeline.plan.sources import environment_packages
-from erl_pipeline.runs.config import method_columns, run_config
+from erl_pipeline.runs.config import keep_settings, method_columns, run_config
 from erl_pipeline.runs.driver import OpenRun
 from erl_pipeline.runs.environment_checks import find_qualification, state_of_qualification, tasks_of_plan
 from erl_pipeline.runs.retention import retain_run
@@ -26,7 +26,7 @@ from erl_pipeline.runs.train import train as train_opened
 from erl_pipeline.views.report.tables import MOST_ROWS, iteration_table
 from storage.artifacts.manifest import code_version
 from storage.artifacts.store import ArtifactStore
-from storage.errors import RunBusy
+from storage.errors import RunBusy, disk_errors
 from storage.runs.run import Run, RunStore
 from storage.upkeep.verification import mend_run
 
@@ -45,8 +45,9 @@ def train_until(config: RunConfig, store: str, target: int, check: bool, json: b
             file=sys.stderr,
         )
         # A kill may have come between the last artifact and the end of retention.
-        with suppress(RunBusy):  # Then its driver applies the rules.
-            retain_run(ArtifactStore(store), finished, config)
+        with suppress(RunBusy), disk_errors(store):  # Then its driver applies its own rules.
+            keep_settings(finished, config)
+            retain_run(ArtifactStore(store), finished)
     else:
         _work(config, store, target, check)
     _conclude(finished or RunStore(store).open(config.name), store, target, finished is None, json)

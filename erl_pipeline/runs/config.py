@@ -24,7 +24,7 @@ _MAY_CHANGE = {"iterations", "metrics", "runner", "resources", "store", "retenti
 
 
 def run_config(run: Run) -> RunConfig:
-    """The configuration that a run was begun with.
+    """The configuration that a run was begun with, with what may change as it was last continued.
 
     Raises ConfigError when this version of the program does not know those settings, and InputError for a run
     that was never trained: imported trajectories, or a standalone memory.
@@ -147,6 +147,29 @@ def refuse_other_settings(run: Run, config: RunConfig) -> None:
             "Continue it with its own settings, or give the changed run another --name "
             "(a comparison: --set name=...)."
         )
+
+
+def continued_settings(run: Run, config: RunConfig) -> dict[str, Any]:
+    """The settings of a run that goes on with `config`: its own, and of those that may change the new ones.
+    So whoever works on the run later, as a schedule does, has the rules and machines that were given last.
+
+    Raises ConfigError as `refuse_other_settings` does.
+    """
+    refuse_other_settings(run, config)
+    given = config.model_dump(mode="json")
+    # What is fixed of the engine and of the trainer is the same in both.
+    return {**run.config, **{key: given[key] for key in (*sorted(_MAY_CHANGE), "engine", "trainer")}}
+
+
+def keep_settings(run: Run, config: RunConfig) -> None:
+    """Store the settings that a run goes on with (`continued_settings`). A run that has them is not locked.
+
+    Raises ConfigError as `refuse_other_settings` does, and RunBusy when a process works on the run.
+    """
+    settings = continued_settings(run, config)
+    if settings != run.config:
+        with run.lock():
+            run.keep_settings(settings)
 
 
 def _fixed(settings: Mapping[str, Any]) -> dict[str, Any]:

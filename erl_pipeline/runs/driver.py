@@ -13,7 +13,7 @@ from erl_pipeline.plan.plan import Plan, PlannedStage, StageKey
 from erl_pipeline.plan.runner import Runner, RunnerCall
 from erl_pipeline.plan.sources import code_packages
 from erl_pipeline.plan.stage import Listener, StageOutcome, WorkerSettings
-from erl_pipeline.runs.config import is_blank, refuse_other_settings
+from erl_pipeline.runs.config import continued_settings, is_blank
 from erl_pipeline.runs.log import logged
 from erl_pipeline.runs.state import place_of
 from storage.artifacts.recipe import ArtifactKind
@@ -123,8 +123,8 @@ def open_run(
     config: RunConfig, store_uri: str, listener: Listener, stop: threading.Event
 ) -> Iterator[OpenRun]:
     """Create or continue the run `config.name` in a store, holding its lock and writing its log. A run that
-    failed before it had any artifact gets the settings of `config`. One that is created here and then refused
-    is removed again.
+    failed before it had any artifact gets the settings of `config`; any other gets those that may change. One
+    that is created here and then refused is removed again.
 
     Raises:
         ConfigError: the run exists with other settings; see `refuse_other_settings`.
@@ -139,7 +139,7 @@ def open_run(
         if run.config != settings and is_blank(store_uri, run):
             remove_warnings(store_uri, run.name)
             run.begin_again(settings)
-        refuse_other_settings(run, config)
+        run.keep_settings(continued_settings(run, config))
         store = ArtifactStore(store_uri, config.resources.threads, config.store.cache())
         from erl_pipeline.runs.machine_use import sampled_machine  # psutil is for processes that train
 

@@ -6,7 +6,6 @@ A plan says which artifacts the run has: after an edit, the ledger also names th
 
 from collections.abc import Callable, Mapping, Sequence
 
-from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.plan import Plan, StageKey
 from erl_pipeline.plan.sources import Sources, read_sources
 from erl_pipeline.plan.stage import StageOutcome
@@ -73,8 +72,8 @@ def is_whole(store: ArtifactStore, artifact_id: str) -> bool:
         return False
 
 
-def retain_run(store: ArtifactStore, run: Run, config: RunConfig | None = None) -> list[PlannedPruning]:
-    """Apply the rules of a run's configuration now, by default the stored one; return what was pruned.
+def retain_run(store: ArtifactStore, run: Run) -> list[PlannedPruning]:
+    """Apply the rules of a run's stored configuration now; return what was pruned.
 
     What today's code would make otherwise does not count, and stays.
 
@@ -83,7 +82,7 @@ def retain_run(store: ArtifactStore, run: Run, config: RunConfig | None = None) 
     """
     if IMPORTED in run.config or "method" not in run.config:
         return []
-    config = config or run_config(run)
+    config = run_config(run)
     rules = config.retention.rules()
     if not rules:
         return []

@@ -209,14 +209,15 @@ def run_holder(root: StoreRoot, name: str) -> Holder | None:
 
 
 def run_mark(root: StoreRoot, name: str) -> tuple[int, ...] | None:
-    """Changes whenever a line is added to a run's ledger, and whenever files of the store are collected.
+    """Changes with a run's settings and ledger, and whenever files of the store are collected.
 
     None for an object store, where changes cannot be seen without reading the ledger.
     """
     if not root.local:
         return None
     # A process that deletes files writes its id into the lock file.
-    return *_size_and_time(root.join("runs", name, "ledger.jsonl")), *_size_and_time(collection_file(root))
+    settings, ledger = (root.join("runs", name, file) for file in ("run.json", "ledger.jsonl"))
+    return *_size_and_time(settings), *_size_and_time(ledger), *_size_and_time(collection_file(root))
 
 
 def _size_and_time(path: str | Path) -> tuple[int, int]:

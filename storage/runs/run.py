@@ -37,7 +37,7 @@ class Run:
     def __init__(self, root: StoreRoot, name: str, config: Mapping[str, Any]) -> None:
         self.name = name
         self.config: dict[str, Any] = dict(config)
-        """The resolved configuration that the run was created with."""
+        """The resolved configuration that the run was created with; see `keep_settings`."""
         self._root = root
         self._lease: Lease | None = None
         self._ledgers: dict[str, Ledger] = {}
@@ -140,6 +140,14 @@ class Run:
         self.require_lock()
         if self.recorded():
             raise InputError(f"run {self.name} has artifacts already and keeps its settings.")
+        self.keep_settings(config)
+
+    def keep_settings(self, config: Mapping[str, Any]) -> None:
+        """Store the resolved configuration that the run goes on with. The caller answers for it that the
+        artifacts of the run are of this configuration too. The run has to be locked."""
+        self.require_lock()
+        if config == self.config:
+            return
         content = record_bytes({"name": self.name, "config": dict(config)})
         replace_file(self._root, self._root.join("runs", self.name, "run.json"), content)
         self.config = dict(config)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
-from command_line.schedule import parse_interval
+from command_line.schedule import _to_begin, parse_interval
 from storage.errors import InputError
 from storage.runs.run import RunStore
 from tests.command_line.invoke import SMALL, FinishedRun, invoke
@@ -69,6 +69,18 @@ def test_a_run_that_is_there_with_other_settings_is_not_begun_again(
     result = invoke("schedule", "small", "--store", finished.store, "--once", "--config", config)
     assert result.status == 2
     assert "run small exists with other settings: seed: 0 -> 3" in result.errors
+
+
+def test_a_configuration_changes_what_may_change_in_a_run_that_is_there(tmp_path: Path) -> None:
+    store, config = str(tmp_path / "store"), tmp_path / "small.yaml"
+    for rule in ("1", "null"):
+        config.write_text(SMALL + f"retention: {{checkpoints: {rule}}}\n")
+        begin = _to_begin("small", store, config)
+        assert begin is not None
+        begin()
+        run = RunStore(store).open("small")
+        run.record(None, "prepare_tasks", "a", kind="tasks", reused=False, seconds=1.0)
+    assert run.config["retention"]["checkpoints"] is None
 
 
 @pytest.mark.parametrize("words", [["list"], ["pause", "small"], ["small", "--every", "6h"]])

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 import erl_pipeline.runs.state
+from command_line.train import run as train_run
+from erl_pipeline.runs.config import run_config
 from storage.runs.run import RunStore
 from tests.command_line.invoke import SMALL, FinishedRun, invoke
+from tests.erl_pipeline.runs.small_runs import small
 
 
 def test_training_ends_with_the_table_the_report_and_what_to_try(finished: FinishedRun) -> None:
@@ -39,6 +42,21 @@ def test_training_ends_with_the_table_the_report_and_what_to_try(finished: Finis
     assert output.endswith(f"  erl-pipeline {going_on}\n")
 
 
+def test_a_finished_run_keeps_the_rules_of_retention_that_are_given_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunStore(str(tmp_path)).create(
+        "small", small(retention={"checkpoints": "1"}).model_dump(mode="json")
+    )
+    pruned_by = []
+    monkeypatch.setattr(train_run, "find_finished_run", lambda *_: run)
+    monkeypatch.setattr(train_run, "retain_run", lambda _, run: pruned_by.append(run_config(run).retention))
+    monkeypatch.setattr(train_run, "_conclude", lambda *_: None)
+    train_run.train_until(small(), str(tmp_path), 2, check=False, json=False)
+    assert [rules.checkpoints for rules in pruned_by] == [None]
+    assert run_config(RunStore(str(tmp_path)).open("small")) == small()
+
+
 def test_each_stage_shows_one_line_when_there_is_no_terminal(finished: FinishedRun) -> None:
     lines = [line for line in finished.training.errors.splitlines() if line.startswith("iteration 1/2")]
     assert [line.split()[2] for line in lines] == [
@@ -53,7 +71,7 @@ def test_each_stage_shows_one_line_when_there_is_no_terminal(finished: FinishedR
 
 def test_a_finished_run_is_not_trained_again(finished: FinishedRun) -> None:
     begin = time.perf_counter()
-    again = invoke("train", finished.config, "--store", finished.store, "--json")
+    again = invoke("train", finished.config, "--store", finished.store, "--no-prefect", "--json")
     assert time.perf_counter() - begin < 60.0
     assert again.errors == "Run small is finished: it has 2 iterations, all committed.\n"
     assert again.json["worked"] is False

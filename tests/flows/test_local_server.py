@@ -6,10 +6,13 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
+import psutil
 import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
+from flows import local_server
 from flows.local_server import OrchestratorError, answers, prefect_api, serving_api
+from tests.waiting import wait_for
 
 
 def free_port() -> int:
@@ -62,19 +65,32 @@ def test_serve_starts_its_server_where_the_configured_address_is_its_own(tmp_pat
     port = free_port()
     with (
         temporary_settings({PREFECT_API_URL: f"http://localhost:{port}/api"}),
-        serving_api("127.0.0.1", port, tmp_path / "server.log") as (url, started),
+        serving_api("127.0.0.1", port, tmp_path / "server.log") as (url, started, gone),
     ):
-        assert (url, started) == (f"http://127.0.0.1:{port}/api", True)
+        assert (url, started, gone()) == (f"http://127.0.0.1:{port}/api", True, "")
         assert answers(url)
+        (server,) = (each for each in psutil.Process().children() if "flows.server_process" in each.cmdline())
+        server.kill()
+        wait_for("its end", gone)
+        assert gone().startswith(f"Prefect's server has ended; see {tmp_path / 'server.log'}")
     assert not answers(url)
+
+
+def test_a_server_of_another_process_is_gone_when_it_stays_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = iter([True, *[False] * 7, True, *[False] * 8])
+    monkeypatch.setattr(local_server, "_ASK_SECONDS", 0.0)
+    monkeypatch.setattr(local_server, "answers", lambda _url: next(said))
+    gone = local_server._unanswered("http://there:4200/api")
+    assert [gone() for _ in range(16)] == [""] * 16
+    assert gone().startswith("Prefect's server at http://there:4200/api does not answer any more")
 
 
 def test_serve_works_for_a_configured_server_that_answers_also_at_its_own_address(
     api: str, tmp_path: Path
 ) -> None:
     port = int(api.removesuffix("/api").rpartition(":")[2])
-    with serving_api("127.0.0.1", port, tmp_path / "server.log") as (url, started):
-        assert (url, started) == (api, False)
+    with serving_api("127.0.0.1", port, tmp_path / "server.log") as (url, started, gone):
+        assert (url, started, gone()) == (api, False, "")
 
 
 def test_serve_says_what_to_do_where_another_server_does_not_answer(tmp_path: Path) -> None:

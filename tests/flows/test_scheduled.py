@@ -10,11 +10,15 @@ import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State, StateType
 
+from erl_pipeline.plan.sources import unread_sources
+from erl_pipeline.runs.driver import open_run
+from erl_pipeline.runs.run_plans import plan_run
 from flows import scheduled
 from flows.scheduled_run import SKIPPED
 from flows.worker import set_device_limit
 from storage.runs.run import RunStore
 from tests.command_line.invoke import SMALL, FinishedRun, invoke
+from tests.erl_pipeline.runs.small_runs import Notes, small
 from tests.erl_pipeline.serving.learning.served_traffic import conversations, end, log
 
 
@@ -86,6 +90,37 @@ def test_a_night_is_learned_from_traffic(finished: FinishedRun, tmp_path: Path) 
     assert state.type == StateType.COMPLETED
     assert str(state.message).startswith("Night small-night-001: held-out reward ")
     assert str(state.message).endswith("; candidate is now this checkpoint")
+
+
+def test_an_iteration_that_lacks_its_evaluation_is_ended_before_the_next_one(tmp_path: Path) -> None:
+    """As when the process was killed after the policy of iteration 2 was committed."""
+    config = small(evaluation={"tasks": 2, "every": 9, "samples_per_task": 1})
+    run = RunStore(str(tmp_path)).create("small", config.model_dump(mode="json"))
+
+    def next_one() -> int:
+        notes = Notes()
+        with open_run(config, str(tmp_path), notes, notes.stop) as opened:
+            return scheduled._next_iteration(opened)
+
+    plan = plan_run(config, unread_sources(config), iterations=3)
+    evaluation = plan_run(config, unread_sources(config), iterations=2).of_iteration(2)[-1]
+    assert evaluation.stage.name == "evaluate"
+    assert next_one() == 1
+    recorded = []
+    through_two = [node for node in plan.nodes if (node.iteration or 0) <= 2]
+    for nodes in (through_two, [evaluation], plan.of_iteration(3)[:1]):
+        for node in nodes:
+            run.record(
+                node.iteration,
+                node.stage.name,
+                node.artifact_id,
+                kind=node.stage.output,
+                key=node.place.key,
+                reused=False,
+                seconds=0.0,
+            )
+        recorded.append(next_one())
+    assert recorded == [2, 3, 3]
 
 
 @pytest.fixture

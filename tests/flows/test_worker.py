@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
 
+import anyio
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.objects import State, StateType
 from prefect.states import Pending, Running, Scheduled
 from prefect.workers.process import ProcessWorker
 
@@ -51,6 +53,18 @@ def test_what_a_killed_worker_left_is_started_again_but_not_for_ever(client: Syn
     assert restart_orphans(client, WORK_POOL, "here") == []
 
 
+def test_what_was_being_cancelled_is_cancelled_and_not_started_again(client: SyncPrefectClient) -> None:
+    stopped = at_work(client, "stopped", "here")
+    client.set_flow_run_state(stopped, State(type=StateType.CANCELLING))
+    assert restart_orphans(client, WORK_POOL, "here") == []
+    state = client.read_flow_run(stopped).state
+    assert state is not None
+    assert (state.type, state.message) == (
+        StateType.CANCELLED,
+        "Asked to stop, and then its worker was killed; what was committed is kept",
+    )
+
+
 def test_a_worker_has_its_name_to_itself(tmp_path: Path) -> None:
     home = tmp_path / "prefect"
     with (
@@ -78,7 +92,29 @@ def test_a_worker_that_is_stopped_before_it_has_begun_just_ends() -> None:
     stop = threading.Event()
     stop.set()
     with listen_to_flow_runs(lambda _message: None) as (lines, _):
-        asyncio.run(worker._work("early", 1, lines, stop))
+        asyncio.run(worker._work("early", 1, lines, stop, lambda: ""))
+
+
+def test_a_worker_ends_when_its_server_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefect's worker goes on asking for minutes."""
+
+    class Asking:
+        limiter = anyio.CapacityLimiter(2)
+
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        async def start(self) -> None:
+            await asyncio.sleep(600.0)
+
+    asked: list[str] = []
+    monkeypatch.setattr(worker, "ProcessWorker", Asking)
+    answers = iter(["", "", "Prefect's server has ended"])
+    with listen_to_flow_runs(lambda _message: None) as (lines, _):
+        monkeypatch.setattr(lines, "ask_to_stop", lambda: asked.append("flow runs"))
+        with pytest.raises(OrchestratorError, match="Prefect's server has ended"):
+            asyncio.run(worker._work("early", 2, lines, threading.Event(), lambda: next(answers)))
+    assert asked == ["flow runs"]
 
 
 @pytest.mark.usefixtures("api")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from erl_pipeline.runs.config import is_blank, refuse_other_settings, run_config
+from erl_pipeline.runs.config import is_blank, keep_settings, refuse_other_settings, run_config
 from erl_pipeline.runs.driver import open_run
-from storage.errors import ConfigError, InputError
+from storage.errors import ConfigError, InputError, RunBusy
 from storage.runs.documents import BranchOrigin, RunWarning, read_warnings, record_warning, write_origin
 from storage.runs.run import RunStore
 from tests.erl_pipeline.runs.planned_runs import config
@@ -83,6 +83,27 @@ def test_a_run_without_any_artifact_takes_other_settings(tmp_path: Path) -> None
         open_run(small(seed=5), store, notes, notes.stop),
     ):
         pass
+
+
+def test_a_run_has_the_settings_that_may_change_as_it_was_last_continued(tmp_path: Path) -> None:
+    """Else a scheduled maintenance would prune by the rule of the beginning, which was taken back."""
+    runs, notes = RunStore(str(tmp_path)), Notes()
+    run = runs.create("small", small(retention={"checkpoints": "1"}).model_dump(mode="json"))
+    run.record(None, "prepare_tasks", "a", kind="tasks", reused=False, seconds=1.0)
+    without = small(iterations=5, engine={"type": "transformers", "max_batch_sequences": 8})
+    with pytest.raises(ConfigError), open_run(without, str(tmp_path), notes, notes.stop):
+        pass
+    assert run_config(runs.open("small")).retention.checkpoints == "1"
+    with open_run(small(iterations=5), str(tmp_path), notes, notes.stop):
+        assert run_config(runs.open("small")) == small(iterations=5)
+
+    longer = small(iterations=9)
+    with run.lock(), pytest.raises(RunBusy):
+        keep_settings(runs.open("small"), longer)
+    keep_settings(runs.open("small"), longer)
+    with run.lock():
+        keep_settings(runs.open("small"), longer)
+    assert run_config(runs.open("small")) == longer
 
 
 def test_a_run_that_begins_from_another_or_is_not_trained_keeps_its_settings(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_a_file_that_is_no_lock_names_nobody(tmp_path: Path) -> None:
     assert run_holder(open_root(str(tmp_path)), "run") is None
 
 
-def test_the_mark_changes_with_the_ledger_and_with_collections(tmp_path: Path) -> None:
+def test_the_mark_changes_with_settings_with_the_ledger_and_with_collections(tmp_path: Path) -> None:
     root, run = open_root(str(tmp_path)), RunStore(str(tmp_path)).create("run", {})
     marks = [run_mark(root, "run"), run_mark(root, "run")]
     run.record(1, "stage", "id", kind="tasks", reused=False, seconds=0.0)
@@ -69,5 +69,8 @@ def test_the_mark_changes_with_the_ledger_and_with_collections(tmp_path: Path) -
     with lock_collection(root, ["run"]):
         pass
     marks.append(run_mark(root, "run"))
+    with run.lock():
+        run.keep_settings({"iterations": 10})
+    marks.append(run_mark(root, "run"))
     assert marks[0] == marks[1]
-    assert len(set(marks)) == 3
+    assert len(set(marks)) == 4
