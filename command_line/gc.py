@@ -66,6 +66,8 @@ def gc(
     if run is not None and not rules:
         raise InputError("--run is for the rules of retention: give one, such as --retain-checkpoints 3.")
     age = timedelta(hours=min_age)
+    if delete and rules:
+        plan_collection(store, age)  # raises, before anything is pruned, where collection would refuse
     pruned = (retain if delete else plan_retention)(store, rules, run) if rules else []
     plan = (collect if delete else plan_collection)(store, age)
     if json:

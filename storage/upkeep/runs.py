@@ -15,12 +15,33 @@ from functools import cache, partial
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact, InputError, StoreError, store_errors
-from storage.filesystem import StoreRoot, open_root
+from storage.filesystem import StoreRoot, list_names, open_root
 from storage.lineage.graph import walk_inputs
 from storage.runs.documents import OfflineOrigin, read_origin
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore
 from storage.upkeep.leftovers import list_folders
+
+
+def list_whole_runs(store_uri: str) -> list[str]:
+    """Names of all runs, for who deletes what none of them needs.
+
+    Raises StoreError for a run without `run.json`: what it needs is not known.
+    """
+    root, runs = open_root(store_uri), RunStore(store_uri)
+    names = runs.list()
+    for name in list_names(root, root.join("runs")):
+        if name in names or not any(
+            file.startswith("ledger") for file in list_names(root, root.join("runs", name))
+        ):
+            continue
+        if name not in runs.list():  # else it was begun just now
+            raise StoreError(
+                f"{root.join('runs', name)} has a ledger and no run.json, so it is not known what that run "
+                "needs. Put run.json back, or remove the folder if the run is no longer wanted."
+            )
+        names.append(name)
+    return names
 
 
 def run_roots(store_uri: str, name: str) -> set[str]:
