@@ -43,12 +43,12 @@ def forget_user(store_uri: str, run: str, user: str) -> UserTraces:
                 f"a server is writing to {segment.path}, which has records of this user. Stop that server, "
                 "then run the same command again."
             )
-    with lock_collection(root, runs.list()):
+    with lock_collection(root, runs.list):
         pass  # Nothing is begun while a run is worked on.
     for name, entry_ids in before.held.items():
         for entry_id in entry_ids:
             forget(store, runs.open(name), entry_id, REASON)
-    with lock_collection(root, runs.list()):
+    with lock_collection(root, runs.list):
         now = find_user(store_uri, run, user)
         _rewrite_log(store_uri, run, user)
         # A table never differs from its artifacts, so it goes before they change. A reader may make it again

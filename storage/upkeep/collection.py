@@ -107,7 +107,7 @@ def collect(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
     Raises RunBusy when a run of the store is being worked on, StoreError as `plan_collection` does.
     """
     root, store = open_root(store_uri), ArtifactStore(store_uri)
-    with lock_collection(root, RunStore(store_uri).list()):
+    with lock_collection(root, RunStore(store_uri).list):
         plan = plan_collection(store_uri, minimum_age)
         for manifest in plan.unreached:
             store.remove(manifest)

@@ -78,7 +78,7 @@ def retain(
     Raises RunBusy when a run of the store is being worked on, and what `plan_retention` raises.
     """
     root, store = open_root(store_uri), ArtifactStore(store_uri)
-    with lock_collection(root, RunStore(store_uri).list()):
+    with lock_collection(root, RunStore(store_uri).list):
         planned = plan_retention(store_uri, rules, run_name)
         for pruning in planned:
             store.prune(pruning.manifest.artifact_id, pruning.files, pruning.reason)
