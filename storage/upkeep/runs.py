@@ -20,6 +20,7 @@ from storage.lineage.graph import walk_inputs
 from storage.runs.documents import OfflineOrigin, read_origin
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore
+from storage.serving.traffic import serving_folder
 from storage.upkeep.leftovers import list_folders
 
 
@@ -181,7 +182,8 @@ def remove_run(store_uri: str, name: str) -> None:
     """Remove a run from a store. A kill leaves a run that can be removed again.
 
     Raises:
-        InputError: there is no such run, or another one was begun from it and needs its plan.
+        InputError: there is no such run, or another one was begun from it and needs its plan, or the folder
+            of its serving is still there: only with the run can its users be forgotten.
         RunBusy: a process works on it.
         StoreError: the store cannot be written.
     """
@@ -194,6 +196,12 @@ def remove_run(store_uri: str, name: str) -> None:
             f"Remove {'that' if len(needed) == 1 else 'those'} first."
         )
     with run.lock(), store_errors("remove", root.join("runs", name)):
+        if root.local and serving_folder(store_uri, name).exists():
+            raise InputError(
+                f"run {name} cannot be removed: {serving_folder(store_uri, name)} has its aliases, what users "
+                "said, and the key that finds them. Run `erl-pipeline forget-user` for users who asked for "
+                "it, stop its server, remove that folder, and then the run."
+            )
         _remove_files(root, name)
 
 
