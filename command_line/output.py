@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from command_line.options import DEFAULT_STORE
 from erl_pipeline.views.report.texts import bytes_text as bytes_text
 from erl_pipeline.views.report.texts import seconds_text as seconds_text
+from erl_pipeline.views.report.texts import visible
 from storage.texts import counted as counted
 from storage.texts import storable
 
@@ -35,12 +36,22 @@ _FILE_COLUMNS = 200
 
 def print_json(value: Any) -> None:
     """Print one JSON document on standard output."""
-    print_line(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    print_document(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def print_document(text: str) -> None:
+    """Print a text for programs, such as YAML, on standard output, as it is."""
+    sys.stdout.write(storable(text) + "\n")
 
 
 def print_line(text: str = "") -> None:
-    """Print a line of text on standard output, without any formatting."""
-    sys.stdout.write(storable(text) + "\n")
+    """Print text on standard output, without any formatting. Tabs and line breaks stay; other control
+    characters are shown as symbols, since what a policy or a user said must not steer the terminal."""
+    print_document(_shown(text))
+
+
+def _shown(text: str) -> str:
+    return str(visible(storable(text)))
 
 
 def one_line(text: str | None, between: str = " ") -> str:
@@ -60,7 +71,7 @@ def print_table(rows: Sequence[Mapping[str, str]], left: Sequence[str] = ()) -> 
     for heading in rows[0]:
         table.add_column(heading, justify="left" if heading in left else "right", no_wrap=heading not in left)
     for row in rows:
-        table.add_row(*map(storable, row.values()))
+        table.add_row(*map(_shown, row.values()))
     wide_console().print(table)
 
 
