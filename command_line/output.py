@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from command_line.options import DEFAULT_STORE
+from command_line.options import store_without_option
 from erl_pipeline.views.report.texts import bytes_text as bytes_text
 from erl_pipeline.views.report.texts import seconds_text as seconds_text
 from erl_pipeline.views.report.texts import visible
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 def command(words: Sequence[str], store: str | None = None) -> str:
-    """A command line of this program, quoted for a shell; with --store unless it is the default one."""
-    words = [*words, *([] if store in (None, DEFAULT_STORE) else ["--store", store])]
+    """A command line of this program, quoted for a shell; with --store unless it takes that store anyway."""
+    words = [*words, *([] if store in (None, store_without_option()) else ["--store", store])]
     called = sys.argv[0]
     name = Path(called).name
     found = shutil.which(name)

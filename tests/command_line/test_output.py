@@ -4,6 +4,8 @@ import io
 import json
 from contextlib import redirect_stdout
 
+import pytest
+
 from command_line import output
 
 STEERING = "a\x1b]52;c;cm0=\x07b\x1b[2K\x9b1A"
@@ -25,3 +27,21 @@ def test_json_keeps_every_text_as_it_is() -> None:
     with redirect_stdout(printed):
         output.print_json({"text": STEERING})
     assert json.loads(printed.getvalue()) == {"text": STEERING}
+
+
+@pytest.mark.parametrize(
+    ("variable", "store", "option"),
+    [
+        (None, "store", []),
+        (None, "other", ["--store", "other"]),
+        ("other", "other", []),
+        ("other", "store", ["--store", "store"]),
+    ],
+)
+def test_a_printed_command_takes_the_same_store(
+    monkeypatch: pytest.MonkeyPatch, variable: str | None, store: str, option: list[str]
+) -> None:
+    monkeypatch.delenv("ERL_PIPELINE_STORE", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("ERL_PIPELINE_STORE", variable)
+    assert output.command(["status", "one"], store).split()[1:] == ["status", "one", *option]
