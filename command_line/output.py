@@ -32,6 +32,8 @@ def command(words: Sequence[str], store: str | None = None) -> str:
 
 
 _FILE_COLUMNS = 200
+_NARROWEST = 16
+"""Columns of a terminal in which a text can be read."""
 
 
 def print_json(value: Any) -> None:
@@ -61,18 +63,32 @@ def one_line(text: str | None, between: str = " ") -> str:
 
 
 def print_table(rows: Sequence[Mapping[str, str]], left: Sequence[str] = ()) -> None:
-    """Print rows with the same columns as a table; columns in `left` are text, the others numbers."""
+    """Print rows with the same columns as a table; columns in `left` are text, the others numbers. Where the
+    terminal is too narrow for texts beside each other, each row is a paragraph."""
     if not rows:
+        return
+    console = wide_console()
+    if left and _width(rows, list(rows[0]), {heading: _NARROWEST for heading in left}) > console.width:
+        for row in rows:
+            first, *others = row
+            print_line(
+                f"{row[first]}\n  " + "; ".join(f"{each}: {row[each]}" for each in others if row[each])
+            )
         return
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, padding=0, pad_edge=False)
     for heading in rows[0]:
-        table.add_column(heading, justify="left" if heading in left else "right", no_wrap=heading not in left)
+        table.add_column(
+            heading,
+            justify="left" if heading in left else "right",
+            no_wrap=heading not in left,
+            overflow="fold",
+        )
     for row in rows:
         table.add_row(*map(_shown, row.values()))
-    wide_console().print(table)
+    console.print(table)
 
 
 def print_wide_table(rows: Sequence[Mapping[str, str]], key: str, groups: Sequence[Sequence[str]]) -> None:
@@ -95,10 +111,13 @@ def print_wide_table(rows: Sequence[Mapping[str, str]], key: str, groups: Sequen
         print_table([{heading: row[heading] for heading in (key, *headings)} for row in rows])
 
 
-def _width(rows: Sequence[Mapping[str, str]], headings: Sequence[str]) -> int:
-    """Columns of a terminal that a table takes: its cells, one between them and one at either end."""
-    cells = (max(len(heading), *(len(row[heading]) for row in rows)) for heading in headings)
-    return sum(cells) + len(headings) + 1
+def _width(
+    rows: Sequence[Mapping[str, str]], headings: Sequence[str], most: Mapping[str, int] | None = None
+) -> int:
+    """Columns of a terminal that a table takes: its cells, one between them and one at either end; of the
+    columns in `most` at most so many."""
+    cells = {heading: max(len(heading), *(len(row[heading]) for row in rows)) for heading in headings}
+    return sum(min(cells[each], (most or {}).get(each, cells[each])) for each in headings) + len(headings) + 1
 
 
 def wide_console() -> Console:

@@ -5,6 +5,7 @@ import json
 from contextlib import redirect_stdout
 
 import pytest
+from rich.console import Console
 
 from command_line import output
 
@@ -45,3 +46,25 @@ def test_a_printed_command_takes_the_same_store(
     if variable is not None:
         monkeypatch.setenv("ERL_PIPELINE_STORE", variable)
     assert output.command(["status", "one"], store).split()[1:] == ["status", "one", *option]
+
+
+def test_names_can_be_read_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "frozen-lake.erl.search-473e8e.seed1000"
+    row = {
+        "run": name,
+        "state": "finished",
+        "files": "170.6 MB",
+        "worked on by": "process 12345 on localhost",
+    }
+
+    def printed(columns: int) -> str:
+        text = io.StringIO()
+        monkeypatch.setattr(output, "wide_console", lambda: Console(width=columns, file=text))
+        with redirect_stdout(text):
+            output.print_table([row], left=["run", "state", "worked on by"])
+        return text.getvalue()
+
+    assert printed(50) == (
+        f"{name}\n  state: finished; files: 170.6 MB; worked on by: process 12345 on localhost\n"
+    )
+    assert "…" not in printed(60)  # the name is on several lines
