@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from command_line.options import DEFAULT_STORE, ExistingStore, Json, run_names
+from command_line.options import DEFAULT_STORE, LONGEST_DAYS, ExistingStore, Json, run_names
 from command_line.output import bytes_text, command, counted, print_json, print_line, print_table
 from storage.errors import InputError
 
@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 Delete = Annotated[bool, typer.Option("--delete", help="Do it. Without this, only show what would be done.")]
 MinimumAge = Annotated[
     float,
-    typer.Option(min=0, metavar="HOURS", help="Keep what no run reaches for this long after it was made."),
+    typer.Option(
+        min=0,
+        max=LONGEST_DAYS * 24,
+        metavar="HOURS",
+        help="Keep what no run reaches for this long after it was made.",
+    ),
 ]
 OnlyRun = Annotated[
     str | None,

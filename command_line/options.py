@@ -82,6 +82,9 @@ Iterations = Annotated[
     str | None, typer.Option("--iteration", metavar="N|A..B", help="Only these iterations.")
 ]
 
+LONGEST_DAYS = 36_500
+"""The most days that an age may have in an option."""
+
 LastIteration = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Last iteration; default: the configuration's.")
 ]

@@ -68,7 +68,7 @@ def print_table(rows: Sequence[Mapping[str, str]], left: Sequence[str] = ()) -> 
     if not rows:
         return
     console = wide_console()
-    if left and _width(rows, list(rows[0]), {heading: _NARROWEST for heading in left}) > console.width:
+    if left and _width(rows, list(rows[0]), dict.fromkeys(left, _NARROWEST)) > console.width:
         for row in rows:
             first, *others = row
             print_line(

@@ -86,6 +86,9 @@ def test_a_resumption_that_needs_a_pruned_file_makes_it_again(finished: Finished
         (["--retain-checkpoints", "0"], "is not a retention rule"),
         (["--run", "small"], "give one, such as --retain-checkpoints 3"),
         (["--run", "none", "--retain-checkpoints", "1"], "no run none"),
+        (["--min-age", "inf"], "less than or equal to 876000"),
+        (["--min-age", "99999999"], "less than or equal to 876000"),
+        (["--min-age", "nan"], "less than or equal to 876000"),
     ],
 )
 def test_mistakes_are_told(store: Path, words: list[str], said: str) -> None:

@@ -58,3 +58,8 @@ def test_a_run_that_was_never_served_has_no_users(store: Path) -> None:
 
     assert refused.status == 2
     assert "was never served" in refused.errors
+
+
+def test_a_name_that_is_no_text_is_a_user_of_whom_nothing_is_there(store: Path) -> None:
+    shown = invoke("forget-user", RUN, "\udcff", "--store", store)
+    assert (shown.status, "holds nothing that this user said" in shown.output) == (0, True)
