@@ -196,11 +196,11 @@ def remove_run(store_uri: str, name: str) -> None:
             f"Remove {'that' if len(needed) == 1 else 'those'} first."
         )
     with run.lock(), store_errors("remove", root.join("runs", name)):
-        if root.local and serving_folder(store_uri, name).exists():
+        if root.local and (served := serving_folder(store_uri, name)).exists():
             raise InputError(
-                f"run {name} cannot be removed: {serving_folder(store_uri, name)} has its aliases, what users "
-                "said, and the key that finds them. Run `erl-pipeline forget-user` for users who asked for "
-                "it, stop its server, remove that folder, and then the run."
+                f"run {name} cannot be removed: {served} has its aliases, what users said, and the key that "
+                "finds them. Run `erl-pipeline forget-user` for users who asked for it, stop its server, "
+                "remove that folder, and then the run."
             )
         _remove_files(root, name)
 
