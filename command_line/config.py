@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import typer
 
 from command_line.options import ConfigFile, Json, Settings
-from command_line.output import counted, print_json, print_line, print_table
+from command_line.output import counted, print_document, print_json, print_line, print_table
 
 if TYPE_CHECKING:
     from erl_pipeline.config.plugins import BrokenPlugin, Plugin
@@ -27,7 +27,7 @@ def show(config: ConfigFile, settings: Settings = None, json: Json = False) -> N
     if json:
         print_json(resolved)
     else:
-        print_line(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True).rstrip())
+        print_document(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True).rstrip())
 
 
 @app.command()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from command_line.options import DEFAULT_STORE, ExistingStore, Json, run_names
+from command_line.options import DEFAULT_STORE, LONGEST_DAYS, ExistingStore, Json, run_names
 from command_line.output import bytes_text, command, counted, print_json, print_line, print_table
 from storage.errors import InputError
 
@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 Delete = Annotated[bool, typer.Option("--delete", help="Do it. Without this, only show what would be done.")]
 MinimumAge = Annotated[
     float,
-    typer.Option(min=0, metavar="HOURS", help="Keep what no run reaches for this long after it was made."),
+    typer.Option(
+        min=0,
+        max=LONGEST_DAYS * 24,
+        metavar="HOURS",
+        help="Keep what no run reaches for this long after it was made.",
+    ),
 ]
 OnlyRun = Annotated[
     str | None,
@@ -66,6 +71,8 @@ def gc(
     if run is not None and not rules:
         raise InputError("--run is for the rules of retention: give one, such as --retain-checkpoints 3.")
     age = timedelta(hours=min_age)
+    if delete and rules:
+        plan_collection(store, age)  # raises, before anything is pruned, where collection would refuse
     pruned = (retain if delete else plan_retention)(store, rules, run) if rules else []
     plan = (collect if delete else plan_collection)(store, age)
     if json:

@@ -13,12 +13,20 @@ import typer
 
 from storage.errors import InputError, PipelineError
 
+DEFAULT_STORE = "store"
+_STORE_VARIABLE = "ERL_PIPELINE_STORE"
+
+
+def store_without_option() -> str:
+    """The store that a command takes without --store."""
+    return os.environ.get(_STORE_VARIABLE) or DEFAULT_STORE
+
 
 def run_names(context: typer.Context, incomplete: str) -> list[str]:
     """Names of runs in the store that the command line has named so far; none if it cannot be read."""
     from storage.runs.run import RunStore
 
-    store = context.params.get("store") or os.environ.get("ERL_PIPELINE_STORE") or "store"
+    store = context.params.get("store") or store_without_option()
     try:
         names = RunStore(store).list()
     except PipelineError:
@@ -39,7 +47,7 @@ def _existing_store(uri: str) -> str:
 def _store_option(check: Callable[[str], str] | None = None) -> Any:
     return typer.Option(
         "--store",
-        envvar="ERL_PIPELINE_STORE",
+        envvar=_STORE_VARIABLE,
         metavar="URI",
         help="Where runs and artifacts are: a folder, or a URI such as s3://bucket/path.",
         callback=check,
@@ -74,11 +82,12 @@ Iterations = Annotated[
     str | None, typer.Option("--iteration", metavar="N|A..B", help="Only these iterations.")
 ]
 
+LONGEST_DAYS = 36_500
+"""The most days that an age may have in an option."""
+
 LastIteration = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Last iteration; default: the configuration's.")
 ]
-
-DEFAULT_STORE = "store"
 
 
 def iteration_span(text: str | None) -> tuple[int, int] | None:

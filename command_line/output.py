@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from command_line.options import DEFAULT_STORE
+from command_line.options import store_without_option
 from erl_pipeline.views.report.texts import bytes_text as bytes_text
 from erl_pipeline.views.report.texts import seconds_text as seconds_text
+from erl_pipeline.views.report.texts import visible
 from storage.texts import counted as counted
 from storage.texts import storable
 
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 
 def command(words: Sequence[str], store: str | None = None) -> str:
-    """A command line of this program, quoted for a shell; with --store unless it is the default one."""
-    words = [*words, *([] if store in (None, DEFAULT_STORE) else ["--store", store])]
+    """A command line of this program, quoted for a shell; with --store unless it takes that store anyway."""
+    words = [*words, *([] if store in (None, store_without_option()) else ["--store", store])]
     called = sys.argv[0]
     name = Path(called).name
     found = shutil.which(name)
@@ -31,16 +32,28 @@ def command(words: Sequence[str], store: str | None = None) -> str:
 
 
 _FILE_COLUMNS = 200
+_NARROWEST = 16
+"""Columns of a terminal in which a text can be read."""
 
 
 def print_json(value: Any) -> None:
     """Print one JSON document on standard output."""
-    print_line(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    print_document(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def print_document(text: str) -> None:
+    """Print a text for programs, such as YAML, on standard output, as it is."""
+    sys.stdout.write(storable(text) + "\n")
 
 
 def print_line(text: str = "") -> None:
-    """Print a line of text on standard output, without any formatting."""
-    sys.stdout.write(storable(text) + "\n")
+    """Print text on standard output, without any formatting. Tabs and line breaks stay; other control
+    characters are shown as symbols, since what a policy or a user said must not steer the terminal."""
+    print_document(_shown(text))
+
+
+def _shown(text: str) -> str:
+    return str(visible(storable(text)))
 
 
 def one_line(text: str | None, between: str = " ") -> str:
@@ -50,18 +63,32 @@ def one_line(text: str | None, between: str = " ") -> str:
 
 
 def print_table(rows: Sequence[Mapping[str, str]], left: Sequence[str] = ()) -> None:
-    """Print rows with the same columns as a table; columns in `left` are text, the others numbers."""
+    """Print rows with the same columns as a table; columns in `left` are text, the others numbers. Where the
+    terminal is too narrow for texts beside each other, each row is a paragraph."""
     if not rows:
+        return
+    console = wide_console()
+    if left and _width(rows, list(rows[0]), dict.fromkeys(left, _NARROWEST)) > console.width:
+        for row in rows:
+            first, *others = row
+            print_line(
+                f"{row[first]}\n  " + "; ".join(f"{each}: {row[each]}" for each in others if row[each])
+            )
         return
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, padding=0, pad_edge=False)
     for heading in rows[0]:
-        table.add_column(heading, justify="left" if heading in left else "right", no_wrap=heading not in left)
+        table.add_column(
+            heading,
+            justify="left" if heading in left else "right",
+            no_wrap=heading not in left,
+            overflow="fold",
+        )
     for row in rows:
-        table.add_row(*map(storable, row.values()))
-    wide_console().print(table)
+        table.add_row(*map(_shown, row.values()))
+    console.print(table)
 
 
 def print_wide_table(rows: Sequence[Mapping[str, str]], key: str, groups: Sequence[Sequence[str]]) -> None:
@@ -84,10 +111,13 @@ def print_wide_table(rows: Sequence[Mapping[str, str]], key: str, groups: Sequen
         print_table([{heading: row[heading] for heading in (key, *headings)} for row in rows])
 
 
-def _width(rows: Sequence[Mapping[str, str]], headings: Sequence[str]) -> int:
-    """Columns of a terminal that a table takes: its cells, one between them and one at either end."""
-    cells = (max(len(heading), *(len(row[heading]) for row in rows)) for heading in headings)
-    return sum(cells) + len(headings) + 1
+def _width(
+    rows: Sequence[Mapping[str, str]], headings: Sequence[str], most: Mapping[str, int] | None = None
+) -> int:
+    """Columns of a terminal that a table takes: its cells, one between them and one at either end; of the
+    columns in `most` at most so many."""
+    cells = {heading: max(len(heading), *(len(row[heading]) for row in rows)) for heading in headings}
+    return sum(min(cells[each], (most or {}).get(each, cells[each])) for each in headings) + len(headings) + 1
 
 
 def wide_console() -> Console:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from command_line.options import DEFAULT_STORE, Json, RunName, Store
+from command_line.options import DEFAULT_STORE, LONGEST_DAYS, Json, RunName, Store
 from command_line.output import print_json, print_line, print_table
 from command_line.serve import DEFAULT_PORT, DEVICE_LIMIT
 from storage.errors import InputError
@@ -71,7 +71,12 @@ Config = Annotated[
 Iterations = Annotated[int | None, typer.Option(min=1, metavar="N", help="For --flow train: last iteration.")]
 GarbageDays = Annotated[
     float | None,
-    typer.Option(min=0, metavar="N", help="For --flow maintain: remove what no run reaches and is older."),
+    typer.Option(
+        min=0,
+        max=LONGEST_DAYS,
+        metavar="N",
+        help="For --flow maintain: remove what no run reaches and is older.",
+    ),
 ]
 WhenOverlapping = Annotated[
     Overlap, typer.Option(help="What to do if the last one, or another process, is at work.")

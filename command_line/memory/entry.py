@@ -16,6 +16,7 @@ from storage.memory.forgetting import forget
 from storage.memory.operations import Operation
 from storage.runs.run import Run
 from storage.tables.trajectories import FREE
+from storage.texts import storable
 
 
 def headline(entry: MemoryEntry) -> str:
@@ -86,7 +87,7 @@ def forget_entry(run: str, entry: str, reason: str, store: str, json: bool) -> N
     """Remove an entry from all future versions of the memory, and print what it has reached."""
     memory = open_memory(store, run)
     found = memory.find(entry)
-    done = forget(memory.store, memory.run, found.entry_id, reason)
+    done = forget(memory.store, memory.run, found.entry_id, storable(reason))
     reached = policies_reached(memory.store, found)
     again = _branch_without(memory.run, found, store)
     if json:

@@ -77,7 +77,7 @@ def list_runs(
 def remove(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     """Remove a run: its settings, ledger, report and metrics. Artifacts stay until `gc --delete`.
 
-    A run is not removed while a process works on it, or if another run began from it.
+    A run is not removed while a process works on it, if another run began from it, or if it was served.
     """
     from storage.runs.run import RunStore
     from storage.upkeep.runs import remove_run, usage_by_run

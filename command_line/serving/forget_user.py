@@ -12,6 +12,7 @@ import typer
 from command_line.options import DEFAULT_STORE, ExistingStore, Json, RunName
 from command_line.output import command, counted, print_json, print_line, print_table, seconds_text
 from storage.errors import InputError
+from storage.texts import storable
 
 if TYPE_CHECKING:
     from storage.artifacts.manifest import Manifest
@@ -46,6 +47,7 @@ def forget_user(
     from storage.serving.user_traces import find_user, tenants
     from storage.serving.users import LOCAL_TENANT, named_user
 
+    user = storable(user)  # as requests give it; a shell can give what is no UTF-8
     RunStore(store).open(run)
     if not serving_folder(store, run).is_dir():
         raise InputError(f"run {run} was never served, so it has no users.")

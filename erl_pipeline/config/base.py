@@ -1,16 +1,61 @@
 """The base classes of all configuration models: strict, frozen, and free of torch."""
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
+from pydantic_core import InitErrorDetails
 
 
 class Settings(BaseModel):
     """A group of settings. Unknown keys are refused and values never change after validation."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_switches(cls, values: Any) -> Any:
+        """Pydantic takes true for 1 and false for 0; `on` where a number belongs is a mistake."""
+        if not isinstance(values, Mapping):
+            return values
+        problems: list[InitErrorDetails] = []
+        for name, field in cls.model_fields.items():
+            value = values.get(name)
+            if value is False and any(isinstance(each, BeforeValidator) for each in field.metadata):
+                continue  # such a field has its own meaning of `off`
+            if wrong := _wrong_switch(value, [field.annotation]):
+                problems.append({"type": wrong, "loc": (name,), "input": value})
+        if problems:
+            raise ValidationError.from_exception_data(cls.__name__, problems)
+        return values
+
+
+def _wrong_switch(value: Any, allowed: Sequence[Any]) -> str | None:
+    """Pydantic's type of error for a bool where these annotations have a number and no bool; None for all
+    else."""
+    kinds = [kind for each in allowed for kind in _kinds(each)]
+    if isinstance(value, bool):
+        if any(kind in (bool, Any) or isinstance(kind, bool) for kind in kinds):
+            return None
+        return "float_type" if float in kinds else "int_type" if int in kinds else None
+    if not isinstance(value, list | tuple | dict):
+        return None
+    parts = list(value.values()) if isinstance(value, dict) else value
+    within = [get_args(kind) for kind in kinds if get_origin(kind) in (list, tuple, dict)]
+    wrong = (_wrong_switch(part, arguments) for arguments in within for part in parts)
+    return next((each for each in wrong if each), None)
+
+
+def _kinds(annotation: Any) -> list[Any]:
+    """The types of a union, and the values of literals."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return list(parts)
+    if origin is Annotated:
+        return _kinds(parts[0])
+    return [kind for part in parts for kind in _kinds(part)] if origin in (Union, UnionType) else [annotation]
 
 
 class PluginSettings(Settings):

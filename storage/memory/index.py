@@ -63,6 +63,8 @@ def copy_index(source: Path, folder: Path) -> None:
         return
     with store_errors("copy the memory index", source):
         folder.parent.mkdir(parents=True, exist_ok=True)
+        if folder.exists():  # a copy that failed left it
+            shutil.rmtree(folder)
         shutil.copyfile(checksums, checksums_path(folder))
         shutil.copytree(source, folder, copy_function=_link, ignore=shutil.ignore_patterns(VERSION_HINT))
 

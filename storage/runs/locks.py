@@ -83,8 +83,14 @@ def working_on(root: StoreRoot, name: str) -> str | None:
 
 
 @contextmanager
-def lock_collection(root: StoreRoot, runs: list[str], lease_seconds: float = LEASE_SECONDS) -> Iterator[None]:
+def lock_collection(
+    root: StoreRoot, list_runs: Callable[[], list[str]], lease_seconds: float = LEASE_SECONDS
+) -> Iterator[None]:
     """Prevent work on any run of the store while files are deleted.
+
+    Args:
+        list_runs: gives the names of all runs. It is called when the lease is taken: whoever begins a run
+            after that sees the lease.
 
     Raises RunBusy when a run is worked on, or when another process deletes files.
     """
@@ -101,7 +107,7 @@ def lock_collection(root: StoreRoot, runs: list[str], lease_seconds: float = LEA
             yield
             return
         with hold_lease(root, _collection_lease(root), _leased(_collecting), lease_seconds):
-            for run in runs:
+            for run in list_runs():
                 state = lease_state(root, run_lease(root, run), lease_seconds)
                 if state.held:
                     raise RunBusy(

@@ -44,12 +44,12 @@ def forget_user(store_uri: str, run: str, user: NamedUser) -> UserTraces:
                 f"a server is writing to {segment.path}, which has records of this user. Stop that server, "
                 "then run the same command again."
             )
-    with lock_collection(root, runs.list()):
+    with lock_collection(root, runs.list):
         pass  # Nothing is begun while a run is worked on.
     for name, entry_ids in before.held.items():
         for entry_id in entry_ids:
             forget(store, runs.open(name), entry_id, REASON)
-    with lock_collection(root, runs.list()):
+    with lock_collection(root, runs.list):
         now = find_user(store_uri, run, user)
         # A killed `collect` may have copied conversations.
         store.remove_left_behind()

@@ -16,13 +16,13 @@ from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact, StoreError, store_errors
-from storage.filesystem import StoreRoot, list_names, open_root
+from storage.filesystem import open_root
 from storage.lineage.graph import walk_inputs
 from storage.runs.locks import lock_collection
 from storage.runs.run import RunStore
 from storage.serving.aliases import aliased_checkpoints
 from storage.upkeep.leftovers import Leftover, list_folders, local_leftovers, of_artifact, set_aside
-from storage.upkeep.runs import find_unrecorded, run_roots, undamaged
+from storage.upkeep.runs import find_unrecorded, list_whole_runs, run_roots, undamaged
 
 _KEPT: tuple[ArtifactKind, ...] = ("qualification",)
 
@@ -62,7 +62,7 @@ def plan_collection(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
     """
     root, store = open_root(store_uri), ArtifactStore(store_uri)
     before = datetime.now(UTC) - minimum_age
-    runs = _run_names(root, store_uri)
+    runs = list_whole_runs(store_uri)
     # Ledgers are read after the listing: an artifact that is committed and recorded in between is either not
     # listed or reached.
     listed = list_folders(root, root.join("artifacts"))
@@ -107,7 +107,7 @@ def collect(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
     Raises RunBusy when a run of the store is being worked on, StoreError as `plan_collection` does.
     """
     root, store = open_root(store_uri), ArtifactStore(store_uri)
-    with lock_collection(root, RunStore(store_uri).list()):
+    with lock_collection(root, RunStore(store_uri).list):
         plan = plan_collection(store_uri, minimum_age)
         for manifest in plan.unreached:
             store.remove(manifest)
@@ -128,19 +128,6 @@ def _stored_bytes(files: Iterable[Mapping[str, Any]]) -> int:
     for info in files:
         sizes[info.get("ino", info["name"])] = int(info["size"])
     return sum(sizes.values())
-
-
-def _run_names(root: StoreRoot, store_uri: str) -> list[str]:
-    runs = RunStore(store_uri).list()
-    for name in list_names(root, root.join("runs")):
-        if name not in runs and any(
-            file.startswith("ledger") for file in list_names(root, root.join("runs", name))
-        ):
-            raise StoreError(
-                f"{root.join('runs', name)} has a ledger and no run.json, so it is not known what that run "
-                "needs. Put run.json back, or remove the folder if the run is no longer wanted."
-            )
-    return runs
 
 
 def _reached(store: ArtifactStore, roots: Iterable[str]) -> dict[str, Manifest]:

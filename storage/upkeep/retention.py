@@ -15,7 +15,7 @@ from storage.runs.locks import lock_collection
 from storage.runs.run import Run, RunStore
 from storage.serving.aliases import aliased_checkpoints
 from storage.upkeep.rules import Kept, RetentionRule
-from storage.upkeep.runs import begun_with, run_roots
+from storage.upkeep.runs import begun_with, list_whole_runs, run_roots
 
 _FILES: Mapping[Kept, tuple[ArtifactKind, str]] = {
     "checkpoints": ("checkpoint", "model/*.safetensors"),
@@ -47,12 +47,12 @@ def plan_retention(
     Args:
         run_name: the only run whose artifacts may lose files; None for all runs of the store.
 
-    Raises InputError for an unknown run.
+    Raises InputError for an unknown run, StoreError as `list_whole_runs` does.
     """
     runs, store = RunStore(store_uri), ArtifactStore(store_uri)
     if run_name is not None:
         runs.open(run_name)
-    stages = {name: _current(store, runs.open(name).recorded()) for name in runs.list()}
+    stages = {name: _current(store, runs.open(name).recorded()) for name in list_whole_runs(store_uri)}
     named = {name: {entry.artifact_id for entry in runs.open(name).stages()} for name in stages}
     begun_from = {each for name in stages for each in begun_with(store_uri, name)}
     served = aliased_checkpoints(store_uri)
@@ -75,10 +75,10 @@ def retain(
 ) -> list[PlannedPruning]:
     """Prune what `plan_retention` finds; returns what was pruned.
 
-    Raises RunBusy when a run of the store is being worked on.
+    Raises RunBusy when a run of the store is being worked on, and what `plan_retention` raises.
     """
     root, store = open_root(store_uri), ArtifactStore(store_uri)
-    with lock_collection(root, RunStore(store_uri).list()):
+    with lock_collection(root, RunStore(store_uri).list):
         planned = plan_retention(store_uri, rules, run_name)
         for pruning in planned:
             store.prune(pruning.manifest.artifact_id, pruning.files, pruning.reason)
@@ -106,7 +106,7 @@ class RunRetention:
             entries: the entries of the run's ledger that count: of each (iteration, stage, key) at most one.
             needed: ids of artifacts that later artifacts are still to be made from; they stay whole.
 
-        Raises RunBusy when another machine has taken over the run.
+        Raises RunBusy when another machine has taken over the run, StoreError as `list_whole_runs` does.
         """
         offered = [
             (kind, artifact_id)
@@ -117,7 +117,7 @@ class RunRetention:
         if not offered:
             return []
         self.run.require_lock()
-        others = (name for name in RunStore(self.store.uri).list() if name != self.run.name)
+        others = (name for name in list_whole_runs(self.store.uri) if name != self.run.name)
         kept = {each for name in others for each in run_roots(self.store.uri, name)}
         kept |= aliased_checkpoints(self.store.uri)
         done = []

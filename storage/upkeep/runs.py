@@ -15,12 +15,34 @@ from functools import cache, partial
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact, InputError, StoreError, store_errors
-from storage.filesystem import StoreRoot, open_root
+from storage.filesystem import StoreRoot, list_names, open_root
 from storage.lineage.graph import walk_inputs
 from storage.runs.documents import OfflineOrigin, read_origin
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore
+from storage.serving.traffic import serving_folder
 from storage.upkeep.leftovers import list_folders
+
+
+def list_whole_runs(store_uri: str) -> list[str]:
+    """Names of all runs, for who deletes what none of them needs.
+
+    Raises StoreError for a run without `run.json`: what it needs is not known.
+    """
+    root, runs = open_root(store_uri), RunStore(store_uri)
+    names = runs.list()
+    for name in list_names(root, root.join("runs")):
+        if name in names or not any(
+            file.startswith("ledger") for file in list_names(root, root.join("runs", name))
+        ):
+            continue
+        if name not in runs.list():  # else it was begun just now
+            raise StoreError(
+                f"{root.join('runs', name)} has a ledger and no run.json, so it is not known what that run "
+                "needs. Put run.json back, or remove the folder if the run is no longer wanted."
+            )
+        names.append(name)
+    return names
 
 
 def run_roots(store_uri: str, name: str) -> set[str]:
@@ -160,7 +182,8 @@ def remove_run(store_uri: str, name: str) -> None:
     """Remove a run from a store. A kill leaves a run that can be removed again.
 
     Raises:
-        InputError: there is no such run, or another one was begun from it and needs its plan.
+        InputError: there is no such run, or another one was begun from it and needs its plan, or the folder
+            of its serving is still there: only with the run can its users be forgotten.
         RunBusy: a process works on it.
         StoreError: the store cannot be written.
     """
@@ -173,6 +196,12 @@ def remove_run(store_uri: str, name: str) -> None:
             f"Remove {'that' if len(needed) == 1 else 'those'} first."
         )
     with run.lock(), store_errors("remove", root.join("runs", name)):
+        if root.local and (served := serving_folder(store_uri, name)).exists():
+            raise InputError(
+                f"run {name} cannot be removed: {served} has its aliases, what users said, and the key that "
+                "finds them. Run `erl-pipeline forget-user` for users who asked for it, stop its server, "
+                "remove that folder, and then the run."
+            )
         _remove_files(root, name)
 
 

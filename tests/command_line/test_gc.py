@@ -86,9 +86,22 @@ def test_a_resumption_that_needs_a_pruned_file_makes_it_again(finished: Finished
         (["--retain-checkpoints", "0"], "is not a retention rule"),
         (["--run", "small"], "give one, such as --retain-checkpoints 3"),
         (["--run", "none", "--retain-checkpoints", "1"], "no run none"),
+        (["--min-age", "inf"], "less than or equal to 876000"),
+        (["--min-age", "99999999"], "less than or equal to 876000"),
+        (["--min-age", "nan"], "less than or equal to 876000"),
     ],
 )
 def test_mistakes_are_told(store: Path, words: list[str], said: str) -> None:
     told = invoke("gc", "--store", store, *words)
     assert told.status == 2
     assert said in told.errors
+
+
+def test_nothing_is_pruned_where_collection_would_refuse(store: Path) -> None:
+    manifest = next((store / "artifacts" / "evaluate").glob("*/manifest.json"))
+    manifest.write_text(manifest.read_text().replace('"evaluate"', '"evaluated"', 1))
+    before = [path for path in sorted((store / "artifacts").rglob("*")) if path.is_file()]
+    refused = invoke("gc", "--store", store, "--retain-optimizer", "1", "--delete")
+    assert refused.status == 2
+    assert "it is not known what is garbage" in " ".join(refused.errors.split())
+    assert [path for path in sorted((store / "artifacts").rglob("*")) if path.is_file()] == before

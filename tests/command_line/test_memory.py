@@ -156,13 +156,13 @@ def test_after_forgetting_a_run_goes_on_without_the_entry_and_makes_nothing_agai
 ) -> None:
     before = manifests(copied)
     entry = ask(copied, "list", "small", "--sort", "retrieved", "--limit", "1")["shown"][0]["entry_id"]
-    words = ["memory", "forget", "small", entry[:14], "--reason", "it misleads", "--store", copied]
+    words = ["memory", "forget", "small", entry[:14], "--reason", "it misleads \udcff", "--store", copied]
     told = invoke(*words)
     assert (told.status, "with which iteration 4 begins" in told.output) == (0, True)
     assert "trained on the reflection itself" in told.output
     assert invoke(*words).status == 2
     shown = ask(copied, "show", "small", entry)
-    assert (shown["removed"]["reason"], shown["removed"]["detail"]) == ("forgotten", "it misleads")
+    assert (shown["removed"]["reason"], shown["removed"]["detail"]) == ("forgotten", "it misleads \ufffd")
 
     went_on = invoke("train", remembering.config, "--store", copied, "--no-prefect", "--iterations", "4")
     assert went_on.status == 0, went_on.errors

@@ -55,6 +55,13 @@ def test_options_of_another_flow_are_refused(finished: FinishedRun) -> None:
     assert "--iterations is for --flow train; --flow iteration does not take it" in result.errors
 
 
+def test_an_age_that_no_calendar_has_is_refused(finished: FinishedRun) -> None:
+    words = ("--once", "--flow", "maintain", "--garbage-days", "1e9")
+    result = invoke("schedule", "small", "--store", finished.store, *words)
+    assert result.status == 2
+    assert "less than or equal to 36500" in result.errors
+
+
 def test_a_run_that_is_not_there_is_named(finished: FinishedRun) -> None:
     result = invoke("schedule", "smal", "--store", finished.store, "--every", "6h")
     assert result.status == 2

@@ -280,7 +280,7 @@ def test_locks_and_ledgers_are_not_opened_through_links(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="is a symbolic link"), lock_run(root, "a"):
             pass
         if name == "collection.lock":
-            with pytest.raises(StoreError, match="is a symbolic link"), lock_collection(root, []):
+            with pytest.raises(StoreError, match="is a symbolic link"), lock_collection(root, list):
                 pass
         (store / name).unlink()
     assert decoy.read_bytes() == DECOY

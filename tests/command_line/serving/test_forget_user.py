@@ -67,3 +67,8 @@ def test_a_server_with_tenants_needs_to_know_whose_user_it_is(store: Path) -> No
     assert refused.status == 2
     assert f"Add --tenant; run {RUN} has records of: acme." in " ".join(refused.errors.split())
     assert "It has no record of tenant beta, but of: acme." in " ".join(other.output.split())
+
+
+def test_a_name_that_is_no_text_is_a_user_of_whom_nothing_is_there(store: Path) -> None:
+    shown = invoke("forget-user", RUN, "\udcff", "--store", store)
+    assert (shown.status, "holds nothing that this user said" in shown.output) == (0, True)

@@ -99,7 +99,7 @@ def test_a_deleted_file_is_named_and_a_deleted_artifact_leaves_the_rest(tmp_path
     artifacts = made.store
     manifest = artifacts.find(made.ids["rollout_shard"])
     assert manifest is not None
-    with lock_collection(open_root(artifacts.uri), ["one", "two"]):
+    with lock_collection(open_root(artifacts.uri), lambda: ["one", "two"]):
         artifacts.remove(manifest)
     assert "1 artifact of this run is damaged or no longer in the store" in main_text(
         page.get("/runs/one").text

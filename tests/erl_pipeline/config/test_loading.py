@@ -104,6 +104,24 @@ def test_every_problem_is_named_with_key_value_and_what_is_allowed(small: Path) 
     ]
 
 
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("iterations=on", "iterations: True; allowed: a whole number"),
+        ("sampling.temperature=true", "sampling.temperature: True; allowed: a number"),
+        ("environment.rows=[yes, 3]", "environment.rows: [True, 3]; allowed: a whole number"),
+    ],
+)
+def test_a_switch_is_no_number(small: Path, setting: str, said: str) -> None:
+    assert message(small, setting).endswith(f"--set: {said}")
+
+
+def test_a_number_that_may_be_off_still_may(small: Path) -> None:
+    replay = load_config(small, ["method=rlvr", "replay=on", "replay.shaping_beta=off"]).replay
+    assert replay is not None
+    assert replay.shaping_beta is None
+
+
 def test_an_unknown_key_without_a_near_one_gets_the_list(small: Path) -> None:
     assert "rollouts.qqq: unknown key; allowed: tasks_per_iteration, refill, group_size, " in message(
         small, "rollouts.qqq=1"

@@ -9,6 +9,8 @@ import lancedb
 import pytest
 
 from storage.artifacts.store import ArtifactStore
+from storage.errors import StoreError
+from storage.memory import index
 from storage.memory.chain import Delta
 from storage.memory.checksums import IndexChecksums
 from storage.memory.entries import Embedder, MemoryEntry
@@ -141,6 +143,31 @@ def test_a_copy_of_a_table_grows_by_itself_and_is_not_compared_again(
 def test_a_copy_of_no_table_is_none(store: ArtifactStore, folder: Path, tmp_path: Path) -> None:
     copy_index(folder, tmp_path / "copy")
     assert list(tmp_path.glob("copy*")) == []
+
+
+def test_a_copy_that_failed_is_made_by_the_next_one(
+    store: ArtifactStore,
+    commit_memory: Commit,
+    entry: Entry,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    version = commit_memory([entry(1)])
+    assert MemoryIndex(folder, store).open(version) is not None
+
+    def gone(source: str, path: str) -> None:
+        Path(path).touch()
+        raise FileNotFoundError(source)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(index, "_link", gone)
+        with pytest.raises(StoreError):
+            copy_index(folder, tmp_path / "copy")
+    copy_index(folder, tmp_path / "copy")
+    table = MemoryIndex(tmp_path / "copy", store).open(version)
+    assert table is not None
+    assert table.count_rows() == 1
 
 
 def _files(folder: Path) -> list[Path]:

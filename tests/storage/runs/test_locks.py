@@ -66,7 +66,7 @@ def test_the_mark_changes_with_settings_with_the_ledger_and_with_collections(tmp
     marks = [run_mark(root, "run"), run_mark(root, "run")]
     run.record(1, "stage", "id", kind="tasks", reused=False, seconds=0.0)
     marks.append(run_mark(root, "run"))
-    with lock_collection(root, ["run"]):
+    with lock_collection(root, lambda: ["run"]):
         pass
     marks.append(run_mark(root, "run"))
     with run.lock():

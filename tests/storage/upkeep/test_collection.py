@@ -5,14 +5,18 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import RunBusy, StoreError
+from storage.filesystem import StoreRoot
+from storage.runs.lease import hold_lease
 from storage.runs.run import RunStore
 from storage.serving.aliases import change_alias
 from storage.upkeep.collection import collect, committed_bytes, plan_collection
@@ -116,6 +120,24 @@ def test_nothing_goes_while_a_run_is_worked_on(store_uri: str) -> None:
     assert len(collect(store_uri, NOW).unreached) == 2
     with run.lock():
         pass
+
+
+def test_a_run_that_another_machine_begins_just_before_the_lease_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"memory://{tmp_path.name}"
+    other = ExitStack()
+
+    def late(root: StoreRoot, folder: str, *rest: Any) -> Any:
+        if folder == root.join("collection", "lease"):
+            with monkeypatch.context() as patch:
+                patch.setattr("tempfile.tempdir", str(tmp_path))  # other locks of files: another machine
+                other.enter_context(RunStore(uri).create("new", {}).lock())
+        return hold_lease(root, folder, *rest)
+
+    monkeypatch.setattr("storage.runs.locks.hold_lease", late)
+    with other, pytest.raises(RunBusy, match="works on run new"):
+        collect(uri, timedelta())
 
 
 def test_leftovers_of_dead_processes_go_and_those_of_living_ones_stay(store: ArtifactStore) -> None:

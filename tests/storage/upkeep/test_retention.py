@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
-from storage.errors import DamagedArtifact, InputError, PrunedFileError, RunBusy
+from storage.errors import DamagedArtifact, InputError, PrunedFileError, RunBusy, StoreError
 from storage.lineage.reach import explain
 from storage.runs.run import Run, RunStore
 from storage.serving.aliases import change_alias
@@ -256,3 +256,15 @@ def test_a_checkpoint_that_serves_keeps_its_files_and_so_does_the_one_before(
     else:
         retain(store.uri, rules)
     assert pruned(store, ids, "model/model.safetensors") == [1, 4]
+
+
+def test_nothing_is_pruned_while_a_run_has_lost_its_settings(store: ArtifactStore) -> None:
+    run, ids = train(store, "run", 3, shared=3)
+    train(store, "lost", 1, shared=1)
+    rules: dict[Kept, RetentionRule] = {"checkpoints": RetentionRule("1", 1)}
+    (Path(store.uri) / "runs" / "lost" / "run.json").unlink()
+    with pytest.raises(StoreError, match=r"lost has a ledger and no run\.json"):
+        retain(store.uri, rules)
+    with run.lock(), pytest.raises(StoreError, match=r"lost has a ledger and no run\.json"):
+        RunRetention(store, run, rules).apply(run.stages(), set())
+    assert pruned(store, ids, "model/model.safetensors") == []

@@ -18,10 +18,12 @@ from storage.filesystem import open_root
 from storage.runs.documents import BranchOrigin, write_origin
 from storage.runs.ledger import Ledger, LedgerEntry
 from storage.runs.run import Run, RunStore
+from storage.serving.aliases import change_alias
 from storage.upkeep.runs import Unrecorded, find_unrecorded, remove_run
 from storage.upkeep.verification import verify_run
 from tests.command_line.invoke import FinishedRun, invoke
 from tests.histories import write_history
+from tests.storage.serving.aliases import alias_change
 
 
 @pytest.fixture
@@ -184,6 +186,18 @@ def test_a_run_that_another_began_from_is_kept(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot be removed: two began from it .* Remove that first"):
         remove_run(str(tmp_path), "one")
     remove_run(str(tmp_path), "two")
+    remove_run(str(tmp_path), "one")
+    assert runs.list() == []
+
+
+def test_a_run_whose_users_may_ask_to_be_forgotten_is_kept(tmp_path: Path) -> None:
+    runs = RunStore(str(tmp_path))
+    runs.create("one", {})
+    change_alias(str(tmp_path), "one", alias_change("0" * 64))
+    with pytest.raises(InputError, match=r"serving/one has its aliases, .* remove that folder, and then"):
+        remove_run(str(tmp_path), "one")
+    assert runs.list() == ["one"]
+    shutil.rmtree(tmp_path / "serving" / "one")
     remove_run(str(tmp_path), "one")
     assert runs.list() == []
 
