@@ -70,5 +70,5 @@ def test_a_server_with_tenants_needs_to_know_whose_user_it_is(store: Path) -> No
 
 
 def test_a_name_that_is_no_text_is_a_user_of_whom_nothing_is_there(store: Path) -> None:
-    shown = invoke("forget-user", RUN, "\udcff", "--store", store)
+    shown = invoke("forget-user", RUN, "\udcff", "--tenant", "acme", "--store", store)
     assert (shown.status, "holds nothing that this user said" in shown.output) == (0, True)

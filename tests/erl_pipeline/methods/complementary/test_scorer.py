@@ -42,10 +42,20 @@ def test_a_stored_attempt_that_a_limit_cut_off_is_left_out_where_fresh_ones_are(
         attempt(8, parent_trajectory_id="a3", role="replay"),
         attempt(9, parent_trajectory_id="a4", role="replay", truncated=True),
     ]
-    given = ([], again, {"a3": 0.25, "a4": 0.25}, {"a3": 0.5, "a4": 0.5})
-    leaving_out = weighted_sequences(*given, ObjectiveConfig(truncated="leave_out"))
-    assert [row.weight for row in leaving_out] == [0.5, 0.0]
-    assert [row.weight for row in weighted_sequences(*given, ObjectiveConfig())] == [0.5, 0.5]
+    weights = {
+        truncated: [
+            row.weight
+            for row in weighted_sequences(
+                [],
+                again,
+                {"a3": 0.25, "a4": 0.25},
+                {"a3": 0.5, "a4": 0.5},
+                ObjectiveConfig(truncated=truncated),
+            )
+        ]
+        for truncated in ("train", "leave_out")
+    }
+    assert weights == {"train": [0.5, 0.5], "leave_out": [0.5, 0.0]}
 
 
 def test_a_larger_weight_is_drawn_more_often_and_nothing_twice() -> None:
