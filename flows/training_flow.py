@@ -187,9 +187,17 @@ def _work(submissions: Submissions, flow_run_id: UUID) -> RunPage:
     finally:
         ended.set()
         watching.join()
-    with get_client(sync_client=True) as client:
-        page.show_table(client)
-        page.show_summary(client, submissions.work())
+    try:
+        with get_client(sync_client=True) as client:
+            page.show_table(client)
+            page.show_summary(client, submissions.work())
+    except (httpx.HTTPError, PipelineError) as error:
+        url = str(PREFECT_API_URL.value())
+        if not answers(url):
+            raise WentAway(f"Prefect's API at {url} went away ({error})") from error
+        submissions.call.listener.warn(
+            f"Prefect's page lacks the last table or summary of run {submissions.call.worker.run}: {error}"
+        )
     return page
 
 

@@ -1,0 +1,47 @@
+"""The flow of a training where Prefect's API fails; no server is needed."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from flows import training_flow
+from flows.page import RunPage
+from flows.submissions import Submissions
+from tests.flows.small_plans import Recorded
+
+REFUSED = httpx.HTTPStatusError(
+    "503 Service Unavailable", request=httpx.Request("POST", "http://api"), response=httpx.Response(503)
+)
+
+
+def failing(error: Exception) -> Any:
+    """A function that fails, whatever it is given."""
+
+    def fail(*_arguments: Any, **_options: Any) -> None:
+        raise error
+
+    return fail
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefect's API answers that it is well, and nothing else is asked."""
+    monkeypatch.setattr(training_flow, "get_client", lambda **_: nullcontext())
+    monkeypatch.setattr(training_flow, "answers", lambda _url: True)
+    monkeypatch.setattr(RunPage, "end_left_behind", lambda *_: None)
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_refused_last_table_is_a_warning(
+    submissions: Submissions, listener: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunPage, "show_table", failing(REFUSED))
+    submissions.end(None)
+    training_flow._work(submissions, uuid4())
+    lacks = "Prefect's page lacks the last table or summary of run small: 503 Service Unavailable"
+    assert listener.told == [("warn", lacks)]
