@@ -165,9 +165,12 @@ as by `@TRAINING.on_failure`."""
 def _begin_flow(submissions: Submissions) -> None:
     token = _BEGUN.set(submissions)
     try:
-        TRAINING(submissions.call.worker.run, submissions.call.worker.store_uri, return_state=True)
+        state = TRAINING(submissions.call.worker.run, submissions.call.worker.store_uri, return_state=True)
     finally:
         _BEGUN.reset(token)
+    if not submissions.ready.is_set():
+        # The run still waits for its flow run to begin. This raises what has prevented that.
+        state.result()
 
 
 def _work(submissions: Submissions, flow_run_id: UUID) -> RunPage:

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import httpx
 import pytest
+from prefect.states import Failed
 
 from flows import training_flow
 from flows.page import RunPage
@@ -34,6 +35,16 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_flow, "get_client", lambda **_: nullcontext())
     monkeypatch.setattr(training_flow, "answers", lambda _url: True)
     monkeypatch.setattr(RunPage, "end_left_behind", lambda *_: None)
+
+
+def test_a_flow_run_that_cannot_begin_says_why(
+    submissions: Submissions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the run would wait for ever for its beginning: Prefect gives such an error as a state."""
+    late = httpx.ReadTimeout("the read operation timed out")
+    monkeypatch.setattr(training_flow, "TRAINING", lambda *_, **__: Failed(data=late))
+    with pytest.raises(httpx.ReadTimeout):
+        training_flow._begin_flow(submissions)
 
 
 @pytest.mark.usefixtures("offline")
