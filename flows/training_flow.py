@@ -21,6 +21,7 @@ from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.context import FlowRunContext
 from prefect.events.clients import NullEventsClient, PrefectEventsClient
 from prefect.events.worker import EventsWorker, emit_events_to_cloud
+from prefect.exceptions import PrefectException
 from prefect.logging.handlers import APILogHandler
 from prefect.results import ResultRecord  # type: ignore[attr-defined]  # it is not in their __all__
 from prefect.settings import (
@@ -218,8 +219,10 @@ def _watch(submissions: Submissions, page: RunPage, ended: threading.Event) -> N
                     page.show_table(client)
                     # Making the table of a long run in a bucket takes long; limit it to a twentieth.
                     due = time.monotonic() + max(_TABLE_SECONDS, 20 * (time.monotonic() - begun))
-            except httpx.HTTPError:
-                continue  # The end of the flow run says that the API is gone.
+            except (httpx.HTTPError, PrefectException, PipelineError):
+                # The end of the flow run says that the API is gone. A store can be away for a moment, and a
+                # flow run that somebody has deleted is not found: neither is a reason to look no more.
+                continue
 
 
 def compute_submitted(submissions: Submissions, page: RunPage | None = None) -> None:

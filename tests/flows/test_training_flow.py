@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from threading import Event
 from typing import Any
 from uuid import uuid4
 
 import httpx
 import pytest
+from prefect.exceptions import ObjectNotFound
 from prefect.states import Failed
 
 from flows import training_flow
 from flows.page import RunPage
 from flows.submissions import Submissions
+from storage.errors import StoreError
 from tests.flows.small_plans import Recorded
 
 REFUSED = httpx.HTTPStatusError(
@@ -56,3 +59,21 @@ def test_a_refused_last_table_is_a_warning(
     training_flow._work(submissions, uuid4())
     lacks = "Prefect's page lacks the last table or summary of run small: 503 Service Unavailable"
     assert listener.told == [("warn", lacks)]
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_cancellation_is_heard_after_errors_that_pass(
+    submissions: Submissions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, errors = Event(), [StoreError("no answer"), ObjectNotFound(Exception("no flow run")), REFUSED]
+
+    def is_cancelled(*_: Any) -> bool:
+        if errors:
+            raise errors.pop()
+        ended.set()
+        return True
+
+    monkeypatch.setattr(training_flow, "_STATE_SECONDS", 0.01)
+    monkeypatch.setattr(RunPage, "is_cancelled", is_cancelled)
+    training_flow._watch(submissions, RunPage(submissions.call.worker, uuid4()), ended)
+    assert submissions.call.stop.is_set()
