@@ -52,6 +52,10 @@ _TABLE_SECONDS = 10.0
 _REQUEST_SECONDS = 10.0
 _TRIES_FOR_SLOTS = 5
 """How often the engine asks again for a slot of a limit when the server says that its database is busy."""
+_SLOT_SECONDS = 5.0
+"""After how many seconds a stage that has not begun, perhaps since its process starts, waits for a slot."""
+_LIMITS = "`prefect concurrency-limit ls` shows the limits"
+_NO_STOP = "Prefect does not end this wait; press Ctrl-C again to end the command at once"
 _RECONNECTIONS = 0  # The next event tries again, and sends those before it that were not confirmed.
 
 
@@ -326,16 +330,25 @@ class _StageTaskRuns:
         future = self._context.copy().run(
             place.submit, task, parameters=parameters, dependencies={"inputs": before}
         )
-        done = threading.Event()
+        done, asked = threading.Event(), time.monotonic()
         future.add_done_callback(lambda _: done.set())
         while not done.wait(_LOOK_SECONDS):
             place.look()
+            waited = time.monotonic() - asked
+            if options.tags and not place.begun and waited > _SLOT_SECONDS:
+                slot = f"a slot of Prefect's limits for {', '.join(options.tags)}"
+                detail = _NO_STOP if self._call.stop.is_set() else _LIMITS
+                self._call.listener.waiting(planned.title, slot, waited, detail)
         place.look()
         try:
             state = place.final_state(future)
         except WorkerDied as error:
+            unbegun = self._call.stop.is_set() and not place.begun
             if self._page is not None:
-                self._page.crashed(task, future.task_run_id, planned.title, str(error))
+                message = STOPPED if unbegun else str(error)
+                self._page.crashed(task, future.task_run_id, planned.title, message)
+            if unbegun:
+                raise Interrupted from error
             raise
         if self._page is not None:
             self._page.tasks += 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import nullcontext
 from threading import Event
 from typing import Any
@@ -12,11 +14,12 @@ import pytest
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Failed
 
+from erl_pipeline.plan.runner import StageJob, WorkerDied
 from flows import training_flow
 from flows.page import RunPage
-from flows.submissions import Submissions
-from storage.errors import StoreError
-from tests.flows.small_plans import Recorded
+from flows.submissions import Submissions, TaskOptions
+from storage.errors import Interrupted, StoreError
+from tests.flows.small_plans import WRITE, Recorded, planned
 
 REFUSED = httpx.HTTPStatusError(
     "503 Service Unavailable", request=httpx.Request("POST", "http://api"), response=httpx.Response(503)
@@ -77,3 +80,49 @@ def test_a_cancellation_is_heard_after_errors_that_pass(
     monkeypatch.setattr(RunPage, "is_cancelled", is_cancelled)
     training_flow._watch(submissions, RunPage(submissions.call.worker, uuid4()), ended)
     assert submissions.call.stop.is_set()
+
+
+class WaitsForSlot:
+    """A place whose stage does not begin. The run is asked to stop at the second look, and the process of the
+    place ends at the fourth."""
+
+    begun = False
+
+    def __init__(self, stop: Event) -> None:
+        self._stop = stop
+        self._looks = 0
+        self._ended: Future[None] = Future()
+
+    def work(self, _job: StageJob) -> Any:
+        return None
+
+    def submit(self, _task: Any, **_options: Any) -> Any:
+        return self
+
+    def add_done_callback(self, done: Callable[[Any], None]) -> None:
+        self._ended.add_done_callback(done)
+
+    def look(self) -> None:
+        self._looks += 1
+        if self._looks == 2:
+            self._stop.set()
+        if self._looks == 4:
+            self._ended.set_result(None)
+
+    def final_state(self, _future: Any) -> Any:
+        raise WorkerDied("the worker process ended abruptly")
+
+
+def test_a_stage_that_waits_for_a_slot_says_so_and_is_interrupted(
+    submissions: Submissions, listener: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training_flow, "_SLOT_SECONDS", 0.0)
+    place: Any = WaitsForSlot(submissions.call.stop)
+    tasks = training_flow._StageTaskRuns(submissions, None)
+    job = StageJob(planned(WRITE, "one"), submissions.call.worker)
+    with pytest.raises(Interrupted):
+        tasks._compute(job, place, TaskOptions(tags=("gpu", "night")))
+    waits = ("waiting", "write one of iteration 1", "a slot of Prefect's limits for gpu, night")
+    before = (*waits, "`prefect concurrency-limit ls` shows the limits")
+    after = (*waits, "Prefect does not end this wait; press Ctrl-C again to end the command at once")
+    assert listener.told == [before, after, after, after]
