@@ -162,7 +162,9 @@ def run_stages(run: str, store: str) -> State[None]:
 
 
 # Prefect sends the flow to worker processes; they find its function by this module's name for it.
-TRAINING = flow(name=FLOW, flow_run_name="{run}", persist_result=False)(run_stages)
+# Its tasks are what is tried again. By a user's PREFECT_FLOW_DEFAULT_RETRIES a flow run that failed would
+# wait for a retry for ever, since its command has ended.
+TRAINING = flow(name=FLOW, flow_run_name="{run}", persist_result=False, retries=0)(run_stages)
 """The flow of a training that no schedule has begun. A user's hooks are added as to any flow of Prefect, such
 as by `@TRAINING.on_failure`."""
 

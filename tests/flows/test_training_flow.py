@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import nullcontext
+from runpy import run_path
 from threading import Event
 from typing import Any
 from uuid import uuid4
@@ -12,6 +13,7 @@ from uuid import uuid4
 import httpx
 import pytest
 from prefect.exceptions import ObjectNotFound
+from prefect.settings import PREFECT_FLOW_DEFAULT_RETRIES, temporary_settings
 from prefect.states import Failed
 
 from erl_pipeline.plan.runner import StageJob, WorkerDied
@@ -126,3 +128,9 @@ def test_a_stage_that_waits_for_a_slot_says_so_and_is_interrupted(
     before = (*waits, "`prefect concurrency-limit ls` shows the limits")
     after = (*waits, "Prefect does not end this wait; press Ctrl-C again to end the command at once")
     assert listener.told == [before, after, after, after]
+
+
+def test_a_users_default_retries_of_flows_are_not_those_of_a_training() -> None:
+    """Its flow run would stay `AwaitingRetry` when its command has ended."""
+    with temporary_settings({PREFECT_FLOW_DEFAULT_RETRIES: 2}):
+        assert run_path(training_flow.__file__)["TRAINING"].retries == 0
