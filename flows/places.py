@@ -30,6 +30,11 @@ _PATIENCE_SECONDS = 600.0
 class StagePlace(Protocol):
     """Where one stage is computed at a time."""
 
+    @property
+    def begun(self) -> bool:
+        """Whether the stage has begun, as far as `look` has heard: its task may still wait for a slot."""
+        ...
+
     def work(self, job: StageJob) -> StageWork:
         """The computation of a stage, which its task is given."""
         ...

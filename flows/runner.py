@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from prefect.task_runners import TaskRunner
     from prefect.tasks import Task
 
-    from flows.stage_worker import StageWork
+    from flows.stage_worker import StageWork, ThreadWork
 
 _NO_LOSS = Loss("a worker process", "all have ended", "Run the command again")
 
@@ -73,6 +73,7 @@ class ThreadPool:
         self._call = call
         self._resources = Resources(call.worker, call.stop)
         self._runner: TaskRunner[Any] | None = None
+        self._work: ThreadWork | None = None
         self._free = threading.Lock()
 
     def __enter__(self) -> ThreadPool:
@@ -95,7 +96,14 @@ class ThreadPool:
         """The computation of a stage in the thread."""
         from flows.stage_worker import ThreadWork
 
-        return ThreadWork(job, self._resources, self._call)
+        self._work = ThreadWork(job, self._resources, self._call)
+        return self._work
+
+    @property
+    def begun(self) -> bool:
+        """Whether the stage has begun."""
+        assert self._work is not None
+        return self._work.begun
 
     def submit(self, task: Task[Any, Any], **options: Any) -> PrefectFuture[Any]:
         """Have Prefect run the task in the thread."""
@@ -182,6 +190,11 @@ class _ProcessPlace:
         self._reports = Reports(self._told)
         stop, log = self._folder / "stop", self._folder / "workers.log"
         return ProcessWork(pickle.dumps(job), self._environment, self._told, stop, log)
+
+    @property
+    def begun(self) -> bool:
+        """Whether the stage has begun, as far as its reports were read."""
+        return self._reports.begun
 
     def _begin(self) -> None:
         from prefect.task_runners import ProcessPoolTaskRunner

@@ -54,13 +54,19 @@ class CallsPassedOn(Listener):
         self._tell("invite", [invitation])
 
 
+_BEGUN = "begun"
+"""In place of the name of a call: the stage has begun."""
+
+
 def reports_to(path: Path) -> CallsPassedOn:
-    """A listener that appends its calls to a file, one JSON array a line."""
+    """A listener that appends its calls to a file, one JSON array a line; before them, that the stage has
+    begun."""
 
     def tell(what: str, arguments: list[Any]) -> None:
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps([what, *arguments], default=float) + "\n")
 
+    tell(_BEGUN, [])
     return CallsPassedOn(tell)
 
 
@@ -71,6 +77,8 @@ class Reports:
         path.write_bytes(b"")
         self._file = path.open(encoding="utf-8")
         self._partial = ""
+        self.begun = False
+        """Whether the stage has begun, as far as it was read."""
 
     def relay(self, listener: Listener) -> None:
         """Make the calls that have come since the last time."""
@@ -79,7 +87,10 @@ class Reports:
             if piece.endswith("\n"):
                 what, *arguments = json.loads(self._partial)
                 self._partial = ""
-                getattr(listener, what)(*arguments)
+                if what == _BEGUN:
+                    self.begun = True
+                else:
+                    getattr(listener, what)(*arguments)
 
     def close(self) -> None:
         """Close the file."""

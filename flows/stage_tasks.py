@@ -91,7 +91,7 @@ class StageTasks:
             self._lost = True
         elif error is None:
             self._flow.result()
-        if self._lost:
+        if self._lost and self._submissions.ready.is_set():
             computed = sum(self._submissions.work().computed.values())
             self._call.listener.warn(
                 f"Prefect's API{self._url and f' at {self._url}'} does not answer. Its record of this flow "

@@ -106,9 +106,11 @@ class ThreadWork:
         self._resources = resources
         self._call = call
         self.stop = call.stop
+        self.begun = False
 
     def begin(self) -> Listener:
         """Nothing has to be prepared."""
+        self.begun = True
         return self._call.listener
 
     def is_stopped(self) -> bool:
@@ -141,7 +143,8 @@ class ProcessWork:
         self._log = log
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Called when the process gets the stage: it must end with the driver, even if no task begins."""
+        """Called when the process gets the stage: it must end with the driver, and when the run is asked to
+        stop, even if no task begins."""
         self.__dict__.update(state)
         # Prefect calls this when it cannot begin a task, as without the slot of a limit. Its task runner then
         # waits for ever, since the process goes on; the end of the process is noticed.
@@ -149,9 +152,21 @@ class ProcessWork:
         if not _WATCHED:
             _WATCHED.append(True)
             threading.Thread(target=_end_with_driver, daemon=True).start()
+        if not _AT_WORK.is_set():
+            threading.Thread(target=self._end_unbegun, daemon=True).start()
+
+    def _end_unbegun(self) -> None:
+        """End the process if the run is asked to stop before the stage begins: Prefect's engine does not
+        look, while it waits for a slot of a limit."""
+        while not _AT_WORK.wait(_LOOK_SECONDS):
+            if self._stop.exists():
+                for resources in _RESOURCES.values():
+                    _close(resources)
+                os._exit(1)
 
     def begin(self) -> Listener:
         """Make the process one that writes to the log."""
+        _AT_WORK.set()
         if not _PROCESS:
             _PROCESS.append(self._log)
             with self._log.open("ab") as log:
@@ -171,15 +186,20 @@ class ProcessWork:
 
     def compute(self, listener: Listener, stop: threading.Event) -> Made:
         """Compute and commit the stage, with the models and servers that earlier stages have left."""
-        with sent_whole():
-            job: StageJob = pickle.loads(self._job)
-            return _compute(job, _kept_resources(job), listener, stop)
+        try:
+            with sent_whole():
+                job: StageJob = pickle.loads(self._job)
+                return _compute(job, _kept_resources(job), listener, stop)
+        finally:
+            _AT_WORK.clear()
 
 
 _WATCHED: list[bool] = []
 """Whether this worker process waits for the end of its driver."""
 _PROCESS: list[Path] = []
 """The log of this worker process, once it has begun."""
+_AT_WORK = threading.Event()
+"""Set from the beginning of a stage of this worker process to its end."""
 _STOPPED = threading.Event()
 """Set when the run was asked to stop."""
 _RESOURCES: dict[str, Resources] = {}

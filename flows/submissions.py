@@ -83,8 +83,11 @@ class Submissions:
         self._queue.put(None)
 
     def take(self) -> Submission | None:
-        """The next stage to compute, which is waited for; None at the end of the run."""
-        return self._queue.get()
+        """The next stage to compute, which is waited for; None at the end of the run, as often as asked."""
+        submission = self._queue.get()
+        if submission is None:
+            self._queue.put(None)
+        return submission
 
     def refuse(self, error: BaseException) -> None:
         """Let what was put, and not taken, end with this error."""

@@ -21,6 +21,7 @@ from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.context import FlowRunContext
 from prefect.events.clients import NullEventsClient, PrefectEventsClient
 from prefect.events.worker import EventsWorker, emit_events_to_cloud
+from prefect.exceptions import PrefectException
 from prefect.logging.handlers import APILogHandler
 from prefect.results import ResultRecord  # type: ignore[attr-defined]  # it is not in their __all__
 from prefect.settings import (
@@ -51,6 +52,10 @@ _TABLE_SECONDS = 10.0
 _REQUEST_SECONDS = 10.0
 _TRIES_FOR_SLOTS = 5
 """How often the engine asks again for a slot of a limit when the server says that its database is busy."""
+_SLOT_SECONDS = 5.0
+"""After how many seconds a stage that has not begun, perhaps since its process starts, waits for a slot."""
+_LIMITS = "`prefect concurrency-limit ls` shows the limits"
+_NO_STOP = "Prefect does not end this wait; press Ctrl-C again to end the command at once"
 _RECONNECTIONS = 0  # The next event tries again, and sends those before it that were not confirmed.
 
 
@@ -157,7 +162,9 @@ def run_stages(run: str, store: str) -> State[None]:
 
 
 # Prefect sends the flow to worker processes; they find its function by this module's name for it.
-TRAINING = flow(name=FLOW, flow_run_name="{run}", persist_result=False)(run_stages)
+# Its tasks are what is tried again. By a user's PREFECT_FLOW_DEFAULT_RETRIES a flow run that failed would
+# wait for a retry for ever, since its command has ended.
+TRAINING = flow(name=FLOW, flow_run_name="{run}", persist_result=False, retries=0)(run_stages)
 """The flow of a training that no schedule has begun. A user's hooks are added as to any flow of Prefect, such
 as by `@TRAINING.on_failure`."""
 
@@ -165,9 +172,12 @@ as by `@TRAINING.on_failure`."""
 def _begin_flow(submissions: Submissions) -> None:
     token = _BEGUN.set(submissions)
     try:
-        TRAINING(submissions.call.worker.run, submissions.call.worker.store_uri, return_state=True)
+        state = TRAINING(submissions.call.worker.run, submissions.call.worker.store_uri, return_state=True)
     finally:
         _BEGUN.reset(token)
+    if not submissions.ready.is_set():
+        # The run still waits for its flow run to begin. This raises what has prevented that.
+        state.result()
 
 
 def _work(submissions: Submissions, flow_run_id: UUID) -> RunPage:
@@ -187,9 +197,17 @@ def _work(submissions: Submissions, flow_run_id: UUID) -> RunPage:
     finally:
         ended.set()
         watching.join()
-    with get_client(sync_client=True) as client:
-        page.show_table(client)
-        page.show_summary(client, submissions.work())
+    try:
+        with get_client(sync_client=True) as client:
+            page.show_table(client)
+            page.show_summary(client, submissions.work())
+    except (httpx.HTTPError, PipelineError) as error:
+        url = str(PREFECT_API_URL.value())
+        if not answers(url):
+            raise WentAway(f"Prefect's API at {url} went away ({error})") from error
+        submissions.call.listener.warn(
+            f"Prefect's page lacks the last table or summary of run {submissions.call.worker.run}: {error}"
+        )
     return page
 
 
@@ -207,8 +225,10 @@ def _watch(submissions: Submissions, page: RunPage, ended: threading.Event) -> N
                     page.show_table(client)
                     # Making the table of a long run in a bucket takes long; limit it to a twentieth.
                     due = time.monotonic() + max(_TABLE_SECONDS, 20 * (time.monotonic() - begun))
-            except httpx.HTTPError:
-                continue  # The end of the flow run says that the API is gone.
+            except (httpx.HTTPError, PrefectException, PipelineError):
+                # The end of the flow run says that the API is gone. A store can be away for a moment, and a
+                # flow run that somebody has deleted is not found: neither is a reason to look no more.
+                continue
 
 
 def compute_submitted(submissions: Submissions, page: RunPage | None = None) -> None:
@@ -312,16 +332,25 @@ class _StageTaskRuns:
         future = self._context.copy().run(
             place.submit, task, parameters=parameters, dependencies={"inputs": before}
         )
-        done = threading.Event()
+        done, asked = threading.Event(), time.monotonic()
         future.add_done_callback(lambda _: done.set())
         while not done.wait(_LOOK_SECONDS):
             place.look()
+            waited = time.monotonic() - asked
+            if options.tags and not place.begun and waited > _SLOT_SECONDS:
+                slot = f"a slot of Prefect's limits for {', '.join(options.tags)}"
+                detail = _NO_STOP if self._call.stop.is_set() else _LIMITS
+                self._call.listener.waiting(planned.title, slot, waited, detail)
         place.look()
         try:
             state = place.final_state(future)
         except WorkerDied as error:
+            unbegun = self._call.stop.is_set() and not place.begun
             if self._page is not None:
-                self._page.crashed(task, future.task_run_id, planned.title, str(error))
+                message = STOPPED if unbegun else str(error)
+                self._page.crashed(task, future.task_run_id, planned.title, message)
+            if unbegun:
+                raise Interrupted from error
             raise
         if self._page is not None:
             self._page.tasks += 1

@@ -109,7 +109,7 @@ def _play(config: RunConfig, plugin: EnvironmentPlugin[Any], task: Task) -> Play
     ):
         model = SampledModel(POLICY, traits.model, load=lambda: policy, served=_is_not_served)
         news = StageProgress("try", Listener(), resources.stop)
-        opened = engine.open(engine.settings(), model, EngineCall(resources, news))
+        opened = engine.open(engine.settings(), model, EngineCall(resources, news, news.stop))
         return play_episodes(setup, [task], range(1), BatchSampling(opened.batches))
 
 

@@ -70,7 +70,7 @@ class Resources:
         self.settings = settings
         self.store = store or ArtifactStore(settings.store_uri, settings.threads, settings.cache)
         self.stop = stop or threading.Event()
-        """Set when the run was asked to stop; long computations check it."""
+        """Set when the run was asked to stop. A stage checks the `stop` of its `StageProgress` instead."""
         self.other_nodes = other_nodes
         self._kept: dict[str, Any] = {}
         self._open = ExitStack()
@@ -176,7 +176,8 @@ class StageProgress:
     def __init__(self, title: str, listener: Listener, stop: threading.Event) -> None:
         self._title = title
         self._listener = listener
-        self._stop = stop
+        self.stop = stop
+        """Set when the stage is to stop: the run was asked to, or the stage takes too long."""
 
     def begin(self, total: int, unit: str) -> None:
         """The stage will count `total` units, such as episodes."""
@@ -195,8 +196,8 @@ class StageProgress:
         self._listener.warn(message)
 
     def raise_if_stopped(self) -> None:
-        """Raise `Interrupted` when the run was asked to stop."""
-        if self._stop.is_set():
+        """Raise `Interrupted` when the stage is to stop."""
+        if self.stop.is_set():
             raise Interrupted
 
 

@@ -43,7 +43,7 @@ class GenerateEngine:
     def _answer(self, request: GenerationRequest) -> Generation:
         import torch
 
-        if self._call.worker.stop.is_set():
+        if self._call.stop.is_set():
             raise Interrupted
         model, ends = self._policy.model.eval(), self._policy.eos_token_ids
         prompt = torch.tensor([request.prompt_token_ids], device=model.device)  # [1, time]

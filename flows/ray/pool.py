@@ -91,6 +91,11 @@ class RemoteWorker:
         self._reports = Reports(self._told)
         return ActorWork(job, self.actor, self.node.address, self._told, self._stop)
 
+    @property
+    def begun(self) -> bool:
+        """Whether the stage has begun, as far as its reports were read."""
+        return self._reports.begun
+
     def submit(self, task: Task[Any, Any], **options: Any) -> PrefectFuture[Any]:
         """Have Ray run the task on the driver's machine; it waits for the actor."""
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)

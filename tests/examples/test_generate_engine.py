@@ -73,7 +73,7 @@ def test_its_log_probabilities_are_those_of_the_projects_engine(
     opened = ENGINE.open(
         GenerateEngineConfig(),
         SampledModel("policy", "id", lambda: policy, unused),
-        EngineCall(Worker(tmp_path), Silent(), counted.append),
+        EngineCall(Worker(tmp_path), Silent(), threading.Event(), counted.append),
     )
     (made,) = opened.batches.generate([GenerationRequest((3, 4, 5), 6, temperature, 7, "a")])
     assert counted == [len(made.token_ids)]

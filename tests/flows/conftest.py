@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 from prefect.settings import (
@@ -14,8 +15,14 @@ from prefect.settings import (
     temporary_settings,
 )
 
+from erl_pipeline.config.pipeline import ResourcesConfig
+from erl_pipeline.plan.runner import RunnerCall
+from erl_pipeline.plan.stage import WorkerSettings
 from flows.local_server import answers, prefect_api
+from flows.runner import ThreadPool
+from flows.submissions import Submissions
 from tests.flows.records import begun
+from tests.flows.small_plans import Recorded
 
 
 @pytest.fixture(scope="session")
@@ -53,3 +60,18 @@ def api(prefect_home: Path) -> Iterator[str]:
 def store(tmp_path: Path) -> Path:
     """A store with the run that small plans are for."""
     return begun(tmp_path / "store")
+
+
+@pytest.fixture
+def listener() -> Recorded:
+    """Who hears of the run to which `submissions` belong."""
+    return Recorded()
+
+
+@pytest.fixture
+def submissions(store: Path, listener: Recorded) -> Iterator[Submissions]:
+    """What a run and its flow share: stages are computed in a thread, and none is submitted yet."""
+    worker = WorkerSettings(store_uri=str(store), run="small", threads=1)
+    call = RunnerCall(worker, ResourcesConfig(threads=1), listener, Event())
+    with ThreadPool(call) as pool:
+        yield Submissions(call, pool, {})

@@ -241,6 +241,9 @@ class Recorded(Listener):
     def advanced(self, title: str, amount: int, numbers: dict[str, float]) -> None:
         self.told.append(("advanced", title, amount, numbers))
 
+    def waiting(self, title: str, what: str, seconds: float, detail: str) -> None:
+        self.told.append(("waiting", title, what, detail))
+
     def warn(self, message: str) -> None:
         self.told.append(("warn", message))
 

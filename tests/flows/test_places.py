@@ -21,19 +21,12 @@ PLAIN = StageJob(planned(WRITE, "plain"), WORKER)
 ON_DEVICE = StageJob(planned(WRITE_ON_DEVICE, "on device"), WORKER)
 
 
-class Waits(Recorded):
-    """A listener that also records for what stages wait."""
-
-    def waiting(self, title: str, what: str, seconds: float, detail: str) -> None:
-        self.told.append(("waiting", title, what, detail))
-
-
 class Three:
     """Three workers, of which the first has the device; those in `gone` are lost."""
 
     def __init__(self, resources: ResourcesConfig = ONE_DEVICE) -> None:
         self.stop = Event()
-        self.listener = Waits()
+        self.listener = Recorded()
         self.gone: set[str] = set()
         self.replaced: list[int] = []
         call = RunnerCall(WORKER, resources, self.listener, self.stop)

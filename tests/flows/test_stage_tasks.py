@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from flows.runner import PREFECT, PrefectConfig
-from flows.submissions import TaskOptions
+from flows.stage_tasks import StageTasks
+from flows.submissions import Submissions, TaskOptions
 from flows.training_flow import TRAINING, StageTimedOut
 from storage.errors import ConfigError, Interrupted
 from tests.flows.records import ask, flow_run_of, post, task_runs_of
@@ -163,6 +164,19 @@ def test_a_state_hook_of_the_user_is_called(api: str, store: Path) -> None:
     finally:
         TRAINING.on_completion_hooks.remove(note)
     assert seen == [("small", "COMPLETED")]
+
+
+def test_a_run_that_is_stopped_while_prefect_starts_has_no_record_to_miss(
+    submissions: Submissions, listener: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StageTasks, "_run", lambda *_: None)  # Prefect is still imported.
+    submissions.call.stop.set()
+    with (
+        pytest.raises(Interrupted),
+        StageTasks(submissions.call, submissions.pool, {}, tmp_path / "prefect.log") as tasks,
+    ):
+        tasks.prepare()
+    assert listener.told == []
 
 
 def test_options_of_an_unknown_stage_are_refused(store: Path) -> None:

@@ -22,7 +22,7 @@ def _open(
     # torch takes seconds to import, which a process that only plans should not pay.
     from erl_pipeline.engines.embedded.engine import EmbeddedEngine
 
-    engine = EmbeddedEngine(settings.max_batch_sequences, stop=call.worker.stop, on_tokens=call.on_tokens)
+    engine = EmbeddedEngine(settings.max_batch_sequences, stop=call.stop, on_tokens=call.on_tokens)
     policy = model.load()
     engine.serve(model.name, policy.model, policy.eos_token_ids)
     return interface.OpenedEngine(engine)

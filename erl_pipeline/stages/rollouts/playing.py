@@ -202,7 +202,7 @@ def play_with_checkpoint(
             sampling,
             retrieve,
             progress.count_episode,
-            call.resources.stop,
+            call.progress.stop,
         )
     else:
         played = play.play_episodes(
@@ -212,7 +212,7 @@ def play_with_checkpoint(
             sampling,
             retrieve,
             on_episode=progress.count_episode,
-            stop=call.resources.stop,
+            stop=call.progress.stop,
         )
     _warn_of_silent_judge(call, played)
     engine = sampling_determinism(call, settings.engine)
@@ -265,7 +265,8 @@ def opened_engine(
     running = with_operational("engines", engine, call.resources.settings.engine)
     plugin: EnginePlugin[Any] = plugins("engines")[engine.type].value
     make_room(call.resources.kept)
-    return plugin.open(running, model, EngineCall(call.resources, call.progress, on_tokens))
+    asked = EngineCall(call.resources, call.progress, call.progress.stop, on_tokens)
+    return plugin.open(running, model, asked)
 
 
 def sampling_determinism(call: StageCall[Any], engine: PluginSettings) -> Determinism:

@@ -284,7 +284,7 @@ def examine(
 
     policy = trainer.trained_policy() or load_policy(call.folder / MODEL, dtype=call.settings.weights.dtype)
     chat = ChatTokenizer(policy.tokenizer)
-    engine = TransformersEngine(policy.model, policy.eos_token_ids, _AT_ONCE, stop=call.resources.stop)
+    engine = TransformersEngine(policy.model, policy.eos_token_ids, _AT_ONCE, stop=call.progress.stop)
     call.progress.begin(len(questions), "questions")
     scores: defaultdict[str, list[float]] = defaultdict(list)
     with (call.folder / EXAMINATION).open("w", encoding="utf-8") as file:
