@@ -62,14 +62,15 @@ def test_a_server_that_cannot_start_is_an_error_that_names_its_log(
 @pytest.mark.usefixtures("prefect_home")
 def test_serve_starts_its_server_where_the_configured_address_is_its_own(tmp_path: Path) -> None:
     """As in a shell in which the address of the server that ran before is still exported."""
-    port = free_port()
+    port, before = free_port(), psutil.Process().children()
     with (
         temporary_settings({PREFECT_API_URL: f"http://localhost:{port}/api"}),
         serving_api("127.0.0.1", port, tmp_path / "server.log") as (url, started, gone),
     ):
         assert (url, started, gone()) == (f"http://127.0.0.1:{port}/api", True, "")
         assert answers(url)
-        (server,) = (each for each in psutil.Process().children() if "flows.server_process" in each.cmdline())
+        begun = (each for each in psutil.Process().children() if each not in before)
+        (server,) = (each for each in begun if "flows.server_process" in each.cmdline())
         server.kill()
         wait_for("its end", gone)
         assert gone().startswith(f"Prefect's server has ended; see {tmp_path / 'server.log'}")

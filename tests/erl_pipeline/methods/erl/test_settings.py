@@ -39,7 +39,7 @@ def test_each_role_may_have_its_own_temperature_and_length() -> None:
 
 
 def test_a_role_at_temperature_zero_cannot_be_trained() -> None:
-    with pytest.raises(ValidationError, match="greater than 0"):
+    with pytest.raises(ValidationError, match=r"greater than or equal to 0\.01"):
         ErlConfig.model_validate({"sampling": {"reflection": {"temperature": 0.0}}})
 
 
