@@ -91,22 +91,23 @@ class Rounds:
             f"Search on held-out tasks: {counted(settings.budget, 'trial')} of each arm, "
             f"{counted(settings.seeds, 'seed')} each"
         )
-        self._do([self._task(run, run.iterations, on_test=False) for run in runs], count=True)
-        self._refuse_failed_trials()
-        curves = {run.config.name: trainings.read_held_out_curve(run, self.store_uri) for run in runs}
+        planned = [self._task(run, run.iterations, on_test=False) for run in runs]
+        curves = self._try(planned, count=True)
         budgets = search_budgets(self.design, curves)
         while longer := self._longer(runs, curves, budgets, on_test=False):
-            self._do(longer)
-            self._refuse_failed_trials()
-            curves |= {
-                task.run.config.name: trainings.read_held_out_curve(task.run, self.store_uri)
-                for task in longer
-            }
+            curves |= self._try(longer)
         self._refuse_failed_trials()
         self.search, chosen = judge_trials(self.design, settings.measure, budgets, curves)
         self.design = with_chosen(self.design, chosen)
         for arm, trial in chosen.items():
             self.notify(f"{arm}: {', '.join(trial.settings)}")
+
+    def _try(self, tasks: Sequence[trainings.TrainingTask], count: bool = False) -> dict[str, Curve]:
+        """Train trials to their numbers of iterations; run name -> its curve on held-out tasks."""
+        self._do(tasks, count)
+        self._refuse_failed_trials()
+        runs = [task.run for task in tasks]
+        return {run.config.name: trainings.read_held_out_curve(run, self.store_uri) for run in runs}
 
     def _refuse_failed_trials(self) -> None:
         if self.failures:

@@ -118,17 +118,23 @@ def test_a_table_of_an_earlier_layout_is_made_anew(
     assert [len(hits) for hits in view.search(["a lake"], 5, MemoryFilter(minimum_credit=0.0))] == [2]
 
 
+@pytest.fixture
+def first(store: ArtifactStore, commit_memory: Commit, entry: Entry, folder: Path) -> str:
+    """A version with one entry, which the table has."""
+    version = commit_memory([entry(1)])
+    assert MemoryIndex(folder, store).open(version) is not None
+    return version
+
+
 def test_a_copy_of_a_table_grows_by_itself_and_is_not_compared_again(
+    first: str,
     store: ArtifactStore,
-    embedder: Embedder,
     commit_memory: Commit,
     entry: Entry,
     folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    first = commit_memory([entry(1)])
-    assert MemoryIndex(folder, store).open(first) is not None
     copy_index(folder, tmp_path / "copy")
     compared = count_comparisons(monkeypatch)
     files = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in _files(folder.parent)}
@@ -146,16 +152,8 @@ def test_a_copy_of_no_table_is_none(store: ArtifactStore, folder: Path, tmp_path
 
 
 def test_a_copy_that_failed_is_made_by_the_next_one(
-    store: ArtifactStore,
-    commit_memory: Commit,
-    entry: Entry,
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    first: str, store: ArtifactStore, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    version = commit_memory([entry(1)])
-    assert MemoryIndex(folder, store).open(version) is not None
-
     def gone(source: str, path: str) -> None:
         Path(path).touch()
         raise FileNotFoundError(source)
@@ -165,7 +163,7 @@ def test_a_copy_that_failed_is_made_by_the_next_one(
         with pytest.raises(StoreError):
             copy_index(folder, tmp_path / "copy")
     copy_index(folder, tmp_path / "copy")
-    table = MemoryIndex(tmp_path / "copy", store).open(version)
+    table = MemoryIndex(tmp_path / "copy", store).open(first)
     assert table is not None
     assert table.count_rows() == 1
 
