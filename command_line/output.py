@@ -64,10 +64,15 @@ def one_line(text: str | None, between: str = " ") -> str:
 
 def print_table(rows: Sequence[Mapping[str, str]], left: Sequence[str] = ()) -> None:
     """Print rows with the same columns as a table; columns in `left` are text, the others numbers. Where the
-    terminal is too narrow for texts beside each other, each row is a paragraph."""
+    terminal is too narrow for texts beside each other, each row is a paragraph; a table of numbers is then
+    printed as several."""
     if not rows:
         return
     console = wide_console()
+    if not left and len(rows[0]) > 2 and _width(rows, list(rows[0])) > console.width:
+        key, *others = rows[0]
+        print_wide_table(rows, key, [[heading] for heading in others])
+        return
     if left and _width(rows, list(rows[0]), dict.fromkeys(left, _NARROWEST)) > console.width:
         for row in rows:
             first, *others = row
@@ -84,7 +89,7 @@ def print_table(rows: Sequence[Mapping[str, str]], left: Sequence[str] = ()) -> 
             heading,
             justify="left" if heading in left else "right",
             no_wrap=heading not in left,
-            overflow="fold",
+            overflow="fold" if heading in left else "ellipsis",  # a number is never cut without a mark
         )
     for row in rows:
         table.add_row(*map(_shown, row.values()))

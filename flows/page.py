@@ -94,7 +94,8 @@ class RunPage:
 
     def await_records(self) -> int:
         """Wait until the server has written what it received, since a local server is about to stop; returns
-        how many task runs it has still not written after a minute."""
+        how many task runs it has still not written after a minute. Raises ObjectNotFound if somebody has
+        deleted the flow run."""
         ended = {"state": {"type": {"any_": [each.value for each in TERMINAL_STATES]}}}
         asked = {"flow_runs": {"id": {"any_": [str(self.flow_run_id)]}}, "task_runs": ended}
         deadline = time.monotonic() + _RECORDING_SECONDS
@@ -103,6 +104,7 @@ class RunPage:
             while (missing := expected - _count_task_runs(client, asked)) > 0:
                 if time.monotonic() > deadline:
                     return int(missing)
+                client.read_flow_run(self.flow_run_id)
                 # What a worker sent before it died may be written after that it crashed.
                 for task_run_id, state in self._crashed.items():
                     with suppress(ObjectNotFound):  # the server has not written it yet

@@ -35,6 +35,11 @@ class StagePlace(Protocol):
         """Whether the stage has begun, as far as `look` has heard: its task may still wait for a slot."""
         ...
 
+    @property
+    def ends_unbegun(self) -> bool:
+        """Whether a stage that has not begun ends by itself when the run is asked to stop."""
+        ...
+
     def work(self, job: StageJob) -> StageWork:
         """The computation of a stage, which its task is given."""
         ...

@@ -99,6 +99,8 @@ class ThreadPool:
         self._work = ThreadWork(job, self._resources, self._call)
         return self._work
 
+    ends_unbegun = False
+
     @property
     def begun(self) -> bool:
         """Whether the stage has begun."""
@@ -190,6 +192,8 @@ class _ProcessPlace:
         self._reports = Reports(self._told)
         stop, log = self._folder / "stop", self._folder / "workers.log"
         return ProcessWork(pickle.dumps(job), self._environment, self._told, stop, log)
+
+    ends_unbegun = True
 
     @property
     def begun(self) -> bool:

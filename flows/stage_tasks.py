@@ -75,7 +75,7 @@ class StageTasks:
         self._pool = pool
         self._log_file = log_file
         self._url = ""
-        self._lost = False
+        self._lost = ""
         self._flow: Future[None] | None = None
 
     def __enter__(self) -> StageTasks:
@@ -88,15 +88,14 @@ class StageTasks:
         if self._flow is None:
             return
         if not self._has_ended(self._flow):
-            self._lost = True
+            self._lost = self._no_answer()
         elif error is None:
             self._flow.result()
         if self._lost and self._submissions.ready.is_set():
             computed = sum(self._submissions.work().computed.values())
             self._call.listener.warn(
-                f"Prefect's API{self._url and f' at {self._url}'} does not answer. Its record of this flow "
-                f"run and of the {computed} stages that were computed is not complete; what they have "
-                "committed is whole"
+                f"{self._lost}. Its record of this flow run and of the {computed} stages that were computed "
+                "is not complete; what they have committed is whole"
             )
 
     @property
@@ -146,6 +145,9 @@ class StageTasks:
                 return False
         return True
 
+    def _no_answer(self) -> str:
+        return f"Prefect's API{self._url and f' at {self._url}'} does not answer"
+
     def _answers(self) -> bool:
         if not self._url:  # It is started, for which there is a limit, or Prefect is imported.
             return not self._call.stop.is_set()
@@ -175,6 +177,6 @@ class StageTasks:
             except WentAway as error:
                 if not self._lost:
                     self._call.listener.warn(f"{error}. The run continues without it")
-                self._lost = True
+                self._lost = str(error) if self._url and self._answers() else self._no_answer()
                 self._submissions.ready.set()
                 compute_without_api(self._submissions, self._url)

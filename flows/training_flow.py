@@ -21,7 +21,7 @@ from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.context import FlowRunContext
 from prefect.events.clients import NullEventsClient, PrefectEventsClient
 from prefect.events.worker import EventsWorker, emit_events_to_cloud
-from prefect.exceptions import PrefectException
+from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.logging.handlers import APILogHandler
 from prefect.results import ResultRecord  # type: ignore[attr-defined]  # it is not in their __all__
 from prefect.settings import (
@@ -74,7 +74,7 @@ def run_training(submissions: Submissions, url: str) -> None:
     Args:
         url: of Prefect's API.
 
-    Raises WentAway when the API goes away or refuses.
+    Raises WentAway when the API goes away or refuses, or somebody deletes the flow run.
     """
     with _reaching(url):
         try:
@@ -85,6 +85,8 @@ def run_training(submissions: Submissions, url: str) -> None:
                 _begin_flow(submissions)
         except httpx.HTTPError as error:
             raise WentAway(f"Prefect's API at {url} went away ({error})") from error
+        except ObjectNotFound as error:
+            raise WentAway("Prefect has this flow run no longer: somebody has deleted it") from error
         # Else the last events would be sent when the process ends, which prints that they are.
         EventsWorker.instance().drain()
 
@@ -339,7 +341,8 @@ class _StageTaskRuns:
             waited = time.monotonic() - asked
             if options.tags and not place.begun and waited > _SLOT_SECONDS:
                 slot = f"a slot of Prefect's limits for {', '.join(options.tags)}"
-                detail = _NO_STOP if self._call.stop.is_set() else _LIMITS
+                stopping = "its process ends" if place.ends_unbegun else _NO_STOP
+                detail = stopping if self._call.stop.is_set() else _LIMITS
                 self._call.listener.waiting(planned.title, slot, waited, detail)
         place.look()
         try:

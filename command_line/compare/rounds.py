@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from command_line.compare.processes import do_tasks
@@ -14,7 +15,7 @@ from erl_pipeline.comparison.design import ComparedRun, Design, with_chosen
 from erl_pipeline.comparison.measures import Budgets, Curve, find_budgets, iterations_to_spend
 from erl_pipeline.comparison.opened_split import opened_sentence, split_use
 from erl_pipeline.comparison.result import Failure, Result, SplitHistory, make_result
-from erl_pipeline.comparison.search import Search, judge_trials, search_budgets
+from erl_pipeline.comparison.search import Search, judge_trials, search_tokens
 from erl_pipeline.evaluation.history import CurvePoint
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.runs.run_plans import plan_run
@@ -23,6 +24,10 @@ from storage.runs.split_openings import SplitUse, open_test_split, opened_before
 from storage.texts import counted
 
 Curves = dict[str, dict[int, list[CurvePoint]]]
+
+_LONGEST_TRIAL = 4
+"""So many times its planned iterations a trial is trained at most. One that has collapsed to answers of a
+token would take hundreds of iterations to generate as much as the others."""
 
 
 @dataclass
@@ -93,11 +98,10 @@ class Rounds:
         )
         planned = [self._task(run, run.iterations, on_test=False) for run in runs]
         curves = self._try(planned, count=True)
-        budgets = search_budgets(self.design, curves)
-        while longer := self._longer(runs, curves, budgets, on_test=False):
+        tokens = search_tokens(self.design, curves)
+        while longer := self._longer_trials(runs, curves, tokens):
             curves |= self._try(longer)
-        self._refuse_failed_trials()
-        self.search, chosen = judge_trials(self.design, settings.measure, budgets, curves)
+        self.search, chosen = judge_trials(self.design, settings.measure, tokens, curves)
         self.design = with_chosen(self.design, chosen)
         for arm, trial in chosen.items():
             self.notify(f"{arm}: {', '.join(trial.settings)}")
@@ -108,6 +112,18 @@ class Rounds:
         self._refuse_failed_trials()
         runs = [task.run for task in tasks]
         return {run.config.name: trainings.read_held_out_curve(run, self.store_uri) for run in runs}
+
+    def _longer_trials(
+        self, runs: Sequence[ComparedRun], curves: Mapping[str, Curve], tokens: int
+    ) -> list[trainings.TrainingTask]:
+        longer = []
+        for run in runs:
+            curve, most = curves[run.config.name], _LONGEST_TRIAL * run.iterations
+            if curve[-1].generated_tokens < tokens and curve[-1].iteration < most:
+                with suppress(ValueError):  # It generates nothing.
+                    most = min(most, iterations_to_spend(curve, tokens))
+                longer.append(self._task(run, most, on_test=False))
+        return longer
 
     def _refuse_failed_trials(self) -> None:
         if self.failures:
@@ -163,27 +179,11 @@ class Rounds:
             raise Interrupted
 
     def _too_short(self, budgets: Budgets) -> list[trainings.TrainingTask]:
-        read = {
-            run.config.name: curve
-            for run in self.design.runs
-            if (curve := self.curves.get(run.arm, {}).get(run.seed)) is not None
-        }
-        return self._longer(self.design.runs, read, budgets)
-
-    def _longer(
-        self,
-        runs: Sequence[ComparedRun],
-        curves: Mapping[str, Curve],
-        budgets: Budgets,
-        on_test: bool = True,
-    ) -> list[trainings.TrainingTask]:
-        """Tasks for the runs that have generated too few tokens yet, with the iterations that they need.
-
-        `curves`: run name -> its curve. A run that generates nothing has failed.
-        """
+        """Tasks for the runs that have generated too few tokens yet, with the iterations that they need. One
+        that generates nothing has failed."""
         longer: list[trainings.TrainingTask] = []
-        for run in runs:
-            curve = curves.get(run.config.name)
+        for run in self.design.runs:
+            curve = self.curves.get(run.arm, {}).get(run.seed)
             if curve is None or curve[-1].generated_tokens >= budgets.generated_tokens:
                 continue
             try:
@@ -193,7 +193,7 @@ class Rounds:
                 self.failures[run.config.name] = failure
                 self._forget(run)
             else:
-                longer.append(self._task(run, iterations, on_test))
+                longer.append(self._task(run, iterations))
         return longer
 
     def _forget(self, run: ComparedRun) -> None:

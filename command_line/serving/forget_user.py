@@ -63,8 +63,8 @@ def forget_user(
         return
     print_line(f"User {user} of run {run} is {named.digests[0]} in records.")
     print_table(list(_counted(traces)), left=("what", "where"))
-    if not (traces.found or traces.left_behind):
-        print_line("The store holds nothing that this user said.")
+    if not traces.found:
+        print_line(f"The store holds nothing {'else ' * bool(traces.left_behind)}that this user said.")
         if tenant is not None and tenant not in found:
             print_line(f"It has no record of tenant {tenant}, but of: {', '.join(found) or 'nobody'}.")
     elif delete:

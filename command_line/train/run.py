@@ -26,7 +26,7 @@ from erl_pipeline.runs.train import train as train_opened
 from erl_pipeline.views.report.tables import MOST_ROWS, iteration_table
 from storage.artifacts.manifest import code_version
 from storage.artifacts.store import ArtifactStore
-from storage.errors import RunBusy, disk_errors
+from storage.errors import RunBusy, StoreError, disk_errors
 from storage.runs.run import Run, RunStore
 from storage.upkeep.verification import mend_run
 
@@ -46,8 +46,12 @@ def train_until(config: RunConfig, store: str, target: int, check: bool, json: b
         )
         # A kill may have come between the last artifact and the end of retention.
         with suppress(RunBusy), disk_errors(store):  # Then its driver applies its own rules.
-            keep_settings(finished, config)
-            retain_run(ArtifactStore(store), finished)
+            try:
+                keep_settings(finished, config)
+            except StoreError as error:  # A store that one may only read shows its results all the same.
+                print(f"The settings that may change are not stored: {error}", file=sys.stderr)
+            else:
+                retain_run(ArtifactStore(store), finished)
     else:
         _work(config, store, target, check)
     _conclude(finished or RunStore(store).open(config.name), store, target, finished is None, json)

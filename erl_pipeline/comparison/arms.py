@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from erl_pipeline.comparison.measures import Measure
+from erl_pipeline.comparison.measures import TokenMeasure
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.explain import explain, parse_yaml
 from erl_pipeline.config.loading import load_config
@@ -129,7 +129,7 @@ class SearchSettings(Settings):
     """Trials of each arm."""
     seeds: int = Field(ge=1)
     """Runs of each trial, with seeds that no run of the comparison has."""
-    measure: Measure = "area_by_tokens"
+    measure: TokenMeasure = "area_by_tokens"
     """What the best trial of an arm has most of, as a mean over seeds. Of equal trials the first counts."""
 
 
@@ -185,13 +185,18 @@ def read_comparison(path: Path) -> Given:
     return Given(
         base=os.path.normpath(path.parent / settings.base),
         overrides=(
-            f"name={path.stem.replace('_', '-')}",
+            f"name={_name_of(path.stem)}",
             *as_overrides(settings.settings, f"{path}: settings"),
         ),
         arms=arms,
         baseline=settings.baseline,
         search=settings.search,
     )
+
+
+def _name_of(stem: str) -> str:
+    """The name of a comparison whose file is called so, in characters that names of runs may have."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", stem)[:64].strip("-.") or "comparison"
 
 
 def _text(path: Path) -> str:

@@ -38,6 +38,9 @@ FIRST_SEARCH_SEED = 1000
 """How far the seeds of trials are from those of the comparison, so that no result profits from the luck of
 the run by which its settings were chosen."""
 
+_LONGEST_PART = 48
+"""Characters of a run's name before its setting and seed, since a name may have 64."""
+
 
 @dataclass(frozen=True)
 class ComparedRun:
@@ -131,7 +134,7 @@ def make_design(
             change_config(
                 configs[arm.name],
                 [
-                    f"name={base.name}.{arm.run_part}.seed{seed}",
+                    f"name={_run_name(base, arm)}.seed{seed}",
                     f"seed={seed}",
                     *_keeping_what_is_tested(configs[arm.name]),
                 ],
@@ -146,6 +149,17 @@ def make_design(
     return Design(base.name, given.base, arms, baseline, numbers, iterations, runs, given.search, trials)
 
 
+def _run_name(base: RunConfig, arm: Arm, search: bool = False) -> str:
+    """What the names of an arm's runs, or of those of its trials, begin with. Raises ConfigError."""
+    name = f"{base.name}.{arm.run_part}{'.search' * search}"
+    if len(name) > _LONGEST_PART:
+        raise ConfigError(
+            f"arm {arm.name}: the names of its runs would begin with {name}, {len(name)} characters; allowed "
+            f"are {_LONGEST_PART}. Give the comparison a shorter name: --set name=NAME"
+        )
+    return name
+
+
 def _trials(
     base: RunConfig, arms: Sequence[Arm], runs: Sequence[ComparedRun], search: SearchSettings
 ) -> tuple[Trial, ...]:
@@ -155,7 +169,7 @@ def _trials(
     for arm in arms:
         for settings in draw_trials(arm, search.budget, base.seed):
             # The name depends on the settings alone, so that a wider search finds the runs of this one.
-            name = f"{base.name}.{arm.run_part}.search-{digest(sorted(settings))[:6]}"
+            name = f"{_run_name(base, arm, search=True)}-{digest(sorted(settings))[:6]}"
             config = _with_settings(first[arm.name], settings)
             sources = read_sources(config)
             of_seed = {seed: [f"name={name}.seed{seed}", f"seed={seed}"] for seed in seeds}

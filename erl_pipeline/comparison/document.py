@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from erl_pipeline.comparison.measures import MEASURES, Axis, across_seeds, ends, seed_band, takes_steps
+from erl_pipeline.comparison.measures import MEASURES, Axis, across_seeds, ends, seed_band
 from erl_pipeline.comparison.result import REWARD, ArmResult, Result, TrainingNumber
 from erl_pipeline.comparison.tables import (
     markdown,
@@ -69,9 +69,10 @@ def _success(result: Result, arms: Sequence[str], axis: Axis, label: str) -> Cha
     series = []
     for place, arm in enumerate(arms, start=1):
         curves = list(result.arms[arm].curves.values())
-        if axis == "policy_steps" and not any(takes_steps(curve) for curve in curves):
+        end = getattr(result.budgets, axis)
+        if axis == "policy_steps" and min(curve[-1].policy_steps for curve in curves) < max(1, end):
             continue
-        series.append(Series(arm, *seed_band(curves, axis, getattr(result.budgets, axis)), place))
+        series.append(Series(arm, *seed_band(curves, axis, end), place))
     title = f"Success on {result.test_tasks} test tasks"
     return Chart(title, label, _OVER_SEEDS, series, (0.0, 1.0))
 
@@ -189,7 +190,7 @@ def _search(result: Result) -> dict[str, Any] | None:
         "seeds": asked.seeds,
         "measure": search.measure,
         "generated_tokens": search.tokens,
-        "read_off_at": asdict(search.budgets),
+        "read_off_at": {"generated_tokens": search.read_off_at},
         "trials": [{**asdict(trial), "score": trial.score} for trial in search.trials],
     }
 

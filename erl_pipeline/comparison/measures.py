@@ -170,7 +170,9 @@ def at(curve: Curve, iteration: int) -> CurvePoint:
 
 Axis = Literal["generated_tokens", "policy_steps"]
 
-Measure = Literal["area_by_tokens", "success_at_tokens", "area_by_steps", "success_at_steps"]
+TokenMeasure = Literal["area_by_tokens", "success_at_tokens"]
+
+Measure = TokenMeasure | Literal["area_by_steps", "success_at_steps"]
 
 MEASURES: dict[Measure, str] = {
     "area_by_tokens": "area by tokens",
@@ -189,7 +191,7 @@ class RunMeasures:
     `area_*` is the mean success along the curve up to a budget, `success_*` the success at the budget,
     `start` the success before training. The others are costs: `*_at_tokens` is what the run had spent when it
     reached the token budget, `generated_tokens_at_steps` its tokens when it reached the step budget. Figures
-    by steps are None for a run that takes none where others do, such as one that changes only its prompt.
+    by steps are None for a run that never takes so many, such as one that changes only its prompt.
     """
 
     start: float
@@ -208,9 +210,9 @@ class RunMeasures:
 
 
 def measure(curve: Curve, budgets: Budgets) -> RunMeasures:
-    """The figures of one run. Raises ValueError when it ends before a budget."""
+    """The figures of one run. Raises ValueError when it ends before the token budget."""
     tokens, steps = budgets.generated_tokens, budgets.policy_steps
-    has_steps = takes_steps(curve) or not steps
+    has_steps = curve[-1].policy_steps >= steps
 
     def at_tokens(name: str) -> float:
         return _read(curve, "generated_tokens", name, tokens)
@@ -233,11 +235,6 @@ def measure(curve: Curve, budgets: Budgets) -> RunMeasures:
         prompt_tokens_at_tokens=at_tokens("prompt_tokens"),
         teacher_tokens_at_tokens=at_tokens("teacher_tokens"),
     )
-
-
-def takes_steps(curve: Curve) -> bool:
-    """Whether the policy of a run has made any optimizer step."""
-    return curve[-1].policy_steps > 0
 
 
 def seed_band(

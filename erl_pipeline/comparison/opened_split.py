@@ -63,6 +63,8 @@ def opened_sentence(before: Sequence[Opening], use: SplitUse) -> str:
     said = []
     if others:
         seen = set(use.tasks) & {task for each in others for task in each.tasks}
+        if any(set(use.test_tasks) & set(each.test_tasks) for each in others):
+            seen = set(use.tasks)  # An earlier version named single tasks otherwise.
         who = "; ".join(f"{each.comparison}, {_when(each)}" for each in others)
         said.append(
             f"This test split was opened before: {counted(len(others), 'other comparison')} had seen "

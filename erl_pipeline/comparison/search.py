@@ -1,11 +1,11 @@
 """Which of the settings that an arm has tried on held-out tasks are best."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median_low
 
 from erl_pipeline.comparison.design import Design, Trial
-from erl_pipeline.comparison.measures import Budgets, Curve, Measure, at, find_budgets, measure
+from erl_pipeline.comparison.measures import Budgets, Curve, TokenMeasure, at, measure
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class Tried:
 
 @dataclass(frozen=True)
 class Search:
-    """A whole search. `budgets` are the tokens and steps at which all trials were read off."""
+    """A whole search. `read_off_at` is the number of generated tokens at which all trials were compared."""
 
-    measure: Measure
-    budgets: Budgets
+    measure: TokenMeasure
+    read_off_at: int
     trials: tuple[Tried, ...]
 
     @property
@@ -40,11 +40,11 @@ class Search:
         return {arm: sum(each.generated_tokens for each in self.trials if each.arm == arm) for arm in arms}
 
 
-def search_budgets(design: Design, curves: Mapping[str, Curve]) -> Budgets:
-    """What all trials are read off at: one budget for all arms, as in the test, so that none is tuned for a
-    shorter training than it is tested with.
+def search_tokens(design: Design, curves: Mapping[str, Curve]) -> int:
+    """The generated tokens at which all trials are read off: one budget for all arms, as in the test, so that
+    none is tuned for a shorter training than it is tested with.
 
-    The token budget is what the median run of the most expensive arm generated in its planned iterations. A
+    It is what the median run of the most expensive arm generated in its planned iterations. A
     trial that failed, with very short answers or very long ones, does not decide it.
 
     Args:
@@ -54,29 +54,33 @@ def search_budgets(design: Design, curves: Mapping[str, Curve]) -> Budgets:
     for run in (run for trial in design.trials for run in trial.runs):
         of_arm.setdefault(run.arm, []).append(curves[run.config.name])
     iterations = {run.arm: run.iterations for trial in design.trials for run in trial.runs}
-    tokens = max(
+    return max(
         median_low(at(curve, iterations[arm]).generated_tokens for curve in runs)
         for arm, runs in of_arm.items()
     )
-    return Budgets(tokens, find_budgets(of_arm, iterations).policy_steps)
 
 
 def judge_trials(
-    design: Design, measure_name: Measure, budgets: Budgets, curves: Mapping[str, Curve]
+    design: Design, measure_name: TokenMeasure, tokens: int, curves: Mapping[str, Curve]
 ) -> tuple[Search, dict[str, Trial]]:
-    """Score all trials of a design at the budgets, and choose the best of each arm; of equal ones the first.
+    """Score all trials of a design at a number of generated tokens, and choose the best of each arm; of equal
+    ones the first. A trial that ends before counts as if its last success stayed.
 
     Args:
-        curves: name of a trial's run -> its curve on held-out tasks, which reaches the budgets.
+        curves: name of a trial's run -> its curve on held-out tasks.
     """
+
+    def score(curve: Curve) -> float:
+        if curve[-1].generated_tokens < tokens:
+            curve = [*curve, replace(curve[-1], generated_tokens=tokens)]
+        return float(getattr(measure(curve, Budgets(tokens, policy_steps=0)), measure_name))
+
     tried: list[Tried] = []
     chosen: dict[str, Trial] = {}
     for arm in dict.fromkeys(trial.arm for trial in design.trials):
         trials = [trial for trial in design.trials if trial.arm == arm]
         of_trial = [[curves[run.config.name] for run in trial.runs] for trial in trials]
-        scores = [
-            tuple(getattr(measure(curve, budgets), measure_name) for curve in runs) for runs in of_trial
-        ]
+        scores = [tuple(map(score, runs)) for runs in of_trial]
         best = max(range(len(trials)), key=lambda number: fmean(scores[number]))
         chosen[arm] = trials[best]
         tried += [
@@ -90,4 +94,4 @@ def judge_trials(
             )
             for number, trial in enumerate(trials)
         ]
-    return Search(measure_name, budgets, tuple(tried)), chosen
+    return Search(measure_name, tokens, tuple(tried)), chosen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
@@ -25,6 +26,9 @@ LONG_TEXT = 16_384
 """Characters from which on messages are long: they take longer to become tokens than others may wait for,
 and hold more memory than the cache of a tokenizer may keep."""
 
+_MOST_SHOWN = 256
+"""Most lists of tools of which is known whether the chat template shows them."""
+
 _Frozen = tuple[str, ...]
 _SOME_TOOL: ToolSchema = {"type": "function", "function": {"name": "look", "description": "Look."}}
 _ASSISTANT_TURN = "@@assistant-turn@@"
@@ -40,6 +44,7 @@ class ChatTokenizer:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.texts = StorableTexts()
         self._tokenizer = tokenizer
+        self._shown: dict[bytes, bool] = {}
         # The text between two turns depends only on the messages there, and observations repeat; the first
         # attempts of a group have the same prompt. Only of what is not long, so that they stay small.
         self._between_turns_of = lru_cache(maxsize=4096)(self._between_turns)
@@ -104,8 +109,15 @@ class ChatTokenizer:
 
     def shows(self, tools: Sequence[ToolSchema]) -> bool:
         """Whether the chat template tells the policy of these tools."""
-        asked: Sequence[Message] = [{"role": "user", "content": "."}]
-        return self.prompt(asked, json.dumps(list(tools))) != self.prompt(asked)
+        text = json.dumps(list(tools))
+        # Agents send the same tools with each call, and long ones are not in the cache of prompts.
+        key = hashlib.sha256(text.encode()).digest()
+        if key not in self._shown:
+            asked: Sequence[Message] = [{"role": "user", "content": "."}]
+            if len(self._shown) >= _MOST_SHOWN:
+                self._shown.clear()
+            self._shown[key] = self.prompt(asked, text) != self.prompt(asked)
+        return self._shown[key]
 
     def text(self, token_ids: Sequence[int], *, keep_tool_calls: bool = False) -> str:
         """What the ids say, without special tokens; those around tool calls can be kept."""

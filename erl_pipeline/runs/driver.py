@@ -141,6 +141,7 @@ def open_run(
             run.begin_again(settings)
         run.keep_settings(continued_settings(run, config))
         store = ArtifactStore(store_uri, config.resources.threads, config.store.cache())
+        store.clear_staging()  # A run that lacks nothing begins no artifact that would do so.
         from erl_pipeline.runs.machine_use import sampled_machine  # psutil is for processes that train
 
         with (

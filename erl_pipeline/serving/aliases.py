@@ -13,7 +13,7 @@ from storage.errors import InputError, PipelineError
 from storage.serving.aliases import AliasChange, alias_file, current_aliases
 
 _LOOK_SECONDS = 1.0
-_FAILURES = (PipelineError, RuntimeError, OSError)
+_FAILURES = (PipelineError, RuntimeError, OSError, MemoryError)
 """Frameworks raise RuntimeError, such as where a device has no memory left."""
 
 
@@ -150,9 +150,9 @@ class ServedAliases:
             else:
                 served.policy = await asyncio.to_thread(self._open_policy, change)
         except _FAILURES as error:
-            self._tell(f"{what} cannot be opened, and nothing changes: {error}")
+            self._tell(f"{what} cannot be opened, and nothing changes: {str(error) or type(error).__name__}")
             if served is not None:
-                served.failure = str(error)
+                served.failure = str(error) or type(error).__name__
             return
         if served is not None:
             served.failure = ""

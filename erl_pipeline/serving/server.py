@@ -43,11 +43,21 @@ class _Begun:
     answering: asyncio.Task[ChatCompletion]
 
 
+@dataclass
+class _Known:
+    """The newest call with a body. `refusals`: how many calls with this body were refused and have not come
+    again yet."""
+
+    since: float
+    call: asyncio.Task[_Begun] | None = None
+    refusals: int = 0
+
+
 class _Repeats:
     """Calls of clients whose library asks again where an answer did not reach it: they get that answer."""
 
     def __init__(self) -> None:
-        self._calls: OrderedDict[tuple[str, bytes], tuple[float, asyncio.Task[_Begun]]] = OrderedDict()
+        self._known: OrderedDict[tuple[str, bytes], _Known] = OrderedDict()
 
     async def call(
         self, tenant: str, body: bytes, retries: str | None, begin: Callable[[], Coroutine[Any, Any, _Begun]]
@@ -56,17 +66,30 @@ class _Repeats:
         for a client that does not say, whose calls are not kept."""
         if retries is None:
             return await begin()
-        now = time.monotonic()
-        key = tenant, hashlib.sha256(body).digest()
-        known = self._calls.get(key) if retries != "0" else None
-        if known is not None and now - known[0] < _REPEAT_SECONDS and not _has_failed(known[1]):
-            return await asyncio.shield(known[1])
-        task = asyncio.create_task(begin())
-        self._calls[key] = now, task
-        self._calls.move_to_end(key)
-        while len(self._calls) > _MOST_REPEATS or next(iter(self._calls.values()))[0] < now - _REPEAT_SECONDS:
-            self._calls.popitem(last=False)
+        known = self._of(tenant, body)
+        if retries != "0" and known.refusals:
+            # It was refused itself: the answer that is known belongs to another call with the same body.
+            known.refusals -= 1
+        elif retries != "0" and known.call is not None and not _has_failed(known.call):
+            return await asyncio.shield(known.call)
+        known.call = task = asyncio.create_task(begin())
         return await asyncio.shield(task)
+
+    def refused(self, tenant: str, body: bytes) -> None:
+        """Note that a call was asked to come again later."""
+        self._of(tenant, body).refusals += 1
+
+    def _of(self, tenant: str, body: bytes) -> _Known:
+        now = time.monotonic()
+        while self._known and next(iter(self._known.values())).since < now - _REPEAT_SECONDS:
+            self._known.popitem(last=False)
+        key = tenant, hashlib.sha256(body).digest()
+        known = self._known.setdefault(key, _Known(now))
+        known.since = now
+        self._known.move_to_end(key)
+        if len(self._known) > _MOST_REPEATS:
+            self._known.popitem(last=False)
+        return known
 
 
 def _has_failed(call: asyncio.Task[_Begun]) -> bool:
@@ -118,17 +141,21 @@ class PolicyServer:
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         client = self._client(request)
         wait = client.seconds_to_wait()
-        if wait:
-            raise Unavailable("more calls a minute than this key may make", "rate_limited", 429, wait)
         body = await request.read()
-        asked = read_call(body)
         retries = request.headers.get("x-stainless-retry-count")
-        begun = await self._repeats.call(
-            client.tenant, body, retries, partial(self._begin, client.tenant, asked)
-        )
-        if asked.chat.stream:
-            return await stream_answer(_CHAT, request, asked.chat, begun.answering, begun.headers)
-        completion = await asyncio.shield(begun.answering)
+        try:
+            if wait:
+                raise Unavailable("more calls a minute than this key may make", "rate_limited", 429, wait)
+            asked = read_call(body)
+            begin = partial(self._begin, client.tenant, asked)
+            begun = await self._repeats.call(client.tenant, body, retries, begin)
+            if asked.chat.stream:
+                return await stream_answer(_CHAT, request, asked.chat, begun.answering, begun.headers)
+            completion = await asyncio.shield(begun.answering)
+        except Unavailable:
+            if retries is not None:
+                self._repeats.refused(client.tenant, body)
+            raise
         return web.json_response(_CHAT.answer(completion), headers=begun.headers)
 
     async def _begin(self, tenant: str, asked: ServedRequest) -> _Begun:

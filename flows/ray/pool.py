@@ -91,6 +91,8 @@ class RemoteWorker:
         self._reports = Reports(self._told)
         return ActorWork(job, self.actor, self.node.address, self._told, self._stop)
 
+    ends_unbegun = False
+
     @property
     def begun(self) -> bool:
         """Whether the stage has begun, as far as its reports were read."""

@@ -97,7 +97,7 @@ class ArtifactStore:
 
     def remove_left_behind(self) -> None:
         """Remove that. The caller prevents that artifacts are deleted meanwhile."""
-        self._clear_staging()
+        self.clear_staging()
         for path in self._layout.half_deleted():
             with store_errors("remove", path):
                 shutil.rmtree(path)
@@ -107,7 +107,7 @@ class ArtifactStore:
 
         Raises StoreError when the store cannot be written.
         """
-        self._clear_staging()
+        self.clear_staging()
         return Staging(self.staging_folder, self.publish, recipe, Writer(run, iteration, self.threads))
 
     def begin(self) -> Uncommitted:
@@ -116,7 +116,7 @@ class ArtifactStore:
 
         Raises StoreError when the store cannot be written.
         """
-        self._clear_staging()
+        self.clear_staging()
         return Uncommitted(self._layout, self.publish, self._share)
 
     @property
@@ -134,7 +134,8 @@ class ArtifactStore:
         """Take note of an artifact that this process has just committed: opening it needs no hashing."""
         self._verified[artifact.manifest.artifact_id] = artifact
 
-    def _clear_staging(self) -> None:
+    def clear_staging(self) -> None:
+        """Remove what killed processes left of artifacts that they wrote; every new artifact does so too."""
         refuse_linked_path(self._layout.root.scratch, self.staging_folder)
         remove_abandoned(self.staging_folder)
 

@@ -22,7 +22,7 @@ from storage.memory.forgetting import awaiting
 from storage.memory.versions import latest_version
 from storage.runs.run import RunStore
 from storage.serving.aliases import AliasChange, current_aliases
-from storage.serving.collected import SERVED_CORRECTIONS, SERVED_TRAJECTORIES
+from storage.serving.collected import SERVED_CORRECTIONS, SERVED_TRAJECTORIES, traffic_run
 from storage.serving.rewriting import is_being_written
 from storage.serving.traffic import EpisodeEnd, ReadTraffic, read_traffic, segments
 from storage.serving.users import NamedUser, user_task_type
@@ -181,11 +181,11 @@ def find_user(store_uri: str, run: str, user: NamedUser) -> UserTraces:
 
 def tenants(store_uri: str, run: str) -> set[str]:
     """The tenants of all records and rows of a served run; raises as `find_user`."""
-    store = ArtifactStore(store_uri)
+    store, collected = ArtifactStore(store_uri), traffic_run(run)
     found = {record.tenant for record in read_traffic(segments(store_uri, run), ReadTraffic())}
     table = SERVED_TRAJECTORIES
-    holders = [store.open_found(each) for each in store.list() if each.tables(table.name)]
-    paths = [path for each in holders for path in each.rows_paths(table.name)]
+    batches = [each for each in store.list() if each.run == collected and each.tables(table.name)]
+    paths = [path for each in batches for path in store.open_found(each).rows_paths(table.name)]
     rows = scan_files(paths, table).select(pl.col("tenant").unique())
     return found | set(rows.collect()["tenant"])
 

@@ -11,12 +11,16 @@ import sys
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
+from command_line.compare.rounds import Rounds
+from erl_pipeline.comparison.design import make_design
 from storage.runs.split_openings import openings
 from tests.command_line.invoke import Result, invoke
+from tests.erl_pipeline.comparison.curves import curve
 from tests.erl_pipeline.comparison.designs import write_arms, write_base
 from tests.erl_pipeline.runs.small_runs import hashes
 from tests.waiting import wait_for
@@ -189,6 +193,25 @@ def searching(folder: Path, *rates: float) -> list[object]:
     path = write_arms(folder, {"budget": 2, "seeds": 1}, bare={"method.memory": False, **searched}, rlvr=rlvr)
     words = ["--seeds", "2", "--iterations", "1", "--store", folder / "store", "--output", folder / "out"]
     return ["compare", path, *words, "--json", "--allow-dirty"]
+
+
+def test_a_trial_that_says_hardly_anything_is_not_trained_for_ever(tmp_path: Path) -> None:
+    write_base(tmp_path)
+    arm = {"search": {"optimizer.learning_rate": [1e-4, 1e-3]}}
+    path = write_arms(tmp_path, {"budget": 2, "seeds": 1}, one=arm, two={"method": {"type": "rlvr"}, **arm})
+    design = make_design(path, [], 2, iterations=2)
+    runs = [run for trial in design.trials for run in trial.runs]
+    rates = dict(zip((run.config.name for run in runs), (50, 30, 1, 0), strict=True))
+
+    def longer(iterations: int) -> list[int]:
+        """By how many iterations the trials go on that have too few of 100 tokens."""
+        curves = {name: curve(rate, *[0.5] * (iterations + 1)) for name, rate in rates.items()}
+        rounds = Rounds(design, str(tmp_path / "store"), 1, 1, Event(), print)
+        return [task.iterations for task in rounds._longer_trials(runs, curves, 100)]
+
+    assert longer(2) == [4, 8, 8]  # 4 * 30 tokens suffice
+    assert longer(4) == [8, 8]
+    assert longer(8) == []
 
 
 def test_settings_are_searched_on_held_out_tasks_before_the_test(tmp_path: Path) -> None:

@@ -48,6 +48,21 @@ def test_a_printed_command_takes_the_same_store(
     assert output.command(["status", "one"], store).split()[1:] == ["status", "one", *option]
 
 
+def test_numbers_lose_no_digit_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"iter": str(n), "tokens": f"{n},234,567", "gain": "+0.242", "seconds": "123.4"} for n in (1, 20)]
+    text = io.StringIO()
+    monkeypatch.setattr(output, "wide_console", lambda: Console(width=21, file=text))
+    output.print_table(rows)
+    assert [line.split() for line in text.getvalue().splitlines() if line.strip(" ─")] == [
+        ["iter", "tokens"],
+        ["1", "1,234,567"],
+        ["20", "20,234,567"],
+        ["iter", "gain", "seconds"],
+        ["1", "+0.242", "123.4"],
+        ["20", "+0.242", "123.4"],
+    ]
+
+
 def test_names_can_be_read_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "frozen-lake.erl.search-473e8e.seed1000"
     row = {

@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -22,7 +23,7 @@ from flows.runner import PREFECT, PrefectConfig
 from flows.submissions import TaskOptions
 from storage.artifacts.store import ArtifactStore
 from storage.errors import Interrupted
-from tests.flows.records import ask, post
+from tests.flows.records import ask, flow_run_of, post
 from tests.flows.small_plans import (
     Recorded,
     chain,
@@ -51,6 +52,22 @@ class Kills(Recorded):
     @property
     def warnings(self) -> list[str]:
         return [str(each[1]) for each in self.told if each[0] == "warn"]
+
+
+def test_a_run_whose_flow_run_somebody_deletes_ends_and_says_so(api: str, store: Path) -> None:
+    """As where somebody tidies up Prefect's page."""
+
+    def delete() -> None:
+        flow_run = flow_run_of(api, store)["id"]
+        httpx.delete(f"{api}/flow_runs/{flow_run}", timeout=90.0).raise_for_status()
+
+    listener = Kills(delete)
+    assert len(walk(PREFECT, THREADS, store, chain(3), listener=listener)) == 3
+    gone = "Prefect has this flow run no longer: somebody has deleted it. "
+    assert listener.warnings[0] == f"{gone}The run continues without it"
+    assert listener.warnings[1].startswith(
+        f"{gone}Its record of this flow run and of the 3 stages that were "
+    )
 
 
 @pytest.fixture

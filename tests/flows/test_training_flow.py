@@ -90,7 +90,8 @@ class WaitsForSlot:
 
     begun = False
 
-    def __init__(self, stop: Event) -> None:
+    def __init__(self, stop: Event, ends_unbegun: bool) -> None:
+        self.ends_unbegun = ends_unbegun
         self._stop = stop
         self._looks = 0
         self._ended: Future[None] = Future()
@@ -115,18 +116,29 @@ class WaitsForSlot:
         raise WorkerDied("the worker process ended abruptly")
 
 
+@pytest.mark.parametrize(
+    ("ends_unbegun", "stopping"),
+    [
+        (True, "its process ends"),
+        (False, "Prefect does not end this wait; press Ctrl-C again to end the command at once"),
+    ],
+)
 def test_a_stage_that_waits_for_a_slot_says_so_and_is_interrupted(
-    submissions: Submissions, listener: Recorded, monkeypatch: pytest.MonkeyPatch
+    submissions: Submissions,
+    listener: Recorded,
+    monkeypatch: pytest.MonkeyPatch,
+    ends_unbegun: bool,
+    stopping: str,
 ) -> None:
     monkeypatch.setattr(training_flow, "_SLOT_SECONDS", 0.0)
-    place: Any = WaitsForSlot(submissions.call.stop)
+    place: Any = WaitsForSlot(submissions.call.stop, ends_unbegun)
     tasks = training_flow._StageTaskRuns(submissions, None)
     job = StageJob(planned(WRITE, "one"), submissions.call.worker)
     with pytest.raises(Interrupted):
         tasks._compute(job, place, TaskOptions(tags=("gpu", "night")))
     waits = ("waiting", "write one of iteration 1", "a slot of Prefect's limits for gpu, night")
     before = (*waits, "`prefect concurrency-limit ls` shows the limits")
-    after = (*waits, "Prefect does not end this wait; press Ctrl-C again to end the command at once")
+    after = (*waits, stopping)
     assert listener.told == [before, after, after, after]
 
 

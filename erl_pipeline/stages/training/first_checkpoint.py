@@ -112,7 +112,9 @@ def cold_start_with(call: StageCall[ColdStartSettings], parts: TinyParts) -> Sta
         nonlocal told
         call.progress.raise_if_stopped()
         if steps != told:  # at the start, and whenever the gate asks for more
-            call.progress.begin(steps, "steps" if not told else "steps, more since the gate was missed")
+            call.progress.begin(
+                steps, "steps" if not told else "steps, more until it passes policy.cold_start.gate"
+            )
             told = steps
             call.progress.advance(step - 1)
         call.progress.advance(1, loss=loss)

@@ -196,8 +196,8 @@ class _SupportStatistics(torch.autograd.Function):
 
 def _blocks(logits: torch.Tensor) -> Iterator[slice]:
     """Rows that are processed together: few on a CPU, all on a GPU."""
-    rows = _BLOCK_ELEMENTS // logits.shape[1] if logits.device.type == "cpu" else len(logits)
-    for start in range(0, len(logits), max(1, rows)):
+    rows = max(1, _BLOCK_ELEMENTS // logits.shape[1] if logits.device.type == "cpu" else len(logits))
+    for start in range(0, len(logits), rows):
         yield slice(start, start + rows)
 
 

@@ -69,6 +69,18 @@ def test_a_server_with_tenants_needs_to_know_whose_user_it_is(store: Path) -> No
     assert "It has no record of tenant beta, but of: acme." in " ".join(other.output.split())
 
 
+def test_nothing_counts_as_deleted_of_a_user_whom_nobody_knows(store: Path) -> None:
+    (store / "staging" / "0123456789abcdef").mkdir(parents=True)
+    asked = ("forget-user", RUN, "alicia", "--tenant", "acm", "--store", store)
+    shown, deleted = (" ".join(invoke(*asked, *more).output.split()) for more in ((), ("--delete",)))
+    for said in (shown, deleted):
+        assert "The store holds nothing else that this user said." in said
+        assert "It has no record of tenant acm, but of: acme." in said
+        assert "Deleted." not in said
+    assert "may hold what this user said: --delete removes them." in shown
+    assert "may hold what this user said: deleted." in deleted
+
+
 def test_a_name_that_is_no_text_is_a_user_of_whom_nothing_is_there(store: Path) -> None:
     shown = invoke("forget-user", RUN, "\udcff", "--tenant", "acme", "--store", store)
     assert (shown.status, "holds nothing that this user said" in shown.output) == (0, True)

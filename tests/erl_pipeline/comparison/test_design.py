@@ -90,6 +90,30 @@ def test_a_file_names_its_base_and_its_arms(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("my_arms.yaml", "my-arms"),
+        ("my arms (2).yaml", "my-arms-2"),
+        ("_größe.yaml", "gr-e"),
+        ("??.yaml", "comparison"),
+    ],
+)
+def test_a_comparison_is_named_after_its_file(tmp_path: Path, file: str, name: str) -> None:
+    path = tmp_path / file
+    path.write_text("comparison: {base: small.yaml, arms: {a: {}}}")
+    assert read_comparison(path).overrides == (f"name={name}",)
+
+
+def test_a_name_that_leaves_no_room_for_those_of_runs_is_refused(tmp_path: Path) -> None:
+    write_base(tmp_path)
+    path = write_arms(tmp_path, bare={"method.memory": False}, whole={}).rename(tmp_path / f"{'a' * 45}.yaml")
+    with pytest.raises(
+        ConfigError, match=r"arm bare: .* 50 characters; allowed are 48\. Give the comparison"
+    ):
+        make_design(path, [], 2)
+
+
 def test_a_run_configuration_is_a_base_without_arms(tmp_path: Path) -> None:
     path = write(tmp_path, "name: small\niterations: 2\n")
     assert read_comparison(path) == Given(str(path), (), (), None)

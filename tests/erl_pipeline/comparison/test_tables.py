@@ -125,7 +125,7 @@ def test_intervals_over_seeds_and_tasks_are_of_arms_and_differences_with_three_s
 def test_a_page_on_a_split_that_others_opened_begins_with_it() -> None:
     use = SplitUse(comparison="lake", settings_digest="b", seeds=(0,), test_tasks=("t",), tasks=("1", "2"))
     earlier = Opening(
-        **{**use.model_dump(), "settings_digest": "a", "tasks": ("2", "3")},
+        **{**use.model_dump(), "settings_digest": "a", "test_tasks": ("u",), "tasks": ("2", "3")},
         code_version="2dabdf0",
         opened=datetime(2026, 1, 2, 3, 4, tzinfo=UTC),
     )

@@ -194,3 +194,20 @@ def test_a_tokenizer_keeps_the_tokens_of_short_messages_only(monkeypatch: pytest
         assert chat.between_turns(messages, None)
 
     assert made == [1, 1, 20, 20, 20, 20]
+
+
+def test_whether_long_tools_are_shown_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    chat, ids = ChatTokenizer(chatml_tokenizer()), ChatTokenizer._ids
+
+    def noted(chat: ChatTokenizer, text: str) -> tuple[int, ...]:
+        made.append(len(text) // 1000)
+        return ids(chat, text)
+
+    monkeypatch.setattr(ChatTokenizer, "_ids", noted)
+    tools: list[ToolSchema] = [
+        {"type": "function", "function": {"name": "look", "description": "x" * 20_000}}
+    ]
+    for shown in (tools, tools, []):
+        assert chat.shows(shown) == bool(shown)
+    assert made == [20, 0]

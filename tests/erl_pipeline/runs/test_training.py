@@ -13,6 +13,7 @@ from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.runs import planning
 from erl_pipeline.runs.driver import open_run
 from erl_pipeline.stages.training.distillation import BUILD_DISTILLATION
+from storage.artifacts.layout import StagingFolder
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import RunBusy
@@ -69,6 +70,17 @@ def test_the_ledger_has_every_artifact_of_the_plan_once(trained: Path) -> None:
     assert {node.place: node.artifact_id for node in plan.nodes} == ids(trained)
     assert all(node.recipe.artifact_id == node.artifact_id for node in plan.nodes)
     assert verify_run(ArtifactStore(str(trained)), run).problems == []
+
+
+def test_what_a_process_that_was_killed_after_its_last_commit_left_is_removed(store: Path) -> None:
+    """It had not yet removed the folder in which it wrote the artifact."""
+    before = hashes(store)
+    left = StagingFolder(store / "staging")
+    left.name_place("evaluate", ids(store)[StageKey(2, "evaluate", "")])
+    dead = shutil.copytree(left.path, store / "staging" / "dead")
+    left.release()
+    assert go(small(), store).made == []
+    assert (dead.exists(), hashes(store)) == (False, before)
 
 
 def test_a_finished_run_has_nothing_to_do(store: Path) -> None:

@@ -111,7 +111,7 @@ class Scripted:
     notes: NoteSearch | None = None
     opened: list[str] = field(default_factory=list)
     """The checkpoints that were opened, in order. One whose name begins with `broken` cannot be, nor one that
-    is `too large`."""
+    is `too large` or `larger than memory`."""
     given_up: set[str] = field(default_factory=set)
     """Those whose engine has failed too often, until they are opened again."""
     keys: Mapping[str, ClientKey] = field(
@@ -124,6 +124,8 @@ class Scripted:
             raise EngineError("its weights do not prove themselves")
         if change.checkpoint_id == "too large":
             raise RuntimeError("CUDA out of memory")  # As torch's OutOfMemoryError is one.
+        if change.checkpoint_id == "larger than memory":
+            raise MemoryError
         self.given_up.discard(change.checkpoint_id)
 
         async def sample(request: GenerationRequest) -> Generation:

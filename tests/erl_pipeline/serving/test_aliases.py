@@ -117,13 +117,18 @@ def test_a_checkpoint_that_cannot_be_opened_is_not_served(tmp_path: Path, in_pla
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-def test_a_checkpoint_that_does_not_fit_into_memory_is_not_served(tmp_path: Path, in_place: bool) -> None:
+@pytest.mark.parametrize(
+    ("checkpoint", "says"), [("too large", "CUDA out of memory"), ("larger than memory", "MemoryError")]
+)
+def test_a_checkpoint_that_does_not_fit_into_memory_is_not_served(
+    tmp_path: Path, in_place: bool, checkpoint: str, says: str
+) -> None:
     async def use(served: Served) -> None:
         watching = asyncio.create_task(served.service.aliases.watch())
-        await served.promote("too large")
+        await served.promote(checkpoint)
         assert (await served.chat("hi"))[0].startswith("one")
-        assert "cannot be opened, and nothing changes: CUDA out of memory" in served.told[0]
-        assert (await served.health())["aliases"]["production"]["failure"] == "CUDA out of memory"
+        assert f"cannot be opened, and nothing changes: {says}" in served.told[0]
+        assert (await served.health())["aliases"]["production"]["failure"] == says
         assert not watching.done()
         watching.cancel()
 

@@ -14,6 +14,7 @@ import pytest
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.serving.episodes import OpenEpisodes
+from erl_pipeline.serving.keys import Client
 from erl_pipeline.serving.known import KnownTraffic
 from storage.serving.traffic import ServedTurn
 from tests.erl_pipeline.episodes.test_dialogue import said
@@ -291,6 +292,42 @@ def test_a_call_that_a_library_sends_again_gets_the_answer_of_the_first(
         assert len(set(logged)) == 3
 
     Scripted(tmp_path, says=says).use(use)
+
+
+@pytest.mark.parametrize("limit", ["in_flight", "requests_per_minute"])
+def test_a_call_that_was_refused_never_gets_the_answer_of_another_one_with_the_same_body(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """As where a client samples one prompt many times."""
+    held, seconds_to_wait = HeldAnswers(), 0.0
+    if limit == "requests_per_minute":
+        monkeypatch.setattr(Client, "seconds_to_wait", lambda _: seconds_to_wait)
+
+    async def use(served: Served) -> None:
+        nonlocal seconds_to_wait
+
+        async def sent(retries: int) -> tuple[int, str]:
+            headers = {"Authorization": "Bearer key-a", "x-stainless-retry-count": str(retries)}
+            url = f"{served.url}/v1/chat/completions"
+            async with served.http.post(url, json={"messages": HI}, headers=headers) as told:
+                return told.status, told.headers.get("x-erl-call-id", "")
+
+        first = [asyncio.create_task(sent(0)) for _ in range(2)]
+        await held.begun.wait()
+        while served.service.under_way < 2:
+            await asyncio.sleep(0.01)
+        seconds_to_wait = 1.0
+        assert [await sent(0) for _ in range(2)] == [(429, "")] * 2
+        held.go_on.set()
+        answered = [await each for each in first]
+        seconds_to_wait = 0.0
+        answered += [await sent(1) for _ in range(2)]
+        assert [status for status, _ in answered] == [200] * 4
+        assert len({call_id for _, call_id in answered}) == 4
+        assert await sent(2) == answered[-1]
+
+    settings = {"limits": {"in_flight": 2}} if limit == "in_flight" else {}
+    Scripted(tmp_path, settings, says=held).use(use)
 
 
 def test_a_long_message_becomes_tokens_beside_the_event_loop_and_one_that_cannot_fit_never_does(

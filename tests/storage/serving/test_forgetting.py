@@ -263,6 +263,11 @@ def test_users_of_two_tenants_with_one_name_are_two(tmp_path: Path) -> None:
     assert len(list(read_traffic(segments(uri, RUN), ReadTraffic()))) == 2
 
 
+def test_tenants_are_those_of_one_run(served: Served) -> None:
+    assert tenants(served.store.uri, RUN) == {TENANT}
+    assert tenants(served.store.uri, "another") == set()
+
+
 KILLED = """
 import os, sys
 from storage.serving.forgetting import forget_user

@@ -94,6 +94,6 @@ def test_the_goal_of_a_cold_start_moves_with_its_reason(
     assert cold_start_with(call, parts).counters == {"optimizer_steps": 4, "trained_tokens": 9}
     assert told == [
         (400, "steps"),
-        (450, "steps, more since the gate was missed"),
-        (500, "steps, more since the gate was missed"),
+        (450, "steps, more until it passes policy.cold_start.gate"),
+        (500, "steps, more until it passes policy.cold_start.gate"),
     ]

@@ -63,6 +63,16 @@ def test_gradients_are_those_of_the_softmax() -> None:
     torch.testing.assert_close(actual, expected)
 
 
+def test_a_vocabulary_that_is_larger_than_a_block_is_looked_at_row_by_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logits = torch.randn(3, 7, generator=torch.Generator().manual_seed(0))
+    targets, temperatures = torch.tensor([0, 6, 3]), torch.ones(3)
+    expected = token_logprobs(torch.nn.Identity(), logits, targets, temperatures)
+    monkeypatch.setattr(module, "_BLOCK_ELEMENTS", 6)
+    torch.testing.assert_close(token_logprobs(torch.nn.Identity(), logits, targets, temperatures), expected)
+
+
 def test_chunks_give_the_gradients_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(10, 4, generator=generator)
