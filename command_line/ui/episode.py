@@ -20,6 +20,7 @@ from erl_pipeline.views.report import episodes
 from storage.artifacts.manifest import Manifest
 from storage.errors import InputError, PrunedFileError
 from storage.memory.entries import MEMORY, scan_deltas
+from storage.tables.scored import ALL_REDACTED
 from storage.tables.trajectories import scan_trajectories
 
 
@@ -152,9 +153,12 @@ def token_strip(
     """The tokens of a trajectory. Without a `measure`, the advantage is shown if it is stored, else the
     log-probability.
 
-    Raises InputError for an unknown trajectory, PrunedFileError if retention has removed its tokens.
+    Raises InputError for an unknown trajectory, PrunedFileError if retention or `forget-user` has removed its
+    tokens.
     """
     row = _row(stored, run, iteration, trajectory_id)
+    if row["finish_reason"] in ALL_REDACTED:
+        raise PrunedFileError("The tokens of this trajectory were removed when its user was forgotten.")
     if row["response_token_ids"] is None:
         raise PrunedFileError("Retention has removed the tokens of this trajectory.")
     record = _record(stored, run, trajectory_id)
@@ -195,6 +199,7 @@ def _row(stored: Stored, run: RunView, iteration: int, trajectory_id: str) -> di
         "response_mask",
         "behaviour_logprobs",
         "policy_version",
+        "finish_reason",
     )
     for held_out in (False, True):
         files = sequence_files(stored, run, (iteration, iteration), held_out=held_out)

@@ -1,6 +1,7 @@
 """Filters over the columns of rows, as in an address: `role=second_attempt&reward=>0.5&said=~left`."""
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +11,7 @@ import polars as pl
 from storage.errors import InputError
 from storage.tables.trajectories import says
 
-Kind = Literal["text", "number", "flag", "list", "said"]
+Kind = Literal["text", "number", "integer", "flag", "list", "said"]
 
 FILTERS: dict[str, Kind] = {
     "role": "text",
@@ -44,11 +45,12 @@ FILTERS: dict[str, Kind] = {
     "temperature": "number",
     "revision_index": "number",
     "sample_index": "number",
-    "seed": "number",
+    "seed": "integer",
 }
 """Columns by which rows can be filtered, the usual ones first."""
 
 _OPERATORS = (">=", "<=", ">", "<", "=")
+_INTEGER = re.compile(r"[0-9]{1,19}")
 _YES, _NO = ("true", "yes", "1"), ("false", "no", "0")
 
 
@@ -70,6 +72,10 @@ class Filter:
             if self.asked.lower() not in (*_YES, *_NO):
                 raise InputError(f"{self.column}={self.asked}: give true or false.")
             return pl.col(self.column) == (self.asked.lower() in _YES)
+        if kind == "integer":
+            if not _INTEGER.fullmatch(self.asked) or int(self.asked) >= 2**63:
+                raise InputError(f"{self.column}={self.asked}: give a whole number.")
+            return pl.col(self.column) == int(self.asked)
         return self._number() if kind == "number" else self._text()
 
     def _text(self) -> pl.Expr:

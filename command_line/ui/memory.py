@@ -1,6 +1,8 @@
 """The entries of a memory version: as a list, sorted and counted by columns that are kept, and as a map,
 points in a plane, near each other if their situations are similar."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ import polars as pl
 from command_line.memory.run import RunMemory
 from command_line.ui.cached import Sealed
 from command_line.ui.rows import PAGE_ROWS, RowPage, page_count, require_few
+from storage.artifacts.recipe import digest
 from storage.errors import InputError
 from storage.memory.chain import held_rows
 from storage.memory.entries import EntryFiles, Rows
@@ -45,7 +48,10 @@ class EntryList:
 
     def __init__(self, sealed: Sealed, memory: RunMemory) -> None:
         self._sealed, self._memory = sealed, memory
-        self.held = sealed.get(memory.version, "rows", self._read)
+        # When a user is forgotten, files of the same version get other names.
+        paths = [str(path) for delta in memory.deltas for path in delta.entry_files]
+        self._key = f"{memory.version} {digest(paths)}"
+        self.held = sealed.get(self._key, "rows", self._read)
 
     def places(self, task_type: str, among: Places | None) -> npt.NDArray[np.bool_]:
         """Which entries are of a task type (empty for all) and at one of these places (None for all).
@@ -74,9 +80,13 @@ class EntryList:
         require_few(len(ordered))
         return self._rows(ordered)
 
+    def map(self) -> MemoryMap:
+        """The map of the entries; it is made once."""
+        return self._sealed.get(self._key, "map", lambda: _map(self.held))
+
     def _ordered(self, chosen: npt.NDArray[np.bool_], sort: Sort, rising: bool) -> Places:
         order = self._sealed.get(
-            self._memory.version, f"by {sort}, {rising}", lambda: _order(self.held.rows, sort, rising)
+            self._key, f"by {sort}, {rising}", lambda: _order(self.held.rows, sort, rising)
         )
         return order[chosen[order]]
 
@@ -167,17 +177,12 @@ class Span:
         return (values >= self.low) & (values <= self.high)
 
 
-def memory_map(sealed: Sealed, version: str, entries: EntryList) -> MemoryMap:
-    """The map of a memory version; it depends only on the version, and is made once."""
-
-    def make() -> MemoryMap:
-        count = entries.held.rows.height
-        shown = min(count, MOST_POINTS)
-        places = np.arange(shown, dtype=np.int64) * count // max(1, shown)
-        found = project(entries.held.files.vectors(entries.held.numbers[places]))
-        return MemoryMap(places, found.points, found.shares)
-
-    return sealed.get(version, "map", make)
+def _map(held: HeldRows) -> MemoryMap:
+    count = held.rows.height
+    shown = min(count, MOST_POINTS)
+    places = np.arange(shown, dtype=np.int64) * count // max(1, shown)
+    found = project(held.files.vectors(held.numbers[places]))
+    return MemoryMap(places, found.points, found.shares)
 
 
 def places_within(drawn: MemoryMap, across: Span | None, up: Span | None) -> Places:

@@ -17,7 +17,6 @@ from command_line.ui.memory import (
     Colour,
     EntryList,
     Sort,
-    memory_map,
     places_within,
     read_span,
 )
@@ -78,7 +77,7 @@ def memory_page(
             )
         shown = RowPage(len(hits), 1, ())
     else:
-        within = places_within(memory_map(stored.sealed, memory.version, listed), *spans) if brushed else None
+        within = places_within(listed.map(), *spans) if brushed else None
         chosen = listed.places(task_type, within)
         if here.wants_csv:
             return here.csv(f"{name}-memory", _CSV, listed.whole(chosen, sort, rising=rising))
@@ -135,7 +134,7 @@ def map_points(
     each point the number that gives its colour."""
     memory = _memory(here, iteration)
     listed = EntryList(here.stored.sealed, memory)
-    drawn = memory_map(here.stored.sealed, memory.version, listed)
+    drawn = listed.map()
     shown = listed.places(task_type, None)[drawn.places]
     points, values = drawn.points[shown], listed.held.rows[drawn.places[shown]][colour]
     return {

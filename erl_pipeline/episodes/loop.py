@@ -232,6 +232,8 @@ class ConcurrentSampler:
 class Collected(Generic[Question, Answer]):
     """Has questions answered in another thread, one batch at a time: what is asked meanwhile is the next one.
 
+    Who asks and is cancelled ends alone: the others of the batch get their answers.
+
     `thread` is that thread; by default it is one of the event loop's.
     """
 
@@ -241,26 +243,37 @@ class Collected(Generic[Question, Answer]):
         self._answer = answer
         self._thread = thread
         self._asked: list[tuple[Question, asyncio.Future[Answer]]] = []
-        self._free = asyncio.Lock()
+        self._answering: asyncio.Task[None] | None = None
 
     async def ask(self, question: Question) -> Answer:
         """The answer; raises what answering the batch raised."""
-        loop = asyncio.get_running_loop()
-        mine: asyncio.Future[Answer] = loop.create_future()
+        mine: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._asked.append((question, mine))
-        # Other episodes that can go on now may add a question to this batch.
-        await asyncio.sleep(0)
-        async with self._free:
-            if not mine.done():
-                batch, self._asked = self._asked, []
-                questions = [asked for asked, _ in batch]
-                try:
-                    answers = await loop.run_in_executor(self._thread, self._answer, questions)
-                except BaseException:
-                    for _, waiting in batch:
-                        waiting.cancel()
-                    raise
-                for (_, waiting), answer in zip(batch, answers, strict=True):
-                    if not waiting.cancelled():
-                        waiting.set_result(answer)
-        return mine.result()
+        if self._answering is None or self._answering.done():
+            self._answering = asyncio.create_task(self._answer_batches())
+        return await mine
+
+    async def _answer_batches(self) -> None:
+        """Answer until nothing is asked. It is a task of its own, which ends with nobody's question."""
+        while self._asked:
+            # Other episodes that can go on now may add a question to this batch.
+            await asyncio.sleep(0)
+            batch = [each for each in self._asked if not each[1].done()]
+            self._asked = []
+            if batch:
+                await self._answer_batch(*zip(*batch, strict=True))
+
+    async def _answer_batch(
+        self, questions: Sequence[Question], waiting: Sequence[asyncio.Future[Answer]]
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            answers = await loop.run_in_executor(self._thread, self._answer, questions)
+        except Exception as error:  # Whoever waits for this batch raises it.
+            for each in waiting:
+                if not each.done():
+                    each.set_exception(error)
+            return
+        for each, answer in zip(waiting, answers, strict=True):
+            if not each.done():
+                each.set_result(answer)

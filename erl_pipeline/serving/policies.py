@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ from erl_pipeline.policies.checkpoints import BASE, CHECKPOINT, weights_settings
 from erl_pipeline.runs.config import readable_config
 from erl_pipeline.stages.rollouts.playing import opened_engine, play_settings
 from erl_pipeline.stages.sampled_checkpoint import sampled_checkpoint
-from storage.errors import ConfigError, EngineError
+from storage.errors import ConfigError
 from storage.runs.run import RunStore
 from storage.serving.aliases import AliasChange
 
@@ -131,25 +130,8 @@ class StoredPolicies:
     def _sampler(self, opened: OpenedEngine) -> Callable[[GenerationRequest], Awaitable[Generation]]:
         if opened.concurrent is not None:
             return opened.concurrent.sample
-        return in_batches(opened.batches.generate, self._thread)
-
-
-def in_batches(
-    generate: Callable[..., list[Generation]], thread: ThreadPoolExecutor
-) -> Callable[[GenerationRequest], Awaitable[Generation]]:
-    """Samples what is asked while the engine is busy as its next batch."""
-    waiting = Collected[GenerationRequest, Generation](generate, thread)
-
-    async def sample(request: GenerationRequest) -> Generation:
-        try:
-            return await waiting.ask(request)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise EngineError("the engine failed while it sampled this call together with others") from None
-
-    return sample
+        # What is asked while the engine is busy is its next batch.
+        return Collected[GenerationRequest, Generation](opened.batches.generate, self._thread).ask
 
 
 def require_several_models(config: RunConfig, canary: str) -> None:

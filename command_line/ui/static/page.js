@@ -34,19 +34,33 @@ document.addEventListener("keydown", (event) => {
 // A run at work tells of each commit; the pieces of the page that show it, and its curves, are fetched again.
 const live = document.querySelector("[data-live]");
 if (live) {
-  const source = new EventSource(live.dataset.live);
+  let source = null;
   let shown = null;
+  let ended = false;
   const show = () => {
     htmx.ajax("GET", live.dataset.part, { target: "#live", swap: "innerHTML" });
     document.dispatchEvent(new Event("runchange"));
   };
-  source.addEventListener("state", (event) => {
-    if (event.data === shown) return;
-    shown = event.data;
-    show();
-  });
-  source.addEventListener("ended", () => {
-    source.close();
-    show();
-  });
+  // Only while the tab is seen: a browser opens six connections to a server at most, for all tabs together.
+  const listen = () => {
+    if (document.hidden || ended) {
+      source?.close();
+      source = null;
+      return;
+    }
+    if (source) return;
+    source = new EventSource(live.dataset.live);
+    source.addEventListener("state", (event) => {
+      if (event.data === shown) return;
+      shown = event.data;
+      show();
+    });
+    source.addEventListener("ended", () => {
+      ended = true;
+      listen();
+      show();
+    });
+  };
+  document.addEventListener("visibilitychange", listen);
+  listen();
 }

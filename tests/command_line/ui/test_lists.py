@@ -6,11 +6,13 @@ import csv
 import io
 from datetime import UTC, datetime
 
+import polars as pl
 import pytest
 from starlette.testclient import TestClient
 
 from command_line.ui import rows
 from command_line.ui.csv_tables import csv_text
+from command_line.ui.filters import Filter
 from tests.command_line.ui.clients import client, links_of, main_text
 from tests.command_line.ui.stores import write_page_store
 
@@ -42,6 +44,16 @@ def test_values_of_every_kind_can_be_read_back() -> None:
     text = csv_text(columns, [dict(zip(columns, values, strict=True))])
     (_, row) = csv.reader(io.StringIO(text, newline=""))
     assert row == ["", "true", "0", 'a "b", c\nd', '["x"]', "2026-01-02T00:00:00+00:00"]
+
+
+def test_rows_of_a_seed_are_those_of_no_other(page: TestClient) -> None:
+    """Seeds have more digits than a number in 32 bits."""
+    largest = 2**63 - 1
+    seeds = pl.DataFrame({"seed": [largest - 1, largest, 7]})
+    assert seeds.filter(Filter("seed", str(largest)).condition())["seed"].to_list() == [largest]
+    for asked in (">3", "1.5", "-1", str(largest + 1)):
+        answer = page.get("/runs/one/rows", params={"seed": asked})
+        assert (answer.status_code, "give a whole number" in answer.text) == (404, True)
 
 
 def test_each_table_has_a_link_to_its_rows_as_csv(page: TestClient) -> None:

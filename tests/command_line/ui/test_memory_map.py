@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
 
@@ -152,3 +153,20 @@ def test_what_follows_from_an_artifact_is_made_once_and_only_the_last_ones_are_k
     for artifact in ("a", "a", "b", "a", "c", "a", "b"):
         ask(artifact)
     assert made == ["a", "b", "c", "b"]
+
+
+def test_a_memory_whose_entries_are_redacted_can_be_listed_at_once(tmp_path: Path) -> None:
+    made = write_page_store(tmp_path)
+    page = client(made.store.uri)
+    assert "right" in main_text(page.get("/runs/one/memory").text)
+    for manifest in list(made.store.list("index_memory")):
+        changes = {entry.path: without_texts for entry in manifest.tables(MEMORY.name)}
+        made.store.redact(manifest.artifact_id, changes, "test")
+    for path in ("/runs/one/memory", "/runs/one/memory/map", "/runs/one/memory?format=csv"):
+        assert page.get(path).status_code == 200, path
+    assert "[redacted]" in main_text(page.get("/runs/one/memory").text)
+
+
+def without_texts(rows: pa.Table) -> pa.Table:
+    place = rows.schema.get_field_index("text")
+    return rows.set_column(place, rows.field(place), pa.array(["[redacted]"] * len(rows), pa.string()))

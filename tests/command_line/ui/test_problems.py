@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from starlette.testclient import TestClient
 
@@ -125,6 +127,30 @@ def test_a_run_of_an_earlier_version_is_in_the_table_and_its_page_says_so(tmp_pa
     assert "train into a new store" in main_text(older.text)
     assert "begun with settings of another version" in main_text(unreadable.text)
     assert page.get("/runs/unreadable/settings").status_code == 200
+
+
+def test_tokens_of_a_forgotten_user_are_named(tmp_path: Path) -> None:
+    """Although the record of the update still has numbers for each token."""
+    made = write_page_store(tmp_path)
+
+    def silenced(rows: pa.Table) -> pa.Table:
+        says: dict[str, Any] = {
+            "response_token_ids": [],
+            "response_mask": [],
+            "behaviour_logprobs": [],
+            "finish_reason": "redacted_scored",
+        }
+        for place, column in enumerate(rows.schema):
+            if column.name in says:
+                value = pa.array([says[column.name]] * len(rows), column.type)
+                rows = rows.set_column(place, column, value)
+        return rows
+
+    made.store.redact(made.ids["rollout_shard"], {"trajectories.parquet": silenced}, "test")
+    for trajectory in ("first", "second"):
+        answer = client(made.store.uri).get(f"/runs/one/iterations/1/trajectories/{trajectory}/tokens")
+        assert "were removed when its user was forgotten." in main_text(answer.text)
+        assert answer.status_code < 500
 
 
 def test_tokens_that_retention_has_removed_are_named(tmp_path: Path) -> None:
