@@ -100,11 +100,11 @@ class RunPage:
         asked = {"flow_runs": {"id": {"any_": [str(self.flow_run_id)]}}, "task_runs": ended}
         deadline = time.monotonic() + _RECORDING_SECONDS
         with get_client(sync_client=True) as client:
+            client.read_flow_run(self.flow_run_id)  # Of one that was deleted nothing will be written.
             expected = self.tasks + len(self._crashed)
             while (missing := expected - _count_task_runs(client, asked)) > 0:
                 if time.monotonic() > deadline:
                     return int(missing)
-                client.read_flow_run(self.flow_run_id)
                 # What a worker sent before it died may be written after that it crashed.
                 for task_run_id, state in self._crashed.items():
                     with suppress(ObjectNotFound):  # the server has not written it yet

@@ -106,13 +106,12 @@ def test_a_queue_that_is_longer_than_the_deadline_is_no_fault(gpt2_server: Manag
     async def scenario() -> None:
         await warm_up(gpt2_server)
         async with through(gpt2_server, STANDSTILL_SECONDS) as client:
-            longest = STANDSTILL_SECONDS + client._progress.seconds_between_looks
-            started = time.monotonic()
-            await asyncio.gather(*start(client, 96))
-            count = int(96 * 1.5 * longest / (time.monotonic() - started))
-            started = time.monotonic()
-            answers = await asyncio.gather(*start(client, count))
-            assert time.monotonic() - started > longest
+            longest, taken, count = STANDSTILL_SECONDS + client._progress.seconds_between_looks, 0.0, 96
+            while taken <= longest:  # A machine may sample twice as fast as a moment before.
+                count *= 2
+                started = time.monotonic()
+                answers = await asyncio.gather(*start(client, count))
+                taken = time.monotonic() - started
         assert [len(answer.token_ids) for answer in answers] == [100] * count
 
     asyncio.run(scenario())
@@ -133,7 +132,7 @@ def test_a_server_that_stands_still_is_found_in_time(gpt2_server: ManagedServer,
     async def scenario() -> None:
         await warm_up(gpt2_server)
         async with through(gpt2_server, STANDSTILL_SECONDS) as client:
-            requests = start(client, 300)
+            requests = start(client, 600)
             await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
             send(signal.SIGSTOP)
             stood_still = time.monotonic()
@@ -142,7 +141,7 @@ def test_a_server_that_stands_still_is_found_in_time(gpt2_server: ManagedServer,
             finally:
                 send(signal.SIGCONT)
             failures = [each for each in results if isinstance(each, BaseException)]
-            assert len(failures) > 200
+            assert len(failures) > 32  # more than are under way at a time
             assert all(isinstance(each, ServerFailure) for each in failures)
             assert "read and sampled no token for 12 s (progress_seconds)" in str(failures[0])
             # The last look may have been 3 s before, and the next one sees what happened in between. On a
