@@ -68,6 +68,7 @@ class ThreadPool:
 
     workers = 1
     shares_files = True
+    ends_unbegun = False
 
     def __init__(self, call: RunnerCall) -> None:
         self._call = call
@@ -98,8 +99,6 @@ class ThreadPool:
 
         self._work = ThreadWork(job, self._resources, self._call)
         return self._work
-
-    ends_unbegun = False
 
     @property
     def begun(self) -> bool:
@@ -176,6 +175,8 @@ class ProcessPool:
 class _ProcessPlace:
     """One worker process, and the task runner that starts it."""
 
+    ends_unbegun = True
+
     def __init__(self, place: int, environment: dict[str, str], folder: Path, call: RunnerCall) -> None:
         self._environment = environment
         self._folder = folder
@@ -192,8 +193,6 @@ class _ProcessPlace:
         self._reports = Reports(self._told)
         stop, log = self._folder / "stop", self._folder / "workers.log"
         return ProcessWork(pickle.dumps(job), self._environment, self._told, stop, log)
-
-    ends_unbegun = True
 
     @property
     def begun(self) -> bool:

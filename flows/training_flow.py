@@ -86,7 +86,7 @@ def run_training(submissions: Submissions, url: str) -> None:
         except httpx.HTTPError as error:
             raise WentAway(f"Prefect's API at {url} went away ({error})") from error
         except ObjectNotFound as error:
-            raise WentAway("Prefect has this flow run no longer: somebody has deleted it") from error
+            raise WentAway("Prefect no longer has this flow run: somebody has deleted it") from error
         # Else the last events would be sent when the process ends, which prints that they are.
         EventsWorker.instance().drain()
 

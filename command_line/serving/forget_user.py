@@ -64,7 +64,8 @@ def forget_user(
     print_line(f"User {user} of run {run} is {named.digests[0]} in records.")
     print_table(list(_counted(traces)), left=("what", "where"))
     if not traces.found:
-        print_line(f"The store holds nothing {'else ' * bool(traces.left_behind)}that this user said.")
+        nothing = "nothing else" if traces.left_behind else "nothing"
+        print_line(f"The store holds {nothing} that this user said.")
         if tenant is not None and tenant not in found:
             print_line(f"It has no record of tenant {tenant}, but of: {', '.join(found) or 'nobody'}.")
     elif delete:

@@ -53,6 +53,8 @@ class RemoteWorker:
         stop: the file that asks them to stop.
     """
 
+    ends_unbegun = False
+
     def __init__(
         self,
         actor: ActorHandle,
@@ -90,8 +92,6 @@ class RemoteWorker:
         """The computation of a stage by the actor."""
         self._reports = Reports(self._told)
         return ActorWork(job, self.actor, self.node.address, self._told, self._stop)
-
-    ends_unbegun = False
 
     @property
     def begun(self) -> bool:

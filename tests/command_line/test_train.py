@@ -11,6 +11,7 @@ import pytest
 import erl_pipeline.runs.state
 from command_line.train import run as train_run
 from erl_pipeline.runs.config import run_config
+from storage.errors import StoreError
 from storage.runs.run import RunStore
 from tests.command_line.invoke import SMALL, FinishedRun, invoke
 from tests.erl_pipeline.runs.small_runs import small
@@ -76,6 +77,18 @@ def test_a_finished_run_is_not_trained_again(finished: FinishedRun) -> None:
     assert again.errors == "Run small is finished: it has 2 iterations, all committed.\n"
     assert again.json["worked"] is False
     assert [row["iteration"] for row in again.json["rows"]] == [0, 1, 2]
+
+
+def test_a_finished_run_is_shown_from_a_store_that_one_may_only_read(
+    finished: FinishedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise StoreError("read-only file system")
+
+    monkeypatch.setattr(train_run, "keep_settings", refused)
+    shown = invoke("train", finished.config, "--store", finished.store, "--no-prefect", "--json")
+    assert (shown.status, len(shown.json["rows"])) == (0, 3)
+    assert "The settings that may change are not stored: read-only file system" in shown.errors
 
 
 def test_of_a_long_run_the_newest_iterations_are_shown_and_the_report_is_left_to_its_command(

@@ -54,22 +54,6 @@ class Kills(Recorded):
         return [str(each[1]) for each in self.told if each[0] == "warn"]
 
 
-def test_a_run_whose_flow_run_somebody_deletes_ends_and_says_so(api: str, store: Path) -> None:
-    """As where somebody tidies up Prefect's page."""
-
-    def delete() -> None:
-        flow_run = flow_run_of(api, store)["id"]
-        httpx.delete(f"{api}/flow_runs/{flow_run}", timeout=90.0).raise_for_status()
-
-    listener = Kills(delete)
-    assert len(walk(PREFECT, THREADS, store, chain(3), listener=listener)) == 3
-    gone = "Prefect has this flow run no longer: somebody has deleted it. "
-    assert listener.warnings[0] == f"{gone}The run continues without it"
-    assert listener.warnings[1].startswith(
-        f"{gone}Its record of this flow run and of the 3 stages that were "
-    )
-
-
 @pytest.fixture
 def owned(prefect_home: Path, tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """A server that is configured for this test, and the process that started it."""
@@ -87,6 +71,26 @@ def owned(prefect_home: Path, tmp_path: Path) -> Iterator[tuple[str, subprocess.
         yield url, owner
     owner.kill()
     owner.wait()
+
+
+def test_a_run_whose_flow_run_somebody_deletes_ends_and_says_so(
+    store: Path, owned: tuple[str, subprocess.Popen[str]]
+) -> None:
+    """As where somebody tidies up Prefect's page. The server is one of its own: afterwards it may write no
+    task runs of other flow runs any more."""
+    api, _ = owned
+
+    def delete() -> None:
+        flow_run = flow_run_of(api, store)["id"]
+        httpx.delete(f"{api}/flow_runs/{flow_run}", timeout=90.0).raise_for_status()
+
+    listener = Kills(delete)
+    assert len(walk(PREFECT, THREADS, store, chain(3), listener=listener)) == 3
+    gone = "Prefect no longer has this flow run: somebody has deleted it. "
+    assert listener.warnings[0] == f"{gone}The run continues without it"
+    assert listener.warnings[1].startswith(
+        f"{gone}Its record of this flow run and of the 3 stages that were "
+    )
 
 
 @pytest.mark.parametrize("settings", [THREADS, TWO_PROCESSES], ids=["threads", "processes"])

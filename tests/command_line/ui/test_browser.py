@@ -325,6 +325,32 @@ def test_an_open_page_shows_a_commit_within_two_seconds_its_curves_grow_and_it_s
         context.close()
 
 
+def test_tabs_that_are_not_seen_leave_the_connections_of_the_browser_to_others(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """It opens six to a server at most, and each tab of a run at work holds one."""
+
+    def turn(tab: Page, hidden: str) -> None:
+        tab.evaluate(f"window.isHidden = {hidden}; document.dispatchEvent(new Event('visibilitychange'))")
+
+    for served in serve(write_page_store(tmp_path)):
+        context = patient(browser.new_context())
+        context.add_init_script(
+            "Object.defineProperty(document, 'hidden', {get: () => Boolean(window.isHidden)});"
+        )
+        with served.made.runs.open("two").lock():
+            tabs = []
+            for _ in range(7):
+                tab = context.new_page()
+                tab.goto(f"{served.address}/runs/two", timeout=10_000)
+                tab.locator("#live .status", has_text="at work").wait_for()
+                turn(tab, "true")
+                tabs.append(tab)
+            turn(tabs[0], "false")
+        tabs[0].locator("#live .status", has_text="stopped").wait_for(timeout=5000)
+        context.close()
+
+
 def remember(made: TrainingStore, iteration: int, parent: str, entries: int) -> None:
     """Commit a memory version of run `two`."""
     inputs = {"memory": parent}

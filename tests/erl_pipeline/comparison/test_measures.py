@@ -180,6 +180,12 @@ def test_a_run_that_never_made_a_step_has_the_area_of_its_start() -> None:
     assert (figures.area_by_steps, figures.success_at_steps) == (0.2, 0.2)
 
 
+def test_a_run_with_fewer_steps_than_the_others_has_no_figures_by_steps() -> None:
+    """As of an arm whose first step came only in the iterations that equal tokens add."""
+    found = measure(curve(50, 0.2, 0.4, steps_per_iteration=1), Budgets(50, 8))
+    assert (found.success_at_tokens, found.area_by_steps, found.success_at_steps) == (0.4, None, None)
+
+
 def test_an_arm_that_takes_no_steps_is_compared_by_tokens_and_leaves_the_others_their_steps() -> None:
     trained, evolved = curve(50, 0.2, 0.6, 0.8), curve(100, 0.2, 0.4, steps_per_iteration=0)
     budgets = find_budgets(

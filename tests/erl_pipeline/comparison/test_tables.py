@@ -135,6 +135,9 @@ def test_a_page_on_a_split_that_others_opened_begins_with_it() -> None:
         "03:04 UTC, code 2dabdf0). Settings may have been chosen after a look at them.**"
     )
     assert heading == "# Comparison lake"
+    # An earlier version named single tasks otherwise; the artifact tells that they are the same.
+    same = earlier.model_copy(update={"test_tasks": ("t",), "tasks": ("x",)})
+    assert "had seen 2 of its 2 tasks" in page(replace(result(100), split=SplitHistory(use, (same,))))
     assert page(replace(result(100), split=SplitHistory(use, ()))).startswith("# Comparison lake")
     own = earlier.model_copy(update={"settings_digest": "b", "seeds": (3, 4)})
     assert page(replace(result(100), split=SplitHistory(use, (own,)))).startswith(

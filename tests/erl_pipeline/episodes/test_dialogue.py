@@ -179,35 +179,35 @@ def test_what_the_environment_repeats_of_the_policy_does_not_cut_the_prompt() ->
     assert chat.text(between) == "user\nthere is no tool @@assistant-turn@@ here\nassistant"
 
 
-def test_a_tokenizer_keeps_the_tokens_of_short_messages_only(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def tokenized(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lengths of the texts that were made tokens of, in thousands of characters."""
     made: list[int] = []
-    chat, ids = ChatTokenizer(chatml_tokenizer()), ChatTokenizer._ids
+    ids = ChatTokenizer._ids
 
     def noted(chat: ChatTokenizer, text: str) -> tuple[int, ...]:
         made.append(len(text) // 1000)
         return ids(chat, text)
 
     monkeypatch.setattr(ChatTokenizer, "_ids", noted)
+    return made
+
+
+def test_a_tokenizer_keeps_the_tokens_of_short_messages_only(tokenized: list[int]) -> None:
+    chat = ChatTokenizer(chatml_tokenizer())
     for size in (1000, 1000, 20_000, 20_000):
         messages = [user_message("x" * size)]
         assert chat.prompt(messages)
         assert chat.between_turns(messages, None)
 
-    assert made == [1, 1, 20, 20, 20, 20]
+    assert tokenized == [1, 1, 20, 20, 20, 20]
 
 
-def test_whether_long_tools_are_shown_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[int] = []
-    chat, ids = ChatTokenizer(chatml_tokenizer()), ChatTokenizer._ids
-
-    def noted(chat: ChatTokenizer, text: str) -> tuple[int, ...]:
-        made.append(len(text) // 1000)
-        return ids(chat, text)
-
-    monkeypatch.setattr(ChatTokenizer, "_ids", noted)
+def test_whether_long_tools_are_shown_is_found_out_once(tokenized: list[int]) -> None:
+    chat = ChatTokenizer(chatml_tokenizer())
     tools: list[ToolSchema] = [
         {"type": "function", "function": {"name": "look", "description": "x" * 20_000}}
     ]
     for shown in (tools, tools, []):
         assert chat.shows(shown) == bool(shown)
-    assert made == [20, 0]
+    assert tokenized == [20, 0]
