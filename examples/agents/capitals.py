@@ -1,4 +1,4 @@
-"""An agent with pydantic-ai: it asks for a capital, and asks again where the answer is more than a name."""
+"""An agent with pydantic-ai: it asks for a capital, and asks again where the answer is long."""
 
 from typing import Any
 
@@ -9,30 +9,35 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from erl_pipeline.environments.agent.attempts import AgentTask
 
-WORDS = 3
+WORDS = 6
 RETRIES = 1
 
 
 async def solve(task: AgentTask) -> dict[str, Any]:
-    """The reward is 1 for the name alone at once, less for each time that the framework had to ask again."""
+    """The reward is 1 for a short and right answer at once, and less where the framework had to ask again."""
     refused: list[str] = []
     async with openai.AsyncOpenAI(base_url=task.base_url, api_key=task.api_key) as client:
         model = OpenAIChatModel(task.model, provider=OpenAIProvider(openai_client=client))
         agent = Agent(model, instructions="You know geography.", retries=RETRIES)
 
         @agent.output_validator
-        def is_a_name(answer: str) -> str:
+        def is_short(answer: str) -> str:
             if len(answer.split()) > WORDS:
                 refused.append(answer)
-                raise ModelRetry("Give the name alone.")
+                raise ModelRetry("Use at most six words.")
             return answer
 
         try:
             answer = (await agent.run(task.prompt)).output
         except UnexpectedModelBehavior:
-            return {"reward": 0.0, "feedback": "Every answer had more than three words; give the name alone."}
+            if not refused:
+                raise
+            # The framework gave up; what counts is the first answer.
+            answer = refused[0]
     if task.payload["capital"] not in answer:
-        return {"reward": 0.0, "feedback": f"{answer.strip()} is not the capital."}
+        return {"reward": 0.0, "feedback": "The name of the capital is not in your answer."}
+    if (words := len(answer.split())) > WORDS:
+        return {"reward": 0.3, "feedback": f"Right, but your answer has {words} words; six are enough."}
     if refused:
-        return {"reward": 1 - 0.3 * len(refused), "feedback": "Right, but give the name alone at once."}
-    return {"reward": 1.0, "feedback": "Right, and the name alone."}
+        return {"reward": 0.7, "feedback": "Right, but answer with at most six words at once."}
+    return {"reward": 1.0, "feedback": "Right and short."}

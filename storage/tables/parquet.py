@@ -75,12 +75,12 @@ class RowWriter:
     """
 
     def __init__(self, path: Path, table: TableFormat) -> None:
-        self._path, self._schema = path, table.arrow_schema
+        self._path, self._table = path, table
         self.count = 0
         with store_errors("write", path):
             self._writer = pq.ParquetWriter(
                 path,
-                self._schema,
+                table.arrow_schema,
                 compression="zstd",
                 compression_level=3,
                 use_dictionary=list(table.dictionary),
@@ -97,11 +97,19 @@ class RowWriter:
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Write rows (column -> value) as one row group; at most `ROW_GROUP_ROWS`."""
-        columns = [pa.array([row[field.name] for row in rows], field.type) for field in self._schema]
-        group = pa.Table.from_arrays(columns, schema=self._schema)
+        self.add_table(arrow_table(rows, self._table))
+
+    def add_table(self, rows: pa.Table) -> None:
+        """Write rows, of which there may be none, as row groups of at most `ROW_GROUP_ROWS`."""
         with store_errors("write", self._path):
-            self._writer.write_table(group, row_group_size=ROW_GROUP_ROWS)
+            self._writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
         self.count += len(rows)
+
+
+def arrow_table(rows: Sequence[Mapping[str, Any]], table: TableFormat) -> pa.Table:
+    """Rows (column -> value) in the columns of a kind of file."""
+    columns = [pa.array([row[field.name] for row in rows], field.type) for field in table.schema]
+    return pa.Table.from_arrays(columns, schema=table.arrow_schema)
 
 
 def read_rows(paths: Sequence[Path], table: TableFormat) -> Iterator[dict[str, Any]]:

@@ -55,13 +55,14 @@ def test_a_policy_that_only_calls_the_tool_is_stopped() -> None:
 @pytest.mark.parametrize(
     ("answers", "reward"),
     [
-        (["Lima"], 1.0),
-        (["The capital of Peru is Lima.", "Lima"], 0.7),
-        (["The capital of Peru is Lima.", "It is Lima, of course."], 0.0),
+        (["The capital of Peru is Lima."], 1.0),
+        (["Well, the capital of Peru is Lima.", "Lima"], 0.7),
+        (["Well, the capital of Peru is Lima.", "It is Lima, of course, as you know."], 0.3),
+        (["Well, the capital of Peru is Quito.", "It is Lima, of course, as you know."], 0.0),
         (["Quito"], 0.0),
     ],
 )
-def test_a_name_alone_is_wanted(answers: list[str], reward: float) -> None:
+def test_a_short_answer_is_wanted(answers: list[str], reward: float) -> None:
     left = iter(answers)
     row: Any = only(played(capitals.solve, lambda prompt: next(left), task=CAPITAL))
     assert row.reward == pytest.approx(reward)

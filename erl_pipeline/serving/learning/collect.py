@@ -6,46 +6,34 @@ log gives the same artifact.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.runs.config import run_config
-from erl_pipeline.runs.origins import commit_rollouts, kept_apart, open_import
-from erl_pipeline.serving.learning.rows import Batch, EpisodeRows, episode_rows
+from erl_pipeline.runs.origins import commit_rollouts, open_import
+from erl_pipeline.serving.learning.batch_files import held_out, write_batch
+from erl_pipeline.serving.learning.processes import Map, mapping
+from erl_pipeline.serving.learning.rows import Batch
 from erl_pipeline.serving.learning.settled import TrafficIndex, index_traffic
 from erl_pipeline.serving.settings import EpisodeSettings
 from erl_pipeline.stages.names import TRAJECTORIES
-from erl_pipeline.stages.rollouts.counts import count_rollouts
 from storage.artifacts.recipe import Recipe, digest
 from storage.artifacts.store import ArtifactStore
-from storage.artifacts.uncommitted import Told
 from storage.runs.documents import IMPORTED
 from storage.runs.run import Run, RunStore
-from storage.serving.collected import (
-    COLLECT_STAGE,
-    CORRECTIONS,
-    SERVED,
-    SERVED_CORRECTIONS,
-    SERVED_TRAJECTORIES,
-    traffic_run,
-)
+from storage.serving.collected import COLLECT_STAGE, traffic_run
 from storage.serving.traffic import segments
-from storage.tables.parquet import RowWriter, scan_files
-from storage.tables.sequences import FURTHER_SEQUENCES
+from storage.tables.parquet import scan_files
 from storage.tables.trajectories import TRAJECTORIES as TRAJECTORY_TABLE
-from storage.tables.trajectories import Trajectory, trajectory_id
 
-SMALLEST_GROUP = 8
-"""Rated episodes of one type of tasks in a batch; the mean of fewer says too little to compare with."""
-
-_CHUNK_EPISODES = 1000
+PROCESS_BYTES = 100_000_000
+"""Of a log that occupy a further process: starting one takes seconds."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +76,7 @@ def collect(
     *,
     at_least: int = 1,
     corrections: bool = False,
+    processes: int | None = None,
 ) -> Collected:
     """Seal what is settled in the log of a served run as the next batch. After a kill, the same call gives
     the same batch.
@@ -95,6 +84,7 @@ def collect(
     Args:
         at_least: rated episodes without which all are left for later; 0: also seal what nobody rated.
         corrections: seal corrected answers beside the rows.
+        processes: the most that read a log; default: as many as there are processors, for a large one.
 
     Raises:
         DamagedRecord: a record of the log is not as it was written.
@@ -110,14 +100,22 @@ def collect(
         store = ArtifactStore(store_uri)
         batches = sealed_batches(store_uri, run)
         sealed = _sealed_episodes(store, batches)
-        index = index_traffic(run, paths)
-        settle = timedelta(minutes=settings.idle_minutes, hours=settings.settle_hours)
-        episodes = index.settled(now, settle, sealed)
-        rated = index.rated(episodes)
-        batch = None
-        if episodes and rated >= at_least:
-            batch = _seal(store, traffic, run_config(served), index, episodes, len(batches) + 1, corrections)
+        with mapping(processes or _processes(paths)) as map_parts:
+            index = index_traffic(run, paths, map_parts)
+            settle = timedelta(minutes=settings.idle_minutes, hours=settings.settle_hours)
+            episodes = index.settled(now, settle, sealed)
+            rated = index.rated(episodes)
+            batch = None
+            if episodes and rated >= at_least:
+                config, iteration = run_config(served), len(batches) + 1
+                batch = _seal(store, traffic, config, index, episodes, iteration, corrections, map_parts)
     return Collected(batch, len(episodes), rated, index.late(sealed), index.torn)
+
+
+def _processes(paths: Iterable[Path]) -> int:
+    """How many processes read the log."""
+    size = sum(path.stat().st_size for path in paths)
+    return min(len(os.sched_getaffinity(0)), 1 + size // PROCESS_BYTES)
 
 
 def sealed_batches(store_uri: str, run: str) -> list[SealedBatch]:
@@ -163,6 +161,7 @@ def _seal(
     episodes: Sequence[int],
     iteration: int,
     corrections: bool,
+    map_parts: Map,
 ) -> SealedBatch:
     role, threshold = first_role(config), config.rollouts.success_threshold
     settings = {
@@ -175,89 +174,8 @@ def _seal(
         **({"corrections": True} if corrections else {}),
     }
     recipe = Recipe(COLLECT_STAGE, 1, settings, {}, 0, kind="trajectories")
-    batch = Batch(recipe.artifact_id, iteration, role, threshold, kept_apart(config).asked)
-    write = partial(_write, batch, index, episodes, corrections)
+    batch = Batch(recipe.artifact_id, iteration, role, threshold, partial(held_out, config.model_dump_json()))
+    write = partial(write_batch, batch, index, episodes, corrections, map_parts)
     committed = commit_rollouts(store, traffic, recipe, iteration, write, lambda made: made.counters)
     made = committed.trajectories
     return SealedBatch(iteration, made.artifact_id, committed.rollouts.artifact_id, made.counters)
-
-
-def _write(
-    batch: Batch, index: TrafficIndex, episodes: Sequence[int], corrections: bool, folder: Path
-) -> Told:
-    """Write the rows of a batch, a few episodes at a time."""
-    rows = (episode_rows(batch, each, records) for each, records in index.records(episodes))
-    counts: Counter[str] = Counter()
-    with (
-        RowWriter(folder / TRAJECTORIES, TRAJECTORY_TABLE) as trajectories,
-        RowWriter(folder / FURTHER_SEQUENCES, TRAJECTORY_TABLE) as further,
-        RowWriter(folder / SERVED, SERVED_TRAJECTORIES) as served,
-        RowWriter(folder / CORRECTIONS, SERVED_CORRECTIONS) as corrected,
-    ):
-        grouped = in_groups(batch.artifact_id, rows, index.rated_by_type(episodes))
-        while chunk := list(islice(grouped, _CHUNK_EPISODES)):
-            attempts = [each.episode.trajectories[0] for each in chunk]
-            _add(trajectories, attempts)
-            _add(further, [row for each in chunk for row in each.episode.trajectories[1:]])
-            served.add([vars(row) for each in chunk for row in each.episode.served])
-            if corrections:
-                corrected.add([vars(row) for each in chunk for row in each.episode.corrections])
-            counts.update(count_rollouts(attempts))
-            counts["rated"] += sum(each.episode.is_scored for each in chunk)
-            counts["not_grouped"] += sum(each.episode.is_scored and not each.compared for each in chunk)
-    files = {TRAJECTORIES: trajectories.count, SERVED: served.count}
-    for name, written in {FURTHER_SEQUENCES: further.count, CORRECTIONS: corrected.count}.items():
-        if written:
-            files[name] = written
-        else:
-            (folder / name).unlink()
-    if corrections:
-        counts["corrections"] = corrected.count
-    return {"counters": dict(counts), "rows": files}
-
-
-def _add(writer: RowWriter, rows: Sequence[Trajectory]) -> None:
-    for row in rows:
-        row.validate()
-    if rows:
-        writer.add([vars(row) for row in rows])
-
-
-@dataclass(frozen=True)
-class GroupedEpisode:
-    """An episode in its group. `compared`: others are in it, so that its reward says something."""
-
-    episode: EpisodeRows
-    compared: bool
-
-
-def in_groups(
-    artifact_id: str, episodes: Iterable[EpisodeRows], possible: Mapping[str, int]
-) -> Iterator[GroupedEpisode]:
-    """Episodes in groups: all scored ones of the same type of tasks, if they are at least `SMALLEST_GROUP`;
-    any other is alone in a group.
-
-    The first few of a type are given late, when it is known how many there are.
-
-    Args:
-        possible: how many of each type may be scored, at most.
-    """
-    waiting: dict[str, list[EpisodeRows]] = {}
-    for episode in episodes:
-        task_type = episode.task_type
-        if not episode.is_scored or possible.get(task_type, 0) < SMALLEST_GROUP:
-            yield GroupedEpisode(episode, compared=False)
-            continue
-        of_type = waiting.setdefault(task_type, [])
-        if len(of_type) < SMALLEST_GROUP:
-            of_type.append(episode)
-            if len(of_type) < SMALLEST_GROUP:
-                continue
-            ready = of_type
-        else:
-            ready = [episode]
-        group = trajectory_id(artifact_id, "group", task_type)
-        yield from (GroupedEpisode(each.in_group(group), compared=True) for each in ready)
-    for of_type in waiting.values():
-        if len(of_type) < SMALLEST_GROUP:
-            yield from (GroupedEpisode(each, compared=False) for each in of_type)

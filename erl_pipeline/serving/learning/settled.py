@@ -1,7 +1,7 @@
 """Which episodes of a log are settled, and where their records are: one pass over the log, without tokens.
 
 What is kept of each record is a few numbers, so that millions fit in memory; records are read again, episode
-by episode, from their places.
+by episode, from their places. Parts of a log can be read in several processes.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ import os
 from array import array
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
+from erl_pipeline.serving.learning.processes import Map
 from storage.errors import DamagedRecord, store_errors
 from storage.serving.traffic import Record, read_record, unsealed
 from storage.tables.trajectories import trajectory_id
@@ -26,6 +30,10 @@ from storage.tables.trajectories import trajectory_id
 _SEAL = slice(-67, -3)
 """Where a line of a log has the digest of its content."""
 _DIGITS = 64
+PART_BYTES = 32_000_000
+"""Of a segment that is read at once."""
+
+Places = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 class _Seen(BaseModel):
@@ -79,15 +87,15 @@ class TrafficIndex:
             for name, number in self.numbers.items()
             if self.has_turn[number]
             and (self.has_ended[number] or self.heard[number] <= before)
-            and not (sealed and self._episode_id(name) in sealed)
+            and not (sealed and episode_id(self.run, name) in sealed)
         ]
 
-    def places(self, episodes: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def places(self, episodes: Sequence[int]) -> Places:
         """Numbers of the records of these episodes: episode by episode, each in the order of the log."""
-        numbers = np.frombuffer(self.of_episode, dtype=f"u{self.of_episode.itemsize}")
+        numbers = _as_numbers(self.of_episode)
         chosen = np.zeros(len(self.numbers), dtype=bool)
         chosen[list(episodes)] = True
-        kept = np.flatnonzero(chosen[numbers]) if len(numbers) else np.zeros(0, dtype=np.int64)
+        kept = np.flatnonzero(chosen[numbers])
         return kept[np.argsort(numbers[kept], kind="stable")]
 
     def digest(self, episodes: Sequence[int]) -> str:
@@ -97,43 +105,27 @@ class TrafficIndex:
             found.update(self.seals[place * _DIGITS : (place + 1) * _DIGITS])
         return found.hexdigest()
 
-    def records(self, episodes: Sequence[int]) -> Iterator[tuple[str, list[Record]]]:
-        """Id and records of these episodes, one episode after the other.
-
-        Raises DamagedRecord for a record that was changed meanwhile.
-        """
-        names = list(self.numbers)
-        files = [os.open(path, os.O_RDONLY) for path in self.paths]
-        try:
-            number, read = -1, list[Record]()
-            for place in self.places(episodes).tolist():
-                if self.of_episode[place] != number:
-                    if read:
-                        yield self._episode_id(names[number]), read
-                    number, read = self.of_episode[place], []
-                segment, offset = self.segments[place], self.offsets[place]
-                try:
-                    line = os.pread(files[segment], self.lengths[place], offset)
-                except OSError:
-                    with store_errors("read", self.paths[segment]):
-                        raise
-                read.append(read_record(line, f"{self.paths[segment]}, at byte {offset},"))
-            if read:
-                yield self._episode_id(names[number]), read
-        finally:
-            for file in files:
-                os.close(file)
+    def shares(self, episodes: Sequence[int], size: int) -> Iterator[EpisodePlaces]:
+        """Where the records of these episodes are, for `size` episodes at a time."""
+        places, names = self.places(episodes), list(self.numbers)
+        of_episode = _as_numbers(self.of_episode)[places]
+        begins = np.flatnonzero(np.diff(of_episode.astype(np.int64), prepend=-1))
+        ends = np.append(begins[1:], len(places))
+        for first in range(0, len(begins), size):
+            chosen = slice(first, first + size)
+            own = places[begins[first] : ends[chosen][-1]]
+            yield EpisodePlaces(
+                tuple(names[number] for number in of_episode[begins[chosen]].tolist()),
+                tuple((ends - begins)[chosen].tolist()),
+                *(_as_numbers(each)[own] for each in (self.segments, self.offsets, self.lengths)),
+            )
 
     def late(self, sealed: dict[str, float]) -> int:
         """Records that came after their episode was sealed; `sealed`: id -> when, in seconds since 1970."""
         if not sealed:
             return 0
-        limits = [sealed.get(self._episode_id(name), float("inf")) for name in self.numbers]
+        limits = [sealed.get(episode_id(self.run, name), float("inf")) for name in self.numbers]
         return sum(at > limits[number] for number, at in zip(self.of_episode, self.times, strict=True))
-
-    def _episode_id(self, name: str) -> str:
-        """The id of an episode in trajectories."""
-        return trajectory_id("served", self.run, name)
 
     def take(self, segment: int, offset: int, line: bytes) -> None:
         where = f"{self.paths[segment]}, at byte {offset},"
@@ -141,12 +133,7 @@ class TrafficIndex:
             seen = _Seen.model_validate_json(unsealed(line, where))
         except ValidationError as error:
             raise DamagedRecord(f"{where} is of another version of this program") from error
-        number = self.numbers.setdefault(f"{seen.tenant}\n{seen.episode_id}", len(self.numbers))
-        if number == len(self.heard):
-            self.heard.append(0.0)
-            for flags in (self.has_turn, self.is_rated, self.has_ended):
-                flags.append(0)
-            self.task_types.append("")
+        number = self._number(f"{seen.tenant}\n{seen.episode_id}")
         moment = seen.arrived or seen.received
         assert moment is not None
         at = moment.timestamp()
@@ -162,20 +149,114 @@ class TrafficIndex:
         self.times.append(at)
         self.seals += line[_SEAL]
 
+    def extend(self, later: TrafficIndex) -> None:
+        """Add what the next part of the log holds."""
+        numbers = [self._number(name) for name in later.numbers]
+        for number, own in enumerate(numbers):
+            self.heard[own] = max(self.heard[own], later.heard[number])
+            if later.has_turn[number] and not self.has_turn[own]:
+                self.has_turn[own], self.task_types[own] = 1, later.task_types[number]
+            self.is_rated[own] |= later.is_rated[number]
+            self.has_ended[own] |= later.has_ended[number]
+        self.of_episode.extend(numbers[number] for number in later.of_episode)
+        self.segments.extend(later.segments)
+        self.offsets.extend(later.offsets)
+        self.lengths.extend(later.lengths)
+        self.times.extend(later.times)
+        self.seals += later.seals
+        self.torn += later.torn
 
-def index_traffic(run: str, paths: Sequence[Path]) -> TrafficIndex:
+    def _number(self, name: str) -> int:
+        """The number of an episode, by its tenant and name."""
+        number = self.numbers.setdefault(name, len(self.numbers))
+        if number == len(self.heard):
+            self.heard.append(0.0)
+            for flags in (self.has_turn, self.is_rated, self.has_ended):
+                flags.append(0)
+            self.task_types.append("")
+        return number
+
+
+@dataclass(frozen=True)
+class EpisodePlaces:
+    """Where the records of some episodes are: tenant and name of each episode, how many records it has, and
+    the places of all of them, one episode after the other."""
+
+    names: Sequence[str]
+    counts: Sequence[int]
+    segments: Places
+    offsets: Places
+    lengths: Places
+
+
+def read_episodes(
+    run: str, paths: Sequence[Path], places: EpisodePlaces
+) -> Iterator[tuple[str, list[Record]]]:
+    """Id and records of episodes, one episode after the other.
+
+    Raises DamagedRecord for a record that was changed since the log was indexed.
+    """
+    with ExitStack() as opened:
+        files: dict[int, int] = {}
+
+        def read(segment: int, offset: int, length: int) -> Record:
+            try:
+                if segment not in files:
+                    files[segment] = os.open(paths[segment], os.O_RDONLY)
+                    opened.callback(os.close, files[segment])
+                line = os.pread(files[segment], length, offset)
+            except OSError:
+                with store_errors("read", paths[segment]):
+                    raise
+            return read_record(line, f"{paths[segment]}, at byte {offset},")
+
+        each = zip(places.segments.tolist(), places.offsets.tolist(), places.lengths.tolist(), strict=True)
+        for name, count in zip(places.names, places.counts, strict=True):
+            yield episode_id(run, name), [read(*place) for place in islice(each, count)]
+
+
+def episode_id(run: str, name: str) -> str:
+    """The id of an episode in trajectories, by its tenant and name."""
+    return trajectory_id("served", run, name)
+
+
+def index_traffic(run: str, paths: Sequence[Path], map_parts: Map = map) -> TrafficIndex:
     """Read the log of a served run once.
 
     Raises DamagedRecord, which names file and place, for a record that is not as it was written.
     """
     index = TrafficIndex(run, paths)
-    for segment, path in enumerate(paths):
-        offset = 0
-        with store_errors("read", path), path.open("rb") as file:
-            for line in file:
-                if line.endswith(b"\n"):
-                    index.take(segment, offset, line)
-                else:
-                    index.torn += 1
-                offset += len(line)
+    for part in map_parts(partial(_index_part, run, paths), list(_parts(paths))):
+        index.extend(part)
     return index
+
+
+def _parts(paths: Sequence[Path]) -> Iterator[tuple[int, int, int]]:
+    """Number of a segment, and the bytes at which a part of it begins and ends: whole lines."""
+    for segment, path in enumerate(paths):
+        with store_errors("read", path), path.open("rb") as file:
+            begin, size = 0, os.fstat(file.fileno()).st_size
+            while begin < size:
+                file.seek(min(begin + PART_BYTES, size))
+                file.readline()
+                yield segment, begin, file.tell()
+                begin = file.tell()
+
+
+def _index_part(run: str, paths: Sequence[Path], part: tuple[int, int, int]) -> TrafficIndex:
+    index = TrafficIndex(run, paths)
+    segment, offset, end = part
+    with store_errors("read", paths[segment]), paths[segment].open("rb") as file:
+        file.seek(offset)
+        while offset < end and (line := file.readline()):
+            if line.endswith(b"\n"):
+                index.take(segment, offset, line)
+            else:
+                index.torn += 1
+            offset += len(line)
+    return index
+
+
+def _as_numbers(values: array[int]) -> Places:
+    """An array for numpy, without a copy."""
+    return np.frombuffer(values, dtype=f"u{values.itemsize}") if values else np.zeros(0, dtype=np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from erl_pipeline.objectives.advantages import group_advantages
 from erl_pipeline.serving.learning import collect as collecting
+from erl_pipeline.serving.learning import settled
 from erl_pipeline.serving.learning.collect import Collected, SealedBatch, collect
 from erl_pipeline.serving.settings import EpisodeSettings
 from erl_pipeline.stages.names import TRAJECTORIES
@@ -136,6 +138,20 @@ def test_what_cannot_be_scored_does_not_count_for_a_group(store: Path) -> None:
     assert (batch.rated, batch.counters["not_grouped"]) == (7, 7)
 
 
+def test_several_processes_write_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = []
+    for name, processes, part_bytes in (("one", 1, settled.PART_BYTES), ("two", 2, 2_000)):
+        monkeypatch.setattr(settled, "PART_BYTES", part_bytes)
+        begin_run(tmp_path / name)
+        chats = [record for number in range(12) for record in rated(number, number / 11)]
+        others = [turn(f"x{number}", f"x{number % 5}", arrived=at(number)) for number in range(9)]
+        log(tmp_path / name, *chats[::2], *others, *chats[1::2], end("e0"))
+        batch = batch_of(sealed(tmp_path / name, processes=processes))
+        files.append(ArtifactStore(str(tmp_path / name)).open(batch.trajectories_id).manifest.files)
+
+    assert files[0] == files[1]
+
+
 def test_too_few_rated_episodes_are_left_for_later(store: Path) -> None:
     log(store, *rated(0, 1.0), turn("b", "e1"))
 
@@ -196,11 +212,10 @@ def test_after_a_kill_between_the_two_artifacts_the_batch_has_the_same_ids(
 def test_a_conversation_that_asks_a_held_out_question_is_not_trained_on(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Apart:
-        def asked(self, messages: list[dict[str, str]]) -> str | None:
-            return "the held-out task 7" if messages[0]["content"] == "asks t0" else None
+    def held_out(_: str, said: Sequence[Mapping[str, str]]) -> str | None:
+        return "the held-out task 7" if said[0]["content"] == "asks t0" else None
 
-    monkeypatch.setattr(collecting, "kept_apart", lambda _: Apart())
+    monkeypatch.setattr(collecting, "held_out", held_out)
     log(store, *rated(0, 1.0), *rated(1, 1.0))
 
     rows = trajectories(store, batch_of(sealed(store)))

@@ -1,12 +1,13 @@
-"""How long it takes to seal the traffic of a served policy, and how much memory: calls that were made up, no
-model. The aim is a million calls in 60 s and 1 GB.
+"""How long it takes to seal the traffic of a served policy, and how much memory.
 
-    python benchmarks/stores/sealing_traffic.py --calls 1000000
+    python benchmarks/sealing_traffic.py --calls 1000000 --runs 1 --write
+
+The calls are made up, without a model: two of an episode, every tenth episode rated. Large logs are read in
+as many processes as there are processors; the other contender reads in one.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import resource
@@ -15,6 +16,9 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+import measurements
+from measurements import Column, Figures
 
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.serving.learning.collect import collect
@@ -26,6 +30,13 @@ RUN = "served"
 BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
 PROMPT_TOKENS, ANSWER_TOKENS, TURNS = 60, 40, 2
 RATED = 0.1
+COLUMNS = (
+    Column("seconds_per_million", "s a million calls"),
+    Column("processor_seconds_per_million", "CPU s a million calls"),
+    Column("peak_bytes", "peak MB", 0, 1e-6),
+    Column("largest_child_bytes", "peak MB of another process", 0, 1e-6),
+    Column("log_bytes", "MB of the log", 0, 1e-6),
+)
 
 
 def calls(count: int) -> Iterator[Record]:
@@ -85,36 +96,55 @@ def written_log(store: str, count: int) -> Path:
     return log.path
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--calls", type=int, default=100_000)
-    count = parser.parse_args().calls
+def processor_seconds() -> float:
+    """Of this process and of those that it has started and that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def sealed(calls: int, processes: int | None) -> Figures:
+    """The figures of one sealing. `processes`: the most that read the log; None: the program's own choice."""
     with tempfile.TemporaryDirectory() as store:
         environment = {"type": "frozen_lake"}
         config = RunConfig.model_validate(
             {"name": RUN, "iterations": 1, "environment": environment, "policy": {"type": "tiny"}}
         )
         RunStore(store).create(RUN, config.model_dump(mode="json"))
-        log = written_log(store, count)
+        log = written_log(store, calls)
         now = BEGUN + timedelta(days=30)
-        begun, used = time.perf_counter(), time.process_time()
-        found = collect(store, RUN, EpisodeSettings(), now)
-        seconds, processor = time.perf_counter() - begun, time.process_time() - used
-        assert found.batch is not None
-        print(
-            json.dumps(
-                {
-                    "calls": count,
-                    "log_mb": round(log.stat().st_size / 1e6),
-                    "episodes": found.settled,
-                    "rated": found.rated,
-                    "seconds": round(seconds, 1),
-                    "processor_seconds": round(processor, 1),
-                    "seconds_per_million_calls": round(seconds / count * 1e6, 1),
-                    "peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3),
-                }
-            )
-        )
+        begun, used = time.perf_counter(), processor_seconds()
+        found = collect(store, RUN, EpisodeSettings(), now, processes=processes)
+        seconds, processor = time.perf_counter() - begun, processor_seconds() - used
+        assert found.settled == calls // TURNS
+        largest = [
+            resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        ]
+        return {
+            "seconds_per_million": seconds / calls * 1e6,
+            "processor_seconds_per_million": processor / calls * 1e6,
+            "peak_bytes": largest[0] * 1024.0,
+            "largest_child_bytes": largest[1] * 1024.0,
+            "log_bytes": float(log.stat().st_size),
+        }
+
+
+def main() -> None:
+    parser = measurements.argument_parser(__doc__ or "")
+    parser.add_argument("--calls", type=int, default=100_000)
+    arguments = measurements.parse_arguments(parser)
+    if arguments.contender:
+        processes = 1 if arguments.contender == "one process" else None
+        arguments.figures.write_text(json.dumps(sealed(arguments.calls, processes)))
+        return
+    measurements.compare_contenders(
+        "sealing_traffic",
+        ("several processes", "one process"),
+        COLUMNS,
+        arguments,
+        ["--calls", str(arguments.calls)],
+        ["pyarrow", "pydantic"],
+        f"{arguments.calls:,} calls, ",
+    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,77 @@
+"""The same function on many values, in several processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from erl_pipeline.serving.learning.processes import mapping
+from storage.errors import DamagedRecord, StoreError
+from storage.serving.traffic import unsealed
+
+_SCRIPT = """
+import os, time
+from erl_pipeline.serving.learning.processes import mapping
+
+def process(_):
+    time.sleep(0.2)
+    return os.getpid()
+
+if __name__ == "__main__":
+    with mapping(2) as each:
+        print(*sorted(set(each(process, range(8)))), flush=True)
+        time.sleep(300)
+"""
+
+
+def test_results_come_in_the_order_of_the_values_and_other_processes_raise_as_this_one_does() -> None:
+    with mapping(2) as map_values:
+        assert list(map_values(abs, range(-20, 0))) == list(range(20, 0, -1))
+        with pytest.raises(DamagedRecord, match="line 3 is not as it was written"):
+            list(map_values(_read, [3]))
+    with mapping(1) as map_values:
+        assert list(map_values(abs, [-1])) == [1]
+
+
+def test_a_process_that_is_killed_is_told() -> None:
+    with pytest.raises(StoreError, match="was ended, perhaps for want of memory"), mapping(2) as map_values:
+        list(map_values(os._exit, [1]))
+
+
+def _read(line: int) -> bytes:
+    return unsealed(b"{}", f"line {line}")
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])
+def test_the_processes_end_with_the_one_that_began_them(tmp_path: Path, sent: signal.Signals) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(_SCRIPT)
+    with subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        process_group=0,
+        text=True,
+    ) as begun:
+        assert begun.stdout is not None
+        assert begun.stderr is not None
+        pids = [int(pid) for pid in begun.stdout.readline().split()]
+        assert len(pids) == 2
+
+        # A terminal sends Ctrl-C to all of them.
+        (os.killpg if sent == signal.SIGINT else os.kill)(begun.pid, sent)
+
+        said = begun.stderr.read()
+    # It is the interrupted process alone that says so.
+    assert said.count("Traceback") == (sent == signal.SIGINT)
+    ends = time.monotonic() + 30
+    while any(map(psutil.pid_exists, pids)):
+        assert time.monotonic() < ends
+        time.sleep(0.05)
