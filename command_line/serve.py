@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 from collections.abc import Callable
@@ -100,20 +101,27 @@ def _serve(
         with connected(url) as client:
             slots = set_device_limit(client, DEVICE_LIMIT, gpus)
             restarted = restart_orphans(client, WORK_POOL, name)
-        tell(f"Prefect page: {url.removesuffix('/api')}")
+        tell(f"Prefect page: {for_others(url).removesuffix('/api')}")
         if started:
-            tell(f"To use it:    export PREFECT_API_URL={url}    # before `schedule` and `train` elsewhere")
+            tell(
+                f"To use it:    export PREFECT_API_URL={for_others(url)}    # before `schedule` and `train` elsewhere"
+            )
         tell(
             f"Worker:       {counted(limit, 'flow run')} at once; {slots} can hold a slot of {DEVICE_LIMIT!r}"
         )
         if metrics_port is not None:
             bound = stack.enter_context(serve_metrics(metrics.registry, host, metrics_port))
-            tell(f"Metrics:      http://{host}:{bound}/metrics")
+            tell(f"Metrics:      {for_others(f'http://{host}:{bound}/metrics')}")
         tell(f"Log:          {log_file}")
         if restarted:
             runs = counted(len(restarted), "flow run")
             tell(f"Continuing {runs} whose worker was killed: {', '.join(restarted)}")
         work(url, name, limit, handle, stop.event, gone, log_file)
+
+
+def for_others(address: str) -> str:
+    """An address as other machines write it: 0.0.0.0 stands for all addresses of this one, and is none."""
+    return re.sub(r"//(0\.0\.0\.0|\[::\])", f"//{socket.gethostname()}", address)
 
 
 def _line(message: Message) -> str | None:
