@@ -101,11 +101,10 @@ def _serve(
         with connected(url) as client:
             slots = set_device_limit(client, DEVICE_LIMIT, gpus)
             restarted = restart_orphans(client, WORK_POOL, name)
-        tell(f"Prefect page: {for_others(url).removesuffix('/api')}")
+        api = for_others(url)
+        tell(f"Prefect page: {api.removesuffix('/api')}")
         if started:
-            tell(
-                f"To use it:    export PREFECT_API_URL={for_others(url)}    # before `schedule` and `train` elsewhere"
-            )
+            tell(f"To use it:    export PREFECT_API_URL={api}    # before `schedule` and `train` elsewhere")
         tell(
             f"Worker:       {counted(limit, 'flow run')} at once; {slots} can hold a slot of {DEVICE_LIMIT!r}"
         )
