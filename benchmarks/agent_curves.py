@@ -17,12 +17,11 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import measurements
 
@@ -37,6 +36,8 @@ METHODS = {"erl": 4, "rlvr": 10}
 COMMON = ("rollouts.tasks_per_iteration=4", "rollouts.tasks_per_shard=4", "evaluation.every=2")
 """Settings that differ from the examples' own, so that a run takes minutes on two cores."""
 Curve = list[CurvePoint]
+Stored = Sequence[Mapping[str, float]]
+"""A curve as it is stored."""
 
 
 def trained(agent: str, method: str, seed: int, arguments: argparse.Namespace) -> Curve:
@@ -64,22 +65,6 @@ def trained(agent: str, method: str, seed: int, arguments: argparse.Namespace) -
     return curve
 
 
-def at_tokens(curves: Sequence[Curve], tokens: float) -> SeedSummary:
-    """Success at so many generated tokens, over seeds."""
-    return across_seeds(
-        [
-            value_at([each.generated_tokens for each in one], [each.success for each in one], tokens)
-            for one in curves
-        ]
-    )
-
-
-def shown(summary: SeedSummary, signed: bool = False) -> str:
-    numbers = [summary.mean, *(each for each in (summary.low, summary.high) if each is not None)]
-    mean, *ends = [f"{each:{'+' if signed else ''}.3f}".replace("0.", ".", 1) for each in numbers]
-    return f"{mean} ({ends[0]} to {ends[1]})" if ends else mean
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--agents", nargs="+", default=list(AGENTS), choices=AGENTS)
@@ -100,30 +85,57 @@ def main() -> None:
             for seed, agent, method in places
         }
         curves = {place: future.result() for place, future in running.items()}
-    rows = [["agent", "method", "tokens", "before", "after", "after, each seed"]]
-    results: dict[str, Any] = {}
-    for agent in arguments.agents:
-        of_agent = {
-            method: [curves[agent, method, seed] for seed in range(arguments.seeds)] for method in METHODS
+    results = {
+        agent: {
+            method: [
+                [asdict(point) for point in curves[agent, method, seed]] for seed in range(arguments.seeds)
+            ]
+            for method in METHODS
         }
-        tokens = min(curve[-1].generated_tokens for found in of_agent.values() for curve in found)
-        by_method: dict[str, Any] = {}
-        results[agent] = {"tokens": tokens, "methods": by_method}
-        for method, found in of_agent.items():
-            before, after = at_tokens(found, 0), at_tokens(found, tokens)
-            each = [at_tokens([curve], tokens).mean for curve in found]
-            by_method[method] = {
-                "before": asdict(before),
-                "after": asdict(after),
-                "after_by_seed": each,
-                "curves": [[asdict(point) for point in curve] for curve in found],
-            }
-            by_seed = " ".join(f"{one:.3f}".removeprefix("0") for one in each)
-            rows.append([agent, method, f"{tokens:,}", shown(before), shown(after), by_seed])
+        for agent in arguments.agents
+    }
+    rows = result_table(results)
     print(measurements.as_text(rows), flush=True)
     if arguments.write:
-        note = f"{arguments.seeds} seeds, means with 95 % intervals over seeds (Student's t)."
+        note = f"{arguments.seeds} seeds, means with their intervals over seeds (Student's t)."
         measurements.publish("agent_curves", machine, results, note, measurements.as_markdown(rows))
+
+
+def result_table(results: Mapping[str, Mapping[str, Sequence[Stored]]]) -> list[list[str]]:
+    """Rows of cells, the heading first: success before training and at equal tokens. `results`: the curves by
+    agent and method, one of each seed."""
+    rows = [["agent", "method", "tokens", "before", "after", "after, each seed"]]
+    for agent, by_method in results.items():
+        tokens = min(curve[-1]["generated_tokens"] for curves in by_method.values() for curve in curves)
+        for method, curves in by_method.items():
+            after = [success_at(curve, tokens) for curve in curves]
+            rows.append(
+                [
+                    agent,
+                    method,
+                    f"{tokens:,}",
+                    shown(across_seeds([success_at(curve, 0) for curve in curves])),
+                    shown(across_seeds(after)),
+                    " ".join(f"{one:.3f}".removeprefix("0") for one in after),
+                ]
+            )
+    return rows
+
+
+def success_at(curve: Stored, tokens: float) -> float:
+    """Success at so many generated tokens, linear between evaluations."""
+    return value_at(
+        [point["generated_tokens"] for point in curve], [point["success"] for point in curve], tokens
+    )
+
+
+def shown(summary: SeedSummary) -> str:
+    """A mean with its interval, if there is one."""
+    numbers = [summary.mean, *(each for each in (summary.low, summary.high) if each is not None)]
+    mean, *ends = [
+        f"{each:.3f}".replace("0.", ".", 1) if abs(each) < 1 else f"{each:.3f}" for each in numbers
+    ]
+    return f"{mean} ({ends[0]} to {ends[1]})" if ends else mean
 
 
 if __name__ == "__main__":

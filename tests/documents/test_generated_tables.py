@@ -19,7 +19,7 @@ SECTIONS = {
     for found in re.finditer(r"<!-- begin (?P<name>\w+) -->(?P<text>.*?)<!-- end (?P=name) -->", README, re.S)
 }
 _COUNTS = re.compile(
-    r"[\d,]+ (?:trajectories|iterations|requests|shards|tokens a pass|tokens here)"
+    r"[\d,]+ (?:trajectories|iterations|requests|shards|calls|tokens a pass|tokens here)"
     r"|A checkpoint of \d+ MB|SmolLM2-135M"
 )
 """Sizes of what was measured, which the scripts' options set."""
@@ -77,6 +77,13 @@ def page_speed(runs: Any) -> list[str]:
     return [as_markdown(script._tables(runs)), script._resident(runs)]
 
 
+def agent_curves(runs: Any) -> list[str]:
+    import agent_curves as script
+    from measurements import as_markdown
+
+    return [as_markdown(script.result_table(runs))]
+
+
 def simulated(name: str) -> Callable[[Any], list[str]]:
     def tables(runs: Any) -> list[str]:
         import simulated_cluster as script
@@ -88,6 +95,7 @@ def simulated(name: str) -> Callable[[Any], list[str]]:
 
 
 OWN: dict[str, Callable[[Any], list[str]]] = {
+    "agent_curves": agent_curves,
     "episode_work": episode_work,
     "history_growth": history_growth,
     "iteration_growth": iteration_growth,
