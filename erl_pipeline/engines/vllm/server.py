@@ -181,6 +181,9 @@ class ManagedServer:
             "VLLM_API_KEY": self.api_key,
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_NO_USAGE_STATS": "1",
+            # Seconds. After vLLM's own five, a server that is late ends a connection although a request has
+            # come on it: timers go first in its event loop.
+            "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "75",
             **self._environment,
         }
         with open_to_write(self._log_file, "ab") as log:

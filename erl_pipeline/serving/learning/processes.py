@@ -63,16 +63,27 @@ def _map(
 ) -> Iterator[ResultT]:
     waiting: deque[Future[ResultT]] = deque()
     for value in values:
-        waiting.append(pool.submit(function, value))
+        with _interrupts_held():  # It may begin a process.
+            waiting.append(pool.submit(function, value))
         if len(waiting) > ahead:
             yield waiting.popleft().result()
     while waiting:
         yield waiting.popleft().result()
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C waits for the end of the block. A process that is begun in it never gets one: what it would
+    write about it, even while it starts, is not for the user."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _begin_process() -> None:
-    """Leave Ctrl-C to the parent, and end when it is gone, even killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """End when the parent is gone, even killed."""
     gc.set_threshold(_GARBAGE_OBJECTS)
     parent = parent_process()
     assert parent is not None

@@ -6,7 +6,9 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -115,6 +117,19 @@ def test_a_queue_that_is_longer_than_the_deadline_is_no_fault(gpt2_server: Manag
         assert [len(answer.token_ids) for answer in answers] == [100] * count
 
     asyncio.run(scenario())
+
+
+@pytest.mark.vllm
+def test_a_connection_that_was_idle_for_long_is_still_there(gpt2_server: ManagedServer) -> None:
+    where = urlsplit(gpt2_server.url)
+    connection = HTTPConnection(str(where.hostname), where.port)
+    for idle in (0.0, 6.0):
+        time.sleep(idle)
+        connection.request("GET", "/health")
+        with connection.getresponse() as answer:
+            answer.read()
+            assert (answer.status, answer.will_close) == (200, False)
+    connection.close()
 
 
 @pytest.mark.vllm
