@@ -19,12 +19,13 @@ from pathlib import Path
 
 import measurements
 from measurements import Column, Figures
+from workloads.served_calls import served_turn
 
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.serving.learning.collect import collect
 from erl_pipeline.serving.settings import EpisodeSettings
 from storage.runs.run import RunStore
-from storage.serving.traffic import Feedback, Record, ServedTurn, TrafficLog
+from storage.serving.traffic import Feedback, Record, TrafficLog
 
 RUN = "served"
 BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -45,39 +46,24 @@ def calls(count: int) -> Iterator[Record]:
     for number in range(count):
         episode, place = divmod(number, TURNS)
         arrived = BEGUN + timedelta(seconds=number / 100)
-        yield ServedTurn(
-            turn_id=f"turn-{number}",
-            call_id=f"call-{number}",
-            episode_id=f"episode-{episode}",
-            tenant="acme",
-            user=f"user-{episode % 1000}",
+        episode_of = {"episode_id": f"episode-{episode}", "tenant": "acme", "user": f"user-{episode % 1000}"}
+        yield served_turn(
+            number,
+            draw,
+            PROMPT_TOKENS,
+            ANSWER_TOKENS,
+            **episode_of,
             task_type=f"type-{episode % 8}",
-            alias="production",
-            policy_version="0" * 32,
-            tokenizer_digest="0" * 32,
-            temperature=1.0,
             after=f"turn-{number - 1}" if place else None,
-            context_token_ids=tuple(draw.choices(range(50_000), k=PROMPT_TOKENS)),
-            sampled_token_ids=tuple(draw.choices(range(50_000), k=ANSWER_TOKENS)),
-            logprobs=tuple(-draw.random() for _ in range(ANSWER_TOKENS)),
-            seed=number,
-            finish_reason="stop",
-            not_trainable="",
             messages=({"role": "user", "content": "what is it? " * 15},),
             answer={"role": "assistant", "content": "it is this. " * 12},
-            notes="",
-            memory_version="",
-            memory_entry_ids=(),
             arrived=arrived,
-            seconds=0.5,
         )
         if place and draw.random() < RATED:
             yield Feedback(
+                **episode_of,
                 feedback_id=f"feedback-{number}",
-                episode_id=f"episode-{episode}",
                 call_id=f"call-{number}",
-                tenant="acme",
-                user=f"user-{episode % 1000}",
                 metric="thumbs",
                 value="up",
                 reward=1.0,

@@ -78,7 +78,7 @@ def page_speed(runs: Any) -> list[str]:
 
 
 def agent_curves(runs: Any) -> list[str]:
-    import agent_curves as script
+    import learning.agent_curves as script
     from measurements import as_markdown
 
     return [as_markdown(script.result_table(runs))]

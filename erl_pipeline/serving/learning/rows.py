@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -52,9 +52,6 @@ class EpisodeRows:
     @property
     def task_type(self) -> str:
         return self.trajectories[0].task_type
-
-    def in_group(self, group_id: str) -> EpisodeRows:
-        return replace(self, trajectories=[replace(row, group_id=group_id) for row in self.trajectories])
 
 
 def episode_rows(batch: Batch, episode_id: str, records: Sequence[Record]) -> EpisodeRows:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -15,13 +14,13 @@ import pytest
 from erl_pipeline.serving.learning.processes import mapping
 from storage.errors import DamagedRecord, StoreError
 from storage.serving.traffic import unsealed
+from tests.waiting import wait_for
 
 _SCRIPT = """
-import os, signal, time
+import os, signal, sys
 from erl_pipeline.serving.learning.processes import mapping
 
 def process(_):
-    time.sleep(0.2)
     return os.getpid()
 
 if __name__ == "__main__":
@@ -31,7 +30,7 @@ if __name__ == "__main__":
         while len(found) < 2:
             found |= set(each(process, range(8)))
         print(*found, flush=True)
-        time.sleep(300)
+        sys.stdin.read()
 """
 
 
@@ -59,6 +58,7 @@ def test_the_processes_end_with_the_one_that_began_them(tmp_path: Path, sent: si
     script.write_text(_SCRIPT)
     with subprocess.Popen(
         [sys.executable, str(script)],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         process_group=0,
@@ -75,7 +75,4 @@ def test_the_processes_end_with_the_one_that_began_them(tmp_path: Path, sent: si
         said = begun.stderr.read()
     # It is the interrupted process alone that says so.
     assert said.count("Traceback") == (sent == signal.SIGINT)
-    ends = time.monotonic() + 30
-    while any(map(psutil.pid_exists, pids)):
-        assert time.monotonic() < ends
-        time.sleep(0.05)
+    wait_for("the end of its processes", lambda: not any(map(psutil.pid_exists, pids)), patience=30.0)

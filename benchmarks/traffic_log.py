@@ -1,6 +1,6 @@
 """The log of a policy that serves: whether it keeps up with calls, and what it costs them.
 
-    python benchmarks/stores/traffic_log.py --folder FOLDER [--rate 500] [--seconds 20]
+    python benchmarks/traffic_log.py --folder FOLDER [--rate 500] [--seconds 20]
 
 The calls are generated, without a model: 600 tokens of context, 150 sampled tokens. They arrive at an even
 rate in one event loop, as in a server, and are written with each durability in turn. `write_ms` is what a
@@ -18,47 +18,17 @@ import platform
 import random
 import statistics
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
+
+from workloads.served_calls import served_turn
 
 from erl_pipeline.serving.settings import LogSettings
 from erl_pipeline.serving.writing import LogWriter
 from storage.serving.traffic import ReadTraffic, ServedTurn, TrafficLog, read_traffic
 
-CONTEXT, SAMPLED, VOCABULARY = 600, 150, 50_000
+CONTEXT, SAMPLED = 600, 150
 _LOOK_SECONDS = 0.01
-
-
-def generated_turn(number: int, draw: random.Random) -> ServedTurn:
-    """A call as a server logs it."""
-    sampled = tuple(draw.randrange(VOCABULARY) for _ in range(SAMPLED))
-    return ServedTurn(
-        turn_id=f"call-{number}-0",
-        call_id=f"call-{number}",
-        episode_id=f"episode-{number}",
-        tenant="local",
-        user="",
-        task_type="",
-        alias="production",
-        policy_version="0" * 32,
-        tokenizer_digest="0" * 64,
-        temperature=1.0,
-        after=None,
-        context_token_ids=tuple(draw.randrange(VOCABULARY) for _ in range(CONTEXT)),
-        sampled_token_ids=sampled,
-        logprobs=tuple(-draw.random() for _ in sampled),
-        seed=number,
-        finish_reason="stop",
-        not_trainable="",
-        messages=({"role": "user", "content": "x" * 4 * CONTEXT},),
-        answer={"role": "assistant", "content": "x" * 4 * SAMPLED},
-        notes="",
-        memory_version="",
-        memory_entry_ids=(),
-        arrived=datetime.now(UTC),
-        seconds=1.0,
-    )
 
 
 async def logged(folder: Path, durability: Literal["batch", "each"], rate: int, seconds: float) -> Any:
@@ -68,7 +38,9 @@ async def logged(folder: Path, durability: Literal["batch", "each"], rate: int, 
     flushing = asyncio.create_task(writer.flush_forever())
     draw = random.Random(0)
     # Made before, so that only the log is measured.
-    turns = [generated_turn(number, draw) for number in range(min(1000, round(rate * seconds)))]
+    turns = [
+        served_turn(number, draw, CONTEXT, SAMPLED) for number in range(min(1000, round(rate * seconds)))
+    ]
     waited: list[float] = []
     lags: list[float] = []
 

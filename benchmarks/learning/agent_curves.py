@@ -1,7 +1,7 @@
 """Learning curves of the agents among the examples: ERL and RLVR over seeds, success on their held-out tasks
 by generated tokens.
 
-    python benchmarks/agent_curves.py --seeds 3 --store curves/store --write
+    PYTHONPATH=benchmarks python benchmarks/learning/agent_curves.py --seeds 3 --store curves/store --write
 
 The agents are those with a tool (OpenAI's package), with a framework (pydantic-ai) and in another language
 (Perl). Both methods begin with the same policy, use the same settings but for the size of their groups, with

@@ -1,6 +1,6 @@
 """The success of each arm of a comparison in realms, realm by realm.
 
-    python benchmarks/success_by_realm.py comparison/store benchmarks/results/three_realms
+    python benchmarks/learning/success_by_realm.py comparison/store benchmarks/results/three_realms
 
 It reads the greedy attempts on the test boards from the comparison's store, in each run at its first
 evaluation at or after the token budget, and writes `by_realm.json` beside `comparison.json`. The realms of a
