@@ -11,8 +11,7 @@ differences between runs.
 
 Second part, `--only clusters`: simulations of configs/clusters/gpus_*.yaml, whose numbers are assumptions,
 which are named there. Third part, `--only iteration`: what an iteration of Qwen3-8B on eight GPUs is spent
-on, with and without processes of the trainer that stay, hand-overs without files, and the optimizer's state
-in each iteration.
+on, with and without processes of the trainer that stay, and with hand-overs without files.
 """
 
 from __future__ import annotations
@@ -204,20 +203,12 @@ def rows_of_clusters(found: Figures) -> list[list[str]]:
 
 
 EIGHT = ROOT / "configs" / "gpu_eight_qwen3_8b.yaml"
-EACH_STATE: Mapping[str, Any] = {"retention.optimizer_every": 1}
-EIGHTH_STATE: Mapping[str, Any] = {
-    "retention.optimizer_every": 8,
-    "resources.determinism": "bytes",
-    # Where processes of fsdp2 end with each training, they allow no such retention; the plan is the same.
-    "trainer": "{type: local}",
+BUILT: Mapping[str, Mapping[str, Any]] = {
+    "processes end (`sleep: false`)": {"trainer_wake_seconds": None, "state_bytes_per_second": None},
+    "processes sleep, state written beside": {},
+    "the same, hand-over over NCCL (not built)": {"handover_bytes_per_second": 2.65e9},
 }
-FROM_FILES: Mapping[str, Any] = {"trainer_stays": False, "handover_bytes_per_second": 1.17e9}
-BUILT: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
-    "processes start each time, hand-over by files": (EACH_STATE, FROM_FILES),
-    "processes stay, no files": (EACH_STATE, {}),
-    "processes stay, no files, state in each 8th iteration": (EIGHTH_STATE, {}),
-}
-"""What is built -> settings of the run, and of the node."""
+"""What is built -> settings of the node, where they differ from the file."""
 PARTS: Mapping[str, Sequence[tuple[str, str]]] = {
     "rollouts": [("rollout_shard", "computing")],
     "hand-over": [("rollout_shard", "hand_over")],
@@ -235,9 +226,8 @@ def iterations_of_eight(iterations: int, folder: Path) -> Figures:
     found: Figures = []
     for method, file in {"RLVR": "gpus_8_qwen3_8b.yaml", "ERL": "gpus_8_qwen3_8b_erl.yaml"}.items():
         given = read_cluster(ROOT / "configs" / "clusters" / file)
-        for built, (settings, node) in BUILT.items():
-            changes = [f"{name}={value}" for name, value in settings.items()]
-            config = load_config(EIGHT, [f"method={method.lower()}", "evaluation.every=1000", *changes])
+        for built, node in BUILT.items():
+            config = load_config(EIGHT, [f"method={method.lower()}", "evaluation.every=1000"])
             here = given.nodes["here"].model_copy(update=dict(node))
             cluster = given.model_copy(update={"nodes": {"here": here}})
             simulation = forecast_on_cluster(config, cluster, str(folder), iterations).simulation

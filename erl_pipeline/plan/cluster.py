@@ -50,14 +50,17 @@ class NodeGroup(Settings):
     trainer_start_seconds: float = Field(default=0.0, ge=0.0)
     """What a training needs before it computes: to start its processes, and to read weights and the state of
     the optimizer."""
-    trainer_stays: bool = False
-    """Whether the trainer's processes stay from one training to the next, so that only the first on a node
-    takes `trainer_start_seconds`."""
+    trainer_wake_seconds: float | None = Field(default=None, ge=0.0)
+    """What a training needs instead, where the processes of an earlier one have stayed on the node; null:
+    they end with each training."""
     handover_bytes_per_second: float | None = Field(default=None, gt=0.0)
     """Bytes of weights per second on their way into what samples on a node, with their proof; null: no time.
     Its first stage with another checkpoint takes it."""
     write_bytes_per_second: float | None = Field(default=None, gt=0.0)
     """At which a stage puts its artifact together and writes it; null: no time."""
+    state_bytes_per_second: float | None = Field(default=None, gt=0.0)
+    """At which a training copies the state of the optimizer into host memory, from where it is written beside
+    the next stages, before it is hashed; null: the stage writes it."""
     commit_bytes_per_second: float | None = Field(default=None, gt=0.0)
     """At which artifacts are hashed and flushed beside the next stages, one after the other; null: no time.
     A training waits while two checkpoints are not committed."""

@@ -136,14 +136,20 @@ class Transfers:
                 self.traffic.downloaded += size
 
     def writing(self, job: Job, group: NodeGroup) -> float:
-        """How long it takes to write a job's artifact and to upload it, in seconds."""
-        rates = group.write_bytes_per_second, group.upload_bytes_per_second
-        return sum(self._sizes[job.artifact_id] / rate for rate in rates if rate is not None)
+        """How long a job writes its artifact and uploads it, in seconds, and copies what is written later."""
+        copying, whole = group.state_bytes_per_second, job.bytes + job.state_bytes
+        return (
+            _seconds(whole if copying is None else job.bytes, group.write_bytes_per_second)
+            + _seconds(job.state_bytes, copying)
+            + _seconds(whole, group.upload_bytes_per_second)
+        )
 
     def committing(self, job: Job, group: NodeGroup) -> float:
-        """How long a job's artifact is hashed and flushed, beside other jobs."""
-        rate = group.commit_bytes_per_second
-        return 0.0 if rate is None else self._sizes[job.artifact_id] / rate
+        """How long a job's artifact is written, hashed and flushed beside other jobs."""
+        later = 0.0 if group.state_bytes_per_second is None else job.state_bytes
+        return _seconds(later, group.write_bytes_per_second) + _seconds(
+            job.bytes + job.state_bytes, group.commit_bytes_per_second
+        )
 
     def made(self, job: Job, node: SimulatedNode, end: float) -> None:
         """Note that a job's artifact is in the store, and on the node that made it."""
@@ -160,6 +166,10 @@ class Transfers:
 
     def _from_node(self, artifact_id: str, group: NodeGroup) -> bool:
         return group.between_bytes_per_second is not None and artifact_id in self._elsewhere
+
+
+def _seconds(size: float, rate: float | None) -> float:
+    return 0.0 if rate is None else size / rate
 
 
 @dataclass(frozen=True)
@@ -339,8 +349,8 @@ class SimulatedRunner:
         assert computing is not None
         starting = max(node.seconds_to_start for node in nodes)
         if job.work == "training" and job.checkpoint:
-            stays = group.trainer_stays and all(node.has_trained for node in nodes)
-            starting += 0.0 if stays else group.trainer_start_seconds
+            stays = group.trainer_wake_seconds is not None and all(node.has_trained for node in nodes)
+            starting += (group.trainer_wake_seconds or 0.0) if stays else group.trainer_start_seconds
         new = job.work == "generation" and any(node.samples_from != job.checkpoint for node in nodes)
         rate = group.handover_bytes_per_second
         weights = self._jobs[job.checkpoint].bytes if job.checkpoint in self._jobs else 0.0

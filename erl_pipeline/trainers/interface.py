@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from erl_pipeline.policies.checkpoints import StoredPolicy
     from erl_pipeline.policies.pretrained import LoadedPolicy
+    from storage.artifacts.late_files import LateFiles
 
 SettingsT = TypeVar("SettingsT", bound=PluginSettings)
 
@@ -163,15 +164,6 @@ class SupervisedTraining:
     rate: Callable[[int], float] | None = None
 
 
-@dataclass(frozen=True)
-class StateFile:
-    """The state of an optimizer as a file: its size in bytes, and its parts in their order. These show what
-    the optimizer holds when they are read: it must not take a step before."""
-
-    size: int
-    parts: Iterable[memoryview]
-
-
 class Trainer(Protocol):
     """A policy and its optimizer. Several updates may be made before they are saved."""
 
@@ -225,9 +217,13 @@ class Trainer(Protocol):
         Equal states give equal bytes.
         """
 
-    def state_files(self) -> Mapping[str, StateFile]:
-        """The files that `save` would write with the optimizer's tensors, by their names, so that they can be
-        written while the policy is sampled from. Empty where only `save` can write them."""
+    def begin_state(self, folder: Path, late_files: LateFiles) -> Mapping[str, int]:
+        """Begin to write the files that `save` would write with the optimizer's tensors, and give their sizes
+        in bytes, by their names. They are written while the policy is sampled from
+        (`storage.artifacts.late_files`): by `late_files`, or in the trainer's other processes.
+
+        The trainer must take no step before `late_files` has written.
+        """
 
     def trained_policy(self) -> LoadedPolicy | None:
         """The current policy, for sampling in this process; None where it is in other processes, and must be

@@ -275,7 +275,9 @@ def training_result(
 
     carried = _carried(call.settings, trainer)
     state = call.state or carried is None
-    late = _begin_state(call, trainer) if state and call.may_write_later else {}
+    late: Mapping[str, int] = {}
+    if state and call.may_write_later:
+        late = trainer.begin_state(call.folder, call.resources.late_files)
     trainer.save(call.folder, state=state and not late)
     recorded = write_training_record(call.folder / TRAINING_RECORD_FILE, record)
     policy = trainer.trained_policy()
@@ -315,14 +317,6 @@ def _put_into_memory(call: StageCall[Any], policy: LoadedPolicy) -> None:
     if not_put and not writer.warned:
         writer.warned = True
         call.progress.warn(f"the sampler will read files, not memory (engine.transfer): {not_put}")
-
-
-def _begin_state(call: StageCall[TrainingT], trainer: interface.Trainer) -> Mapping[str, int]:
-    """Begin to write the state of the optimizer, beside the stages that come next, and give the sizes of its
-    files. The next training in this process waits until they are written."""
-    files = trainer.state_files()
-    call.resources.late_files.begin({call.folder / name: file.parts for name, file in files.items()})
-    return {name: file.size for name, file in files.items()}
 
 
 _NEVER_TRAINED = SequenceRecord(weight=0.0, not_trained="never_trained")

@@ -61,6 +61,10 @@ class Fsdp2TrainerConfig(Fsdp2Processes):
     """How long a process waits for the others in one exchange between them (the timeout of NCCL and gloo);
     then the training fails. Processes wait for each other while each writes a tensor of a checkpoint: allow
     for the speed of the store."""
+    sleep: bool = False
+    """On GPUs that training shares with sampling: keep the processes between trainings, with the policy and
+    the optimizer's state in host memory, which then holds all of a checkpoint. Else they end before a policy
+    is sampled, and read the checkpoint again. This has not been run on a GPU yet."""
 
     @field_validator("address")
     @classmethod
@@ -90,6 +94,7 @@ def _open(settings: Fsdp2TrainerConfig, start: TrainingStart) -> Trainer:
         nodes=_nodes(settings, others),
         passes=settings.passes,
         timeout_seconds=settings.timeout_seconds,
+        sleeps=settings.sleep,
     )
 
 

@@ -14,7 +14,7 @@ from erl_pipeline.policies.adapters import adapter_tensors, has_adapter, write_a
 from erl_pipeline.policies.checkpoint_files import deal_to_files
 from erl_pipeline.policies.pretrained import LoadedPolicy, save_policy, stored_names
 from erl_pipeline.trainers.fsdp2.sharding import ProcessRanks, whole_tensor
-from erl_pipeline.trainers.fsdp2.shared_files import shared_rows, shared_weight, write_files
+from erl_pipeline.trainers.fsdp2.shared_files import SharedFiles, shared_rows, shared_weight
 from erl_pipeline.trainers.local.optimizer import PolicyOptimizer, state_files
 
 _NAME, _INDEX = "model", "model.safetensors.index.json"
@@ -38,7 +38,7 @@ def write_policy(policy: LoadedPolicy, folder: Path, ranks: ProcessRanks, file_b
     state = model.state_dict(keep_vars=True)
     shared = {name: shared_weight(state[name]) for name in names}
     files = deal_to_files({name: tensor.bytes for name, tensor in shared.items()}, _NAME, file_bytes)
-    write_files(folder, files, shared, ranks, {"format": "pt"})
+    SharedFiles(files, shared, {"format": "pt"}).write(folder, ranks)
     if ranks.rank == 0:
         if len(files) > 1:
             size = sum(tensor.bytes for tensor in shared.values())
@@ -50,11 +50,11 @@ def write_policy(policy: LoadedPolicy, folder: Path, ranks: ProcessRanks, file_b
         _write_settings(policy, folder)
 
 
-def write_optimizer(optimizer: PolicyOptimizer, folder: Path, ranks: ProcessRanks, file_bytes: int) -> None:
-    """The tensors that `save_optimizer` writes for a whole model. All ranks call this, and write at once."""
+def optimizer_files(optimizer: PolicyOptimizer, ranks: ProcessRanks, file_bytes: int) -> SharedFiles:
+    """The tensors that `save_optimizer` writes for a whole model. All ranks call this."""
     shared = shared_rows(optimizer.tensors(), ranks)
     files = state_files({name: tensor.bytes for name, tensor in shared.items()}, file_bytes)
-    write_files(folder, files, shared, ranks)
+    return SharedFiles(files, shared)
 
 
 def _names_of_one(model: PreTrainedModel) -> list[str] | None:

@@ -24,7 +24,7 @@ class KeptRanks:
         fit = next((group for key, group in idle if key == like and group.alive()), None)
         for _, group in idle:
             if group is not fit:
-                group.end()
+                group.finish()
         group = fit or start()
         self._lent.append((like, group))
         return group
@@ -35,9 +35,10 @@ class KeptRanks:
         self._lent = [each for each in self._lent if each[1] is not group]
 
     def make_room(self) -> None:
-        """End all groups if they are on GPUs; see `erl_pipeline.trainers.interface.KeptProcesses`."""
+        """Have all groups release GPUs; see `erl_pipeline.trainers.interface.KeptProcesses`."""
         if training_device().type == "cuda":
-            self._end()
+            for _, group in (*self._idle, *self._lent):
+                group.make_room()
 
     def __enter__(self) -> KeptRanks:
         return self
@@ -49,5 +50,5 @@ class KeptRanks:
 
     def _end(self) -> None:
         for _, group in (*self._idle, *self._lent):
-            group.end()
+            group.finish()
         self._idle, self._lent = [], []

@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from erl_pipeline.config.optimizer import OptimizerConfig
 from erl_pipeline.engines.probe import make_probe, save_probe
 from erl_pipeline.policies.checkpoints import MODEL, StoredPolicy
-from erl_pipeline.trainers.fsdp2.checkpoint import write_optimizer, write_policy
+from erl_pipeline.trainers.fsdp2.checkpoint import optimizer_files, write_policy
 from erl_pipeline.trainers.fsdp2.sharding import ProcessRanks, own_rows, shard
-from erl_pipeline.trainers.fsdp2.work import Begin, FineTune, Reinforce, Save, ScoreTokens
+from erl_pipeline.trainers.fsdp2.sleeping import SleepingTensors
+from erl_pipeline.trainers.fsdp2.work import Begin, BeginState, FineTune, Reinforce, Save, ScoreTokens
 from erl_pipeline.trainers.interface import OnStep, Reinforcement, SupervisedTraining
 from erl_pipeline.trainers.local.optimizer import (
     PolicyOptimizer,
@@ -35,6 +37,7 @@ from erl_pipeline.trainers.local.self_distillation import token_scores
 from erl_pipeline.trainers.local.supervised import fine_tune_supervised
 from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
 from erl_pipeline.trainers.sequences import TokenScores, TrainingSequence
+from storage.artifacts.late_files import LateFiles
 
 
 class ShardedOptimizer(PolicyOptimizer):
@@ -94,6 +97,7 @@ class RankLearner:
         shard(self._policy.model, ranks)
         self._optimizer = load_sharded_optimizer(self._policy.model, begin.optimizer, begin.checkpoint, ranks)
         self._learner = Learner(self._policy.model, self._optimizer, ranks, begin.passes)
+        self._sleeping = SleepingTensors(ranks.device)
 
     def reinforce(
         self, work: Reinforce, sequences: Sequence[TrainingSequence], on_step: OnStep
@@ -142,7 +146,26 @@ class RankLearner:
         probe = make_probe(self._policy.model)
         self._ranks.let_go_of_weights(self._policy.model)
         if work.state:
-            write_optimizer(self._optimizer, work.folder, self._ranks, work.file_bytes)
+            files = optimizer_files(self._optimizer, self._ranks, work.file_bytes)
+            files.write(work.folder, self._ranks)
         if self._ranks.rank == 0:
             save_probe(self._policy, work.folder, probe)
             write_progress(self._optimizer, work.folder)
+
+    def begin_state(self, work: BeginState, late_files: LateFiles) -> dict[str, int]:
+        """`Trainer.begin_state`; each rank returns the sizes of all files."""
+        self._ranks.let_go_of_weights(self._policy.model)
+        files = optimizer_files(self._optimizer, self._ranks, work.file_bytes)
+        files.begin(work.folder, self._ranks, late_files)
+        return files.sizes
+
+    def sleep(self) -> None:
+        """Leave the device to others until `wake`: weights and the optimizer's state go to host memory."""
+        model = self._policy.model
+        self._ranks.let_go_of_weights(model)
+        weights = (own_rows(each) if isinstance(each, DTensor) else each for each in model.parameters())
+        self._sleeping.sleep([*weights, *model.buffers(), *self._optimizer.held()])
+
+    def wake(self) -> None:
+        """Be as before `sleep`."""
+        self._sleeping.wake()

@@ -23,6 +23,7 @@ from erl_pipeline.trainers.fsdp2 import work as orders
 from erl_pipeline.trainers.fsdp2.launcher import connect, end_with_owner
 from erl_pipeline.trainers.interface import OnStep
 from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
+from storage.artifacts.late_files import LateFiles
 from storage.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ def _work(folder: Path, driver: _Driver) -> None:
             driver.say(step=step, loss=loss)
 
     ranks = join_ranks()
+    late_files = LateFiles()
     learner: RankLearner | None = None
     number = 0
     while True:
@@ -104,11 +106,24 @@ def _work(folder: Path, driver: _Driver) -> None:
         if isinstance(work, orders.Begin):
             learner = None  # frees its memory before the next is loaded
             learner = RankLearner(work, ranks)
+        elif isinstance(work, orders.EndState):
+            late_files.wait()
+        elif isinstance(work, orders.Sleep):
+            if learner is not None:
+                learner.sleep()
         elif learner is None:
             raise ValueError("a rank has nothing to train before it is told to begin")
         else:
+            learner.wake()
             answer = orders.answer_file(folder, number) if ranks.rank == 0 else None
-            _do(work, learner, orders.sequences_file(folder, number), answer, on_step)
+            if isinstance(work, orders.BeginState):
+                sizes = learner.begin_state(work, late_files)
+                if answer is not None:
+                    orders.write_sizes(answer, sizes)
+            elif isinstance(work, orders.Save):
+                learner.save(work)
+            else:
+                _do(work, learner, orders.sequences_file(folder, number), answer, on_step)
         driver.say(done=work.do)
 
 
@@ -117,10 +132,13 @@ def _note(what: str) -> None:
     print(what, file=sys.stderr, flush=True)
 
 
-def _do(work: orders.Work, learner: RankLearner, given: Path, answer: Path | None, on_step: OnStep) -> None:
-    if isinstance(work, orders.Save):
-        learner.save(work)
-        return
+def _do(
+    work: orders.Reinforce | orders.FineTune | orders.Score | orders.ScoreTokens,
+    learner: RankLearner,
+    given: Path,
+    answer: Path | None,
+    on_step: OnStep,
+) -> None:
     sequences = orders.read_sequences(given)
     if isinstance(work, orders.Score):
         found = learner.scores(sequences, work.microbatch_tokens, work.what == "entropies")
@@ -137,7 +155,6 @@ def _do(work: orders.Work, learner: RankLearner, given: Path, answer: Path | Non
     if isinstance(work, orders.Reinforce):
         metrics = learner.reinforce(work, sequences, on_step)
     else:
-        assert isinstance(work, orders.FineTune)
         metrics = learner.fine_tune(work, sequences, on_step)
     if answer is not None:
         orders.write_metrics(answer, metrics)

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -70,6 +71,7 @@ class RankGroup:
         nodes: where the other nodes come; each gets as many of the ranks. None: all ranks are here.
         timeout_seconds: how long a rank waits for the others in one exchange.
         deterministic: whether GPUs are to give equal bytes.
+        sleeps: whether it leaves its GPUs to others for a while, where it would else end.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class RankGroup:
         nodes: NodesConfig | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
         deterministic: bool = False,
+        sleeps: bool = False,
     ) -> None:
         scratch.mkdir(parents=True, exist_ok=True)
         self.folder = Path(tempfile.mkdtemp(prefix="fsdp2-", dir=scratch)).absolute()
@@ -88,6 +91,8 @@ class RankGroup:
         self._processes = processes
         self._failed = False
         self._orders = 0
+        self._may_write = False
+        self.sleeps = sleeps
         self._heard: Counter[int] = Counter()
         self._nodes: Sequence[_OtherNode] = ()
         self._here: LaunchedRanks | None = None
@@ -116,6 +121,7 @@ class RankGroup:
         for path in (orders.order_file, orders.answer_file):
             path(self.folder, self._orders).unlink(missing_ok=True)
         self._orders += 1
+        self._may_write |= isinstance(work, orders.BeginState)
         given = orders.sequences_file(self.folder, self._orders)
         if sequences is not None:
             orders.write_sequences(given, sequences)
@@ -142,8 +148,25 @@ class RankGroup:
             and not any(node.end or _silent(node) for node in self._nodes)
         )
 
+    def finish(self) -> None:
+        """End all ranks when they have written what they have begun to write."""
+        if self._may_write and self.alive():
+            # Whoever needs a file that could not be written finds out why.
+            with suppress(PipelineError):
+                self.do(orders.EndState())
+        self.end()
+
+    def make_room(self) -> None:
+        """Release the memory of the GPUs."""
+        if not self.sleeps:
+            self.finish()
+        elif self.alive():
+            # The next stage that trains finds out that it has ended.
+            with suppress(PipelineError):
+                self.do(orders.Sleep())
+
     def end(self) -> None:
-        """End all ranks, whatever they do; they have nothing to finish."""
+        """End all ranks, whatever they do."""
         self._store = None
         if self._here is not None:
             self._here.end()

@@ -4,7 +4,7 @@ import erl_pipeline.policies.lean_imports  # noqa: F401
 
 # isort: split
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from erl_pipeline.trainers.fsdp2.sharding import ProcessRanks, own_rows
 from erl_pipeline.trainers.local.state_file import TYPES, file_header
+from storage.artifacts.late_files import LateFiles
 
 
 @dataclass(frozen=True)
@@ -50,44 +51,77 @@ def shared_rows(tensors: Mapping[str, torch.Tensor], ranks: ProcessRanks) -> dic
     return found
 
 
-def write_files(
-    folder: Path,
-    files: Mapping[str, Sequence[str]],
-    tensors: Mapping[str, SharedTensor],
-    ranks: ProcessRanks,
-    notes: Mapping[str, str] | None = None,
-) -> None:
-    """Write files of tensors, as the same bytes that safetensors' own `save_file` would write. All ranks call
-    this.
+@dataclass(frozen=True)
+class SharedFiles:
+    """Files of tensors, with the same bytes that safetensors' own `save_file` would write.
 
-    Each of `ranks.writers` ranks writes every so many-th file. As many files are written at a time, one
-    tensor of each: first each writer is given the rows of its tensor, then all write. So no rank has more
-    than one whole tensor.
+    Each of `ranks.writers` ranks writes every so many-th file. As many files are put together at a time, one
+    tensor of each: first each writer is given the rows of its tensor, then it has a part of its file.
 
-    Args:
-        files: name of each file, and names of its tensors.
-        notes: what each file says besides, as safetensors' `metadata`.
+    `files`: name of each file, and names of its tensors. `notes`: what each file says besides, as
+    safetensors' `metadata`.
     """
-    if ranks.rank < ranks.writers:
-        folder.mkdir(parents=True, exist_ok=True)
-    listed = list(files.items())
-    for first in range(0, len(listed), ranks.writers):
-        at_once = listed[first : first + ranks.writers]
-        in_order = [in_file_order({name: tensors[name] for name in names}) for _, names in at_once]
-        own = at_once[ranks.rank][0] if ranks.rank < len(at_once) else None
-        with nullcontext() if own is None else (folder / own).open("wb") as file:
-            if file is not None:
-                file.write(header({name: tensors[name] for name in in_order[ranks.rank]}, notes))
-            for names in zip_longest(*in_order):
-                given = [
-                    _gathered(tensors[name], writer, ranks)
-                    for writer, name in enumerate(names)
-                    if name is not None
-                ]
-                for whole in given:
-                    if file is not None and whole is not None:
-                        file.write(whole.contiguous().view(-1).view(torch.uint8).numpy().data)
-                del given, whole  # before the next are put together
+
+    files: Mapping[str, Sequence[str]]
+    tensors: Mapping[str, SharedTensor]
+    notes: Mapping[str, str] | None = None
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The size of each file, in bytes."""
+        return {
+            file: len(self._header(in_file_order(self._of(names))))
+            + sum(self.tensors[name].bytes for name in names)
+            for file, names in self.files.items()
+        }
+
+    def write(self, folder: Path, ranks: ProcessRanks) -> None:
+        """Write the files into a folder; all ranks call this. No rank has more than one whole tensor."""
+        if ranks.rank < ranks.writers:
+            folder.mkdir(parents=True, exist_ok=True)
+        for name, parts in self._own(ranks):
+            with nullcontext() if name is None else (folder / name).open("wb") as file:
+                for part in parts:
+                    if file is not None:
+                        file.write(part)
+                    del part  # before the next is put together
+
+    def begin(self, folder: Path, ranks: ProcessRanks, late_files: LateFiles) -> None:
+        """Begin to write the files; all ranks call this. Each writer has its files in host memory until they
+        are written, so what the tensors hold may change at once."""
+        late_files.wait()  # A rank has the files of one checkpoint at most.
+        found = {name: list(parts) for name, parts in self._own(ranks)}
+        late_files.begin({folder / name: parts for name, parts in found.items() if name is not None})
+
+    def _own(self, ranks: ProcessRanks) -> Iterator[tuple[str | None, Iterator[memoryview]]]:
+        """The files of this rank, each with its parts. All ranks have to take all parts; where a rank has no
+        file while others have, it takes none of None."""
+        listed = list(self.files.items())
+        for first in range(0, len(listed), ranks.writers):
+            at_once = listed[first : first + ranks.writers]
+            in_order = [in_file_order(self._of(names)) for _, names in at_once]
+            own = at_once[ranks.rank][0] if ranks.rank < len(at_once) else None
+            yield own, self._parts(in_order, ranks)
+
+    def _parts(self, in_order: Sequence[Sequence[str]], ranks: ProcessRanks) -> Iterator[memoryview]:
+        if ranks.rank < len(in_order):
+            yield memoryview(self._header(in_order[ranks.rank]))
+        for names in zip_longest(*in_order):
+            given = [
+                _gathered(self.tensors[name], writer, ranks)
+                for writer, name in enumerate(names)
+                if name is not None
+            ]
+            for whole in given:
+                if whole is not None:
+                    yield whole.contiguous().view(-1).view(torch.uint8).numpy().data
+            del given, whole  # before the next are put together
+
+    def _header(self, in_order: Sequence[str]) -> bytes:
+        return header({name: self.tensors[name] for name in in_order}, self.notes)
+
+    def _of(self, names: Iterable[str]) -> dict[str, SharedTensor]:
+        return {name: self.tensors[name] for name in names}
 
 
 def in_file_order(tensors: Mapping[str, SharedTensor]) -> list[str]:
@@ -102,7 +136,7 @@ def header(tensors: Mapping[str, SharedTensor], notes: Mapping[str, str] | None 
 
 
 def _gathered(tensor: SharedTensor, writer: int, ranks: ProcessRanks) -> torch.Tensor | None:
-    """The whole tensor in host memory, on the rank that writes it; None on the others."""
+    """A copy of the whole tensor in host memory, on the rank that writes it; None on the others."""
     if tensor.spread:
         return ranks.gather(tensor.rows, tensor.shape, writer)
-    return tensor.rows.cpu() if ranks.rank == writer else None
+    return tensor.rows.to("cpu", copy=True) if ranks.rank == writer else None

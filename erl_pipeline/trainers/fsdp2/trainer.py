@@ -19,6 +19,7 @@ from erl_pipeline.trainers.fsdp2.nodes import NodesConfig
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
 from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
 from erl_pipeline.trainers.sequences import TokenScores, TrainingSequence
+from storage.artifacts.late_files import LateFiles
 
 
 def _absolute(
@@ -46,6 +47,7 @@ class Fsdp2Trainer:
         nodes: NodesConfig | None = None,
         passes: interface.Passes = interface.DEFAULT_PASSES,
         timeout_seconds: float = TIMEOUT_SECONDS,
+        sleeps: bool = False,
     ) -> None:
         if start.context is None:
             raise ValueError("trainer fsdp2 needs the context that stages give it")
@@ -56,6 +58,7 @@ class Fsdp2Trainer:
         self._nodes = nodes
         self._passes = passes
         self._timeout_seconds = timeout_seconds
+        self._sleeps = sleeps
         self._group = group
         self._owns_group = group is None
         self._begun = False
@@ -105,8 +108,8 @@ class Fsdp2Trainer:
     def save(self, folder: Path, *, state: bool = True) -> None:
         self._do(orders.Save(folder.absolute(), state, checkpoint_files.FILE_BYTES))
 
-    def state_files(self) -> dict[str, interface.StateFile]:
-        return {}
+    def begin_state(self, folder: Path, late_files: LateFiles) -> dict[str, int]:
+        return orders.read_sizes(self._do(orders.BeginState(folder.absolute(), checkpoint_files.FILE_BYTES)))
 
     def trained_policy(self) -> None:
         return None
@@ -118,7 +121,7 @@ class Fsdp2Trainer:
         if self._group is None or not self._owns_group:
             return
         if self._kept is None:
-            self._group.end()
+            self._group.finish()
         else:
             self._kept.give_back(self._group)
 
@@ -158,11 +161,19 @@ class Fsdp2Trainer:
                 self._with_folders(),
                 timeout_seconds=self._timeout_seconds,
                 deterministic=context.deterministic,
+                sleeps=self._sleeps,
             )
 
         if self._kept is None:
             return start()
-        like = (self._processes, threads, self._nodes, self._timeout_seconds, context.deterministic)
+        like = (
+            self._processes,
+            threads,
+            self._nodes,
+            self._timeout_seconds,
+            context.deterministic,
+            self._sleeps,
+        )
         return self._kept.lend(like, start)
 
     def _with_folders(self) -> NodesConfig | None:

@@ -1,7 +1,7 @@
 """What the ranks are told to do, and what they answer, as files: sequences, settings and numbers, no code."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import accumulate
 from pathlib import Path
@@ -93,7 +93,34 @@ class Save:
     do: Literal["save"] = "save"
 
 
-Work = Annotated[Begin | Reinforce | FineTune | Score | ScoreTokens | Save, Field(discriminator="do")]
+@dataclass(frozen=True)
+class BeginState:
+    """Begin to write the optimizer's state into a folder, beside the orders that follow; the answer has the
+    sizes of its files. `file_bytes`: as in `Save`."""
+
+    folder: Path
+    file_bytes: int = FILE_BYTES
+    do: Literal["begin_state"] = "begin_state"
+
+
+@dataclass(frozen=True)
+class EndState:
+    """Wait until the state is written that was begun."""
+
+    do: Literal["end_state"] = "end_state"
+
+
+@dataclass(frozen=True)
+class Sleep:
+    """Leave the device to others: what is held there goes to host memory, until the next order needs it."""
+
+    do: Literal["sleep"] = "sleep"
+
+
+Work = Annotated[
+    Begin | Reinforce | FineTune | Score | ScoreTokens | Save | BeginState | EndState | Sleep,
+    Field(discriminator="do"),
+]
 """What the ranks can do. Those that train or score also get a file of sequences."""
 
 WORK: TypeAdapter[Work] = TypeAdapter(Work)
@@ -210,6 +237,15 @@ def read_lists(path: Path) -> tuple[dict[str, list[np.ndarray]], dict[str, str]]
             ends = file.get_tensor(f"{name}.ends")
             lists[name] = np.split(file.get_tensor(name), ends[:-1]) if len(ends) else []
         return lists, file.metadata() or {}
+
+
+def write_sizes(path: Path, sizes: Mapping[str, int]) -> None:
+    """Write the sizes of files, in bytes, by their names."""
+    path.write_text(json.dumps(dict(sizes)), encoding="utf-8")
+
+
+def read_sizes(path: Path) -> dict[str, int]:
+    return TypeAdapter(dict[str, int]).validate_json(path.read_bytes())
 
 
 def write_metrics(path: Path, metrics: UpdateMetrics | FineTuneMetrics) -> None:

@@ -1,7 +1,7 @@
 """AdamW whose state can be saved and restored bit for bit."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,8 +11,7 @@ from safetensors import SafetensorError, safe_open
 from erl_pipeline.config.optimizer import OptimizerConfig, TrainingUse
 from erl_pipeline.policies import checkpoint_files
 from erl_pipeline.policies.checkpoints import OPTIMIZER_PROGRESS, OPTIMIZER_STATE, OPTIMIZER_STATE_FILES
-from erl_pipeline.trainers.interface import StateFile
-from erl_pipeline.trainers.local.state_file import file_parts, file_size
+from erl_pipeline.trainers.local.state_file import StateFile, file_parts, file_size
 from storage.errors import InputError
 
 _STATE = ("step", "exp_avg", "exp_avg_sq")
@@ -99,6 +98,14 @@ class PolicyOptimizer:
                     state = adamw.state.get(master, {})
                     kept.update({f"{prefix}{part}.{name}": value for part, value in state.items()})
         return kept
+
+    def held(self) -> Iterator[torch.Tensor]:
+        """All tensors that it holds between steps, and the weights that it changes."""
+        yield from self._weights.values()
+        yield from self._masters.values()
+        for _, adamw in self._carried():
+            for state in adamw.state.values():
+                yield from state.values()
 
     def restore(self, tensors: dict[str, torch.Tensor], steps: int) -> None:
         """Continue from `tensors()` of another optimizer over a model with the same weights.

@@ -6,7 +6,8 @@ import erl_pipeline.policies.lean_imports  # noqa: F401
 # isort: split
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +24,15 @@ TYPES = {
     torch.int64: "I64",
 }
 """What safetensors calls them. Its files begin with the tensors of the last."""
+
+
+@dataclass(frozen=True)
+class StateFile:
+    """The state of an optimizer as a file: its size in bytes, and its parts in their order. These show what
+    the optimizer holds when they are read: it must not take a step before."""
+
+    size: int
+    parts: Iterable[memoryview]
 
 
 def file_header(

@@ -19,7 +19,6 @@ from erl_pipeline.trainers.interface import (
     OnStep,
     Passes,
     Reinforcement,
-    StateFile,
     SupervisedTraining,
     TrainingStart,
 )
@@ -30,6 +29,7 @@ from erl_pipeline.trainers.local.self_distillation import token_scores
 from erl_pipeline.trainers.local.supervised import fine_tune_supervised
 from erl_pipeline.trainers.metrics import FineTuneMetrics, UpdateMetrics
 from erl_pipeline.trainers.sequences import TokenScores, TrainingSequence
+from storage.artifacts.late_files import LateFiles
 
 
 class LocalTrainer:
@@ -96,8 +96,10 @@ class LocalTrainer:
         else:
             optimizer.write_progress(self._optimizer, folder)
 
-    def state_files(self) -> dict[str, StateFile]:
-        return optimizer.files_of_state(self._optimizer)
+    def begin_state(self, folder: Path, late_files: LateFiles) -> dict[str, int]:
+        files = optimizer.files_of_state(self._optimizer)
+        late_files.begin({folder / name: file.parts for name, file in files.items()})
+        return {name: file.size for name, file in files.items()}
 
     def trained_policy(self) -> LoadedPolicy:
         return self._policy

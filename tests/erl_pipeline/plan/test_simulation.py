@@ -189,7 +189,8 @@ def test_a_trainer_that_stays_starts_once() -> None:
     jobs = [job("base", 0), trained("a", "base"), trained("b", "a"), trained("c", "b")]
     starts = {"trainer_start_seconds": 10}
     assert simulate(jobs, cluster(one=starts)).makespan == 3 * (10 + 5)
-    assert simulate(jobs, cluster(one={**starts, "trainer_stays": True})).makespan == 10 + 3 * 5
+    stays = simulate(jobs, cluster(one={**starts, "trainer_wake_seconds": 1}))
+    assert stays.makespan == 10 + 3 * 5 + 2 * 1
 
 
 def test_weights_are_handed_over_once_to_what_samples_from_them() -> None:
@@ -220,6 +221,17 @@ def test_a_stage_writes_and_commits_go_on_beside_the_next_ones() -> None:
     found = simulate(jobs, cluster(one=rates))
     assert [each.end for each in found.ran] == [0, 6, 12]
     assert found.makespan == 12 + 2
+
+
+def test_the_state_of_the_optimizer_is_written_beside_the_next_stages() -> None:
+    # Each has 100 bytes, which it writes for 1 s, and 300 of state: copied for 1 s, written for 3 s beside the
+    # next stage, and hashed with the others for 2 s.
+    jobs = [job("base", 0), trained("a", "base", state_bytes=300), trained("b", "a", state_bytes=300)]
+    rates = {"write_bytes_per_second": 100, "commit_bytes_per_second": 200}
+    assert [each.end for each in simulate(jobs, cluster(one=rates)).ran] == [0, 9, 18]
+    found = simulate(jobs, cluster(one={**rates, "state_bytes_per_second": 300}))
+    assert [each.end for each in found.ran] == [0, 7, 14]
+    assert found.makespan == 14 + 3 + 2
 
 
 def test_a_training_waits_while_two_checkpoints_are_not_committed() -> None:

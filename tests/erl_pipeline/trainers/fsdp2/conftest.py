@@ -14,8 +14,11 @@ from erl_pipeline.policies.checkpoints import CheckpointParts, StoredPolicy, Wei
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
 from erl_pipeline.trainers.interface import TrainerContext, TrainingStart
 from tests.erl_pipeline.trainers.fsdp2.nodes import Node, running_node
+from tests.erl_pipeline.trainers.fsdp2.orders import Orders
 from tests.erl_pipeline.trainers.fsdp2.rows import Start
+from tests.erl_pipeline.trainers.fsdp2.stopped import is_there
 from tests.random_models import WORDS, random_gpt2, random_llama, word_tokenizer
+from tests.waiting import wait_for
 
 
 @pytest.fixture(scope="session")
@@ -68,3 +71,11 @@ def start(tmp_path: Path) -> Start:
         return TrainingStart(checkpoint, stored.load, OptimizerConfig.model_validate(optimizer), workplace)
 
     return make
+
+
+@pytest.fixture
+def orders(monkeypatch: pytest.MonkeyPatch) -> Iterator[Orders]:
+    """Noted by a listener, not replaced: the ranks are real."""
+    noted = Orders(monkeypatch)
+    yield noted
+    wait_for("the end of the ranks", lambda: not any(map(is_there, noted.processes)), patience=60.0)

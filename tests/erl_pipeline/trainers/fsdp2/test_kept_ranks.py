@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,52 +12,24 @@ import pytest
 import torch
 
 from erl_pipeline.plan.plan import StageKey
-from erl_pipeline.trainers.fsdp2 import TRAINER, kept_ranks, work
+from erl_pipeline.trainers.fsdp2 import TRAINER, kept_ranks
 from erl_pipeline.trainers.fsdp2.kept_ranks import KeptRanks
-from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
 from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
 from storage.artifacts.store import ArtifactStore
 from tests.erl_pipeline.runs.small_runs import go, hashes, ids, small
 from tests.erl_pipeline.runs.test_two_models import METHOD, save_model
 from tests.erl_pipeline.trainers.fsdp2.nodes import Node
+from tests.erl_pipeline.trainers.fsdp2.orders import Orders
 from tests.erl_pipeline.trainers.fsdp2.rows import ROWS, Start
 from tests.erl_pipeline.trainers.fsdp2.stopped import is_there
 from tests.waiting import wait_for
 
 
-class Orders:
-    """What groups of this process were told to do, and the processes of their ranks."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.done: list[str] = []
-        self.groups: list[RankGroup] = []
-        self.processes: set[int] = set()
-        do = RankGroup.do
-
-        def noted(group: RankGroup, told: work.Work, *rest: Any) -> Path:
-            if group not in self.groups:
-                self.groups.append(group)
-            self.done.append(told.do)
-            found = do(group, told, *rest)
-            self.processes |= set(group.process_ids.values())
-            return found
-
-        monkeypatch.setattr(RankGroup, "do", noted)
-
-
-@pytest.fixture
-def orders(monkeypatch: pytest.MonkeyPatch) -> Iterator[Orders]:
-    """Noted by a listener, not replaced: the ranks are real."""
-    noted = Orders(monkeypatch)
-    yield noted
-    wait_for("the end of the ranks", lambda: not any(map(is_there, noted.processes)), patience=60.0)
-
-
-def sharded(processes: int, **changes: Any) -> Any:
+def sharded(processes: int, sleep: bool = False, **changes: Any) -> Any:
     """A small run in other processes, whose updates take steps, since entropy is rewarded."""
     return small(
         objective={"advantages_per": "group", "entropy_coefficient": 0.1},
-        trainer={"type": "fsdp2", "processes": processes},
+        trainer={"type": "fsdp2", "processes": processes, "sleep": sleep},
         resources={"threads": processes},
         **changes,
     )

@@ -1,0 +1,115 @@
+"""The state of an optimizer that ranks write beside what comes next: its bytes, and who waits for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from erl_pipeline.policies import checkpoint_files
+from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
+from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
+from storage.artifacts.late_files import LateFiles, wait_until_whole
+from storage.errors import StoreError
+from tests.erl_pipeline.runs.small_runs import go, hashes
+from tests.erl_pipeline.trainers.fsdp2.orders import Orders
+from tests.erl_pipeline.trainers.fsdp2.rows import Start, reinforcement
+from tests.erl_pipeline.trainers.fsdp2.test_kept_ranks import sharded
+
+HELD = """
+import time
+from pathlib import Path
+from storage.artifacts.late_files import LateFiles
+
+begin = LateFiles.begin
+
+def held(parts):
+    parts = iter(parts)
+    yield next(parts)
+    while not Path({goes_on!r}).exists():
+        time.sleep(0.01)
+    yield from parts
+
+LateFiles.begin = lambda late, files: begin(late, {{path: held(parts) for path, parts in files.items()}})
+"""
+
+
+@pytest.fixture
+def goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Ranks that start now write the first part of each late file, and the others once this file exists: it
+    stands for a slow disk."""
+    path = tmp_path / "goes-on"
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "sitecustomize.py").write_text(HELD.format(goes_on=str(path)))
+    monkeypatch.syspath_prepend(tmp_path / "first")
+    return path
+
+
+@pytest.fixture
+def begun(
+    first: Path, start: Start, tmp_path: Path, goes_on: Path
+) -> Callable[[int], tuple[RankGroup, Fsdp2Trainer, dict[str, int]]]:
+    """So many ranks that have updated a policy, have saved it in `saved`, and write its state into `late`."""
+
+    def make(processes: int) -> tuple[RankGroup, Fsdp2Trainer, dict[str, int]]:
+        group = RankGroup(processes, 1, tmp_path / "scratch")
+        trainer = Fsdp2Trainer(processes, start(first / "llama", dtype="bfloat16"), group)
+        trainer.reinforce(reinforcement())
+        trainer.save(tmp_path / "saved")
+        (tmp_path / "late").mkdir()
+        return group, trainer, trainer.begin_state(tmp_path / "late", LateFiles())
+
+    return make
+
+
+def test_it_is_that_of_before_the_next_update_and_ranks_end_after_it(
+    begun: Callable[[int], tuple[RankGroup, Fsdp2Trainer, dict[str, int]]],
+    goes_on: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In more files than there are ranks: the first two have begun, and the others have their names."""
+    monkeypatch.setattr(checkpoint_files, "FILE_BYTES", 40_000)
+    group, trainer, sizes = begun(2)
+    saved = {path.name: path.read_bytes() for path in (tmp_path / "saved").glob("optimizer*.safetensors")}
+    assert sizes == {name: len(content) for name, content in saved.items()}
+    assert len(saved) > 2
+    assert trainer.reinforce(reinforcement()).optimizer_steps > 0
+    late = {name: tmp_path / "late" / name for name in sizes}
+    assert all(path.stat().st_size < sizes[name] for name, path in late.items())
+
+    ending = threading.Thread(target=group.finish)
+    ending.start()
+    ending.join(0.5)
+    assert ending.is_alive()
+    goes_on.touch()
+    for name, path in late.items():
+        wait_until_whole(path, sizes[name])
+    ending.join(60)
+    assert not ending.is_alive()
+    assert not group.alive()
+    assert {name: path.read_bytes() for name, path in late.items()} == saved
+
+
+def test_who_waits_for_a_killed_rank_is_told(
+    begun: Callable[[int], tuple[RankGroup, Fsdp2Trainer, dict[str, int]]], tmp_path: Path
+) -> None:
+    group, trainer, sizes = begun(1)
+    [(name, size)] = sizes.items()
+    os.kill(group.process_ids[0], signal.SIGKILL)
+    with pytest.raises(StoreError, match=r"optimizer.safetensors was not written whole: the process"):
+        wait_until_whole(tmp_path / "late" / name, size)
+    group.finish()
+    assert not trainer.lasts()
+
+
+def test_a_run_that_commits_beside_its_stages_has_the_same_bytes(orders: Orders, tmp_path: Path) -> None:
+    """Two iterations have four training stages."""
+    for name, background_mb, begun in (("at-once", None, 0), ("beside", 0, 4)):
+        go(sharded(2, store={"background_commit_mb": background_mb}), tmp_path / name, 2)
+        assert orders.done.count("begin_state") == begun
+    assert hashes(tmp_path / "beside") == hashes(tmp_path / "at-once")

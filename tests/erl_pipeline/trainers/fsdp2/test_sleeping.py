@@ -1,0 +1,79 @@
+"""Ranks that leave their device to others and come back: the same tensors, the same bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from erl_pipeline.trainers.fsdp2 import kept_ranks
+from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
+from erl_pipeline.trainers.fsdp2.sleeping import SleepingTensors
+from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
+from erl_pipeline.trainers.fsdp2.work import Sleep
+from tests.erl_pipeline.runs.small_runs import go, hashes
+from tests.erl_pipeline.trainers.fsdp2.orders import Orders
+from tests.erl_pipeline.trainers.fsdp2.rows import Start, reinforcement
+from tests.erl_pipeline.trainers.fsdp2.test_kept_ranks import sharded
+from tests.erl_pipeline.trainers.fsdp2.test_trainer import assert_equal
+
+CPU = torch.device("cpu")
+
+
+def test_tensors_give_up_their_memory_and_still_share_it_afterwards() -> None:
+    whole = torch.arange(6, dtype=torch.float32)
+    row, other = whole[3:].view(1, 3), torch.ones(2, dtype=torch.bfloat16)
+    sleeping = SleepingTensors(CPU)
+    for _ in range(2):
+        sleeping.sleep([whole, row, other, torch.empty(0)])
+        sleeping.sleep([whole, row, other])
+        assert (whole.untyped_storage().nbytes(), other.untyped_storage().nbytes()) == (0, 0)
+        sleeping.wake()
+        sleeping.wake()
+        assert whole.tolist() == [0, 1, 2, 3, 4, 5]
+        assert other.tolist() == [1, 1]
+        row += 0
+        assert row.data_ptr() == whole[3:].data_ptr()
+
+
+def test_what_is_on_another_device_stays() -> None:
+    tensor = torch.ones(2)
+    sleeping = SleepingTensors(torch.device("meta"))
+    sleeping.sleep([tensor])
+    assert tensor.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_update_after_sleep_is_that_without(
+    dtype: str, ranks: RankGroup, first: Path, start: Start, tmp_path: Path
+) -> None:
+    for name, sleeps in (("awake", False), ("slept", True)):
+        trainer = Fsdp2Trainer(2, start(first / "llama", dtype=dtype), ranks)
+        trainer.reinforce(reinforcement())
+        if sleeps:
+            ranks.do(Sleep())
+            ranks.do(Sleep())
+        trainer.reinforce(reinforcement())
+        if sleeps:
+            ranks.do(Sleep())
+        trainer.save(tmp_path / name)
+    assert_equal(tmp_path / "awake", tmp_path / "slept")
+
+
+def test_a_run_whose_ranks_sleep_loads_once_and_has_the_same_bytes(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU that sampling needs too. Each of two iterations is sampled from, and trains twice."""
+    go(sharded(2), tmp_path / "stay", 2)
+    monkeypatch.setattr(kept_ranks, "training_device", lambda: torch.device("cuda"))
+    orders.done.clear()
+    orders.groups.clear()
+    go(sharded(2), tmp_path / "end", 2)
+    assert (orders.done.count("begin"), len(orders.groups), orders.done.count("sleep")) == (2, 2, 0)
+    orders.done.clear()
+    orders.groups.clear()
+    go(sharded(2, sleep=True), tmp_path / "sleep", 2)
+    assert orders.done.count("sleep") > 0
+    assert (orders.done.count("begin"), len(orders.groups)) == (1, 1)
+    assert hashes(tmp_path / "sleep") == hashes(tmp_path / "stay") == hashes(tmp_path / "end")
