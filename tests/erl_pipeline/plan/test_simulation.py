@@ -224,8 +224,8 @@ def test_a_stage_writes_and_commits_go_on_beside_the_next_ones() -> None:
 
 
 def test_the_state_of_the_optimizer_is_written_beside_the_next_stages() -> None:
-    # Each has 100 bytes, which it writes for 1 s, and 300 of state: copied for 1 s, written for 3 s beside the
-    # next stage, and hashed with the others for 2 s.
+    # Each has 100 bytes, which it writes for 1 s, and 300 of state: copied for 1 s, written for 3 s beside
+    # the next stage, and hashed with the others for 2 s.
     jobs = [job("base", 0), trained("a", "base", state_bytes=300), trained("b", "a", state_bytes=300)]
     rates = {"write_bytes_per_second": 100, "commit_bytes_per_second": 200}
     assert [each.end for each in simulate(jobs, cluster(one=rates)).ran] == [0, 9, 18]

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
+import os
 from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.tensor import DTensor
 
+from erl_pipeline.network import listen
 from erl_pipeline.trainers.fsdp2 import kept_ranks
+from erl_pipeline.trainers.fsdp2.launcher import DETERMINISTIC_VARIABLE, TIMEOUT_VARIABLE
+from erl_pipeline.trainers.fsdp2.learner import RankLearner
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
+from erl_pipeline.trainers.fsdp2.sharding import join_ranks, own_rows
 from erl_pipeline.trainers.fsdp2.sleeping import SleepingTensors
 from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
-from erl_pipeline.trainers.fsdp2.work import Sleep
+from erl_pipeline.trainers.fsdp2.work import Begin, Reinforce, Sleep
 from tests.erl_pipeline.runs.small_runs import go, hashes
 from tests.erl_pipeline.trainers.fsdp2.orders import Orders
 from tests.erl_pipeline.trainers.fsdp2.rows import Start, reinforcement
@@ -42,6 +50,39 @@ def test_what_is_on_another_device_stays() -> None:
     sleeping = SleepingTensors(torch.device("meta"))
     sleeping.sleep([tensor])
     assert tensor.tolist() == [1, 1]
+
+
+def _largest_after_sleep(begin: Begin, port: int, place: Path) -> None:
+    """Update a policy as the only rank, sleep, and write how many bytes the largest tensor then has."""
+    os.environ |= {
+        **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"},
+        **{"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"},
+        **{DETERMINISTIC_VARIABLE: "0", TIMEOUT_VARIABLE: "60"},
+    }
+    learner, work = RankLearner(begin, join_ranks()), reinforcement()
+    told = Reinforce(work.objective, work.update, work.seed, None, None)
+    learner.reinforce(told, work.sequences, lambda _step, _loss: None)
+    learner.sleep()
+    copies = {copy.data_ptr() for copy in learner._sleeping._copies}
+    tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+    there = [(own_rows(each) if isinstance(each, DTensor) else each).untyped_storage() for each in tensors]
+    place.write_text(str(max(each.nbytes() for each in there if each.data_ptr() not in copies)))
+
+
+def test_nothing_of_a_model_stays_on_the_device(first: Path, start: Start, tmp_path: Path) -> None:
+    """FSDP keeps tensors of its own, which share the storages that are emptied. The smallest weight has 36
+    numbers."""
+    begun = start(first / "llama", dtype="bfloat16")
+    assert begun.context is not None
+    begin = Begin(begun.context.stored, begun.checkpoint, begun.optimizer)
+    with listen("127.0.0.1", 0) as listening:
+        port = listening.getsockname()[1]
+    spawn = multiprocessing.get_context("spawn")
+    process = spawn.Process(target=_largest_after_sleep, args=(begin, port, tmp_path / "largest"))
+    process.start()
+    process.join(120)
+    assert process.exitcode == 0
+    assert int((tmp_path / "largest").read_text()) < 36
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
