@@ -12,7 +12,13 @@ from erl_pipeline.comparison import runs as trainings
 from erl_pipeline.comparison.arms import SearchSettings
 from erl_pipeline.comparison.bootstrap import Outcomes
 from erl_pipeline.comparison.design import ComparedRun, Design, with_chosen
-from erl_pipeline.comparison.measures import Budgets, Curve, find_budgets, iterations_to_spend
+from erl_pipeline.comparison.measures import (
+    Budgets,
+    Curve,
+    as_if_it_stayed,
+    find_budgets,
+    iterations_to_spend,
+)
 from erl_pipeline.comparison.opened_split import opened_sentence, split_use
 from erl_pipeline.comparison.result import Failure, Result, SplitHistory, make_result
 from erl_pipeline.comparison.search import Search, judge_trials, search_tokens
@@ -25,9 +31,10 @@ from storage.texts import counted
 
 Curves = dict[str, dict[int, list[CurvePoint]]]
 
-_LONGEST_TRIAL = 4
-"""So many times its planned iterations a trial is trained at most. One that has collapsed to answers of a
-token would take hundreds of iterations to generate as much as the others."""
+_LONGEST_TRIAL, _LONGEST_RUN = 4, 10
+"""So many times its planned iterations a trial of a search, and a run that is tested, is trained at most. One
+that has collapsed to answers of a token would take hundreds of iterations to generate as much as the
+others."""
 
 
 @dataclass
@@ -73,15 +80,18 @@ class Rounds:
         )
         while longer := self._too_short(budgets):
             self._complete(longer)
+        outcomes = self._outcomes()
+        early = self._end_early(budgets.generated_tokens, outcomes)
         return make_result(
             self.design,
             budgets,
             self.curves,
             self._training(),
-            self._outcomes(),
+            outcomes,
             tuple(self.failures.values()),
             SplitHistory(self.split, tuple(opened_before(openings(self.store_uri), self.split))),
             self.search,
+            early,
         )
 
     def _search(self, settings: SearchSettings) -> None:
@@ -179,12 +189,15 @@ class Rounds:
             raise Interrupted
 
     def _too_short(self, budgets: Budgets) -> list[trainings.TrainingTask]:
-        """Tasks for the runs that have generated too few tokens yet, with the iterations that they need. One
-        that generates nothing has failed."""
+        """Tasks for the runs that have generated too few tokens yet, with the iterations that they need or
+        may have. One that generates nothing has failed."""
         longer: list[trainings.TrainingTask] = []
         for run in self.design.runs:
             curve = self.curves.get(run.arm, {}).get(run.seed)
+            most = _LONGEST_RUN * run.iterations
             if curve is None or curve[-1].generated_tokens >= budgets.generated_tokens:
+                continue
+            if curve[-1].iteration >= most:
                 continue
             try:
                 iterations = iterations_to_spend(curve, budgets.generated_tokens)
@@ -193,8 +206,21 @@ class Rounds:
                 self.failures[run.config.name] = failure
                 self._forget(run)
             else:
-                longer.append(self._task(run, iterations))
+                longer.append(self._task(run, min(iterations, most)))
         return longer
+
+    def _end_early(self, tokens: int, outcomes: Mapping[str, dict[int, Outcomes]]) -> tuple[str, ...]:
+        """Let the last success of each run that has too few tokens stay; returns the names of these runs."""
+        names = []
+        for run in self.design.runs:
+            curve = self.curves.get(run.arm, {}).get(run.seed)
+            if curve is None or curve[-1].generated_tokens >= tokens:
+                continue
+            self.curves[run.arm][run.seed] = as_if_it_stayed(curve, tokens)
+            at_points = outcomes[run.arm][run.seed]
+            outcomes[run.arm][run.seed] = {task: [*solved, solved[-1]] for task, solved in at_points.items()}
+            names.append(run.config.name)
+        return tuple(names)
 
     def _forget(self, run: ComparedRun) -> None:
         """Remove a failed run from the curves, so that no figure includes it."""

@@ -3,7 +3,7 @@ statistics over seeds."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, stdev
 from typing import Literal
@@ -158,6 +158,14 @@ def iterations_to_spend(curve: Curve, budget: int) -> int:
     if rate <= 0:
         raise ValueError(f"a run that generates no tokens never spends {budget}")
     return last.iteration + math.ceil((budget - last.generated_tokens) / rate)
+
+
+def as_if_it_stayed(curve: Curve, tokens: int) -> list[CurvePoint]:
+    """The curve to so many generated tokens, at least: one that ends before goes on as if its last success
+    stayed."""
+    last = curve[-1]
+    goes_on = [replace(last, generated_tokens=tokens)] if last.generated_tokens < tokens else []
+    return [*curve, *goes_on]
 
 
 def at(curve: Curve, iteration: int) -> CurvePoint:

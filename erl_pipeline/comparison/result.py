@@ -170,6 +170,9 @@ class Result:
     failures: tuple[Failure, ...]
     split: SplitHistory | None = None
     search: Search | None = None
+    ended_early: tuple[str, ...] = ()
+    """Runs that generate so little that they were ended before the token budget. They count as if their last
+    success stayed."""
 
     @property
     def comparisons(self) -> int:
@@ -186,6 +189,7 @@ def make_result(
     failures: tuple[Failure, ...],
     split: SplitHistory,
     search: Search | None,
+    ended_early: tuple[str, ...],
 ) -> Result:
     """Put the result together. `curves` maps arm -> seed -> curve, `training` arm -> seed -> figures,
     `outcomes` arm -> seed -> those of single test tasks."""
@@ -216,6 +220,7 @@ def make_result(
         failures=failures,
         split=split,
         search=search,
+        ended_early=ended_early,
     )
 
 

@@ -1,11 +1,11 @@
 """Which of the settings that an arm has tried on held-out tasks are best."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean, median_low
 
 from erl_pipeline.comparison.design import Design, Trial
-from erl_pipeline.comparison.measures import Budgets, Curve, TokenMeasure, at, measure
+from erl_pipeline.comparison.measures import Budgets, Curve, TokenMeasure, as_if_it_stayed, at, measure
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,8 @@ def judge_trials(
     """
 
     def score(curve: Curve) -> float:
-        if curve[-1].generated_tokens < tokens:
-            curve = [*curve, replace(curve[-1], generated_tokens=tokens)]
-        return float(getattr(measure(curve, Budgets(tokens, policy_steps=0)), measure_name))
+        budgets = Budgets(tokens, policy_steps=0)
+        return float(getattr(measure(as_if_it_stayed(curve, tokens), budgets), measure_name))
 
     tried: list[Tried] = []
     chosen: dict[str, Trial] = {}

@@ -94,14 +94,19 @@ def split_warning(result: Result) -> str:
 
 def warnings(result: Result) -> list[str]:
     """Sentences on what makes the comparison less fair than it should be."""
+    early = [
+        f"{run} generates so little that it was ended before the token budget; it counts as if its last "
+        "success stayed."
+        for run in result.ended_early
+    ]
     means = {
         arm: fmean(figures.policy_steps_at_tokens for figures in each.measures.values())
         for arm, each in result.arms.items()
     }
     reference = means.get(result.design.baseline)
     if not reference:
-        return []
-    return [
+        return early
+    return early + [
         f"At the token budget {arm} has made {steps:,.0f} policy steps and {result.design.baseline} "
         f"{reference:,.0f}, so that it generates {reference / steps:.2f} times the tokens for a step. "
         f"Give it {steps / reference:.2f} times the episodes (rollouts.group_size) to have both equal."

@@ -18,6 +18,7 @@ import pytest
 
 from command_line.compare.rounds import Rounds
 from erl_pipeline.comparison.design import make_design
+from erl_pipeline.comparison.measures import Budgets
 from storage.runs.split_openings import openings
 from tests.command_line.invoke import Result, invoke
 from tests.erl_pipeline.comparison.curves import curve
@@ -212,6 +213,31 @@ def test_a_trial_that_says_hardly_anything_is_not_trained_for_ever(tmp_path: Pat
     assert longer(2) == [4, 8, 8]  # 4 * 30 tokens suffice
     assert longer(4) == [8, 8]
     assert longer(8) == []
+
+
+def test_a_run_that_says_hardly_anything_is_ended_and_its_last_success_stays(tmp_path: Path) -> None:
+    """Of two seeds one generates 1 token in each iteration, the other 30, and 100 are asked for."""
+    write_base(tmp_path)
+    design = make_design(write_arms(tmp_path, one={}, two={"method": {"type": "rlvr"}}), [], 2, iterations=2)
+    rounds = Rounds(design, str(tmp_path / "store"), 1, 1, Event(), print)
+
+    def longer(*iterations: int) -> list[int]:
+        rounds.curves = {
+            "one": {
+                seed: curve(rate, *[0.5] * (count + 1))
+                for seed, rate, count in zip((0, 1), (1, 30), iterations, strict=True)
+            }
+        }
+        return [task.iterations for task in rounds._too_short(Budgets(100, 0))]
+
+    assert longer(2, 2) == [20, 4]
+    assert longer(20, 4) == []
+    outcomes = {"one": {seed: {"task": [True, False]} for seed in (0, 1)}}
+    assert rounds._end_early(100, outcomes) == ("arms.one.seed0",)
+    assert outcomes == {"one": {0: {"task": [True, False, False]}, 1: {"task": [True, False]}}}
+    ended, other = (rounds.curves["one"][seed] for seed in (0, 1))
+    assert [(each.generated_tokens, each.success) for each in ended[-2:]] == [(20, 0.5), (100, 0.5)]
+    assert other[-1].generated_tokens == 120
 
 
 def test_settings_are_searched_on_held_out_tasks_before_the_test(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from erl_pipeline.comparison.measures import (
     Budgets,
     across_seeds,
     area_under_curve,
+    as_if_it_stayed,
     find_budgets,
     holm,
     iterations_to_spend,
@@ -197,3 +198,13 @@ def test_an_arm_that_takes_no_steps_is_compared_by_tokens_and_leaves_the_others_
     # 0.4 over the first four steps, 0.7 over the next four.
     assert [each.area_by_steps for each in found] == [pytest.approx(0.55), None]
     assert [each.generated_tokens_at_steps for each in found] == [100.0, None]
+
+
+def test_the_last_success_of_a_run_that_ends_early_stays() -> None:
+    short = curve(50, 0.2, 0.4)
+    assert as_if_it_stayed(short, 50) == short
+    found = measure(as_if_it_stayed(short, 150), Budgets(150, policy_steps=4))
+    # .3 over the first 50 tokens, .4 over the next 100.
+    assert found.area_by_tokens == pytest.approx((0.3 + 2 * 0.4) / 3)
+    assert (found.success_at_tokens, found.iterations_at_tokens) == (0.4, 1)
+    assert (found.success_at_steps, found.generated_tokens_at_steps) == (0.4, 50)

@@ -80,6 +80,11 @@ def test_arms_that_do_not_spend_alike_are_told_of() -> None:
     ]
 
 
+def test_runs_that_were_ended_early_are_told_of() -> None:
+    [said] = warnings(replace(result(100), ended_early=("lake.b.seed1",)))
+    assert said.startswith("lake.b.seed1 generates so little that it was ended before the token budget; ")
+
+
 def test_steps_of_an_extractor_have_a_column_only_where_one_is_trained() -> None:
     compared = result(100)
     assert "extractor steps" not in tables(compared)[-1].rows[0]
