@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from command_line.compare.rounds import Rounds
+from erl_pipeline.comparison.bootstrap import Outcomes
 from erl_pipeline.comparison.design import make_design
 from erl_pipeline.comparison.measures import Budgets
 from storage.runs.split_openings import openings
@@ -232,7 +233,7 @@ def test_a_run_that_says_hardly_anything_is_ended_and_its_last_success_stays(tmp
 
     assert longer(2, 2) == [20, 4]
     assert longer(20, 4) == []
-    outcomes = {"one": {seed: {"task": [True, False]} for seed in (0, 1)}}
+    outcomes: dict[str, dict[int, Outcomes]] = {"one": {seed: {"task": [True, False]} for seed in (0, 1)}}
     assert rounds._end_early(100, outcomes) == ("arms.one.seed0",)
     assert outcomes == {"one": {0: {"task": [True, False, False]}, 1: {"task": [True, False]}}}
     ended, other = (rounds.curves["one"][seed] for seed in (0, 1))
