@@ -90,7 +90,7 @@ def test_nodes_without_an_address_need_a_runner_that_finds_them() -> None:
 def test_where_ranks_run_is_not_in_recipes() -> None:
     """Recipes hold what they held before there were nodes."""
     here = Fsdp2TrainerConfig(processes=4)
-    apart = Fsdp2TrainerConfig(processes=4, nodes=2, address="10.0.0.1:29500", start_seconds=5)
+    apart = Fsdp2TrainerConfig(processes=4, nodes=2, address="10.0.0.1:29500", start_seconds=5, sleep=True)
     for trainer in (here, apart):
         settings = TrainingSettings(
             optimizer=OptimizerConfig(),
@@ -107,7 +107,8 @@ def test_where_ranks_run_is_not_in_recipes() -> None:
         assert (
             with_operational("trainers", settings.trainer, operational_part("trainers", trainer)) == trainer
         )
-    assert operational_names("trainers", "fsdp2") == {"nodes", "address", "start_seconds", "timeout_seconds"}
+    where = {"nodes", "address", "start_seconds", "timeout_seconds", "sleep"}
+    assert operational_names("trainers", "fsdp2") == where
     assert (
         operational_names("trainers", "local")
         == operational_names("trainers", "not installed")
