@@ -39,4 +39,5 @@ def test_workers_are_told_where_ranks_run(tmp_path: Path, monkeypatch: pytest.Mo
         "address": "10.0.0.1:29500",
         "start_seconds": 120,
         "timeout_seconds": 1800.0,
+        "sleep": False,
     }
