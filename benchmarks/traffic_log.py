@@ -1,26 +1,25 @@
 """The log of a policy that serves: whether it keeps up with calls, and what it costs them.
 
-    python benchmarks/traffic_log.py --folder FOLDER [--rate 500] [--seconds 20]
+    python benchmarks/traffic_log.py --rate 500 --seconds 20 --write
 
 The calls are generated, without a model: 600 tokens of context, 150 sampled tokens. They arrive at an even
-rate in one event loop, as in a server, and are written with each durability in turn. `write_ms` is what a
-call waits for the log, `lag_ms` how long its record waits for the disk, both as median and 99th percentile;
-`processor` is the share of one core that the process has used. FOLDER should be on the disk that a store
-would be on. The output is JSON.
+rate in one event loop, as in a server, and are written with each durability. `--folder` should be on the
+disk that a store would be on.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
-import platform
 import random
 import statistics
+import tempfile
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, cast
 
+import measurements
+from measurements import Column, Figures
 from workloads.served_calls import served_turn
 
 from erl_pipeline.serving.settings import LogSettings
@@ -28,19 +27,28 @@ from erl_pipeline.serving.writing import LogWriter
 from storage.serving.traffic import ReadTraffic, ServedTurn, TrafficLog, read_traffic
 
 CONTEXT, SAMPLED = 600, 150
+COLUMNS = (
+    Column("calls_per_second", "calls/s", 0),
+    Column("call_seconds", "a call waits for the log, ms", 2, 1e3),
+    Column("call_seconds_p99", "at most, of 99 %", 2, 1e3),
+    Column("disk_seconds", "a record waits for the disk, ms", 1, 1e3),
+    Column("disk_seconds_p99", "at most, of 99 %", 1, 1e3),
+    Column("processor", "share of a core", 2),
+    Column("missing", "records missing", 0),
+)
 _LOOK_SECONDS = 0.01
 
+Durability = Literal["batch", "each"]
 
-async def logged(folder: Path, durability: Literal["batch", "each"], rate: int, seconds: float) -> Any:
+
+async def logged(folder: Path, durability: Durability, rate: int, seconds: float) -> Figures:
     """Log calls at a rate for so many seconds."""
-    log = TrafficLog(str(folder / durability), "benchmark")
+    log = TrafficLog(str(folder), "benchmark")
     writer = LogWriter(log, LogSettings(durability=durability), print)
     flushing = asyncio.create_task(writer.flush_forever())
-    draw = random.Random(0)
+    draw, count = random.Random(0), round(rate * seconds)
     # Made before, so that only the log is measured.
-    turns = [
-        served_turn(number, draw, CONTEXT, SAMPLED) for number in range(min(1000, round(rate * seconds)))
-    ]
+    turns = [served_turn(number, draw, CONTEXT, SAMPLED) for number in range(min(1000, count))]
     waited: list[float] = []
     lags: list[float] = []
 
@@ -57,7 +65,7 @@ async def logged(folder: Path, durability: Literal["batch", "each"], rate: int, 
     looking = asyncio.create_task(look())
     began, used = time.perf_counter(), time.process_time()
     calls: list[asyncio.Task[None]] = []
-    for number in range(round(rate * seconds)):
+    for number in range(count):
         due = began + number / rate
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
         calls.append(asyncio.create_task(write(turns[number % len(turns)])))
@@ -66,33 +74,45 @@ async def logged(folder: Path, durability: Literal["batch", "each"], rate: int, 
     for task in (flushing, looking):
         task.cancel()
     log.close()
-    found = ReadTraffic()
-    records = sum(1 for _ in read_traffic([log.path], found))
+    records = sum(1 for _ in read_traffic([log.path], ReadTraffic()))
     return {
-        "calls_a_second": records / took,
-        "write_ms": _shown(waited),
-        "lag_ms": _shown(lags),
+        "calls_per_second": count / took,
+        **_with_quantile("call_seconds", waited),
+        **_with_quantile("disk_seconds", lags),
         "processor": used / took,
-        "megabytes": log.path.stat().st_size / 1e6,
-        "records": records,
-        "torn": found.torn,
+        "missing": float(count - records),
     }
 
 
-def _shown(seconds: list[float]) -> dict[str, float]:
+def _with_quantile(name: str, seconds: list[float]) -> Figures:
     quantiles = statistics.quantiles(seconds, n=100)
-    return {"median": 1000 * quantiles[49], "p99": 1000 * quantiles[98], "most": 1000 * max(seconds)}
+    return {name: quantiles[49], f"{name}_p99": quantiles[98]}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--folder", type=Path, required=True)
+    parser = measurements.argument_parser(__doc__ or "")
+    parser.add_argument("--folder", type=Path, help="where the log is written; default: a temporary folder")
     parser.add_argument("--rate", type=int, default=500, help="calls a second")
-    parser.add_argument("--seconds", type=float, default=20.0)
-    given = parser.parse_args()
-    kinds: tuple[Literal["batch", "each"], ...] = ("batch", "each")
-    figures = {kind: asyncio.run(logged(given.folder, kind, given.rate, given.seconds)) for kind in kinds}
-    print(json.dumps({"machine": platform.machine(), "rate": given.rate, **figures}, indent=1))
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each run")
+    arguments = measurements.parse_arguments(parser)
+    if arguments.contender:
+        durability = cast(Durability, arguments.contender)
+        with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+            figures = asyncio.run(logged(Path(folder), durability, arguments.rate, arguments.seconds))
+        arguments.figures.write_text(json.dumps(figures))
+        return
+    options = ["--rate", str(arguments.rate), "--seconds", str(arguments.seconds)]
+    if arguments.folder is not None:
+        options += ["--folder", str(arguments.folder)]
+    measurements.compare_contenders(
+        "traffic_log",
+        ("batch", "each"),
+        COLUMNS,
+        arguments,
+        options,
+        ["pydantic"],
+        f"{arguments.rate} calls a second for {arguments.seconds:g} s, ",
+    )
 
 
 if __name__ == "__main__":
