@@ -111,7 +111,7 @@ def main() -> None:
         arguments,
         options,
         ["pydantic"],
-        f"{arguments.rate} calls a second for {arguments.seconds:g} s, ",
+        f"{round(arguments.rate * arguments.seconds):,} calls, {arguments.rate} calls a second, ",
     )
 
 
