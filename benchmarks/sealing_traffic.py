@@ -14,11 +14,13 @@ import resource
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import measurements
-from measurements import Column, Figures
+import psutil
+from measurements import Column, Figures, ResidentMemory
 from workloads.served_calls import served_turn
 
 from erl_pipeline.config.run import RunConfig
@@ -34,8 +36,7 @@ RATED = 0.1
 COLUMNS = (
     Column("seconds_per_million", "s a million calls"),
     Column("processor_seconds_per_million", "CPU s a million calls"),
-    Column("peak_bytes", "peak MB", 0, 1e-6),
-    Column("largest_child_bytes", "peak MB of another process", 0, 1e-6),
+    Column("peak_bytes", "peak MB of all processes together", 0, 1e-6),
     Column("log_bytes", "MB of the log", 0, 1e-6),
 )
 
@@ -82,6 +83,19 @@ def written_log(store: str, count: int) -> Path:
     return log.path
 
 
+class MemoryOfAll(ResidentMemory):
+    """Watches this process and those that it has started, together."""
+
+    def now(self) -> int:
+        own = psutil.Process()
+        found = []
+        for process in (own, *own.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                memory = process.memory_info()
+                found.append(memory.rss - memory.shared)
+        return sum(found)
+
+
 def processor_seconds() -> float:
     """Of this process and of those that it has started and that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
@@ -99,17 +113,14 @@ def sealed(calls: int, processes: int | None) -> Figures:
         log = written_log(store, calls)
         now = BEGUN + timedelta(days=30)
         begun, used = time.perf_counter(), processor_seconds()
-        found = collect(store, RUN, EpisodeSettings(), now, processes=processes)
+        with MemoryOfAll() as memory:
+            found = collect(store, RUN, EpisodeSettings(), now, processes=processes)
         seconds, processor = time.perf_counter() - begun, processor_seconds() - used
         assert found.settled == calls // TURNS
-        largest = [
-            resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-        ]
         return {
             "seconds_per_million": seconds / calls * 1e6,
             "processor_seconds_per_million": processor / calls * 1e6,
-            "peak_bytes": largest[0] * 1024.0,
-            "largest_child_bytes": largest[1] * 1024.0,
+            "peak_bytes": float(memory.peak),
             "log_bytes": float(log.stat().st_size),
         }
 

@@ -192,11 +192,8 @@ class Rounds:
         """Tasks for the runs that have generated too few tokens yet, with the iterations that they need or
         may have. One that generates nothing has failed."""
         longer: list[trainings.TrainingTask] = []
-        for run in self.design.runs:
-            curve = self.curves.get(run.arm, {}).get(run.seed)
+        for run, curve in self._below(budgets.generated_tokens):
             most = _LONGEST_RUN * run.iterations
-            if curve is None or curve[-1].generated_tokens >= budgets.generated_tokens:
-                continue
             if curve[-1].iteration >= most:
                 continue
             try:
@@ -212,15 +209,17 @@ class Rounds:
     def _end_early(self, tokens: int, outcomes: Mapping[str, dict[int, Outcomes]]) -> tuple[str, ...]:
         """Let the last success of each run that has too few tokens stay; returns the names of these runs."""
         names = []
-        for run in self.design.runs:
-            curve = self.curves.get(run.arm, {}).get(run.seed)
-            if curve is None or curve[-1].generated_tokens >= tokens:
-                continue
+        for run, curve in self._below(tokens):
             self.curves[run.arm][run.seed] = as_if_it_stayed(curve, tokens)
             at_points = outcomes[run.arm][run.seed]
             outcomes[run.arm][run.seed] = {task: [*solved, solved[-1]] for task, solved in at_points.items()}
             names.append(run.config.name)
         return tuple(names)
+
+    def _below(self, tokens: int) -> list[tuple[ComparedRun, list[CurvePoint]]]:
+        """The runs that have generated fewer tokens than this, and their curves."""
+        found = ((run, self.curves.get(run.arm, {}).get(run.seed)) for run in self.design.runs)
+        return [(run, curve) for run, curve in found if curve and curve[-1].generated_tokens < tokens]
 
     def _forget(self, run: ComparedRun) -> None:
         """Remove a failed run from the curves, so that no figure includes it."""

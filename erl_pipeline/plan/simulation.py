@@ -139,15 +139,15 @@ class Transfers:
         """How long a job writes its artifact and uploads it, in seconds, and copies what is written later."""
         copying, whole = group.state_bytes_per_second, job.bytes + job.state_bytes
         return (
-            _seconds(whole if copying is None else job.bytes, group.write_bytes_per_second)
-            + _seconds(job.state_bytes, copying)
-            + _seconds(whole, group.upload_bytes_per_second)
+            _seconds_for(whole if copying is None else job.bytes, group.write_bytes_per_second)
+            + _seconds_for(job.state_bytes, copying)
+            + _seconds_for(whole, group.upload_bytes_per_second)
         )
 
     def committing(self, job: Job, group: NodeGroup) -> float:
         """How long a job's artifact is written, hashed and flushed beside other jobs."""
         later = 0.0 if group.state_bytes_per_second is None else job.state_bytes
-        return _seconds(later, group.write_bytes_per_second) + _seconds(
+        return _seconds_for(later, group.write_bytes_per_second) + _seconds_for(
             job.bytes + job.state_bytes, group.commit_bytes_per_second
         )
 
@@ -168,7 +168,7 @@ class Transfers:
         return group.between_bytes_per_second is not None and artifact_id in self._elsewhere
 
 
-def _seconds(size: float, rate: float | None) -> float:
+def _seconds_for(size: float, rate: float | None) -> float:
     return 0.0 if rate is None else size / rate
 
 

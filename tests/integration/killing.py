@@ -9,8 +9,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from storage.errors import PipelineError
 from storage.filesystem import open_root
 from storage.runs.run import RunStore
 from tests.forked import end_with_parent, forking
+from tests.late_writing import slowed
 from tests.waiting import wait_for
 
 _PAUSE_SECONDS = 0.005
@@ -52,20 +54,6 @@ def start_driver(
     return process
 
 
-def _write_slowly() -> None:
-    begin = LateFiles.begin
-
-    def pausing(parts: Iterable[memoryview]) -> Iterator[memoryview]:
-        for part in parts:
-            yield part
-            time.sleep(_PAUSE_SECONDS)  # It stands for a slow disk, so that kills hit the writing.
-
-    def begin_slowly(late: LateFiles, files: Mapping[Path, Iterable[memoryview]]) -> None:
-        begin(late, {path: pausing(parts) for path, parts in files.items()})
-
-    setattr(LateFiles, "begin", begin_slowly)  # noqa: B010
-
-
 def _drive(settings: dict[str, Any], store_uri: str, check: bool, slow_disk: bool) -> None:
     """The body of the process: train, then exit without any cleanup of the interpreter."""
     os.setsid()  # Ctrl-C must reach only the process that started this one and ends it.
@@ -78,7 +66,8 @@ def _drive(settings: dict[str, Any], store_uri: str, check: bool, slow_disk: boo
     from erl_pipeline.runs.train import train
 
     if slow_disk:
-        _write_slowly()
+        # So that kills hit the writing.
+        setattr(LateFiles, "begin", slowed(partial(time.sleep, _PAUSE_SECONDS)))  # noqa: B010
     config = RunConfig.model_validate(settings)
     torch.set_num_threads(config.resources.threads)
     transformers_logging.disable_progress_bar()

@@ -116,14 +116,7 @@ def _work(folder: Path, driver: _Driver) -> None:
         else:
             learner.wake()
             answer = orders.answer_file(folder, number) if ranks.rank == 0 else None
-            if isinstance(work, orders.BeginState):
-                sizes = learner.begin_state(work, late_files)
-                if answer is not None:
-                    orders.write_sizes(answer, sizes)
-            elif isinstance(work, orders.Save):
-                learner.save(work)
-            else:
-                _do(work, learner, orders.sequences_file(folder, number), answer, on_step)
+            _do(work, learner, late_files, orders.sequences_file(folder, number), answer, on_step)
         driver.say(done=work.do)
 
 
@@ -133,12 +126,22 @@ def _note(what: str) -> None:
 
 
 def _do(
-    work: orders.Reinforce | orders.FineTune | orders.Score | orders.ScoreTokens,
+    work: orders.Work,
     learner: RankLearner,
+    late_files: LateFiles,
     given: Path,
     answer: Path | None,
     on_step: OnStep,
 ) -> None:
+    """Carry out an order that is about the learner, and write what it answers."""
+    if isinstance(work, orders.Save):
+        learner.save(work)
+        return
+    if isinstance(work, orders.BeginState):
+        sizes = learner.begin_state(work, late_files)
+        if answer is not None:
+            orders.write_sizes(answer, sizes)
+        return
     sequences = orders.read_sequences(given)
     if isinstance(work, orders.Score):
         found = learner.scores(sequences, work.microbatch_tokens, work.what == "entropies")
@@ -155,6 +158,7 @@ def _do(
     if isinstance(work, orders.Reinforce):
         metrics = learner.reinforce(work, sequences, on_step)
     else:
+        assert isinstance(work, orders.FineTune)
         metrics = learner.fine_tune(work, sequences, on_step)
     if answer is not None:
         orders.write_metrics(answer, metrics)

@@ -91,7 +91,7 @@ class RankGroup:
         self._processes = processes
         self._failed = False
         self._orders = 0
-        self._may_write = False
+        self._writes_late = False
         self.sleeps = sleeps
         self._heard: Counter[int] = Counter()
         self._nodes: Sequence[_OtherNode] = ()
@@ -121,7 +121,7 @@ class RankGroup:
         for path in (orders.order_file, orders.answer_file):
             path(self.folder, self._orders).unlink(missing_ok=True)
         self._orders += 1
-        self._may_write |= isinstance(work, orders.BeginState)
+        self._writes_late |= isinstance(work, orders.BeginState)
         given = orders.sequences_file(self.folder, self._orders)
         if sequences is not None:
             orders.write_sequences(given, sequences)
@@ -150,7 +150,7 @@ class RankGroup:
 
     def finish(self) -> None:
         """End all ranks when they have written what they have begun to write."""
-        if self._may_write and self.alive():
+        if self._writes_late and self.alive():
             # Whoever needs a file that could not be written finds out why.
             with suppress(PipelineError):
                 self.do(orders.EndState())

@@ -94,8 +94,8 @@ class SharedFiles:
         late_files.begin({folder / name: parts for name, parts in found.items() if name is not None})
 
     def _own(self, ranks: ProcessRanks) -> Iterator[tuple[str | None, Iterator[memoryview]]]:
-        """The files of this rank, each with its parts. All ranks have to take all parts; where a rank has no
-        file while others have, it takes none of None."""
+        """The files of this rank, each with its parts. A rank has to take the parts also where others have a
+        file and it has none, and the name is None: the others wait for its rows."""
         listed = list(self.files.items())
         for first in range(0, len(listed), ranks.writers):
             at_once = listed[first : first + ranks.writers]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from storage.artifacts.late_files import LateFiles
 from storage.errors import StoreError
 from storage.runs.run import RunStore
 from tests.erl_pipeline.runs.small_runs import go, hashes, small
+from tests.late_writing import slowed
 
 PAUSE = 0.01
 
@@ -36,22 +38,15 @@ def at_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def waited(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Make each file take a while, and record of each wait whether there was something to wait for."""
-    begin, wait = LateFiles.begin, LateFiles.wait
+    wait = LateFiles.wait
     found: list[bool] = []
-
-    def pausing(parts: Iterable[memoryview]) -> Iterator[memoryview]:
-        for part in parts:
-            time.sleep(PAUSE)  # It stands for a slow disk: the next stage has to begin meanwhile.
-            yield part
-
-    def begin_slowly(late: LateFiles, files: Mapping[Path, Iterable[memoryview]]) -> None:
-        begin(late, {path: pausing(parts) for path, parts in files.items()})
 
     def noted(files: LateFiles) -> None:
         found.append(files._last is not None and not files._last.done())
         wait(files)
 
-    monkeypatch.setattr(LateFiles, "begin", begin_slowly)
+    # The next stage has to begin meanwhile.
+    monkeypatch.setattr(LateFiles, "begin", slowed(partial(time.sleep, PAUSE)))
     monkeypatch.setattr(LateFiles, "wait", noted)
     return found
 

@@ -21,20 +21,12 @@ from tests.erl_pipeline.trainers.fsdp2.rows import Start, reinforcement
 from tests.erl_pipeline.trainers.fsdp2.test_kept_ranks import sharded
 
 HELD = """
-import time
 from pathlib import Path
 from storage.artifacts.late_files import LateFiles
+from tests.late_writing import slowed
+from tests.waiting import wait_for
 
-begin = LateFiles.begin
-
-def held(parts):
-    parts = iter(parts)
-    yield next(parts)
-    while not Path({goes_on!r}).exists():
-        time.sleep(0.01)
-    yield from parts
-
-LateFiles.begin = lambda late, files: begin(late, {{path: held(parts) for path, parts in files.items()}})
+LateFiles.begin = slowed(lambda: wait_for("the end of the pause", Path({goes_on!r}).exists, interval=0.01))
 """
 
 

@@ -41,8 +41,10 @@ def test_tensors_give_up_their_memory_and_still_share_it_afterwards() -> None:
         sleeping.wake()
         assert whole.tolist() == [0, 1, 2, 3, 4, 5]
         assert other.tolist() == [1, 1]
-        row += 0
         assert row.data_ptr() == whole[3:].data_ptr()
+        row += 1
+        assert whole.tolist() == [0, 1, 2, 4, 5, 6]
+        row -= 1
 
 
 def test_what_is_on_another_device_stays() -> None:
