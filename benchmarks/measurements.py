@@ -187,10 +187,12 @@ def process_memory_and_cpu() -> Figures:
 class ResidentMemory:
     """Watches the resident memory of processes, without shared pages such as mapped files.
 
-    `peak` is the largest value of any of them while it was watched, in bytes. Default: this process.
+    `peak` is the largest value of any of them while it was watched, in bytes. Default: this process. Looking
+    takes time itself: a measurement of seconds should look less often than `every` few milliseconds.
     """
 
-    def __init__(self, processes: Sequence[psutil.Process] = ()) -> None:
+    def __init__(self, processes: Sequence[psutil.Process] = (), every: float = _LOOK_SECONDS) -> None:
+        self._every = every
         self._processes = list(processes) or [psutil.Process()]
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -212,7 +214,7 @@ class ResidentMemory:
     def _watch(self) -> None:
         while True:
             self.peak = max(self.peak, self.now())
-            if self._ended.wait(_LOOK_SECONDS):
+            if self._ended.wait(self._every):
                 return
 
 

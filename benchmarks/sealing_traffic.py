@@ -83,6 +83,9 @@ def written_log(store: str, count: int) -> Path:
     return log.path
 
 
+_LOOK_SECONDS = 0.5
+
+
 class MemoryOfAll(ResidentMemory):
     """Watches this process and those that it has started, together."""
 
@@ -113,7 +116,7 @@ def sealed(calls: int, processes: int | None) -> Figures:
         log = written_log(store, calls)
         now = BEGUN + timedelta(days=30)
         begun, used = time.perf_counter(), processor_seconds()
-        with MemoryOfAll() as memory:
+        with MemoryOfAll(every=_LOOK_SECONDS) as memory:
             found = collect(store, RUN, EpisodeSettings(), now, processes=processes)
         seconds, processor = time.perf_counter() - begun, processor_seconds() - used
         assert found.settled == calls // TURNS
