@@ -14,8 +14,8 @@ from pydantic import Field, ValidationError
 
 from erl_pipeline.comparison.measures import TokenMeasure
 from erl_pipeline.config.base import Settings
-from erl_pipeline.config.explain import explain, parse_yaml
-from erl_pipeline.config.loading import load_config
+from erl_pipeline.config.explain import parse_yaml
+from erl_pipeline.config.loading import all_problems, load_config, read_settings
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.run import RunConfig
 from storage.artifacts.recipe import derive_seed
@@ -166,7 +166,7 @@ def read_comparison(path: Path) -> Given:
 
     Raises ConfigError for a file that cannot be read, is not YAML, or whose settings are unknown or wrong.
     """
-    document = parse_yaml(_text(path), str(path))
+    document = parse_yaml(read_settings(path, "comparisons are in configs/comparisons/"), str(path))
     values = document.value
     if not isinstance(values, dict) or _KEY not in values:
         return Given(str(path), (), (), None)
@@ -177,8 +177,7 @@ def read_comparison(path: Path) -> Given:
         settings = ComparisonSettings.model_validate(values[_KEY])
     except ValidationError as error:
         lines = {key[1:]: f"line {line}" for key, line in document.lines.items() if len(key) > 1}
-        problems = explain(error, ComparisonSettings, lines)
-        raise ConfigError("\n  ".join([f"{path}:", *problems])) from error
+        raise all_problems(error, ComparisonSettings, lines, str(path)) from error
     arms = tuple(arm_of_settings(name, given or {}) for name, given in settings.arms.items())
     if not arms:
         raise ConfigError(f"{path}: arms: there is none; name two or more")
@@ -197,15 +196,6 @@ def read_comparison(path: Path) -> Given:
 def _name_of(stem: str) -> str:
     """The name of a comparison whose file is called so, in characters that names of runs may have."""
     return re.sub(r"[^A-Za-z0-9.]+", "-", stem)[:64].strip("-.") or "comparison"
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; ready comparisons are in configs/comparisons/") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
 
 
 def draw_trials(arm: Arm, budget: int, seed: int) -> list[tuple[str, ...]]:

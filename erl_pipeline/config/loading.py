@@ -57,7 +57,7 @@ def load_settings(path: Path, model: type[AnySettingsT], only: str | None = None
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise _all_problems(error, model, lines, str(path)) from error
+        raise all_problems(error, model, lines, str(path)) from error
 
 
 def change_config(config: RunConfig, overrides: Sequence[str], options: Options = _NONE) -> RunConfig:
@@ -86,12 +86,13 @@ def _validate(
     try:
         return RunConfig.model_validate(values)
     except ValidationError as error:
-        raise _all_problems(error, RunConfig, origins, where) from error
+        raise all_problems(error, RunConfig, origins, where) from error
 
 
-def _all_problems(
+def all_problems(
     error: ValidationError, model: type[Settings], origins: Mapping[KeyPath, str], where: str
 ) -> ConfigError:
+    """One error with everything that is wrong with settings. `origins`: where each comes from."""
     problems = explain(error, model, origins)
     return ConfigError("\n  ".join([f"{where}: {counted(len(problems), 'problem')}", *problems]))
 
@@ -107,18 +108,20 @@ def require_usable_plugins(values: Mapping[str, Any]) -> None:
 
 def _settings_in(path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
     """The settings that a file holds, and the line of each key."""
-    document = parse_yaml(_read(path), str(path))
+    text = read_settings(path, "configurations are in configs/")
+    document = parse_yaml(text, str(path))
     values = {} if document.value is None else document.value
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: holds {shorten(values)}; allowed is a mapping of settings, `key: value`")
     return values, {key: f"line {line}" for key, line in document.lines.items()}
 
 
-def _read(path: Path) -> str:
+def read_settings(path: Path, ready: str) -> str:
+    """The text of a file of settings. `ready`: what exists of its kind, and where. Raises ConfigError."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; ready configurations are in configs/") from None
+        raise ConfigError(f"{path}: no such file; ready {ready}") from None
     except (OSError, ValueError) as error:
         reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
         raise ConfigError(f"{path}: cannot be read: {reason}") from error

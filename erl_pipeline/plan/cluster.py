@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.config.explain import explain, parse_yaml
+from erl_pipeline.config.loading import load_settings
 from erl_pipeline.plan.plan import Plan, PlannedStage
 from erl_pipeline.plan.repetition import without_state
 from erl_pipeline.policies.checkpoints import CHECKPOINT
@@ -109,24 +109,8 @@ class ClusterConfig(Settings):
 
 
 def read_cluster(path: Path) -> ClusterConfig:
-    """Read a cluster from a file.
-
-    Raises ConfigError, which lists all problems, for a file that cannot be read, is not YAML, or has settings
-    that are unknown or wrong.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; examples are in configs/clusters/") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from error
-    document = parse_yaml(text, str(path))
-    try:
-        return ClusterConfig.model_validate(document.value)
-    except ValidationError as error:
-        lines = {key: f"line {line}" for key, line in document.lines.items()}
-        problems = explain(error, ClusterConfig, lines)
-        raise ConfigError("\n  ".join([f"{path}:", *problems])) from error
+    """Read a cluster from a file. Raises ConfigError as `load_settings` does."""
+    return load_settings(path, ClusterConfig)
 
 
 _WORK: Mapping[ArtifactKind, Work] = {

@@ -87,8 +87,8 @@ class Commits:
 
     def add(self, number: int, node: PlannedStage, written: Draft, seconds: float) -> Future[Manifest]:
         """Commit what a stage has written, after all that was written before."""
-        begun, is_first = self._begun.pop(number), not self._waiting
-        commit = Commit(number, seconds, written.manifest, begun.place(written.manifest))
+        is_placed, is_first = self._begun[number].place(written.manifest), not self._waiting
+        begun, commit = self._begun.pop(number), Commit(number, seconds, written.manifest, is_placed)
         future = self._thread.submit(self._commit, begun, written, node.stage.retry_seconds)
         self._waiting[future] = commit
         if is_first and sum(entry.bytes for entry in written.manifest.files) < self._background_bytes:

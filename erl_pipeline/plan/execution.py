@@ -27,7 +27,7 @@ from erl_pipeline.plan.stage import Listener, NextStage, StageOutcome, WorkerSet
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.artifacts.uncommitted import Draft
-from storage.errors import ConfigError, Interrupted, PrunedFileError, StateNotKept
+from storage.errors import ConfigError, Interrupted, PrunedFileError, StateNotKept, StoreError
 
 _LOOK_SECONDS = 0.2
 
@@ -233,20 +233,26 @@ class _Walk:
 
     def _collect(self) -> None:
         """Wait until something has ended, a stage or a commit, and record it or decide what follows from its
-        failure."""
+        failure. Where both have failed, the stage's failure may be why what it read was not written."""
         commits = list(self._commits or ())
         ended = set(self._given.wait_for_one([*commits, *self._at_work]))
-        for commit in commits:
-            if commit in ended and (error := self._take(commit)):
-                self._failed_commit = error
-                raise error
+        taken = [self._take(commit) for commit in commits if commit in ended]
+        uncommitted = next(filter(None, taken), None)
         for future in sorted(self._at_work.keys() & ended, key=lambda each: self._at_work[each].number):
             work = self._at_work.pop(future)
             failure = future.exception()
             if failure is None:
                 self._made(work, future.result())
-            else:
+            elif uncommitted is None:
                 self._again_or_raise(work.number, failure)
+            elif isinstance(failure, StoreError):
+                self._given.listener.warn(f"{self._nodes[work.number].title} failed too: {failure}")
+            else:
+                self._warn_uncommitted(uncommitted)
+                raise failure
+        if uncommitted is not None:
+            self._failed_commit = uncommitted
+            raise uncommitted
 
     def _made(self, work: _AtWork, made: Made) -> None:
         """Record an artifact that is committed; let one that is written be committed and read."""
@@ -305,19 +311,25 @@ class _Walk:
         wait(self._at_work)
         for future, work in sorted(self._at_work.items(), key=lambda each: each[1].number):
             error = future.exception()
-            if error is None:
-                self._made(work, future.result())
-            elif not isinstance(error, Interrupted):
+            try:
+                if error is None:
+                    self._made(work, future.result())
+            except StoreError as unrecorded:
+                error = unrecorded
+            if error is not None and not isinstance(error, Interrupted):
                 self._given.listener.warn(f"{self._nodes[work.number].title} failed too: {error}")
         self._at_work.clear()
         if self._commits is not None:
             wait(list(self._commits))
             for commit in list(self._commits):
-                error = self._take(commit)
-                if error is not None and error is not self._failed_commit:
-                    self._failed_commit = error
-                    self._given.listener.warn(f"what was written could not be committed: {error}")
+                if uncommitted := self._take(commit):
+                    self._warn_uncommitted(uncommitted)
             self._commits.close()
+
+    def _warn_uncommitted(self, error: BaseException) -> None:
+        if error is not self._failed_commit:
+            self._failed_commit = error
+            self._given.listener.warn(f"what was written could not be committed: {error}")
 
     def _finish(self, number: int, manifest: Manifest, *, reused: bool, seconds: float) -> None:
         node = self._nodes[number]

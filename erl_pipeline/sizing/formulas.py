@@ -1,7 +1,7 @@
 """The memory that a configuration needs: of the engine that samples, and of one optimizer step."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from erl_pipeline.config.optimizer import MicrobatchConfig, OptimizerConfig
 from erl_pipeline.config.plugins import plugins
@@ -12,6 +12,7 @@ from erl_pipeline.policies.checkpoints import policy_traits
 from erl_pipeline.policies.model_size import ModelSize, read_model_size
 from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.stages.training.distillation import FineTuneSettings
+from erl_pipeline.trainers.interface import TrainerPlugin
 from erl_pipeline.trainers.local.tokens import HEAD_CHUNK_TOKENS
 from storage.errors import InputError
 
@@ -290,4 +291,28 @@ def estimate_memory(
     capacity = _capacity(config)
     tokens = sequence_tokens or longest_sequence(config)
     width = BYTES[capacity.dtype or dtype]
-    return training + sampling_memory(size, width, capacity.sequences, tokens, capacity.weight_copies)
+    sampling = sampling_memory(size, width, capacity.sequences, tokens, capacity.weight_copies)
+    return [*training, *_host_copies(config, size, dtype, len(passes)), *sampling]
+
+
+def _host_copies(config: RunConfig, size: ModelSize, dtype: Precision, uses: int) -> list[MemoryPart]:
+    """What processes that share a policy keep in host memory between their updates, all together."""
+    trainer: TrainerPlugin[Any] = plugins("trainers")[config.trainer.type].value
+    if trainer.processes(config.trainer) is None:
+        return []
+    width, trained = BYTES[dtype], size.adapter_parameters or size.parameters
+    on_host = config.optimizer.state_device == "cpu"
+    master = 4 if dtype != "float32" or on_host else 0
+    state = master + 8 * (uses if config.optimizer.moments == "by_use" else 1)
+    parts = []
+    if config.store.background_bytes() is not None:
+        parts.append(("the state until it is written", trained, state))
+    if trainer.sleeps(config.trainer):
+        frozen = size.parameters if size.adapter_parameters else 0
+        parts.append(("weights while it sleeps", trained + frozen, width))
+        if not on_host:
+            parts.append(("the state while it sleeps", trained, state))
+    return [
+        MemoryPart("trainer's host", name, numbers * each, f"{count(numbers)} x {each}")
+        for name, numbers, each in parts
+    ]

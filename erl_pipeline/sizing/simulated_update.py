@@ -183,7 +183,8 @@ class _Updates:
 
     def _gather(self, learner: Learner) -> None:
         """What `save` puts together in host memory: all weights, then the tensors of the state; with several
-        ranks one tensor at a time, as if each rank wrote every so many-th.
+        ranks as if each wrote every so many-th tensor. A rank has one tensor of the weights at a time, and
+        its part of the state until all of it is written.
 
         `save` itself writes values into files.
         """
@@ -192,11 +193,14 @@ class _Updates:
             _state = [tensor.cpu() for tensor in learner.optimizer.tensors().values()]
             return
         count = self._sharded.count
-        shapes = [(own_rows(weight), weight.shape) for weight in learner.model.parameters()]
+        weights = list(learner.model.parameters())
+        for number, weight in enumerate(weights):
+            self._sharded.gather(own_rows(weight), weight.shape, number % count)
         state = [tensor for tensor in learner.optimizer.tensors().values() if tensor.ndim]
-        shapes += [(rows, torch.Size([len(rows) * count, *rows.shape[1:]])) for rows in state]
-        for number, (rows, shape) in enumerate(shapes):
-            self._sharded.gather(rows, shape, number % count)
+        _written = [
+            self._sharded.gather(rows, torch.Size([len(rows) * count, *rows.shape[1:]]), number % count)
+            for number, rows in enumerate(state, start=len(weights))
+        ]
 
     def _begin(self, phase: str) -> None:
         self._recorder.begin(phase)

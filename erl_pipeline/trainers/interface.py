@@ -251,6 +251,7 @@ class TrainerPlugin(Generic[SettingsT]):
     spread; None where the trainer keeps them whole. `in_recipes` is the part of `settings` that checkpoints
     depend on, a model that `settings` extends; None: they depend on all. The others may change during a run.
     `processes_here` is the number of them on one machine.
+    `sleeps`: whether these keep policy and state in host memory while others use their devices.
     `nodes_to_find`: the machines that a runner has to find for each training; None where it needs no other
     machine, or its settings say where they meet.
     """
@@ -261,6 +262,7 @@ class TrainerPlugin(Generic[SettingsT]):
     elsewhere: bool = False
     processes: Callable[[SettingsT], int | None] = lambda _settings: None
     processes_here: Callable[[SettingsT], int] = lambda _settings: 1
+    sleeps: Callable[[SettingsT], bool] = lambda _settings: False
     in_recipes: type[PluginSettings] | None = None
     nodes_to_find: Callable[[SettingsT], NodesToFind | None] = lambda _settings: None
 

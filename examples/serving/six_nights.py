@@ -41,13 +41,13 @@ Rule = Callable[[str], bool]
 
 
 def is_short(answer: str) -> bool:
-    """What users want until the third night: no more than seven words."""
+    """The form that users want until the third night: no more than seven words."""
     return 0 < len(answer.split()) <= 7
 
 
-def begins_otherwise(answer: str) -> bool:
-    """What they want afterwards: an answer that does not begin with T, as "The capital of" does."""
-    return bool(answer.strip()) and not answer.strip().startswith("T")
+def has_no_full_stop(answer: str) -> bool:
+    """The form that they want afterwards: an answer that does not end with a full stop."""
+    return bool(answer.strip()) and not answer.rstrip().endswith(".")
 
 
 @dataclass(frozen=True)
@@ -110,11 +110,10 @@ def conversation(
     response = client.post("/v1/chat/completions", json=asked).raise_for_status()
     completion = response.json()
     answer = completion["choices"][0]["message"]["content"] or ""
-    liked = rule(answer)
+    liked = capital in answer and rule(answer)
     said = {"thumbs": "up" if liked else "down"} if rates else {}
     if rates and corrects and not liked:
-        wanted = capital if rule(capital) else f"It is {capital}."
-        said |= {"comment": "Just say the capital.", "correction": wanted}
+        said |= {"comment": "Just say the capital.", "correction": capital}
     for metric, value in said.items():
         given = {"call_id": completion["id"], "metric": metric, "value": value}
         client.post("/erl/v1/feedback", json=given).raise_for_status()
@@ -127,7 +126,7 @@ def day(
 ) -> list[dict[str, Any]]:
     """A day of conversations."""
     draw = random.Random(number)
-    rule = is_short if number <= 3 else begins_otherwise
+    rule = is_short if number <= 3 else has_no_full_stop
     drawn = [(draw.choice(tasks), draw.random() < RATED, draw.random() < CORRECTED) for _ in range(count)]
     work = [
         (f"day-{number}-{each}", task["question"], task["answer"], *what)
@@ -151,7 +150,7 @@ def main() -> None:
         for number in range(1, given.nights + 2):
             said = day(served.client, number, tasks, given.conversations)
             reward = fmean(each["liked"] for each in said)
-            wanted = "at most seven words" if number <= 3 else "no T"
+            wanted = "at most seven words" if number <= 3 else "no full stop"
             print(f"day {number}, {wanted}: mean reward {reward:.3f}, {said[0]['answer']!r}", flush=True)
             if number <= given.nights:
                 words = ("--promote", "--config", SETTINGS, "--store", given.store, "--json")

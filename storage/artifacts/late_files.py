@@ -47,13 +47,18 @@ class LateFiles:
         if self._last is not None:
             self._last.result()
 
+    def end(self) -> None:
+        """Wait until nothing is being written, and end the thread. Whoever needs a file finds out whether it
+        could be written."""
+        self._thread.shutdown()
+
     def __enter__(self) -> "LateFiles":
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._thread.shutdown()
+        self.end()
 
 
 def _write_all(files: Sequence[tuple[IO[bytes], Path, Iterable[memoryview]]]) -> None:
@@ -81,6 +86,39 @@ def _write(file: IO[bytes], path: Path, parts: Iterable[memoryview]) -> None:
             raise
         finally:
             fcntl.flock(file, fcntl.LOCK_UN)
+
+
+class WatchedFiles:
+    """Late files of another process, which is to live until they are written. They may be moved meanwhile."""
+
+    def __init__(self) -> None:
+        self._files: list[IO[bytes]] = []
+
+    def watch(self, paths: Iterable[Path]) -> None:
+        """Watch these files too, which exist. Raises StoreError."""
+        self.forget_written()
+        for path in paths:
+            with store_errors("read", path):
+                self._files.append(path.open("rb"))
+
+    def forget_written(self) -> None:
+        """Watch only what is being written: a file that is open takes room on the disk, also when it was
+        removed."""
+        still = []
+        for file in self._files:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                still.append(file)
+            else:
+                file.close()
+        self._files = still
+
+    def wait(self) -> None:
+        """Wait until no file is being written: it is whole, its writer has failed, or has died."""
+        while self._files:
+            with self._files.pop() as file:
+                fcntl.flock(file, fcntl.LOCK_SH)
 
 
 def wait_until_whole(path: Path, size: int) -> None:

@@ -14,8 +14,8 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.lineage.graph import START, Link, walk
 from storage.tables.parquet import TableFormat, scan_files
-from storage.tables.training import REINFORCEMENT, TRAINING_RECORD, scan_training_records
-from storage.tables.trajectories import TRAJECTORIES, said, says, scan_trajectories
+from storage.tables.training import REINFORCEMENT, SFT, TRAINING_RECORD, scan_training_records
+from storage.tables.trajectories import TRAJECTORIES, answered, said, says, scan_trajectories
 
 FindManifest = Callable[[str], Manifest | None]
 """Gives the manifest of an artifact; None where there is none."""
@@ -154,22 +154,26 @@ class TrainedOn:
         return rows
 
     def texts(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The rows with rewards and with the `text` of the policy's messages; null if it was pruned.
+        """The rows with rewards and with the `text` that was trained: the policy's messages, or in a
+        supervised row the completion, such as a corrected answer; null if it was pruned.
 
-        Only the trajectories that these rows' policies were trained on are opened.
+        Only what these rows' policies were trained on is opened.
         """
+        policies = rows["policy"].unique().to_list()
         ids = pl.col("trajectory_id").is_in(rows["trajectory_id"].unique().implode())
-        found = self._trajectories(rows["policy"].unique().to_list()).filter(ids)
-        return _with_attempts(rows.lazy(), found, text=said()).collect()
+        texts = _with_attempts(rows.lazy(), self._trajectories(policies).filter(ids), text=said())
+        taught = pl.col("sft_row_id").is_in(rows["sft_row_id"].drop_nulls().unique().implode())
+        completions = scan_files(self._tables(policies, SFT), SFT).filter(taught)
+        completions = completions.select("sft_row_id", taught=answered(pl.col("completion")))
+        joined = texts.join(
+            completions.unique("sft_row_id"), on="sft_row_id", how="left", maintain_order="left"
+        )
+        return joined.with_columns(text=pl.coalesce("taught", "text")).drop("taught").collect()
 
     def beside(self, rows: pl.DataFrame, table: TableFormat) -> dict[str, dict[str, Any]]:
         """What a table that lies beside trajectories, such as that of served traffic, says of these rows:
         trajectory -> its row, for those that it has."""
-        found = (self._find(each) for each in self._data_of(rows["policy"].unique().to_list()))
-        artifacts = [
-            self._store.open_found(each) for each in found if each is not None and each.tables(table.name)
-        ]
-        files = [path for each in artifacts for path in each.rows_paths(table.name)]
+        files = self._tables(rows["policy"].unique().to_list(), table)
         ids = pl.col("trajectory_id").is_in(rows["trajectory_id"].unique().implode())
         those = scan_files(files, table).filter(ids).collect()
         return {row["trajectory_id"]: row for row in those.to_dicts()}
@@ -223,6 +227,14 @@ class TrainedOn:
     def _trajectories(self, policies: Iterable[str]) -> pl.LazyFrame:
         """All trajectories that the training of these policies read, directly or through a dataset."""
         return scan_trajectories(trajectory_files(self._store, self._find, self._data_of(policies)))
+
+    def _tables(self, policies: Iterable[str], table: TableFormat) -> list[Path]:
+        """The files of a table in what the training of these policies read."""
+        found = (self._find(each) for each in self._data_of(policies))
+        artifacts = [
+            self._store.open_found(each) for each in found if each is not None and each.tables(table.name)
+        ]
+        return [path for each in artifacts for path in each.rows_paths(table.name)]
 
     def _parents(self, artifact_id: str) -> list[Link]:
         manifest = self._find(artifact_id)

@@ -230,7 +230,12 @@ def says(text: str) -> pl.Expr:
     return _turns(likely).str.contains(text, literal=True).fill_null(False)
 
 
-def _turns(messages: pl.Expr) -> pl.Expr:
+def answered(messages: pl.Expr) -> pl.Expr:
+    """The assistant's turns in lists of messages, with a line break between them."""
     message = pl.element().struct
     own = pl.element().filter(message.field("role") == "assistant").struct.field("content")
-    return messages.str.json_decode(_MESSAGES).list.eval(own).list.join("\n")
+    return messages.list.eval(own).list.join("\n")
+
+
+def _turns(messages: pl.Expr) -> pl.Expr:
+    return answered(messages.str.json_decode(_MESSAGES))

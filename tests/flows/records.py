@@ -10,6 +10,7 @@ import httpx
 from erl_pipeline.config.loading import load_config
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,8 +30,17 @@ def file_hashes(store: Path, artifact_ids: list[str]) -> list[dict[str, str]]:
 
 
 def post(api: str, path: str, **body: Any) -> httpx.Response:
-    """The answer of a Prefect server, which may take long: its writers wait for SQLite for up to a minute."""
-    return httpx.post(f"{api}/{path}", json=body, timeout=90.0).raise_for_status()
+    """The answer of a Prefect server, which may take long: its writers wait for SQLite for up to a minute.
+    While another process uses its database, it answers 503; then the request is repeated, as in Prefect's own
+    client."""
+
+    def answered() -> httpx.Response | None:
+        answer = httpx.post(f"{api}/{path}", json=body, timeout=90.0)
+        return None if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE else answer
+
+    answer = wait_for(f"an answer to {path}", answered)
+    assert answer is not None
+    return answer.raise_for_status()
 
 
 def ask(api: str, what: str, **body: Any) -> list[dict[str, Any]]:

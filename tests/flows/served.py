@@ -16,6 +16,7 @@ import httpx
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.flows.records import post
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -44,17 +45,8 @@ class Served:
         return self.address("Prefect page").rpartition(":")[2]
 
     def ask(self, path: str, **body: Any) -> Any:
-        """The server's answer to a POST request. While another process uses its database, it answers 503;
-        then the request is repeated, as in Prefect's own client."""
-
-        def answered() -> httpx.Response | None:
-            url = f"{self.address('Prefect page')}/api/{path}"
-            answer = httpx.post(url, json=body, timeout=90.0)  # longer than its writers wait for SQLite
-            return None if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE else answer
-
-        response = wait_for(f"an answer to {path}", answered)
-        assert response is not None
-        response.raise_for_status()
+        """The server's answer to a POST request."""
+        response = post(f"{self.address('Prefect page')}/api", path, **body)
         return response.json() if response.content else None
 
     def flow_runs(self, run: str, flow: str) -> list[dict[str, Any]]:

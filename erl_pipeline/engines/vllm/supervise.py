@@ -9,9 +9,11 @@ take that for the owner's death.
 import ctypes
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 _GRACE_SECONDS = 10.0
@@ -22,16 +24,23 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 def main(command: list[str]) -> None:
     """Run `command` until it ends or the owner is gone, then end its process group, this process included."""
+    # vLLM never removes its sockets and meeting files, some of each start.
+    scratch = tempfile.mkdtemp(prefix="erl-vllm-")
+    environment = {**os.environ, "TMPDIR": scratch}
     # Processes that their parents leave behind become children of this one, so that it can await them.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     # A handler that does nothing, instead of SIG_IGN, which the command would inherit.
     signal.signal(signal.SIGTERM, lambda number, frame: None)
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_supervisor)
+    child = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, env=environment, preexec_fn=_die_with_supervisor
+    )
     child_ended = os.pidfd_open(child.pid)
     ready, _, _ = select.select([sys.stdin.fileno(), child_ended], [], [])
     if child_ended in ready:
         print(f"the server ended with status {child.wait()}", file=sys.stderr, flush=True)
-    _end_group()
+    _ask_group_to_end()
+    shutil.rmtree(scratch, ignore_errors=True)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _die_with_supervisor() -> None:
@@ -39,8 +48,8 @@ def _die_with_supervisor() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _end_group() -> None:
-    """Ask all processes to end and wait a while, so that they free shared memory; then kill what is left."""
+def _ask_group_to_end() -> None:
+    """Ask all processes to end and wait a while, so that they free shared memory."""
     os.killpg(0, signal.SIGTERM)
     deadline = time.monotonic() + _GRACE_SECONDS
     try:
@@ -50,7 +59,6 @@ def _end_group() -> None:
                 time.sleep(_POLL_SECONDS)
     except ChildProcessError:
         pass  # nobody is left
-    os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -112,8 +112,10 @@ def _trainer(call: StageCall[TrainingT]) -> interface.Trainer:
     policies = loaded_policies(call)
     parts = checkpoints.checkpoint_parts(call.inputs)
     kept: interface.Trainer | None = policies.take_trainer(parts.checkpoint_id, (trainer, optimizer, weights))
-    if kept is not None and kept.lasts():
-        return kept
+    if kept is not None:
+        if kept.lasts():
+            return kept
+        kept.close()  # Some of its processes may be left.
     start = interface.TrainingStart(
         checkpoint=_state_folder(call, policies),
         load=lambda: policies.take(parts, weights),

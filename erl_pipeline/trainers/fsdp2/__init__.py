@@ -141,6 +141,7 @@ TRAINER = TrainerPlugin(
     elsewhere=True,
     processes=lambda settings: settings.processes,
     processes_here=lambda settings: settings.processes // settings.nodes,
+    sleeps=lambda settings: settings.sleep,
     in_recipes=Fsdp2Processes,
     nodes_to_find=_nodes_to_find,
 )

@@ -30,9 +30,14 @@ class KeptRanks:
         return group
 
     def give_back(self, group: RankGroup) -> None:
-        """Let the next trainer have a group. Does nothing if it is not lent."""
-        self._idle += [each for each in self._lent if each[1] is group and group.alive()]
+        """Let the next trainer have a group; end one that no trainer can have. Does nothing if it is not
+        lent."""
+        given = [each for each in self._lent if each[1] is group]
         self._lent = [each for each in self._lent if each[1] is not group]
+        if given and group.alive():
+            self._idle += given
+        elif given:
+            group.finish()
 
     def make_room(self) -> None:
         """Have all groups release GPUs; see `erl_pipeline.trainers.interface.KeptProcesses`."""

@@ -8,6 +8,7 @@ index is a pickle, which nothing here reads, and its files depend on the number 
 import erl_pipeline.policies.lean_imports  # noqa: F401
 
 # isort: split
+import gc
 import json
 import math
 from collections.abc import Sequence
@@ -138,7 +139,11 @@ class RankLearner:
     def token_scores(self, work: ScoreTokens, sequences: Sequence[TrainingSequence]) -> list[TokenScores]:
         """`Trainer.token_scores`; each rank returns those of all."""
         model, own_base = self._model(work.policy), work.policy == "own_base"
-        return token_scores(self._learner, model, sequences, work.microbatch_tokens, work.top_k, own_base)
+        found = token_scores(self._learner, model, sequences, work.microbatch_tokens, work.top_k, own_base)
+        if model is not self._policy.model:
+            del model
+            gc.collect()  # a sharded model refers to itself, and would stay in memory
+        return found
 
     def save(self, work: Save) -> None:
         """`Trainer.save`; see `erl_pipeline.trainers.fsdp2.checkpoint`."""

@@ -7,6 +7,7 @@ what it has done. When its standard input ends, its owner has ended; it then end
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -72,20 +73,22 @@ class _Driver:
 def main(folder: Path) -> None:
     """Carry out the driver's orders until the owner ends or something fails."""
     end_with_owner(lambda: os._exit(FAILED))
-    driver = _Driver(int(os.environ["RANK"]))
+    driver, late_files = _Driver(int(os.environ["RANK"])), LateFiles()
     try:
-        _work(folder, driver)
+        _work(folder, driver, late_files)
     # Whatever the error is: the driver must be told, and this process must end, since others wait for it.
     except BaseException as error:
         traceback.print_exc()
         sys.stderr.flush()
         driver.say_failed(error)
+        late_files.end()
         time.sleep(_LINGER_SECONDS)
         os._exit(FAILED)
 
 
-def _work(folder: Path, driver: _Driver) -> None:
+def _work(folder: Path, driver: _Driver, late_files: LateFiles) -> None:
     # torch takes seconds to import.
+    from erl_pipeline.policies.hardware import release_cached_memory
     from erl_pipeline.trainers.fsdp2.learner import RankLearner
     from erl_pipeline.trainers.fsdp2.sharding import join_ranks
 
@@ -95,7 +98,6 @@ def _work(folder: Path, driver: _Driver) -> None:
             driver.say(step=step, loss=loss)
 
     ranks = join_ranks()
-    late_files = LateFiles()
     learner: RankLearner | None = None
     number = 0
     while True:
@@ -104,10 +106,10 @@ def _work(folder: Path, driver: _Driver) -> None:
         work = orders.WORK.validate_json(orders.order_file(folder, number).read_bytes())
         _note(work.do)
         if isinstance(work, orders.Begin):
-            learner = None  # frees its memory before the next is loaded
+            learner = None
+            gc.collect()  # a sharded model refers to itself, and would stay while the next one is loaded
+            release_cached_memory()
             learner = RankLearner(work, ranks)
-        elif isinstance(work, orders.EndState):
-            late_files.wait()
         elif isinstance(work, orders.Sleep):
             if learner is not None:
                 learner.sleep()

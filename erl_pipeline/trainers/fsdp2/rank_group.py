@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -28,6 +27,7 @@ from erl_pipeline.trainers.fsdp2.nodes import NODE_END, SILENCE_SECONDS, NodeEnd
 from erl_pipeline.trainers.interface import OnStep
 from erl_pipeline.trainers.sequences import TrainingSequence
 from storage import errors
+from storage.artifacts.late_files import WatchedFiles
 from storage.errors import ConfigError, PipelineError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class RankGroup:
         self._processes = processes
         self._failed = False
         self._orders = 0
-        self._writes_late = False
+        self._late_files = WatchedFiles()
         self.sleeps = sleeps
         self._heard: Counter[int] = Counter()
         self._nodes: Sequence[_OtherNode] = ()
@@ -114,14 +114,15 @@ class RankGroup:
         """Have all ranks do some work and wait for them; returns the file with the answer.
 
         The file is there until the next call. Raises the `PipelineError` that a rank raised, a plain one
-        where a rank fails otherwise or ends, and what `on_step` raises. The group has then ended.
+        where a rank fails otherwise or ends, and what `on_step` raises. The group has then ended, after what
+        it wrote beside its work.
         """
         if self._store is None:
             raise RuntimeError("the ranks have ended")
         for path in (orders.order_file, orders.answer_file):
             path(self.folder, self._orders).unlink(missing_ok=True)
         self._orders += 1
-        self._writes_late |= isinstance(work, orders.BeginState)
+        self._late_files.forget_written()
         given = orders.sequences_file(self.folder, self._orders)
         if sequences is not None:
             orders.write_sequences(given, sequences)
@@ -133,10 +134,14 @@ class RankGroup:
                 self._fail({})
             self._await_all(on_step)
         except BaseException:
-            self.end()
+            # It may be the state of an earlier training, from which other stages have gone on.
+            self.finish()
             raise
         given.unlink(missing_ok=True)
-        return orders.answer_file(self.folder, self._orders)
+        answer = orders.answer_file(self.folder, self._orders)
+        if isinstance(work, orders.BeginState):
+            self._late_files.watch(work.folder / name for name in orders.read_sizes(answer))
+        return answer
 
     def alive(self) -> bool:
         """Whether all ranks wait for work, and all nodes are heard."""
@@ -150,20 +155,17 @@ class RankGroup:
 
     def finish(self) -> None:
         """End all ranks when they have written what they have begun to write."""
-        if self._writes_late and self.alive():
-            # Whoever needs a file that could not be written finds out why.
-            with suppress(PipelineError):
-                self.do(orders.EndState())
-        self.end()
+        try:
+            self._late_files.wait()
+        finally:
+            self.end()
 
     def make_room(self) -> None:
-        """Release the memory of the GPUs."""
-        if not self.sleeps:
+        """Release the memory of the GPUs. Raises as `do` where ranks cannot sleep."""
+        if self.sleeps and self.alive():
+            self.do(orders.Sleep())
+        else:
             self.finish()
-        elif self.alive():
-            # The next stage that trains finds out that it has ended.
-            with suppress(PipelineError):
-                self.do(orders.Sleep())
 
     def end(self) -> None:
         """End all ranks, whatever they do."""

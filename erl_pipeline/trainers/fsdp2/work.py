@@ -104,13 +104,6 @@ class BeginState:
 
 
 @dataclass(frozen=True)
-class EndState:
-    """Wait until the state is written that was begun."""
-
-    do: Literal["end_state"] = "end_state"
-
-
-@dataclass(frozen=True)
 class Sleep:
     """Leave the device to others: what is held there goes to host memory, until the next order needs it."""
 
@@ -118,7 +111,7 @@ class Sleep:
 
 
 Work = Annotated[
-    Begin | Reinforce | FineTune | Score | ScoreTokens | Save | BeginState | EndState | Sleep,
+    Begin | Reinforce | FineTune | Score | ScoreTokens | Save | BeginState | Sleep,
     Field(discriminator="do"),
 ]
 """What the ranks can do. Those that train or score also get a file of sequences."""

@@ -3,6 +3,7 @@ report and the page show."""
 
 import difflib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -403,10 +404,4 @@ def changed_pieces(before: str, after: str) -> list[Piece]:
 
 def _words_of(text: str) -> list[str]:
     """The words of a text, each with the space after it."""
-    words, word = [], ""
-    for character in text:
-        if word and word[-1].isspace() and not character.isspace():
-            words.append(word)
-            word = ""
-        word += character
-    return [*words, word] if word else words
+    return re.findall(r"\s+|\S+\s*", text)

@@ -8,17 +8,23 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from erl_pipeline.plan.commits import Commits
+from erl_pipeline.plan.execution import _Walk
 from erl_pipeline.plan.plan import PlannedStage
+from erl_pipeline.plan.runner import WorkerDied
 from erl_pipeline.plan.stage import StageCall, StageResult
 from storage.artifacts.artifact import Artifact
+from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.artifacts.uncommitted import Draft, Uncommitted
-from storage.errors import StateNotKept, StoreError
+from storage.errors import Interrupted, StateNotKept, StoreError, TrainingDiverged
 from tests.erl_pipeline.plan.hand_made import Bench, Word, planned
 
 WAIT = 20.0
@@ -101,6 +107,79 @@ def test_a_full_disk_beside_the_next_stage_ends_the_run(
     assert not list((Path(bench.uri) / "staging").iterdir())
     monkeypatch.undo()
     assert bench.execute(first, second, third, background_bytes=0).made == ["second", "third"]
+
+
+NO_ROOM = StoreError("cannot write: no room")
+
+
+@pytest.mark.parametrize(
+    ("failure", "told", "warned"),
+    [
+        (TrainingDiverged("the loss is NaN"), "the loss is NaN", ["could not be committed: cannot write"]),
+        (WorkerDied("worker 7 was killed"), "worker 7 was killed", ["could not be committed: cannot write"]),
+        (StoreError("an input is not whole"), "no room", ["second failed too: an input is not whole"]),
+        (Interrupted(), None, ["could not be committed: cannot write"]),
+    ],
+)
+def test_the_failure_of_a_stage_is_told_before_that_of_a_commit(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, failure: Exception, told: str | None, warned: list[str]
+) -> None:
+    """A worker that is killed, for example, neither computes nor writes on."""
+    commits: list[Future[Manifest]] = []
+    add = Commits.add
+
+    def added(*given: Any) -> Future[Manifest]:
+        commits.append(add(*given))
+        return commits[-1]
+
+    def refuse(_stage: str) -> None:
+        raise NO_ROOM
+
+    def fail(_call: StageCall[Word]) -> None:
+        wait(commits, WAIT)
+        raise failure
+
+    monkeypatch.setattr(Commits, "add", added)
+    before_each_commit(monkeypatch, refuse)
+    first = planned("first")
+    with pytest.raises(type(failure), match=told):
+        bench.execute(first, planned("second", [first], hook=fail), background_bytes=0)
+    assert [any(text in each for each in bench.notes.warnings) for text in warned] == [True]
+    assert bench.committed() == set()
+
+
+def test_an_artifact_that_has_no_place_keeps_no_other_from_being_recorded(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three stages are at work when the first one fails."""
+    ending = threading.Event()
+    place, record = Uncommitted.place, _Walk._record_the_rest
+
+    def placed(begun: Uncommitted, manifest: Manifest) -> bool:
+        if manifest.stage == "second":
+            raise NO_ROOM
+        return place(begun, manifest)
+
+    def record_the_rest(walk: _Walk) -> None:
+        ending.set()
+        record(walk)
+
+    def fail(_call: StageCall[Word]) -> None:
+        raise TrainingDiverged("the loss is NaN")
+
+    def stay(_call: StageCall[Word]) -> None:
+        assert ending.wait(WAIT)
+
+    monkeypatch.setattr(Uncommitted, "place", placed)
+    monkeypatch.setattr(_Walk, "_record_the_rest", record_the_rest)
+    third = planned("third", hook=stay)
+    with pytest.raises(TrainingDiverged):
+        bench.execute(
+            planned("first", hook=fail), planned("second", hook=stay), third, workers=3, background_bytes=0
+        )
+    assert bench.notes.warnings == ["second failed too: cannot write: no room"]
+    assert bench.recorded() == {third.place: third.artifact_id}
+    assert not list((Path(bench.uri) / "staging").iterdir())
 
 
 def test_at_most_two_checkpoints_are_written_and_not_committed(

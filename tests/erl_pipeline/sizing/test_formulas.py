@@ -208,6 +208,25 @@ def config(model: str, **settings: object) -> RunConfig:
     )
 
 
+def test_what_is_written_late_and_what_sleeps_is_copied_to_host_memory() -> None:
+    """bf16 weights have fp32 copies and two moments: 12 bytes each."""
+
+    def copies(**settings: object) -> dict[str, int]:
+        parts = estimate_memory(config("none", **settings), ROUND)
+        return {
+            part.name: part.bytes for part in parts if part.name.startswith(("the state", "weights while it"))
+        }
+
+    sharded: dict[str, Any] = {"type": "fsdp2", "processes": 2}
+    assert copies() == {}
+    assert copies(trainer=sharded) == {"the state until it is written": 12_000_000}
+    assert copies(trainer=sharded, store={"background_commit_mb": None}) == {}
+    asleep = {"the state until it is written": 12_000_000, "weights while it sleeps": 2_000_000}
+    sharded["sleep"] = True
+    assert copies(trainer=sharded) == {**asleep, "the state while it sleeps": 12_000_000}
+    assert copies(trainer=sharded, optimizer={"state_device": "cpu"}) == asleep
+
+
 def sampler(run: RunConfig, size: ModelSize, tokens: int | None = None) -> dict[str, int]:
     return {part.name: part.bytes for part in estimate_memory(run, size, tokens) if part.place == "sampler"}
 

@@ -104,6 +104,9 @@ def test_a_rank_has_its_share_and_gathers_blocks(work: SimulatedWork) -> None:
     assert OUTSIDE * 2 <= parts[GATHERED] <= 2 * (OUTSIDE + 2 * BLOCK) * 2
     assert parts[GRADIENTS] > 0
     assert report.updates["update"].microbatches == 2
+    # Every other tensor of the state, about half of it, until it is written.
+    assert report.peaks["cpu"].phase == "commit"
+    assert report.peaks["cpu"].bytes == pytest.approx(PARAMETERS * 12 // 2, rel=0.15)
     # All weights and all of the state, of which a rank sends its half of every other tensor.
     assert report.updates["commit"].costs.interconnect_bytes == PARAMETERS * (2 + 12) // 4
 

@@ -92,6 +92,18 @@ def test_what_a_dead_server_left_behind_is_ended() -> None:
         pipe.close()
 
 
+def test_what_a_server_leaves_in_its_temporary_folder_is_removed_with_it() -> None:
+    process = supervised('touch "$TMPDIR/socket"; echo "$TMPDIR"')
+    assert process.stdout is not None
+    assert process.stdin is not None
+    folder = Path(process.stdout.readline().strip())
+    assert folder.name.startswith("erl-vllm-")
+    process.wait()
+    assert not folder.exists()
+    process.stdin.close()
+    process.stdout.close()
+
+
 def test_a_killed_supervisor_takes_its_command_along() -> None:
     process = supervised("echo started; exec sleep 100")
     assert process.stdout is not None

@@ -124,6 +124,7 @@ def test_a_night_trains_on_corrected_answers_and_lineage_names_who_gave_them(ser
     taught = found.rows(RowFilter()).collect()
     own = taught.filter(taught["how"] == "directly")
     assert own["sft_row_id"].to_list() == [row.sft_row_id for row in rows]
+    assert set(found.texts(own)["text"]) == {words(served)}  # not what the policy had said
     assert taught.filter(taught["depth"] == 1).height == 16
     named = found.beside(own, SERVED_TRAJECTORIES)[first.trajectory_id]
     assert (named["episode_id"], named["call_ids"], named["feedback_ids"]) == (

@@ -14,6 +14,7 @@ import torch
 from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.trainers.fsdp2 import TRAINER, kept_ranks
 from erl_pipeline.trainers.fsdp2.kept_ranks import KeptRanks
+from erl_pipeline.trainers.fsdp2.rank_group import _OtherNode
 from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
 from storage.artifacts.store import ArtifactStore
 from tests.erl_pipeline.runs.small_runs import go, hashes, ids, small
@@ -120,6 +121,27 @@ def test_idle_ranks_wait_without_a_processor_and_dead_ones_are_replaced(
         assert not any(map(is_there, processes))
         assert len(scored()[1]) == 2
     assert len(orders.groups) == 3
+
+
+def test_ranks_that_can_train_no_more_end_when_room_is_made_or_the_next_training_begins(
+    first: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another node is no longer heard, as after a cut cable, and the rank here lives."""
+    monkeypatch.setattr(kept_ranks, "training_device", lambda: torch.device("cuda"))
+    begun = start(first / "llama")
+    assert begun.context is not None
+    with KeptRanks() as kept:
+        begun = replace(begun, context=replace(begun.context, keep=lambda _name, _make: kept))
+        for is_closed in (False, True):
+            trainer = Fsdp2Trainer(1, begun, sleeps=True)
+            trainer.logprobs(ROWS, 12)
+            assert trainer._group is not None
+            [process] = trainer._group.process_ids.values()
+            trainer._group._nodes = [_OtherNode("far", heard=time.monotonic() - 60)]
+            assert not trainer.lasts()
+            assert is_there(process)
+            trainer.close() if is_closed else kept.make_room()
+            assert not is_there(process)
 
 
 def test_another_node_stays_from_training_to_training(

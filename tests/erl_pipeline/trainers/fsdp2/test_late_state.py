@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,10 @@ from erl_pipeline.policies import checkpoint_files
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
 from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
 from storage.artifacts.late_files import LateFiles, wait_until_whole
-from storage.errors import StoreError
+from storage.errors import Interrupted, PipelineError, StoreError
 from tests.erl_pipeline.runs.small_runs import go, hashes
 from tests.erl_pipeline.trainers.fsdp2.orders import Orders
-from tests.erl_pipeline.trainers.fsdp2.rows import Start, reinforcement
+from tests.erl_pipeline.trainers.fsdp2.rows import ROWS, Start, reinforcement
 from tests.erl_pipeline.trainers.fsdp2.test_kept_ranks import sharded
 
 HELD = """
@@ -85,6 +86,66 @@ def test_it_is_that_of_before_the_next_update_and_ranks_end_after_it(
     assert not ending.is_alive()
     assert not group.alive()
     assert {name: path.read_bytes() for name, path in late.items()} == saved
+
+
+def _stop(_step: int, _loss: float) -> None:
+    raise Interrupted
+
+
+def _stopped(trainer: Fsdp2Trainer) -> None:
+    trainer.reinforce(reinforcement(), _stop)
+
+
+def _failing(trainer: Fsdp2Trainer) -> None:
+    """The vocabulary lacks the token."""
+    trainer.logprobs([replace(row, prompt_token_ids=(10**6,)) for row in ROWS], 12)
+
+
+def _unable_to_sleep(trainer: Fsdp2Trainer) -> None:
+    assert trainer._group is not None
+    trainer._group.sleeps = True
+    trainer._group.make_room()
+
+
+NO_ROOM = """
+import sys
+
+if "erl_pipeline.trainers.fsdp2.rank" in sys.orig_argv:
+    from erl_pipeline.trainers.fsdp2.sleeping import SleepingTensors
+
+    def no_room(self, tensors):
+        raise RuntimeError("no pinned host memory")
+
+    SleepingTensors.sleep = no_room
+"""
+
+
+@pytest.mark.parametrize(
+    ("work", "error"),
+    [
+        (_stopped, (Interrupted, None)),
+        (_failing, (PipelineError, "index out of range")),
+        (_unable_to_sleep, (PipelineError, "no pinned host memory")),
+    ],
+)
+def test_a_failure_of_what_comes_next_does_not_spoil_it(
+    work: Callable[[Fsdp2Trainer], None],
+    error: tuple[type[Exception], str | None],
+    begun: Callable[[int], tuple[RankGroup, Fsdp2Trainer, dict[str, int]]],
+    goes_on: Path,
+    tmp_path: Path,
+) -> None:
+    with (tmp_path / "first" / "sitecustomize.py").open("a") as file:
+        file.write(NO_ROOM)
+    group, trainer, sizes = begun(2)
+    [(name, size)] = sizes.items()
+    (tmp_path / "late").rename(tmp_path / "placed")
+    threading.Timer(1.0, goes_on.touch).start()
+    with pytest.raises(error[0], match=error[1]):
+        work(trainer)
+    assert not group.alive()
+    assert (tmp_path / "placed" / name).stat().st_size == size
+    wait_until_whole(tmp_path / "placed" / name, size)
 
 
 def test_who_waits_for_a_killed_rank_is_told(
