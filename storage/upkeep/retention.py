@@ -1,6 +1,7 @@
 """Retention: old artifacts lose their big files by a given rule; manifests, ids and lineage stay."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -8,6 +9,7 @@ from storage.artifacts.artifact import present_files
 from storage.artifacts.manifest import FileEntry, Manifest
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
+from storage.errors import RunBusy
 from storage.filesystem import open_root
 from storage.lineage.graph import START, ArtifactGraph, walk_inputs
 from storage.runs.ledger import LedgerEntry, latest_entries
@@ -83,6 +85,43 @@ def retain(
         for pruning in planned:
             store.prune(pruning.manifest.artifact_id, pruning.files, pruning.reason)
     return planned
+
+
+def retain_chain(
+    store: ArtifactStore, chain: Sequence[Run], rules: Mapping[Kept, RetentionRule]
+) -> list[PlannedPruning]:
+    """Prune across finished runs each of which went on from a checkpoint of one before, such as the nights of
+    a served run: each counts as one iteration. Returns what was pruned.
+
+    What another run names, or an alias means or meant before, stays whole. A run on which a process works is
+    left for the next time.
+    """
+    entries = [
+        entry.model_copy(update={"iteration": number})
+        for number, run in enumerate(chain, 1)
+        for entry in run.stages()
+        if entry.iteration
+    ]
+    own = {run.name for run in chain}
+    others = [name for name in list_whole_runs(store.uri) if name not in own]
+    kept = aliased_checkpoints(store.uri) | {each for name in others for each in run_roots(store.uri, name)}
+    offered = {kind: offered_by(entries, kind, rule) - kept for kind, rule in rules.items()}
+    done = []
+    for run in chain:
+        made = {entry.artifact_id for entry in run.stages()}
+        found = [
+            pruning
+            for kind, ids in offered.items()
+            for artifact_id in sorted(ids & made)
+            for pruning in _pruning_of(store, artifact_id, kind, rules[kind])
+        ]
+        if not found:
+            continue
+        with suppress(RunBusy), run.lock():
+            for pruning in found:
+                store.prune(pruning.manifest.artifact_id, pruning.files, pruning.reason)
+                done.append(pruning)
+    return done
 
 
 @dataclass

@@ -32,6 +32,7 @@ from storage.runs.run import RunStore
 from storage.serving.aliases import AliasChange, change_alias, current_aliases
 from storage.serving.collected import traffic_run
 from storage.serving.gates import Verdict, record_verdict, verdicts
+from storage.upkeep.retention import retain_chain
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,16 @@ def conclude_night(
             remember(ArtifactStore(store_uri), served, run, night.config)
         # Last: a night without a verdict is judged again.
         record_verdict(store_uri, night.served, verdict)
+    _retain_nights(store_uri, night)
     return Judged(verdict, change, kept)
+
+
+def _retain_nights(store_uri: str, night: Night) -> None:
+    """Apply the rules of retention over the nights that have a verdict, each of which counts as one
+    iteration."""
+    runs, judged = RunStore(store_uri), {verdict.run for verdict in verdicts(store_uri, night.served)}
+    chain = [runs.open(name) for name in _origins_of_nights(store_uri, night.served) if name in judged]
+    retain_chain(ArtifactStore(store_uri), chain, night.config.retention.rules())
 
 
 def _night_config(config: RunConfig, origin: OfflineOrigin, settings: ServingSettings) -> RunConfig:

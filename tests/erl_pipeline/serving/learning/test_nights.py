@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from erl_pipeline.config.pipeline import RetentionConfig
 from erl_pipeline.serving.learning import gate
 from erl_pipeline.serving.learning.promotion import promote, roll_back
 from storage.artifacts.store import ArtifactStore
@@ -154,11 +156,18 @@ def test_with_promote_the_next_night_begins_from_the_new_checkpoint_and_leaves_o
         log(served, *conversations(served, 16, begun if number == 2 else policies[-1], first=100 * number))
         night = night_of(due(served))
         assert night.origin.checkpoint_id == policies[-1]
+        kept = RetentionConfig(checkpoints="1", optimizer="1")
+        night = replace(night, config=night.config.model_copy(update={"retention": kept}))
         slept(served, night)
         result = judged(served, night, promotes=True)
         assert result.change is not None
         policies.append(result.verdict.checkpoint_id)
 
-    manifest = ArtifactStore(str(served)).open(policies[-1]).manifest
+    store = ArtifactStore(str(served))
+    manifest = store.open(policies[-1]).manifest
     # With max_age 1, what the first checkpoint said is too old for the one that two nights have made of it.
     assert manifest.counters["dropped_too_old"] == 16
+    # Production can go back by one. What was before that is no longer needed, but the run's own.
+    removed = [{file.path for file in store.pruned(store.open(each).manifest).files} for each in policies]
+    assert removed == [set(), {"model/model.safetensors", "optimizer.safetensors"}, set(), set()]
+    assert verify_run(store, RunStore(str(served)).open("small-night-001")).problems == []
