@@ -84,6 +84,13 @@ def agent_curves(runs: Any) -> list[str]:
     return [as_markdown(script.result_table(runs))]
 
 
+def six_nights(runs: Any) -> list[str]:
+    import learning.six_nights as script
+    from measurements import as_markdown
+
+    return [as_markdown(script.result_table(runs))]
+
+
 def simulated(name: str) -> Callable[[Any], list[str]]:
     def tables(runs: Any) -> list[str]:
         import simulated_cluster as script
@@ -100,6 +107,7 @@ OWN: dict[str, Callable[[Any], list[str]]] = {
     "history_growth": history_growth,
     "iteration_growth": iteration_growth,
     "page_speed": page_speed,
+    "six_nights": six_nights,
     "shard_tails": compared("rollout_speed"),
     "simulated_cluster_here": simulated("rows_here"),
     "simulated_cluster_clusters": simulated("rows_of_clusters"),
