@@ -1,6 +1,6 @@
 """Six nights of a policy that serves simulated users, over seeds: the example of `examples/serving`.
 
-    PYTHONPATH=benchmarks python benchmarks/learning/six_nights.py --seeds 2 --store nights --write
+    PYTHONPATH=benchmarks python benchmarks/learning/six_nights.py --seeds 3 --store nights --write
 
 What a seed has printed is kept in the folder, and is not computed again.
 """
@@ -19,7 +19,7 @@ import measurements
 SCRIPT = measurements.ROOT / "examples" / "serving" / "six_nights.py"
 DAYS = 7
 CONVERSATIONS = 96
-_DAY = re.compile(r"day (\d), (.+?): mean reward ([.\d]+),")
+_DAY = re.compile(r"day \d, .+?: mean reward ([.\d]+),")
 _NIGHT = re.compile(r"night \d: held-out reward ([+-][.\d]+), .*; (not )?allowed")
 Nights = Mapping[str, Sequence[float]]
 """Mean reward of each day, change of held-out reward in each night, and 1 for each night that was allowed."""
@@ -29,18 +29,10 @@ def nights(folder: Path, seed: int) -> Nights:
     """What one run has shown, which is made if it is not there."""
     log = folder / f"seed-{seed}.log"
     if not log.exists() or len(_DAY.findall(log.read_text())) < DAYS:
-        words = [
-            "--store",
-            folder / f"store-{seed}",
-            "--conversations",
-            CONVERSATIONS,
-            "--set",
-            f"seed={seed}",
-        ]
+        words = f"--conversations {CONVERSATIONS} --set seed={seed} --store".split()
+        command = [sys.executable, str(SCRIPT), *words, str(folder.absolute() / f"store-{seed}")]
         with log.open("w") as file:
-            subprocess.run(
-                [sys.executable, SCRIPT, *map(str, words)], stdout=file, check=True, cwd=measurements.ROOT
-            )
+            subprocess.run(command, stdout=file, check=True, cwd=measurements.ROOT)
     return read(log.read_text())
 
 
@@ -48,7 +40,7 @@ def read(text: str) -> Nights:
     """The figures in what the example has printed."""
     judged = _NIGHT.findall(text)
     return {
-        "reward": [float(reward) for _, _, reward in _DAY.findall(text)],
+        "reward": [float(reward) for reward in _DAY.findall(text)],
         "held_out": [float(change) for change, _ in judged],
         "allowed": [float(not refused) for _, refused in judged],
     }
@@ -69,7 +61,7 @@ def result_table(results: Mapping[str, Nights]) -> list[list[str]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--store", type=Path, required=True, help="a folder for stores and logs")
     measurements.add_write_arguments(parser)
     arguments = measurements.parse_arguments(parser)

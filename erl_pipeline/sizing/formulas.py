@@ -105,8 +105,7 @@ def training_memory(
     frozen = size.parameters if size.adapter_parameters else 0
     held = trained + frozen
     on_host = optimizer.state_device == "cpu"
-    # With fp32 weights on its own device, the optimizer updates the weights themselves.
-    copies = dtype != "float32" or on_host
+    copies, sets = _copies_weights(dtype, optimizer), _moment_sets(optimizer, uses)
     state: Place = "trainer's host" if on_host else "trainer"
 
     def spread(place: Place, name: str, numbers: int, bytes_each: int, sets: int = 1) -> MemoryPart:
@@ -123,13 +122,21 @@ def training_memory(
             parts.append(spread("trainer", "summed gradients", trained, 4))
     if on_host:
         parts.append(spread(state, "gradients of a step", trained, 4))
-    sets = uses if optimizer.moments == "by_use" else 1
     parts.append(spread(state, "moments of AdamW", trained, 8, sets))
     if processes is not None:
         parts += _gathered(size, width, trained, held, processes)
     parts.append(_activations(size, width, microbatch))
     parts.append(_logits(size, width))
     return parts
+
+
+def _copies_weights(dtype: Precision, optimizer: OptimizerConfig) -> bool:
+    """Whether the optimizer has fp32 copies; it updates fp32 weights on its own device themselves."""
+    return dtype != "float32" or optimizer.state_device == "cpu"
+
+
+def _moment_sets(optimizer: OptimizerConfig, uses: int) -> int:
+    return uses if optimizer.moments == "by_use" else 1
 
 
 def _gathered(size: ModelSize, width: int, trained: int, held: int, processes: int) -> list[MemoryPart]:
@@ -301,16 +308,15 @@ def _host_copies(config: RunConfig, size: ModelSize, dtype: Precision, uses: int
     if trainer.processes(config.trainer) is None:
         return []
     width, trained = BYTES[dtype], size.adapter_parameters or size.parameters
-    on_host = config.optimizer.state_device == "cpu"
-    master = 4 if dtype != "float32" or on_host else 0
-    state = master + 8 * (uses if config.optimizer.moments == "by_use" else 1)
+    optimizer = config.optimizer
+    state = 4 * _copies_weights(dtype, optimizer) + 8 * _moment_sets(optimizer, uses)
     parts = []
     if config.store.background_bytes() is not None:
         parts.append(("the state until it is written", trained, state))
     if trainer.sleeps(config.trainer):
         frozen = size.parameters if size.adapter_parameters else 0
         parts.append(("weights while it sleeps", trained + frozen, width))
-        if not on_host:
+        if optimizer.state_device == "model":
             parts.append(("the state while it sleeps", trained, state))
     return [
         MemoryPart("trainer's host", name, numbers * each, f"{count(numbers)} x {each}")

@@ -24,7 +24,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 def main(command: list[str]) -> None:
     """Run `command` until it ends or the owner is gone, then end its process group, this process included."""
-    # vLLM never removes its sockets and meeting files, some of each start.
+    # At each start vLLM makes sockets and files that it never removes.
     scratch = tempfile.mkdtemp(prefix="erl-vllm-")
     environment = {**os.environ, "TMPDIR": scratch}
     # Processes that their parents leave behind become children of this one, so that it can await them.

@@ -184,9 +184,12 @@ def conclude_night(
 def _retain_nights(store_uri: str, night: Night) -> None:
     """Apply the rules of retention over the nights that have a verdict, each of which counts as one
     iteration."""
+    rules = night.config.retention.rules()
+    if not rules:
+        return
     runs, judged = RunStore(store_uri), {verdict.run for verdict in verdicts(store_uri, night.served)}
     chain = [runs.open(name) for name in _origins_of_nights(store_uri, night.served) if name in judged]
-    retain_chain(ArtifactStore(store_uri), chain, night.config.retention.rules())
+    retain_chain(ArtifactStore(store_uri), chain, rules)
 
 
 def _night_config(config: RunConfig, origin: OfflineOrigin, settings: ServingSettings) -> RunConfig:

@@ -13,6 +13,7 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,8 +118,9 @@ def _work(folder: Path, driver: _Driver, late_files: LateFiles) -> None:
             raise ValueError("a rank has nothing to train before it is told to begin")
         else:
             learner.wake()
-            answer = orders.answer_file(folder, number) if ranks.rank == 0 else None
-            _do(work, learner, late_files, orders.sequences_file(folder, number), answer, on_step)
+            write = _do(work, learner, late_files, orders.sequences_file(folder, number), on_step)
+            if write is not None and ranks.rank == 0:
+                write(orders.answer_file(folder, number))
         driver.say(done=work.do)
 
 
@@ -128,42 +130,31 @@ def _note(what: str) -> None:
 
 
 def _do(
-    work: orders.Work,
-    learner: RankLearner,
-    late_files: LateFiles,
-    given: Path,
-    answer: Path | None,
-    on_step: OnStep,
-) -> None:
-    """Carry out an order that is about the learner, and write what it answers."""
+    work: orders.Work, learner: RankLearner, late_files: LateFiles, given: Path, on_step: OnStep
+) -> Callable[[Path], None] | None:
+    """Carry out an order that is about the learner; returns what writes its answer, if it has one."""
     if isinstance(work, orders.Save):
         learner.save(work)
-        return
+        return None
     if isinstance(work, orders.BeginState):
         sizes = learner.begin_state(work, late_files)
-        if answer is not None:
-            orders.write_sizes(answer, sizes)
-        return
+        return lambda answer: orders.write_sizes(answer, sizes)
     sequences = orders.read_sequences(given)
     if isinstance(work, orders.Score):
         found = learner.scores(sequences, work.microbatch_tokens, work.what == "entropies")
-        if answer is not None:
-            rows = [each.cpu().numpy() for each in found]
-            orders.write_lists(answer, {orders.SCORES: (np.dtype("float32"), rows)})
-        return
+        return lambda answer: orders.write_lists(
+            answer, {orders.SCORES: (np.dtype("float32"), [each.cpu().numpy() for each in found])}
+        )
     if isinstance(work, orders.ScoreTokens):
         scored = learner.token_scores(work, sequences)
-        if answer is not None:
-            orders.write_scores(answer, scored)
-        return
+        return lambda answer: orders.write_scores(answer, scored)
     metrics: UpdateMetrics | FineTuneMetrics
     if isinstance(work, orders.Reinforce):
         metrics = learner.reinforce(work, sequences, on_step)
     else:
         assert isinstance(work, orders.FineTune)
         metrics = learner.fine_tune(work, sequences, on_step)
-    if answer is not None:
-        orders.write_metrics(answer, metrics)
+    return lambda answer: orders.write_metrics(answer, metrics)
 
 
 if __name__ == "__main__":

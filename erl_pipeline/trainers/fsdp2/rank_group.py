@@ -134,7 +134,7 @@ class RankGroup:
                 self._fail({})
             self._await_all(on_step)
         except BaseException:
-            # It may be the state of an earlier training, from which other stages have gone on.
+            # What ranks still write may be the state of an earlier training, which later stages have read.
             self.finish()
             raise
         given.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ import pytest
 from erl_pipeline.policies import checkpoint_files
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
 from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
-from storage.artifacts.late_files import LateFiles, wait_until_whole
+from storage.artifacts.late_files import LateFiles, WatchedFiles, wait_until_whole
 from storage.errors import Interrupted, PipelineError, StoreError
 from tests.erl_pipeline.runs.small_runs import go, hashes
 from tests.erl_pipeline.trainers.fsdp2.orders import Orders
@@ -134,13 +134,21 @@ def test_a_failure_of_what_comes_next_does_not_spoil_it(
     begun: Callable[[int], tuple[RankGroup, Fsdp2Trainer, dict[str, int]]],
     goes_on: Path,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The disk goes on only when the failure waits for it."""
+    wait = WatchedFiles.wait
+
+    def waited(files: WatchedFiles) -> None:
+        goes_on.touch()
+        wait(files)
+
+    monkeypatch.setattr(WatchedFiles, "wait", waited)
     with (tmp_path / "first" / "sitecustomize.py").open("a") as file:
         file.write(NO_ROOM)
     group, trainer, sizes = begun(2)
     [(name, size)] = sizes.items()
     (tmp_path / "late").rename(tmp_path / "placed")
-    threading.Timer(1.0, goes_on.touch).start()
     with pytest.raises(error[0], match=error[1]):
         work(trainer)
     assert not group.alive()
