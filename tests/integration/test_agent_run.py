@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from erl_pipeline.config.run import RunConfig
@@ -18,11 +19,12 @@ from erl_pipeline.plan.stage import Listener
 from erl_pipeline.runs.audit import audit
 from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.stages.evaluation.evaluate import EVALUATION
-from erl_pipeline.stages.names import AGENT_CALLS, TRAJECTORIES
+from erl_pipeline.stages.names import AGENT_CALLS, NOTE_TRIALS, TRAJECTORIES
 from storage.artifacts.store import ArtifactStore
 from storage.lineage.trained_on import RowFilter, TrainedOn
 from storage.memory.credit import rollout_files
 from storage.runs.run import RunStore
+from storage.tables.agent_calls import scan_agent_calls
 from storage.tables.sequences import FURTHER_SEQUENCES
 from storage.tables.training import TRAINING_RECORD_FILE, scan_training_records
 from storage.tables.trajectories import read_trajectories, scan_trajectories
@@ -147,6 +149,50 @@ def test_an_agent_is_trained_and_each_of_its_sequences_counts_with_its_attempt(
     assert not counted.problems
     assert {each.role: each.generated for each in counted.counts}["first_attempt"] == 8
     assert scan_trajectories(rollout_files(store, run)).collect().height == len(rows)
+
+
+def test_methods_are_compared_with_an_agent_on_tasks_that_were_set_aside(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    """Of eight tasks two are held out and two set aside."""
+    base = tmp_path / "agents.yaml"
+    settings = config.model_dump(mode="json", exclude_unset=True)
+    settings["environment"]["test_share"] = 0.25
+    base.write_text(json.dumps(settings))
+    places = ("--store", tmp_path / "store", "--output", tmp_path / "out", "--allow-dirty")
+    more = ("--methods", "erl,rlvr", "--seeds", 2, "--iterations", 1)
+    compared = invoke("compare", base, *more, *places)
+    assert compared.status == 0, compared.errors
+    document = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert (document["test_tasks"], document["failures"]) == (2, [])
+    assert document["arms"].keys() == {"erl", "rlvr"}
+
+
+def test_instructions_are_tried_in_the_system_message_of_an_agent(config: RunConfig, tmp_path: Path) -> None:
+    """Rewards differ whatever the policy says, so that some proposal is likely to be adopted."""
+    settings = config.model_dump(mode="json", exclude_unset=True)
+    settings["method"] = {"type": "prompt_evolution", "tasks": 2, "candidates": 2}
+    settings |= {"evaluation": {"tasks": 2}}
+    go(RunConfig.model_validate(settings), tmp_path / "store", iterations=1)
+    store = ArtifactStore(str(tmp_path / "store"))
+    (tried,) = [store.open(each) for each in store.ids("try_notes")]
+    table = pl.read_parquet(tried.path(NOTE_TRIALS)).filter(pl.col("reward").is_not_null())
+    proposals = dict(enumerate(table["text"], start=1))
+    assert proposals
+    rows = read_trajectories([tried.path(TRAJECTORIES)])
+    assert {row.revision_index for row in rows} == {0, *proposals}
+    for row in rows:
+        first = json.loads(row.messages)[0]
+        if row.revision_index == 0:
+            assert first["role"] == "user"
+        else:
+            assert (first["role"], first["content"].strip()) == (
+                "system",
+                proposals[row.revision_index].strip(),
+            )
+    further = read_trajectories([tried.path(FURTHER_SEQUENCES)])
+    assert [row.parent_trajectory_id for row in further] == [row.trajectory_id for row in rows]
+    assert scan_agent_calls([tried.path(AGENT_CALLS)]).collect().height == 5 * len(rows)
 
 
 def test_a_run_of_an_agent_that_is_continued_goes_on_where_it_was(config: RunConfig, tmp_path: Path) -> None:

@@ -33,7 +33,11 @@ ENVIRONMENT = AgentPlugin(
     held_out_tasks=tasks.held_out_tasks,
     open=attempts.open_agent,
     splits=interface.Splits(
-        task_key=tasks.task_key, kept_split=tasks.kept_split, from_file=tasks.tasks_from_file
+        test_tasks=tasks.test_tasks,
+        test_needs="test_share: 0.2",
+        task_key=tasks.task_key,
+        kept_split=tasks.kept_split,
+        from_file=tasks.tasks_from_file,
     ),
     dependencies=interface.Dependencies(
         files=tasks.files,

@@ -39,8 +39,11 @@ class AgentConfig(PluginSettings):
     """Tasks for evaluation, in the same form; null: a share of `training_file` is held out."""
     held_out_share: float = Field(default=0.1, ge=0.0, lt=1.0)
     """Share of the tasks of `training_file` that are held out where there is no `held_out_file`."""
+    test_share: float = Field(default=0.0, ge=0.0, lt=1.0, exclude_if=lambda share: not share)
+    """Share of the tasks of `held_out_file`, or of `training_file` where there is none, that are set aside
+    for `compare`."""
     split_seed: int = Field(default=0, ge=0)
-    """Chooses which tasks are held out."""
+    """Chooses which tasks are held out and set aside."""
     command: tuple[str, ...] | None = None
     """The program and its arguments, such as `[python, agent.py]`; it runs in an empty folder with the
     `files`. `python` is the interpreter of the pipeline. This, `function` or `url` has to be given."""
@@ -123,6 +126,16 @@ class AgentConfig(PluginSettings):
             allowed = ", ".join(sorted(plugins("scorers").found))
             raise ValueError(f"there is no scorer {name!r} that can be used; allowed are {allowed}")
         return name
+
+    @model_validator(mode="after")
+    def _something_left(self) -> AgentConfig:
+        held_out = 0.0 if self.held_out_file is not None else self.held_out_share
+        if held_out + self.test_share >= 1.0:
+            raise ValueError(
+                f"held_out_share: {self.held_out_share} and test_share: {self.test_share} leave no task to "
+                "train on; together they must be below 1"
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_agent(self) -> AgentConfig:

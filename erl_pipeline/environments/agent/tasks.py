@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from erl_pipeline.environments.agent.settings import AgentConfig
-from erl_pipeline.environments.interface import FindSplit, Task
+from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
 from erl_pipeline.environments.scorers.interface import scorer_named
 from erl_pipeline.environments.tasks import filled_text, json_lines
 from storage.errors import ConfigError, InputError
@@ -20,6 +20,7 @@ from storage.errors import ConfigError, InputError
 class _Tasks:
     training: Sequence[Task]
     held_out: Sequence[Task]
+    test: Sequence[Task]
 
 
 def files(config: AgentConfig) -> dict[str, Path]:
@@ -50,6 +51,11 @@ def held_out_tasks(config: AgentConfig, seed: int, count: int) -> list[Task]:
     return list(found[:count])
 
 
+def test_tasks(config: AgentConfig, seed: int) -> list[Task]:
+    """The tasks that are set aside; none with `test_share: 0`."""
+    return list(_split(config).test)
+
+
 def tasks_from_file(config: AgentConfig, seed: int, path: Path) -> list[Task]:
     return _read(config, path)
 
@@ -60,9 +66,13 @@ def task_key(payload: Mapping[str, Any]) -> str:
 
 
 def kept_split(config: AgentConfig, seed: int) -> FindSplit:
-    """Tells whether a task is held out, by its prompt."""
-    kept = {task_key(task.payload) for task in _split(config).held_out}
-    return lambda payload: "held-out" if task_key(payload) in kept else None
+    """Tells whether a task is held out or set aside, by its prompt."""
+    found = _split(config)
+    kept: dict[str, KeptSplit] = dict.fromkeys(
+        (task_key(task.payload) for task in found.held_out), "held-out"
+    )
+    kept.update(dict.fromkeys((task_key(task.payload) for task in found.test), "test"))
+    return lambda payload: kept.get(task_key(payload))
 
 
 def _split(config: AgentConfig) -> _Tasks:
@@ -75,20 +85,32 @@ def _split(config: AgentConfig) -> _Tasks:
         )
     training = _read(config, Path(config.training_file))
     if config.held_out_file is None:
-        drawn = sorted(training, key=lambda task: task_key(task.payload))
-        random.Random(f"agent/{config.split_seed}").shuffle(drawn)
-        held_out = drawn[: round(config.held_out_share * len(drawn))]
-        ids = {task.task_id for task in held_out}
-        return _Tasks([task for task in training if task.task_id not in ids], held_out)
-    held_out = _read(config, Path(config.held_out_file))
+        drawn = _in_random_order(training, config)
+        test = drawn[: round(config.test_share * len(drawn))]
+        held_out = drawn[len(test) :][: round(config.held_out_share * len(drawn))]
+        return _Tasks(_without(training, (*test, *held_out)), held_out, test)
+    apart = _read(config, Path(config.held_out_file))
     lines = {task_key(task.payload): number for number, task in enumerate(training, start=1)}
-    for task in held_out:
+    for task in apart:
         if task_key(task.payload) in lines:
             raise InputError(
                 f"task file {config.held_out_file}: the prompt of task {task.task_id} is in "
                 f"{config.training_file} too; a policy would be evaluated on what it was trained on"
             )
-    return _Tasks(training, held_out)
+    test = _in_random_order(apart, config)[: round(config.test_share * len(apart))]
+    return _Tasks(training, _without(apart, test), test)
+
+
+def _in_random_order(tasks: Sequence[Task], config: AgentConfig) -> list[Task]:
+    """One that does not depend on that of the file."""
+    drawn = sorted(tasks, key=lambda task: task_key(task.payload))
+    random.Random(f"agent/{config.split_seed}").shuffle(drawn)
+    return drawn
+
+
+def _without(tasks: Sequence[Task], taken: Sequence[Task]) -> list[Task]:
+    ids = {task.task_id for task in taken}
+    return [task for task in tasks if task.task_id not in ids]
 
 
 def _read(config: AgentConfig, path: Path) -> list[Task]:

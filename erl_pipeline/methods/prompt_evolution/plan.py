@@ -61,8 +61,6 @@ def require_possible(config: RunConfig) -> None:
         and "an episode has one attempt, which evaluations make anyway",
         "environment": bool(environment.parts(config.environment))
         and "the parts of a mixture have prompts of their own, and one instruction is not for all",
-        "environment.type": environment.has_agents(config.environment)
-        and "attempts of agents are not tried with instructions yet",
     }
     for setting, why in refused.items():
         if why:

@@ -36,6 +36,7 @@ from erl_pipeline.stages.rollouts.playing import (
     PlaySettings,
     play_settings,
     play_with_checkpoint,
+    write_beside_attempts,
 )
 from erl_pipeline.stages.tasks.prepare_tasks import read_tasks
 from storage.artifacts.recipe import derive_seed
@@ -218,6 +219,7 @@ def _compute(call: StageCall[NoteTrialSettings]) -> StageResult:
         rows={
             TRAJECTORIES: write_trajectories(call.folder / TRAJECTORIES, played.rows),
             NOTE_TRIALS: write_rows(call.folder / NOTE_TRIALS, judged, TABLE),
+            **write_beside_attempts(call.folder, [played]),
         },
         policy_version=call.inputs[CHECKPOINT].manifest.artifact_id,
         determinism=played.determinism,
@@ -281,7 +283,7 @@ def trial_rewards(task_type: str, number: int, attempts: Sequence[Trajectory]) -
 
 TRY_NOTES = Stage(
     name="try_notes",
-    version=1,
+    version=2,
     output="trajectories",
     settings=NoteTrialSettings,
     compute=_compute,

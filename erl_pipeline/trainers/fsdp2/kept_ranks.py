@@ -39,6 +39,14 @@ class KeptRanks:
         elif given:
             group.finish()
 
+    def leave_devices_to(self, group: RankGroup) -> None:
+        """Have the other groups that trainers hold release their GPUs before this one works: each may hold a
+        model, and two may not fit. Those that cannot sleep would end, and keep theirs."""
+        if training_device().type == "cuda":
+            for _, other in self._lent:
+                if other is not group and other.sleeps:
+                    other.make_room()
+
     def make_room(self) -> None:
         """Have all groups release GPUs; see `erl_pipeline.trainers.interface.KeptProcesses`."""
         if training_device().type == "cuda":

@@ -93,6 +93,7 @@ class RankGroup:
         self._orders = 0
         self._late_files = WatchedFiles()
         self.sleeps = sleeps
+        self._asleep = False
         self._heard: Counter[int] = Counter()
         self._nodes: Sequence[_OtherNode] = ()
         self._here: LaunchedRanks | None = None
@@ -122,6 +123,7 @@ class RankGroup:
         for path in (orders.order_file, orders.answer_file):
             path(self.folder, self._orders).unlink(missing_ok=True)
         self._orders += 1
+        self._asleep = isinstance(work, orders.Sleep)
         self._late_files.forget_written()
         given = orders.sequences_file(self.folder, self._orders)
         if sequences is not None:
@@ -162,10 +164,10 @@ class RankGroup:
 
     def make_room(self) -> None:
         """Release the memory of the GPUs. Raises as `do` where ranks cannot sleep."""
-        if self.sleeps and self.alive():
-            self.do(orders.Sleep())
-        else:
+        if not self.sleeps or not self.alive():
             self.finish()
+        elif not self._asleep:
+            self.do(orders.Sleep())
 
     def end(self) -> None:
         """End all ranks, whatever they do."""

@@ -136,6 +136,8 @@ class Fsdp2Trainer:
     ) -> Path:
         if self._group is None:
             self._group = self._lent_group()
+        if self._kept is not None:
+            self._kept.leave_devices_to(self._group)
         if not self._begun:
             self._begun = True
             self._group.do(

@@ -284,6 +284,32 @@ def test_tasks_come_from_lines_and_no_prompt_is_in_two_splits(tmp_path: Path) ->
         ENVIRONMENT.held_out_tasks(config, 0, 3)
 
 
+@pytest.mark.parametrize("apart", [False, True], ids=["one file", "two files"])
+def test_a_share_of_the_tasks_is_set_aside_for_comparisons(tmp_path: Path, apart: bool) -> None:
+    """Of ten tasks, or of ten that are in a file for evaluation: three, whatever the order of the lines."""
+    ten = [{"prompt": f"task {n}"} for n in range(10)]
+    given: dict[str, Any] = {"training_file": lines(tmp_path / "train.jsonl", *ten), "held_out_share": 0.2}
+    if apart:
+        given["training_file"] = lines(tmp_path / "other.jsonl", {"prompt": "another"})
+        given["held_out_file"] = lines(tmp_path / "held.jsonl", *ten)
+    config = AgentConfig(**given, test_share=0.3, function="a:b")
+    test = ENVIRONMENT.splits.test_tasks(config, 0)
+    held_out = ENVIRONMENT.held_out_tasks(config, 0, 7 if apart else 2)
+    split = {
+        "test": test,
+        "held-out": held_out,
+        None: ENVIRONMENT.training_tasks(config, 0),
+    }
+    assert [len(tasks) for tasks in split.values()] == ([3, 7, 1] if apart else [3, 2, 5])
+    assert ENVIRONMENT.splits.kept_split is not None
+    find = ENVIRONMENT.splits.kept_split(config, 0)
+    for name, tasks in split.items():
+        assert {find(task.payload) for task in tasks} == {name}
+    lines(tmp_path / ("held.jsonl" if apart else "train.jsonl"), *reversed(ten))
+    assert ENVIRONMENT.splits.test_tasks(config, 0) == test
+    assert not ENVIRONMENT.splits.test_tasks(config.model_copy(update={"test_share": 0.0}), 0)
+
+
 def test_a_held_out_prompt_that_is_trained_on_is_refused(tmp_path: Path) -> None:
     training = lines(tmp_path / "train.jsonl", {"prompt": "Go  up"}, {"prompt": "down"})
     held_out = lines(tmp_path / "held.jsonl", {"prompt": "go up"})
@@ -314,6 +340,7 @@ def test_a_line_that_cannot_be_scored_is_named(tmp_path: Path) -> None:
         ({"url": "127.0.0.1:9000"}, "allowed is an address such as"),
         ({"url": "http://127.0.0.1:9000/run"}, "a url needs agent_version"),
         ({"command": ["x"], "agent_version": "1"}, "agent_version is for a url"),
+        ({"function": "a:b", "held_out_share": 0.4, "test_share": 0.6}, "leave no task to train on"),
         ({"scorer": "sense"}, "there is no scorer 'sense'"),
     ],
 )

@@ -144,6 +144,22 @@ def test_ranks_that_can_train_no_more_end_when_room_is_made_or_the_next_training
             assert not is_there(process)
 
 
+def test_of_two_trainers_whose_ranks_sleep_one_has_the_gpus(
+    first: Path, start: Start, orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are held, as where each alone has the state of its model."""
+    monkeypatch.setattr(kept_ranks, "training_device", lambda: torch.device("cuda"))
+    begun = start(first / "llama")
+    assert begun.context is not None
+    with KeptRanks() as kept:
+        begun = replace(begun, context=replace(begun.context, keep=lambda _name, _make: kept))
+        policy, extractor = (Fsdp2Trainer(1, begun, sleeps=True) for _ in range(2))
+        for each in (policy, policy, extractor, policy):
+            each.logprobs(ROWS, 12)
+        assert orders.done == ["begin", "score", "score", "sleep", "begin", "score", "sleep", "score"]
+        assert len(orders.groups) == 2
+
+
 def test_another_node_stays_from_training_to_training(
     node: Node, first: Path, start: Start, orders: Orders
 ) -> None:
