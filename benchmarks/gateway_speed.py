@@ -90,7 +90,7 @@ async def measure_gateway(model: str) -> Figures:
         await asyncio.sleep(len(answer.token_ids) * TOKEN_SECONDS)
         return answer
 
-    async def unchanged(messages: Sequence[Message]) -> Sequence[Message]:
+    async def unchanged(messages: Sequence[Message], _tools: object) -> Sequence[Message]:
         return messages
 
     async with Gateway() as gateway, AsyncExitStack() as stack:

@@ -21,7 +21,7 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.engines.interface import Generation
 from erl_pipeline.engines.probe_file import PROBE_FILE, read_facts
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task
-from erl_pipeline.environments.messages import Message
+from erl_pipeline.environments.messages import Message, opening
 from erl_pipeline.episodes.agent_attempt import AgentAttempt, play_agent
 from erl_pipeline.episodes.context import (
     EpisodeContext,
@@ -37,7 +37,7 @@ from erl_pipeline.episodes.gateway.recorded import RecordedPolicy, recorded_answ
 from erl_pipeline.episodes.gateway.server import Gateway
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
 from erl_pipeline.plan.plan import POLICY
-from erl_pipeline.policies.checkpoints import BASE, MODEL
+from erl_pipeline.policies.checkpoints import BASE, MODEL, read_instruction
 from erl_pipeline.policies.tokenizers import load_tokenizer
 from erl_pipeline.runs.config import run_config
 from storage.artifacts.artifact import Artifact
@@ -155,15 +155,19 @@ async def _replayed(
     replayed = []
     async with Gateway() as gateway:
         context, text = _episode(store, artifact, config, plugin, attempts[0].row, gateway)
+        instructed = read_instruction(store.open(attempts[0].row.policy_version)) is not None
         try:
-            for attempt in attempts:
+            for number, attempt in enumerate(attempts):
+                # Nothing was inserted into the first attempt without an instruction. So what the agent says
+                # now is compared; what was inserted into others is only known as a whole.
+                plain = number == 0 and attempt.row.revision_index == 0 and not instructed
                 answers = recorded_answers((attempt.row, *attempt.further), attempt.calls)
                 policy = RecordedPolicy(answers, text)
                 played = await play_agent(
                     replace(context, ask_policy=partial(_answer, policy)),
                     gateway,
                     TurnKey(attempt.row.role, 0, attempt.row.revision_index),
-                    partial(_opening, attempt.row),
+                    _as_asked if plain else partial(_opening, attempt.row),
                 )
                 replayed.append(_compared(attempt.row, played, len(answers), policy.left))
         finally:
@@ -221,6 +225,11 @@ async def _answer(policy: RecordedPolicy, asked: SampleRequest) -> Generation:
 
 async def _nobody(asked: object) -> Never:
     raise TypeError("what was recorded is all that is answered")
+
+
+def _as_asked(instructions: str, observation: str) -> Sequence[Message]:
+    """The agent's own messages, with nothing inserted."""
+    return opening(instructions, observation)
 
 
 def _opening(row: Trajectory, instructions: str, observation: str) -> Sequence[Message]:

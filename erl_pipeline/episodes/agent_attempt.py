@@ -9,7 +9,7 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.environments.interface import AgentResult
-from erl_pipeline.environments.messages import Message
+from erl_pipeline.environments.messages import Message, ToolSchema
 from erl_pipeline.episodes.context import EpisodeContext, SampleRequest, TurnKey
 from erl_pipeline.episodes.guarded_environment import EnvironmentFailure
 from storage.artifacts.recipe import derive_seed
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from erl_pipeline.episodes.gateway.session import AgentSession, AskedPolicy
     from storage.tables.agent_calls import AgentCall
 
+_FIRST = 1
+"""The number of the sequence that the attempt's first call begins."""
 _LONGEST_TRACE = 8_000
 """Characters of an attempt that a reflection is shown: the first half and the last half of so many."""
 
@@ -87,7 +89,7 @@ async def play_agent(
         trace=_trace(sequences),
         result=result,
         failure=failure,
-        metrics={} if session is None or result is None else _metrics(session, result, inserted),
+        metrics={} if session is None or result is None else _metrics(session, sequences, result, inserted),
         calls=[] if session is None else _calls(session, sequences),
     )
 
@@ -138,29 +140,32 @@ class _Inserted:
         self._opening = opening
         self.began: Sequence[Message] | None = None
         """The messages of the attempt's first call, as the agent wrote them."""
+        self.as_before = True
+        """Whether the agent began as in the episode's first attempt, with the same tools."""
 
-    @property
-    def as_before(self) -> bool:
-        """Whether the agent began as in the episode's first attempt."""
-        return self.began == self._environment.agent_opening
-
-    async def shown(self, messages: Sequence[Message]) -> Sequence[Message]:
+    async def shown(self, messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Sequence[Message]:
+        opening = tuple(messages), tuple(tools)
+        if self._environment.agent_opening is None:
+            self._environment.agent_opening = opening
         if self.began is None:
             self.began = tuple(messages)
-        if self._environment.agent_opening is None:
-            self._environment.agent_opening = self.began
+            self.as_before = opening == self._environment.agent_opening
         own = _system(messages)
-        if own != _system(self._environment.agent_opening):
+        if own != _system(self._environment.agent_opening[0]):
             return messages
         told = self._opening(own, _first_asked(messages))
         first = (await told if isawaitable(told) else told)[0]
         if first["role"] != "system" or first["content"] == own:
             return messages
-        return [first, *(messages[1:] if own else messages)]
+        return [first, *(messages[1:] if _has_system(messages) else messages)]
+
+
+def _has_system(messages: Sequence[Message]) -> bool:
+    return bool(messages) and messages[0]["role"] == "system"
 
 
 def _system(messages: Sequence[Message]) -> str:
-    return messages[0]["content"] if messages and messages[0]["role"] == "system" else ""
+    return messages[0]["content"] if _has_system(messages) else ""
 
 
 def _first_asked(messages: Sequence[Message]) -> str:
@@ -168,10 +173,12 @@ def _first_asked(messages: Sequence[Message]) -> str:
 
 
 def _in_order(sequences: Sequence[SampledSequence]) -> list[SampledSequence]:
-    """The first sequence, then the others by their tokens: calls at the same time begin in any order."""
+    """The one that the first call began, whenever it was answered; then the others by their tokens, since
+    calls at the same time begin in any order."""
+    by_number = sorted(sequences, key=lambda each: each.number)
     return [
-        *sequences[:1],
-        *sorted(sequences[1:], key=lambda each: (each.prompt_token_ids, each.response_token_ids)),
+        *by_number[:1],
+        *sorted(by_number[1:], key=lambda each: (each.prompt_token_ids, each.response_token_ids)),
     ]
 
 
@@ -206,7 +213,9 @@ def _told(message: Message) -> str:
     return " ".join([message["content"], *calls]).strip()
 
 
-def _metrics(session: AgentSession, result: AgentResult, inserted: _Inserted) -> dict[str, float]:
+def _metrics(
+    session: AgentSession, sequences: Sequence[SampledSequence], result: AgentResult, inserted: _Inserted
+) -> dict[str, float]:
     """The agent's own metrics, and what the gateway counted; those that are 0 are left out."""
     counted = {
         "calls": session.calls,
@@ -214,6 +223,6 @@ def _metrics(session: AgentSession, result: AgentResult, inserted: _Inserted) ->
         "overridden_calls": session.overridden,
         "refused_calls": session.refused,
         "limit_reached": session.limit_reached,
-        OTHER_OPENING: not inserted.as_before,
+        OTHER_OPENING: not inserted.as_before or any(each.number != _FIRST for each in sequences[:1]),
     }
     return {**{name: float(count) for name, count in counted.items() if count}, **result.metrics}

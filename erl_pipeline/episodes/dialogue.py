@@ -119,12 +119,12 @@ class ChatTokenizer:
             self._shown[key] = self.prompt(asked, text) != self.prompt(asked)
         return self._shown[key]
 
-    def text(self, token_ids: Sequence[int], *, keep_tool_calls: bool = False) -> str:
-        """What the ids say, without special tokens; those around tool calls can be kept."""
-        if keep_tool_calls:
-            ids = [token for token in token_ids if token not in self._unspoken]
-            return str(self._tokenizer.decode(ids, skip_special_tokens=False)).strip()
-        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=True)).strip()
+    def text(self, token_ids: Sequence[int], *, keep_tool_calls: bool = False, strip: bool = True) -> str:
+        """What the ids say, without special tokens; those around tool calls can be kept. `strip`: without
+        white space around it."""
+        ids = [token for token in token_ids if not (keep_tool_calls and token in self._unspoken)]
+        text = str(self._tokenizer.decode(ids, skip_special_tokens=not keep_tool_calls))
+        return text.strip() if strip else text
 
     def _prompt(self, messages: tuple[_Frozen, ...], tools: str) -> tuple[int, ...]:
         return self._ids(self._render(messages, tools))

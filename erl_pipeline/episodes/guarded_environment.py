@@ -61,7 +61,7 @@ class GuardedEnvironment:
         self.renewed = 0
         """How often it was opened anew after a failure."""
         self.texts = StorableTexts()
-        self.agent_opening: Sequence[Message] | None = None
+        self.agent_opening: tuple[Sequence[Message], Sequence[ToolSchema]] | None = None
         """How the agent of the episode's first attempt began, where an agent plays."""
 
     async def reset(self) -> Observation:

@@ -10,16 +10,21 @@ import math
 import os
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.environments import interface
-from erl_pipeline.environments.agent.left_behind import TASK_FILE, removed_with_this_process
+from erl_pipeline.environments.agent.left_behind import (
+    TASK_FILE,
+    kill_those_that_work_for,
+    removed_with_this_process,
+)
 from erl_pipeline.environments.agent.settings import AgentConfig
 from erl_pipeline.environments.agent.tasks import agent_files
 from erl_pipeline.environments.messages import AssistantTurn, ToolSchema
@@ -35,6 +40,8 @@ _LARGEST_OUTPUT = 64 * 1024  # bytes of its end that are read for a message
 _LARGEST_REPORT = 1024 * 1024
 _LARGEST_ERROR = 1000  # bytes of a server's answer that are shown
 _END_SECONDS = 5.0
+_SHORTEST_SECRET = 4
+"""Characters; a shorter value may be a part of any text."""
 
 
 @dataclass(frozen=True)
@@ -89,13 +96,25 @@ class AgentAttempts:
             endpoint.seed,
             endpoint.seconds,
         )
-        if self._config.function is not None:
-            report = await _call(self._config.function, given)
-        elif self._config.url is not None:
-            report = await _post(self._config.url, given)
-        else:
-            report = await _run(self._config, given, self._folder)
-        return await self._result(report)
+        try:
+            if self._config.function is not None:
+                report = await _call(self._config.function, given)
+            elif self._config.url is not None:
+                report = await _post(self._config.url, given)
+            else:
+                report = await _run(self._config, given, self._folder)
+            result = await self._result(report)
+        except ValueError as error:
+            raise ValueError(self._without_secrets(str(error))) from error
+        return replace(result, feedback=self._without_secrets(result.feedback))
+
+    def _without_secrets(self, text: str) -> str:
+        """The text, which is stored, with the names of secret variables in place of their values."""
+        for name in self._config.secret_env:
+            value = os.environ.get(name, "")
+            if len(value) >= _SHORTEST_SECRET:
+                text = text.replace(value, f"[{name}]")
+        return text
 
     async def _result(self, report: object) -> interface.AgentResult:
         """What a report means. Raises `ValueError` for one that says nothing or something impossible."""
@@ -225,6 +244,7 @@ async def _run(config: AgentConfig, task: AgentTask, files: Path | None) -> obje
             folder.mkdir()
         else:
             shutil.copytree(files, folder)
+            _let_start(folder / config.command[0])
         given = {"task_id": task.task_id, "prompt": task.prompt, **task.payload}
         Path(scratch, TASK_FILE).write_text(json.dumps(given), encoding="utf-8")
         variables = {
@@ -256,14 +276,41 @@ async def _run(config: AgentConfig, task: AgentTask, files: Path | None) -> obje
             status = await process.wait()
         finally:
             await _end_group(process)
-        if not report.exists():
+            # What has left the process group, as browsers and kernels of notebooks do.
+            await asyncio.to_thread(kill_those_that_work_for, [scratch])
+        written = _bytes_of_report(report)
+        if written is None:
             raise ValueError(
                 f"no report: the command ended with status {status} and wrote no file at ERL_REPORT_FILE"
                 f"{_last_lines(output)}"
             )
-        if report.stat().st_size > _LARGEST_REPORT:
-            raise ValueError(f"the report has more than {_LARGEST_REPORT} bytes")
-        return json.loads(report.read_text(encoding="utf-8"))
+        return json.loads(written)
+
+
+def _bytes_of_report(path: Path) -> bytes | None:
+    """What is in the file; None if there is none. Raises `ValueError` for one that is too large, and for a
+    pipe or a device, whose end may never come."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ValueError(
+            f"no report: the file at ERL_REPORT_FILE cannot be read: {error.strerror}"
+        ) from error
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("no report: what is at ERL_REPORT_FILE is no file")
+        written = file.read(_LARGEST_REPORT + 1)
+    if len(written) > _LARGEST_REPORT:
+        raise ValueError(f"the report has more than {_LARGEST_REPORT} bytes")
+    return written
+
+
+def _let_start(program: Path) -> None:
+    """Make one of the agent's files a program, where it is one: stores do not keep that."""
+    if program.is_file():
+        program.chmod(0o755)
 
 
 async def _end_group(process: asyncio.subprocess.Process) -> None:

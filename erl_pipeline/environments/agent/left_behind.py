@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -63,18 +63,23 @@ def removed_with_this_process(folder: str) -> Iterator[None]:
         witness.tell("-", folder)
 
 
+def kill_those_that_work_for(folders: Iterable[str]) -> None:
+    """Kill the processes whose environment names one of the folders, wherever they were started; on Linux."""
+    named = {f"ERL_TASK_FILE={Path(folder, TASK_FILE)}".encode() for folder in folders}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if not named.isdisjoint((process / "environ").read_bytes().split(b"\0")):
+                os.kill(int(process.name), signal.SIGKILL)
+
+
 def main() -> None:
     folders = set[str]()
     for line in sys.stdin:
         change = folders.add if line[0] == "+" else folders.discard
         change(line[1:].rstrip("\n"))
-    named = {f"ERL_TASK_FILE={Path(folder, TASK_FILE)}".encode() for folder in folders}
     # More than once: a process may be about to start.
     for _ in range(_LOOKS if folders else 0):
-        for process in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):
-                if not named.isdisjoint((process / "environ").read_bytes().split(b"\0")):
-                    os.kill(int(process.name), signal.SIGKILL)
+        kill_those_that_work_for(folders)
         time.sleep(_LOOK_SECONDS)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)

@@ -23,7 +23,8 @@ class AttemptLimitSettings(Settings):
     calls: int = Field(default=64, ge=1)
     """Most calls of the policy; a further one is refused with `attempt_limit`."""
     tokens: int = Field(default=32_768, ge=1)
-    """Most tokens that the policy says in all calls together."""
+    """Most tokens that the policy says in all calls together. Calls at the same time, and choices of one
+    call, may each say what is left."""
 
 
 class AgentConfig(PluginSettings):
@@ -62,8 +63,8 @@ class AgentConfig(PluginSettings):
     env: dict[str, str] = Field(default_factory=dict)
     """Variables of the command's environment. It has `PATH` and `HOME`, these, and those of the attempt."""
     secret_env: tuple[str, ...] = ()
-    """Names of variables that are passed on from the pipeline's own environment. Their values are stored
-    nowhere."""
+    """Names of variables that are passed on from the pipeline's own environment. Their values are not stored:
+    in what the agent reports or prints, `[NAME]` takes the place of one of four characters or more."""
     reward: Literal["report", "scorer"] = "report"
     """`report`: the reward is a number from 0 to 1 in the agent's report. `scorer`: a scorer compares the
     report's `answer` with that of the task, and a report may hold no reward. Prefer this for agents that

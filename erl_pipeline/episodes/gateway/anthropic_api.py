@@ -17,6 +17,7 @@ from erl_pipeline.episodes.gateway.api import (
     JsonObject,
     RequestRefused,
     Strict,
+    StrictOptions,
     called_tool,
     event,
     given,
@@ -89,7 +90,7 @@ class _Thinking(Strict):
     type: Literal["disabled"]
 
 
-class _Request(Strict):
+class _Request(StrictOptions):
     model: str | None = None
     messages: list[_Message] = Field(min_length=1)
     max_tokens: int = Field(ge=1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
 from jinja2 import TemplateError
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
 from erl_pipeline.environments.messages import CalledTool, Message, ToolSchema, turn_message
 from erl_pipeline.episodes.gateway.sequences import Answer
@@ -31,6 +31,16 @@ class RequestRefused(Exception):
     def kind(self) -> str:
         """The type of error, as OpenAI and Anthropic name it."""
         return "invalid_request_error" if self.status == 400 else "permission_error"
+
+
+def attempt_closed() -> RequestRefused:
+    """The refusal of a call that belongs to no attempt under way."""
+    return RequestRefused(
+        "this key is not that of an attempt under way: the attempt has ended, or the agent does not send "
+        "OPENAI_API_KEY",
+        code="attempt_closed",
+        status=403,
+    )
 
 
 @dataclass(frozen=True)
@@ -111,6 +121,17 @@ class Strict(BaseModel):
     """A part of a request; it refuses fields that it does not know."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class StrictOptions(Strict):
+    """Options of a request. One that is unknown and null asks for nothing: clients write such fields."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {key: each for key, each in value.items() if each is not None or key in cls.model_fields}
 
 
 def _storable_object(value: dict[str, Any]) -> dict[str, Any]:

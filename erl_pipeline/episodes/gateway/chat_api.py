@@ -21,6 +21,7 @@ from erl_pipeline.episodes.gateway.api import (
     JsonObject,
     RequestRefused,
     Strict,
+    StrictOptions,
     arguments_text,
     called_tool,
     event,
@@ -42,6 +43,7 @@ class _Part(Strict):
 class _Function(Strict):
     name: str = Field(min_length=1)
     arguments: str
+    parsed_arguments: Any = None
 
 
 class _Call(Strict):
@@ -51,8 +53,8 @@ class _Call(Strict):
 
 
 class _Message(Strict):
-    """A message of a request. Clients send their own answers back with fields that are null, and reasoning
-    that is not shown again."""
+    """A message of a request. Clients send their own answers back with fields that are null, with what they
+    have read from them (`parsed`), and with reasoning that is not shown again."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[_Part] | None = None
@@ -61,6 +63,7 @@ class _Message(Strict):
     tool_call_id: str | None = None
     reasoning: Any = None
     reasoning_content: Any = None
+    parsed: Any = None
     refusal: None = None
     audio: None = None
     function_call: None = None
@@ -88,7 +91,7 @@ class _TextFormat(Strict):
     type: Literal["text"]
 
 
-class _Request(Strict):
+class _Request(StrictOptions):
     model: str | None = None
     messages: list[_Message] = Field(min_length=1)
     tools: list[_Tool] | None = None

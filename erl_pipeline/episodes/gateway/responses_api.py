@@ -20,6 +20,7 @@ from erl_pipeline.episodes.gateway.api import (
     JsonObject,
     RequestRefused,
     Strict,
+    StrictOptions,
     arguments_text,
     called_tool,
     event,
@@ -38,6 +39,7 @@ class _Part(Strict):
     text: str
     annotations: list[Any] | None = Field(default=None, max_length=0)
     logprobs: list[Any] | None = Field(default=None, max_length=0)
+    parsed: Any = None
 
 
 def _as_parts(content: Any) -> Any:
@@ -66,6 +68,7 @@ class _CallItem(_Item):
     call_id: str
     name: str = Field(min_length=1)
     arguments: str
+    parsed_arguments: Any = None
     namespace: None = None
     caller: None = None
 
@@ -105,7 +108,7 @@ class _TextFormat(Strict):
     type: Literal["text"]
 
 
-class _TextOptions(Strict):
+class _TextOptions(StrictOptions):
     format: _TextFormat | None = None
 
 
@@ -113,7 +116,7 @@ class _StreamOptions(Strict):
     include_obfuscation: bool | None = None
 
 
-class _Request(Strict):
+class _Request(StrictOptions):
     model: str | None = None
     input: Annotated[list[_AnyItem], BeforeValidator(_as_items)] = Field(min_length=1)
     instructions: str | None = None

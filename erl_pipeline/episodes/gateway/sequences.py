@@ -99,7 +99,7 @@ class Answer:
 
 
 class AttemptSequences:
-    """The sequences of one attempt, in the order in which they began.
+    """The sequences of one attempt, in the order in which their first answers came.
 
     A turn is found by its history: the tools and all messages up to it, by role, text, and name and arguments
     of tool calls. Reasoning that a message carries beside its text is left out, since agents drop it.
@@ -172,10 +172,11 @@ class AttemptSequences:
         and the agent is told what is before it. So a long answer is cut as if sampling had ended there.
         """
         has_tools = call.history[0] != "[]"
-        text = self._chat.text(generation.token_ids, keep_tool_calls=has_tools)
+        text = self._chat.text(generation.token_ids, keep_tool_calls=has_tools, strip=False)
         stopped_by = None
         if any(each in text for each in stop):
             generation, text, stopped_by = self._cut(generation, stop, has_tools)
+        text = text.strip() if stopped_by is None else text.lstrip()
         sequence = self._sequence_of(call, seed)
         start = len(sequence.response_token_ids)
         sequence.response_token_ids.extend(generation.token_ids)
@@ -206,7 +207,7 @@ class AttemptSequences:
         text."""
 
         def said(tokens: int) -> str:
-            return self._chat.text(generation.token_ids[:tokens], keep_tool_calls=has_tools)
+            return self._chat.text(generation.token_ids[:tokens], keep_tool_calls=has_tools, strip=False)
 
         tokens = bisect_left(
             range(len(generation.token_ids)),
@@ -254,8 +255,9 @@ class AttemptSequences:
 
 
 def history_of(messages: Sequence[Message], tools: Sequence[ToolSchema]) -> History:
-    """What tells one beginning of a conversation from another."""
-    return json.dumps(list(tools), sort_keys=True) if tools else "[]", tuple(map(_key, messages))
+    """What tells one beginning of a conversation from another. Tools are rendered from it, so that their keys
+    keep the order in which they were sent."""
+    return json.dumps(list(tools)) if tools else "[]", tuple(map(_key, messages))
 
 
 def last_answer(messages: Sequence[Message]) -> int:

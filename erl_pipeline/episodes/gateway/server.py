@@ -12,7 +12,7 @@ from aiohttp import web
 
 from erl_pipeline.environments.interface import AgentEndpoint
 from erl_pipeline.episodes.gateway.anthropic_api import ANTHROPIC
-from erl_pipeline.episodes.gateway.api import Api, ChatCompletion, ChatRequest, RequestRefused
+from erl_pipeline.episodes.gateway.api import Api, ChatCompletion, ChatRequest, RequestRefused, attempt_closed
 from erl_pipeline.episodes.gateway.chat_api import CHAT
 from erl_pipeline.episodes.gateway.responses_api import RESPONSES
 from erl_pipeline.episodes.gateway.session import AgentSession
@@ -97,12 +97,7 @@ class Gateway:
         session = self._sessions.get(key.strip())
         if session is None:
             self.late_calls += 1
-            raise RequestRefused(
-                "this key is not that of an attempt under way: the attempt has ended, or the agent does not "
-                "send OPENAI_API_KEY",
-                code="attempt_closed",
-                status=403,
-            )
+            raise attempt_closed()
         return session
 
 

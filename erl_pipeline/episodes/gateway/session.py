@@ -11,15 +11,22 @@ from time import perf_counter
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.environments.interface import AgentLimits
-from erl_pipeline.environments.messages import Message
+from erl_pipeline.environments.messages import Message, ToolSchema
 from erl_pipeline.episodes.dialogue import ChatTokenizer
-from erl_pipeline.episodes.gateway.api import ChatCompletion, ChatRequest, Choice, RequestRefused, tokenizing
+from erl_pipeline.episodes.gateway.api import (
+    ChatCompletion,
+    ChatRequest,
+    Choice,
+    RequestRefused,
+    attempt_closed,
+    tokenizing,
+)
 from erl_pipeline.episodes.gateway.sequences import AttemptSequences, SampledSequence
 from storage.artifacts.recipe import derive_seed, digest
 from storage.tables.agent_calls import AgentCall
 
-Shown = Callable[[Sequence[Message]], Awaitable[Sequence[Message]]]
-"""Gives the messages of a conversation that begins as the policy is to be shown them."""
+Shown = Callable[[Sequence[Message], Sequence[ToolSchema]], Awaitable[Sequence[Message]]]
+"""Gives the messages of a conversation that begins, with these tools, as the policy is to be shown them."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +70,8 @@ class AgentSession:
         self._shown = shown
         self._sequences = AttemptSequences(policy.chat, policy.end_token_ids)
         self._answers: dict[bytes, asyncio.Task[ChatCompletion]] = {}
+        self._under_way = set[asyncio.Task[ChatCompletion]]()
+        self._closed = False
         self._sampled_tokens = 0
         self._began = perf_counter()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -76,7 +85,7 @@ class AgentSession:
 
     @property
     def sequences(self) -> list[SampledSequence]:
-        """What was sampled, in the order in which the sequences began."""
+        """What was sampled, in the order in which the first answers came."""
         return self._sequences.sequences
 
     async def complete(
@@ -96,6 +105,8 @@ class AgentSession:
             return completion
         # A task of its own: the client may go away and ask for the same answer again.
         task = self._answers[key] = asyncio.create_task(self._complete(request, api))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
         return await asyncio.shield(task)
 
     def refuse(self, api: str, refused: RequestRefused) -> None:
@@ -104,14 +115,18 @@ class AgentSession:
         self._record(api, perf_counter(), problem=str(refused))
 
     async def close(self) -> None:
-        """Cancel the calls that are under way; they are not recorded."""
-        for task in self._answers.values():
+        """Cancel the calls that are under way, which are not recorded; later ones are refused."""
+        self._closed = True
+        under_way = list(self._under_way)
+        for task in under_way:
             task.cancel()
-        await asyncio.gather(*self._answers.values(), return_exceptions=True)
+        await asyncio.gather(*under_way, return_exceptions=True)
 
     async def _complete(self, request: ChatRequest, api: str) -> ChatCompletion:
         arrived = perf_counter()
-        shown = await self._shown(request.messages)
+        if self._closed:  # Its body came after the end of the attempt.
+            raise attempt_closed()
+        shown = await self._shown(request.messages, request.tools)
         self._require_allowed()
         number = self.calls
         self.calls += 1

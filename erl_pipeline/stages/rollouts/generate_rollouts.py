@@ -236,7 +236,7 @@ def _slice(config: RunConfig, _sources: Sources) -> RolloutSettings:
 
 ROLLOUT_SHARD = Stage(
     name="rollout_shard",
-    version=7,
+    version=8,
     output="trajectories",
     settings=RolloutSettings,
     compute=_generate,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 import textwrap
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -75,9 +76,10 @@ def test_a_command_finds_its_task_the_policy_and_its_files(
         "OPENAI_API_KEY": "key",
         "OPENAI_MODEL": "policy",
     }
+    # It had the value, and the name takes its place in what is stored.
     assert (variables["MODE"], variables["SEARCH_KEY"], "OTHER_SECRET" in variables) == (
         "fast",
-        "hush",
+        "[SEARCH_KEY]",
         False,
     )
 
@@ -115,6 +117,8 @@ def test_a_scorer_compares_an_answer_that_the_agent_never_saw(tmp_path: Path) ->
         ("report('{\"rewards\": 1}')", "the report has 'rewards'; allowed are reward, answer"),
         ('report(\'{"not_scored": "the site was down"}\')', "could not be scored: the site was down"),
         ("report('\"' + 'x' * 2000000 + '\"')", "more than 1048576 bytes"),
+        ("os.mkfifo(os.environ['ERL_REPORT_FILE'])", "what is at ERL_REPORT_FILE is no file"),
+        ("os.symlink('/dev/zero', os.environ['ERL_REPORT_FILE'])", "ERL_REPORT_FILE is no file"),
     ],
 )
 def test_without_a_report_that_says_something_an_attempt_is_not_scored(
@@ -139,6 +143,56 @@ def test_a_scorer_that_fails_is_told_apart(tmp_path: Path) -> None:
     broken = AgentAttempts(attempts._config, Task("t", "agent", "agent", {"prompt": "?"}), tmp_path / "built")
     with pytest.raises(ScorerFailed):
         run(broken)
+
+
+@pytest.mark.parametrize("crashes", [True, False])
+def test_the_value_of_a_secret_is_in_nothing_that_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crashes: bool
+) -> None:
+    monkeypatch.setenv("SEARCH_KEY", "hush-hush")
+    code = """
+        import json, os, sys
+        told = f"GET /search?key={os.environ['SEARCH_KEY']} gave 401"
+        if sys.argv[1:]:
+            raise SystemExit(told)
+        json.dump({"reward": 0.0, "feedback": told}, open(os.environ["ERL_REPORT_FILE"], "w"))
+    """
+    attempts = program(tmp_path, code, secret_env=("SEARCH_KEY",))
+    if crashes:
+        config = attempts._config.model_copy(update={"command": ("python", "agent.py", "crash")})
+        with pytest.raises(ValueError, match=r"key=\[SEARCH_KEY\] gave 401"):
+            run(AgentAttempts(config, TASK, tmp_path / "built"))
+    else:
+        assert run(attempts).feedback == "GET /search?key=[SEARCH_KEY] gave 401"
+
+
+def test_a_file_of_the_agent_can_be_its_program(tmp_path: Path) -> None:
+    source = tmp_path / "agent.sh"
+    source.write_text('#!/bin/sh\necho \'{"reward": 1}\' > "$ERL_REPORT_FILE"\n')
+    config = AgentConfig(command=("./agent.sh",), files={"agent.sh": str(source)})
+    built = tmp_path / "built"
+    built.mkdir()
+    build(config, built, lambda name: pytest.fail("no embedder is asked for"))
+    assert run(AgentAttempts(config, TASK, built)).reward == 1.0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="they are found by /proc")
+def test_a_process_that_left_the_group_ends_with_its_attempt(tmp_path: Path) -> None:
+    """As browsers and kernels of notebooks do."""
+    pids = tmp_path / "pids"
+    attempts = program(
+        tmp_path,
+        f"""
+        import os, subprocess, sys
+        left = subprocess.Popen(
+            [sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True
+        )
+        open({str(pids)!r}, "w").write(str(left.pid))
+        open(os.environ["ERL_REPORT_FILE"], "w").write('{{"reward": 1}}')
+        """,
+    )
+    assert run(attempts).reward == 1.0
+    wait_for("its end", lambda: not _lives(pids.read_text()))
 
 
 def test_at_its_deadline_a_command_ends_with_all_that_it_has_started(tmp_path: Path) -> None:

@@ -76,6 +76,35 @@ async def asks_at_the_same_time(task: AgentTask) -> dict[str, Any]:
     return {"reward": 1.0}
 
 
+async def asks_planner_and_critic(task: AgentTask) -> dict[str, Any]:
+    """Asks the planner first, and the critic a moment later."""
+    async with openai.AsyncOpenAI(base_url=task.base_url, api_key=task.api_key) as asked:
+
+        async def ask(said: str) -> str:
+            messages: Any = [{"role": "system", "content": ""}, {"role": "user", "content": said}]
+            answer = await asked.chat.completions.create(model="any", messages=messages)
+            return str(answer.choices[0].message.content)
+
+        planner = asyncio.create_task(ask("planner"))
+        await asyncio.sleep(0.2)
+        said, _ = await asyncio.gather(planner, ask("critic"))
+    return {"reward": float(said == "good"), "feedback": "plan better"}
+
+
+offered: list[str] = []
+"""The tools of the attempts of `offers_another_tool`."""
+
+
+def offers_another_tool(task: AgentTask) -> dict[str, Any]:
+    """Begins each attempt with the same messages and with a tool of another name."""
+    offered.append(f"tool_{len(offered)}")
+    tool: Any = {"type": "function", "function": {"name": offered[-1]}}
+    answer = client(task).chat.completions.create(
+        model="any", messages=[{"role": "user", "content": task.prompt}], tools=[tool]
+    )
+    return {"reward": float(answer.choices[0].message.content == "7"), "feedback": "no"}
+
+
 def asks_for_choices(task: AgentTask) -> dict[str, Any]:
     answer = client(task).chat.completions.create(
         model="any", messages=[{"role": "user", "content": task.prompt}], n=3

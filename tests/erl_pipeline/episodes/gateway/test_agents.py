@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
+from erl_pipeline.engines.interface import Generation, GenerationRequest
+from erl_pipeline.episodes.play import ConcurrentSampling
 from erl_pipeline.methods.erl.settings import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT
 from storage.errors import EngineError, EnvironmentFailed
 from tests.erl_pipeline.episodes.gateway import agents
-from tests.erl_pipeline.episodes.gateway.playing import END, ScriptedEngine, only, played, text
+from tests.erl_pipeline.episodes.gateway.playing import END, TOKENIZER, ScriptedEngine, only, played, text
 
 
 def test_what_is_stored_is_what_was_asked_and_sampled() -> None:
@@ -51,6 +54,47 @@ def test_a_reflection_reaches_an_agent_that_knows_nothing_of_it() -> None:
     assert (user["content"], answer["content"]) == ("how many?", "7")
     assert "other_opening" not in second.metrics
     assert second.parent_trajectory_id == reflection.trajectory_id
+
+
+class ThinksLongAboutPlans(ScriptedEngine):
+    """In second attempts the critic's answer comes before the planner's."""
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run(work)
+
+    async def sample(self, request: GenerationRequest) -> Generation:
+        asked = TOKENIZER.decode(request.prompt_token_ids)
+        if "Look further" in asked and "planner" in asked:
+            await asyncio.sleep(0.5)
+        return self.generate([request])[0]
+
+
+def test_the_first_sequence_is_that_of_the_first_call_whichever_is_answered_first() -> None:
+    """So distillation trains a plan on the prompt of the planner, never a critique. An empty system message
+    of the agent's is replaced as any other."""
+
+    def says(prompt: str) -> str:
+        if "plan better" in prompt:
+            return "Look further."
+        if "critic" in prompt:
+            return "a critique"
+        return "good" if "Look further" in prompt else "bad"
+
+    engine = ThinksLongAboutPlans(says)
+    first, _, second = played(
+        agents.asks_planner_and_critic, says, max_revisions=1, sampling=ConcurrentSampling(engine, 4)
+    ).rows
+    for row, said in ((first, "bad"), (second, "good")):
+        assert [each["role"] for each in json.loads(row.messages)] == ["system", "user", "assistant"]
+        assert [each["content"] for each in json.loads(row.messages)][1:] == ["planner", said]
+    assert "other_opening" not in second.metrics
+
+
+def test_an_attempt_with_other_tools_began_otherwise() -> None:
+    said = iter(["3", "Count.", "7"])
+    _, _, second = played(agents.offers_another_tool, lambda _: next(said), max_revisions=1).rows
+    assert second.reward == 1.0
+    assert json.loads(second.metrics)["other_opening"] == 1.0
 
 
 def test_tools_are_called_by_the_policy_and_answered_by_the_agent() -> None:

@@ -46,7 +46,7 @@ def served(
     async def ask(asked: GenerationRequest) -> Generation:
         return await answer() if answer is not None else said(TOKENIZER, "up<|im_end|>")
 
-    async def unchanged(messages: Any) -> list[Message]:
+    async def unchanged(messages: Any, _tools: object) -> list[Message]:
         return list(messages)
 
     async def run() -> None:
@@ -244,6 +244,69 @@ def test_a_client_that_goes_away_and_asks_again_gets_the_answer_that_was_sampled
         assert asked == 1
 
     served(use, slow)
+
+
+def test_equal_calls_under_way_all_end_with_the_attempt() -> None:
+    """As in a vote: five times the same body at the same time."""
+    cancelled = 0
+
+    async def use(client: Client) -> None:
+        begun = asyncio.Event()
+
+        async def never() -> Generation:
+            nonlocal cancelled
+            waiting.append(None)
+            if len(waiting) == 5:
+                begun.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled += 1
+                raise
+            raise AssertionError
+
+        answers.append(never)
+        calls = [asyncio.create_task(client.post(GOOD)) for _ in range(5)]
+        await begun.wait()
+        await client.session.close()
+        await asyncio.gather(*calls, return_exceptions=True)
+        # As a body that arrives after the attempt's end, whose key was good when it began.
+        status, body, _ = await client.post(GOOD)
+        assert (status, body["error"]["code"]) == (403, "attempt_closed")
+        assert client.session.sequences == []
+
+    waiting: list[None] = []
+    answers: list[Callable[[], Awaitable[Generation]]] = []
+    served(use, lambda: answers[0]())
+    assert cancelled == 5
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("chat/completions", {"logit_bias": None, "service_tier": None, "reasoning_effort": None}),
+        ("responses", {"text": {"verbosity": None}, "reasoning": None, "service_tier": None}),
+        ("messages", {"service_tier": None, "max_tokens": 5}),
+    ],
+)
+def test_a_null_asks_for_nothing(path: str, more: dict[str, Any]) -> None:
+    async def use(client: Client) -> None:
+        asked = {"input": "go"} if path == "responses" else {"messages": GOOD["messages"]}
+        status, body, _ = await client.post({"model": "m", **asked, **more}, path=path)
+        assert status == 200, body
+
+    served(use)
+
+
+def test_what_a_client_has_read_from_an_answer_may_come_back() -> None:
+    """The openai package's `chat.completions.parse` adds it to its messages."""
+
+    async def use(client: Client) -> None:
+        read = {"role": "assistant", "content": "up", "parsed": {"way": "up"}}
+        status, body, _ = await client.post({"messages": [*GOOD["messages"], read, *GOOD["messages"]]})
+        assert status == 200, body
+
+    served(use)
 
 
 def test_a_call_under_way_when_the_attempt_ends_is_not_recorded() -> None:

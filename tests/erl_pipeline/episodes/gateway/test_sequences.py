@@ -166,6 +166,29 @@ def test_an_answer_is_cut_at_the_token_that_completes_a_stop_text() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("stop", "said", "told", "kept"),
+    [
+        ("\n", "a\nb\nc", "a", "a\n"),
+        ("\n\n", "up\n\ndown", "up", "up\n\n"),
+        ("Observation: ", "x\nObservation: ice", "x\n", "x\nObservation: "),
+        ("\n", "a\n", "a", "a\n"),
+    ],
+)
+def test_a_stop_text_may_end_in_white_space(stop: str, said: str, told: str, kept: str) -> None:
+    sequences = attempt()
+    answer = answered(sequences, place(sequences, [user_message("go")]), f"{said}{END}", stop=[stop])
+    assert (answer.turn.text, answer.stopped_by) == (told, stop)
+    assert read(sequences.sequences[0])[1] == kept
+
+
+def test_tools_are_shown_as_they_were_sent() -> None:
+    properties = {"reasoning": {"type": "string"}, "answer": {"type": "string"}}
+    tool: ToolSchema = {"type": "function", "function": {"name": "end", "parameters": properties}}
+    call = place(attempt(), [user_message("go")], [tool])
+    assert call.prompt_token_ids == Dialogue(CHAT, [user_message("go")], end_ids(TOKENIZER), [tool]).token_ids
+
+
 def test_equal_calls_are_counted_so_that_each_has_a_seed_of_its_own() -> None:
     sequences = attempt()
     calls = [place(sequences, [user_message("go")]) for _ in range(3)]
