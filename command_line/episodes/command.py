@@ -30,7 +30,10 @@ def list_episodes(
         bool, typer.Option("--held-out", help="Episodes of evaluations, not those of training.")
     ] = False,
     limit: Annotated[
-        int, typer.Option(min=1, help="Episodes to list, also with --json; the newest come first.")
+        int,
+        typer.Option(
+            min=1, max=options.MOST_ROWS, help="Episodes to list, also with --json; the newest come first."
+        ),
     ] = 20,
     store: options.ExistingStore = options.DEFAULT_STORE,
     json: options.Json = False,

@@ -111,7 +111,10 @@ def trained_on(
         str | None, typer.Option(metavar="CONTAINS", help="Only rows in which the policy said this.")
     ] = None,
     limit: Annotated[
-        int, typer.Option(min=1, help="Rows to list, also with --json; the newest come first.")
+        int,
+        typer.Option(
+            min=1, max=options.MOST_ROWS, help="Rows to list, also with --json; the newest come first."
+        ),
     ] = 20,
     store: options.ExistingStore = options.DEFAULT_STORE,
     json: options.Json = False,

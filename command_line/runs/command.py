@@ -16,6 +16,7 @@ from storage.errors import StoreError
 if TYPE_CHECKING:
     from storage.runs.ledger import LedgerEntry
     from storage.runs.notes import RunNotes
+    from storage.runs.run import Run
 
 
 def list_runs(
@@ -79,10 +80,9 @@ def remove(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = Fals
 
     A run is not removed while a process works on it, if another run began from it, or if it was served.
     """
-    from storage.runs.run import RunStore
     from storage.upkeep.runs import remove_run, usage_by_run
 
-    RunStore(store).open(run)
+    _require_whole(store, run)
     usage = usage_by_run(store)[run]
     remove_run(store, run)
     if json:
@@ -95,6 +95,18 @@ def remove(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = Fals
     print_line(f"  (without --min-age 0, what is younger than {YOUNG_HOURS:g} h stays)")
 
 
+def _require_whole(store: str, run: str) -> Run:
+    """The run. Raises what reading its ledger and its origin raises where they are damaged: such a run has no
+    usage."""
+    from storage.runs.documents import read_origin
+    from storage.runs.run import RunStore
+
+    opened = RunStore(store).open(run)
+    opened.recorded()
+    read_origin(store, run)
+    return opened
+
+
 _SHOWN = 10
 """Most checkpoints that are printed; --json gives all."""
 
@@ -103,10 +115,9 @@ def show(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False)
     """Show a run: state, last score, size, origin, and the ids of its newest checkpoints."""
     from command_line.runs.described import describe_run, progress_text, score_text
     from storage.runs.documents import read_origin
-    from storage.runs.run import RunStore
     from storage.upkeep.runs import usage_by_run
 
-    opened = RunStore(store).open(run)
+    opened = _require_whole(store, run)
     described = describe_run(store, run, usage_by_run(store)[run])
     checkpoints = [entry for entry in opened.stages() if entry.kind == "checkpoint"]
     origin = read_origin(store, run)

@@ -46,12 +46,12 @@ def package_place(package: str) -> Path:
     return origin if spec.submodule_search_locations is None else origin.parent
 
 
-def data_files(place: Path) -> list[tuple[str, Path]]:
-    """The names and paths of a package's files that are no modules of Python; none for a single module."""
-    if place.is_file():
-        return []
-    return sorted(
-        (path.relative_to(place).as_posix(), path) for path in _files(place) if path.suffix != ".py"
+def package_files(place: Path) -> list[tuple[str, Path]]:
+    """The names and paths of a package's files; none for a single module."""
+    return (
+        []
+        if place.is_file()
+        else sorted((path.relative_to(place).as_posix(), path) for path in _files(place))
     )
 
 

@@ -11,19 +11,17 @@ import ast
 import dataclasses
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from erl_pipeline.config.plugins import Plugin, makes_bytes
-from erl_pipeline.plan.fingerprint import data_files, package_fingerprint, package_place
-from erl_pipeline.plan.source_tree import Name, SourceTree
+from erl_pipeline.plan.fingerprint import package_fingerprint, package_place
+from erl_pipeline.plan.source_tree import OWN, Name, SourceTree
 from storage.artifacts.recipe import ID_LENGTH
 
 SCHEME = 2
 """The number of the way in which fingerprints are taken; it begins each of them, so that a later way changes
 all ids at once and says why."""
 
-_OWN = "erl_pipeline"
 STAGE_FIELDS = frozenset({"version", "slice", "needs", "retry_seconds", "part_of"})
 """What of a stage object gives no bytes by its code: recipes have the version and the settings."""
 
@@ -36,15 +34,15 @@ def plugin_fingerprints(found: Sequence[Plugin], *, whole: bool = False) -> dict
 
     Raises ConfigError for a package that has no source files on this machine.
     """
-    roots = _roots(found)
-    reached = reached_code(found, whole=whole)
+    tree = _tree(found, whole)
+    reached = _reached(tree, found)
     # A record that no statement of its package makes gives nothing to follow.
     lost = {each.packages[0] for each in found if not _is_reached(each, reached)}
     return {
         package: f"{SCHEME}-"
         + (
-            _reached_in(package, roots[package], reached)
-            if package in roots and package not in lost
+            _reached_in(package, tree, reached)
+            if package in tree.roots and package not in lost
             else package_fingerprint(package)
         )
         for package in dict.fromkeys(package for each in found for package in each.packages)
@@ -53,14 +51,18 @@ def plugin_fingerprints(found: Sequence[Plugin], *, whole: bool = False) -> dict
 
 def reached_code(found: Sequence[Plugin], *, whole: bool = False) -> dict[Name, str]:
     """The definitions of some plug-ins that give bytes, and the digest of each."""
-    tree = SourceTree(_roots(found), left_out=left_out([each.value for each in found], whole))
+    return _reached(_tree(found, whole), found)
+
+
+def _reached(tree: SourceTree, found: Sequence[Plugin]) -> dict[Name, str]:
     return tree.reach([*(_start(each) for each in found), *_computed(tree)])
 
 
-def _roots(found: Sequence[Plugin]) -> dict[str, Path]:
-    """The packages that are followed, and where they are."""
+def _tree(found: Sequence[Plugin], whole: bool) -> SourceTree:
+    """The packages that are followed."""
     named = [(each, package) for each in found for package in each.packages]
-    return {package: package_place(package) for each, package in named if _is_followed(each, package)}
+    roots = {package: package_place(package) for each, package in named if _is_followed(each, package)}
+    return SourceTree(roots, left_out=left_out([each.value for each in found], whole))
 
 
 def left_out(records: Iterable[Any], whole: bool = False) -> dict[str, frozenset[str]]:
@@ -85,7 +87,7 @@ def left_out(records: Iterable[Any], whole: bool = False) -> dict[str, frozenset
 
 def _is_followed(plugin: Plugin, package: str) -> bool:
     """Whether a package is of the plug-in's own project, or of this one."""
-    return package.partition(".")[0] in (plugin.target.partition(":")[0].partition(".")[0], _OWN)
+    return package.partition(".")[0] in (plugin.target.partition(":")[0].partition(".")[0], OWN)
 
 
 def _start(plugin: Plugin) -> Name:
@@ -103,7 +105,8 @@ def _computed(tree: SourceTree) -> Iterator[Name]:
     for root in tree.roots:
         for module in tree.modules(root):
             source = tree.source(module)
-            assert source is not None
+            if source is None:
+                continue
             for bound, statements in source.bound.items():
                 for call in _calls(statements):
                     given = {each.arg: each.value for each in call.keywords}
@@ -118,11 +121,11 @@ def _calls(statements: Iterable[ast.stmt]) -> Iterator[ast.Call]:
             yield from (node for node in ast.walk(statement) if isinstance(node, ast.Call))
 
 
-def _reached_in(package: str, place: Path, reached: Mapping[Name, str]) -> str:
+def _reached_in(package: str, tree: SourceTree, reached: Mapping[Name, str]) -> str:
     digest = hashlib.sha256()
     for (module, name), each in sorted(reached.items()):
         if f"{module}.".startswith(f"{package}."):
             digest.update(f"{module}\0{name}\0{each}\n".encode())
-    for name, path in data_files(place):
+    for name, path in tree.files_of_no_module(package):
         digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()[:ID_LENGTH]

@@ -16,9 +16,10 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
-from erl_pipeline.plan.fingerprint import normalised_tree
+from erl_pipeline.plan.fingerprint import normalised_tree, package_files
 from storage.artifacts.recipe import ID_LENGTH
 
 Name = tuple[str, str]
@@ -26,10 +27,14 @@ Name = tuple[str, str]
 
 LeftOut = tuple[tuple[str, frozenset[str]], ...]
 
+OWN = "erl_pipeline"
+"""The package of this project that plug-ins import."""
 _ALL = "*"
 _READS_DOCSTRINGS = frozenset(
     {"__doc__", "getdoc", "description", "get_json_schema", "model_json_schema", "json_schema"}
 )
+_MAKES_SCHEMAS = frozenset({"get_json_schema"})
+"""Functions of libraries that write the types of parameters into prompts."""
 _FINDS_CODE_BY_ITSELF = frozenset(
     {"import_module", "__import__", "pkgutil", "globals", "exec", "eval"}
     | {"__init_subclass__", "__subclasses__"}
@@ -59,7 +64,7 @@ class SourceTree:
     """Where reached code finds other code by itself, as by importing modules whose names it makes, all
     modules of its root count. Not needed for code that is known to find none that gives bytes."""
     _paths: dict[str, Path | None] = field(default_factory=dict)
-    _sources: dict[str, _Source] = field(default_factory=dict)
+    _sources: dict[str, _Source | None] = field(default_factory=dict)
 
     def path(self, module: str) -> Path | None:
         """The file of a module; None for one that is not in this tree."""
@@ -79,21 +84,29 @@ class SourceTree:
         return None
 
     def modules(self, root: str) -> Iterator[str]:
-        """All modules of a root."""
+        """All modules of a root. Files in folders that are no packages are none, unless code imports them."""
         place = self.roots[root]
         if place.suffix == ".py":
             yield root
             return
         for path in sorted(place.rglob("*.py")):
-            parts = (root, *path.relative_to(place).with_suffix("").parts)
-            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            inner = path.relative_to(place)
+            if all((place / above / "__init__.py").is_file() for above in inner.parents):
+                parts = (root, *inner.with_suffix("").parts)
+                yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+    def files_of_no_module(self, root: str) -> list[tuple[str, Path]]:
+        """The names and paths of a root's files that are no modules: data, also where they end in `.py`."""
+        place = self.roots[root]
+        code = {self.path(module) for module in self.modules(root) if self.source(module) is not None}
+        return [(name, path) for name, path in package_files(place) if path not in code]
 
     def reach(self, starts: Iterable[Name]) -> dict[Name, str]:
         """The definitions that some reach, themselves included, and the digest of each."""
         return _Walk(self).from_starts(starts)
 
     def source(self, module: str) -> _Source | None:
-        """What a module binds; None for a module that is not in this tree."""
+        """What a module binds; None for a module that is not in this tree, or that is not Python."""
         path = self.path(module)
         if path is None:
             return None
@@ -111,17 +124,17 @@ def stage_calls(tree: ast.AST) -> Iterator[ast.Call]:
             yield node
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Source:
-    """A module. `bound`: name -> the statements that bind it. `imported`: name -> the module and the name in
-    it that it stands for, without a name for the module itself. `effects`: statements that do more than bind.
-    `stars`: modules of which all names are imported."""
+    """A module. `bound`: name -> the statements that bind it. `imported`: name -> the modules and the names
+    in them that it may stand for, without a name for the module itself; several where a condition decides.
+    `effects`: statements that do more than bind. `stars`: modules of which all names are imported."""
 
     module: str
     package: str
     left_out: LeftOut
     bound: dict[str, list[ast.stmt]]
-    imported: dict[str, Name]
+    imported: dict[str, list[Name]]
     effects: list[ast.stmt]
     stars: list[str]
 
@@ -134,7 +147,7 @@ class _Source:
                     if name == _ALL:
                         self.stars.append(target[0])
                     else:
-                        self.imported[name] = target
+                        _add(self.imported, name, target)
             elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 self.bound.setdefault(each.name, []).append(holder)
                 if any(_last_name(decorator) not in _BINDS_ONLY for decorator in each.decorator_list):
@@ -155,16 +168,19 @@ class _Source:
                 self.effects.append(holder)
                 for inner in ("body", "orelse", "finalbody"):
                     self.take(getattr(each, inner, ()), nested=holder)
-                for handler in getattr(each, "handlers", ()):
-                    self.take(handler.body, nested=holder)
+                for inner in ("handlers", "cases"):
+                    for part in getattr(each, inner, ()):
+                        self.take(part.body, nested=holder)
 
 
 @dataclass(frozen=True)
 class _Uses:
-    """What a statement mentions. `chains`: dotted names, such as `game.board.width`."""
+    """What a statement mentions. `chains`: dotted names, such as `game.board.width`; `types`: those in the
+    types of parameters."""
 
     chains: frozenset[tuple[str, ...]]
-    imported: Mapping[str, Name]
+    types: frozenset[tuple[str, ...]]
+    imported: Mapping[str, Sequence[Name]]
     groups: tuple[str, ...]
     texts: tuple[str, ...]
     words: frozenset[str]
@@ -181,14 +197,19 @@ class _Walk:
         self._executed: set[str] = set()
         self._found: dict[Name, list[tuple[_Source, ast.stmt, list[str]]]] = {}
         self._reads_docstrings = False
+        self._makes_schemas = False
+        self._typed: set[Name] = set()
 
     def from_starts(self, starts: Iterable[Name]) -> dict[Name, str]:
         self._waiting += starts
         while self._waiting:
-            module, name = self._waiting.pop()
-            if (module, name) not in self._seen:
-                self._seen.add((module, name))
-                self._visit(module, name)
+            while self._waiting:
+                module, name = self._waiting.pop()
+                if (module, name) not in self._seen:
+                    self._seen.add((module, name))
+                    self._visit(module, name)
+            if self._makes_schemas:
+                self._follow_types()
         return {name: self._digest(parts) for name, parts in self._found.items() if parts}
 
     def _visit(self, module: str, name: str) -> None:
@@ -198,11 +219,12 @@ class _Walk:
         self._execute(module)
         if name == _ALL:
             self._waiting += [(module, each) for each in source.bound]
-            self._waiting += [target for target in source.imported.values() if target[1]]
+            self._waiting += [target for each in source.imported.values() for target in each if target[1]]
             return
         statements = source.effects if name == "" else source.bound.get(name)
-        if statements is None:
+        if statements is None or name in source.imported:
             self._follow(source, (name,), {}, [])
+        if statements is None:
             return
         found = self._found.setdefault((module, name), [])
         for statement in statements:
@@ -210,11 +232,20 @@ class _Walk:
             found.append((source, statement, outside))
             self._follow_all(source, statement, outside)
 
+    def _follow_types(self) -> None:
+        """Follow the types of parameters of all functions that are reached by now."""
+        for name in self._found.keys() - self._typed:
+            self._typed.add(name)
+            for source, statement, outside in self._found[name]:
+                uses = _uses(statement, source)
+                for dotted in uses.types:
+                    self._follow(source, dotted, uses.imported, outside)
+
     def _follow_all(self, source: _Source, statement: ast.stmt, outside: list[str]) -> None:
-        uses = _uses(statement, source.package, source.left_out)
-        for chain in uses.chains:
-            self._follow(source, chain, uses.imported, outside)
-        for target, name in uses.imported.values():
+        uses = _uses(statement, source)
+        for dotted in uses.chains:
+            self._follow(source, dotted, uses.imported, outside)
+        for target, name in chain.from_iterable(uses.imported.values()):
             self._execute(target)
             if name:
                 self._execute(f"{target}.{name}")
@@ -225,47 +256,51 @@ class _Walk:
             if self._tree.path(module) is not None:
                 self._waiting.append((module, name.partition(".")[0] or _ALL))
         self._reads_docstrings = self._reads_docstrings or not uses.words.isdisjoint(_READS_DOCSTRINGS)
+        self._makes_schemas = self._makes_schemas or not uses.words.isdisjoint(_MAKES_SCHEMAS)
         if self._tree.cautious and not uses.words.isdisjoint(_FINDS_CODE_BY_ITSELF):
             for root in self._tree.roots:
                 if f"{source.module}.".startswith(f"{root}."):
                     self._waiting += [(module, _ALL) for module in self._tree.modules(root)]
 
     def _follow(
-        self, source: _Source, chain: tuple[str, ...], imported: Mapping[str, Name], outside: list[str]
+        self,
+        source: _Source,
+        dotted: tuple[str, ...],
+        imported: Mapping[str, Sequence[Name]],
+        outside: list[str],
     ) -> None:
-        """Follow a dotted name to what it stands for; note in `outside` where it leaves the tree."""
-        first = chain[0]
-        if first not in imported and first in source.bound:
+        """Follow a dotted name to all that it may stand for; note in `outside` where it leaves the tree."""
+        first = dotted[0]
+        is_bound = first not in imported and first in source.bound
+        if is_bound:
             self._waiting.append((source.module, first))
-            return
-        target = imported.get(first) or source.imported.get(first)
-        if target is None:
+        targets: Sequence[Name] = imported.get(first) or source.imported.get(first, [])
+        if not targets and not is_bound:
             self._waiting += [(star, first) for star in source.stars if self._tree.path(star) is not None]
-            return
-        module, name = target
-        rest = list(chain[1:])
-        if name:
-            rest.insert(0, name)
-        while (
-            rest and self._tree.path(f"{module}.{rest[0]}") is not None and not self._binds(module, rest[0])
-        ):
-            module = f"{module}.{rest.pop(0)}"
-        if self._tree.path(module) is None:
-            outside.append(f"{first}={'.'.join((module, *rest))}")
-        else:
-            self._waiting.append((module, rest[0] if rest else _ALL))
+        for module, name in targets:
+            rest = [*([name] if name else []), *dotted[1:]]
+            while (
+                rest
+                and self._tree.path(f"{module}.{rest[0]}") is not None
+                and not self._binds(module, rest[0])
+            ):
+                module = f"{module}.{rest.pop(0)}"
+            if self._tree.path(module) is None:
+                outside.append(f"{first}={'.'.join((module, *rest))}")
+            else:
+                self._waiting.append((module, rest[0] if rest else _ALL))
 
     def _binds(self, module: str, name: str) -> bool:
         source = self._tree.source(module)
         if source is None:
             return False
-        return name in source.bound or source.imported.get(name, (module, name)) != (module, name)
+        return name in source.bound or any(each != (module, name) for each in source.imported.get(name, ()))
 
     def _digest(self, parts: Sequence[tuple[_Source, ast.stmt, list[str]]]) -> str:
         digest = hashlib.sha256()
         for source, statement, outside in parts:
             digest.update(_normalised(statement))
-            uses = _uses(statement, source.package, source.left_out)
+            uses = _uses(statement, source)
             texts = uses.docstrings if self._reads_docstrings else ()
             digest.update("\n".join([*sorted(outside), *texts]).encode())
         return digest.hexdigest()[:ID_LENGTH]
@@ -284,35 +319,41 @@ class _Walk:
             if source.effects:
                 self._waiting.append((name, ""))
             waiting.append(name.rpartition(".")[0])
-            for target, inner in source.imported.values():
+            for target, inner in chain.from_iterable(source.imported.values()):
                 waiting += [target, f"{target}.{inner}"] if inner else [target]
             waiting += source.stars
 
 
 @cache
-def _source(path: Path, _changed: int, module: str, left_out: LeftOut) -> _Source:
-    """Read a module; again only after its file has changed."""
+def _source(path: Path, _changed: int, module: str, left_out: LeftOut) -> _Source | None:
+    """Read a module; again only after its file has changed. None for one that this Python cannot parse."""
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     source = _Source(module, package, left_out, {}, {}, [], [])
-    source.take(ast.parse(path.read_bytes()).body)
+    try:
+        source.take(ast.parse(path.read_bytes()).body)
+    except (SyntaxError, ValueError):
+        return None
     return source
 
 
 @cache
-def _uses(statement: ast.stmt, package: str, left_out: LeftOut) -> _Uses:
-    """What a statement mentions. Takes its docstrings out of it, and what does not count in its calls."""
+def _uses(statement: ast.stmt, source: _Source) -> _Uses:
+    """What a statement of a module mentions. Takes its docstrings out of it, and what does not count in its
+    calls."""
     chains: set[tuple[str, ...]] = set()
-    imported: dict[str, Name] = {}
+    types: set[tuple[str, ...]] = set()
+    imported: dict[str, list[Name]] = {}
     groups: list[str] = []
     texts: list[str] = []
     words: set[str] = set()
     docstrings: list[str] = []
-    dropped = dict(left_out)
+    dropped = dict(source.left_out)
     waiting: list[ast.AST] = [statement]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Import | ast.ImportFrom):
-            imported.update(_imports(node, package))
+            for name, target in _imports(node, source.package):
+                _add(imported, name, target)
             words.update(alias.name for alias in node.names)
             continue
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
@@ -331,13 +372,14 @@ def _uses(statement: ast.stmt, package: str, left_out: LeftOut) -> _Uses:
             node.body = [each for each in node.body if not _is_text(each)]
         if isinstance(node, ast.Call):
             called = _last_name(node.func)
-            if called in dropped:
+            if called in dropped and _is_of_this_project(node.func, source):
                 node.keywords = [each for each in node.keywords if each.arg not in dropped[called]]
             if called == "plugins":
                 groups += [str(each.value) for each in node.args if isinstance(each, ast.Constant)]
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             words.add(node.name)
-            # The types of parameters are not followed: what a function is given was made elsewhere.
+            # What a function is given was made elsewhere: types of parameters count for schemas only.
+            types.update(_names_in_types(node.args))
             waiting += [*node.decorator_list, *node.args.defaults, *node.body]
             waiting += [each for each in node.args.kw_defaults if each is not None]
             continue
@@ -354,8 +396,38 @@ def _uses(statement: ast.stmt, package: str, left_out: LeftOut) -> _Uses:
             texts.append(node.value)
         waiting += ast.iter_child_nodes(node)
     return _Uses(
-        frozenset(chains), imported, tuple(groups), tuple(texts), frozenset(words), tuple(docstrings)
+        frozenset(chains),
+        frozenset(types),
+        imported,
+        tuple(groups),
+        tuple(texts),
+        frozenset(words),
+        tuple(docstrings),
     )
+
+
+def _names_in_types(arguments: ast.arguments) -> Iterator[tuple[str, ...]]:
+    for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+        for node in ast.walk(each):
+            if isinstance(node, ast.Attribute | ast.Name):
+                names, base = _dotted(node)
+                if base is None:
+                    yield names
+
+
+def _add(imported: dict[str, list[Name]], name: str, target: Name) -> None:
+    """Note what an import binds; `import a.b` and `import a.c` bind `a` to the same."""
+    targets = imported.setdefault(name, [])
+    if target not in targets:
+        targets.append(target)
+
+
+def _is_of_this_project(called: ast.expr, source: _Source) -> bool:
+    """Whether a class is one of this project's, and not one of a plug-in that has the same name."""
+    first = _dotted(called)[0][0]
+    imported = [module for module, _ in source.imported.get(first, ())]
+    modules = [source.module] if first in source.bound else imported
+    return any(module.partition(".")[0] == OWN for module in modules)
 
 
 def _is_module(text: str) -> bool:

@@ -60,6 +60,9 @@ class Score:
     comment: str | None
     target: str
     """The id of what it is about."""
+    trace_id: str = ""
+    """Of the trace that it is in: it is about all of that where the target is no call, such as a span around
+    several calls."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,7 @@ def tools_text(definitions: Any, field: str) -> str:
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise Refused(name, "has no name")
         tools.append({"type": "function", "function": dict(function)})
-    text = json.dumps(tools, ensure_ascii=False, sort_keys=True)
+    text = json.dumps(tools, ensure_ascii=False)
     require_whole(text, field)
     return text
 

@@ -67,9 +67,20 @@ def _nodes(messages: Iterable[Message]) -> Iterator[bytes]:
         yield digest
 
 
-def with_scores(calls: Iterable[Call], scores: Sequence[Score], name: str | None) -> list[Call]:
+def _ids_of(calls: Iterable[Call]) -> set[str]:
+    return {each for call in calls for each in (call.span_id, call.trace_id, call.conversation) if each}
+
+
+def scores_of_no_call(calls: Sequence[Call], scores: Sequence[Score]) -> int:
+    """How many scores and comments are about nothing that the file has a call of."""
+    known = _ids_of(calls)
+    return sum(known.isdisjoint((each.target, each.trace_id)) for each in scores)
+
+
+def with_scores(calls: Sequence[Call], scores: Sequence[Score], name: str | None) -> list[Call]:
     """The calls with the scores of this name, and with all comments, that were given to them: to the call
-    itself, else to its trace, else to its conversation.
+    itself, else to its trace, else to its conversation. What was given to another span of the trace, such as
+    one around the call, counts as given to the trace.
 
     Raises InputError where `name` is None and scores have several names, and where no score has it.
     """
@@ -77,13 +88,15 @@ def with_scores(calls: Iterable[Call], scores: Sequence[Score], name: str | None
     if (name is None and len(names) > 1) or (name is not None and name not in names):
         listed = ", ".join(names[:10]) or "none"
         raise InputError(f"the file has these scores: {listed}; name one of them with --score")
+    known = _ids_of(calls)
     values: dict[str, float] = {}
     comments: dict[str, list[str]] = defaultdict(list)
     for each in scores:
+        target = each.target if each.target in known else each.trace_id
         if each.value is not None and name in (None, each.name):
-            values[each.target] = each.value  # a later one replaces it
+            values[target] = each.value  # a later one replaces it
         if each.comment and each.comment.strip():
-            comments[each.target].append(each.comment)
+            comments[target].append(each.comment)
 
     def scored(call: Call) -> Call:
         targets = [each for each in (call.span_id, call.trace_id, call.conversation) if each]

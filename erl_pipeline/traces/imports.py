@@ -10,7 +10,7 @@ from erl_pipeline.environments.messages import Message
 from erl_pipeline.runs.origins import commit_once, open_import
 from erl_pipeline.stages.training.distillation import DATASET
 from erl_pipeline.traces.calls import Call
-from erl_pipeline.traces.conversations import Conversation, put_together, with_scores
+from erl_pipeline.traces.conversations import Conversation, put_together, scores_of_no_call, with_scores
 from erl_pipeline.traces.reading import Format, read_traces, source_system
 from storage.artifacts.recipe import Recipe, digest
 from storage.artifacts.store import ArtifactStore
@@ -84,6 +84,7 @@ def import_sft(store_uri: str, path: Path, name: str, choice: Choice) -> Importe
         "conversations": len(conversations),
         "refused": traces.refused,
         "other_spans": traces.others,
+        "scores_of_no_call": scores_of_no_call(calls, traces.scores),
         **{key: taken[key] for key in ("answers", "not_above", "unscored")},
     }
     settings = {"file_sha256": sha256, "source_system": source_system(choice.format), **choice.model_dump()}

@@ -52,7 +52,8 @@ def read(record: Any, _place: str) -> Iterator[Call | Score]:
         score = checked(_Score, record, "score")
         target = score.observation_id or score.trace_id or score.session_id or ""
         number = score.value if score.data_type in _NUMBERS and isinstance(score.value, int | float) else None
-        yield Score(score.name, number if number is None else float(number), score.comment, target)
+        value = None if number is None else float(number)
+        yield Score(score.name, value, score.comment, target, score.trace_id or "")
         return
     observation = checked(_Observation, record, "observation")
     if observation.type == "GENERATION":

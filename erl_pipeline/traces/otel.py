@@ -80,7 +80,8 @@ def read(part: tuple[str, Any], _place: str) -> Iterator[Call | Score]:
     for name, said in events:
         if name == _EVALUATION:
             score = checked(_Evaluation, said, _EVALUATION)
-            yield Score(score.name, score.value, score.comment, span.span_id or span.trace_id)
+            target = span.span_id or span.trace_id
+            yield Score(score.name, score.value, score.comment, target, span.trace_id)
         elif name == _DETAILS:
             attributes = {**said, **attributes}
     if _is_call(attributes):

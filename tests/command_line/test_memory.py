@@ -126,6 +126,21 @@ def test_search_says_how_it_searched(store: Path, mode: str) -> None:
     assert {"vector": "cosine", "text": "BM25", "hybrid": "reciprocal ranks"}[mode] in found["score_is"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("list", "small", "--min-credit", "nan"),
+        ("list", "small", "--min-credit", "inf"),
+        ("search", "small", "x", "--top-k", "999999999999999"),
+        ("search", "small", "x", "--since", "99999999999999999999"),
+        ("list", "small", "--limit", "99999999999999999999"),
+    ],
+)
+def test_a_number_that_nothing_can_have_is_refused(store: Path, words: tuple[str, ...]) -> None:
+    said = invoke("memory", *words, "--store", store)
+    assert (said.status, "should be less than or equal to" in said.errors) == (2, True), said.errors
+
+
 def test_search_shows_near_duplicates_only_when_asked(store: Path) -> None:
     entries = ask(store, "list", "small")["entries"]
     folded = ask(store, "search", "small", "x", "--top-k", "99")["found"]

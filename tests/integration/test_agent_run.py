@@ -195,6 +195,24 @@ def test_instructions_are_tried_in_the_system_message_of_an_agent(config: RunCon
     assert scan_agent_calls([tried.path(AGENT_CALLS)]).collect().height == 5 * len(rows)
 
 
+def test_a_replay_notices_another_system_message(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of an episode whose second attempt had a reflection in it."""
+    named = f"{agents.__name__}:{agents.says_the_day.__name__}"
+    environment = config.environment.model_copy(update={"function": named})
+    chosen = config.model_copy(update={"environment": environment})
+    go(chosen, tmp_path / "store", iterations=1, stop_after="generate_rollouts of iteration 1")
+    store = ArtifactStore(str(tmp_path / "store"))
+    rows = read_trajectories([store.open(each).path(TRAJECTORIES) for each in store.ids("rollout_shard")])
+    again = next(row.episode_id for row in rows if row.role == "second_attempt")
+    replay = ("episodes", "replay", again, "--store", str(tmp_path / "store"), "--json")
+    assert invoke(*replay).json["equal"]
+    monkeypatch.setattr(agents, "days", ["Today is Tuesday."])
+    differs = invoke(*replay)
+    assert (differs.status, "the agent asks something else than it did" in differs.errors) == (2, True)
+
+
 def test_a_run_of_an_agent_that_is_continued_goes_on_where_it_was(config: RunConfig, tmp_path: Path) -> None:
     store = tmp_path / "store"
     go(config, store, iterations=2, stop_after="generate_rollouts of iteration 2")

@@ -84,7 +84,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         import polars as pl
 
         try:
-            yield from pl.read_parquet(path).iter_rows(named=True)
+            yield from pl.read_parquet(path, glob=False).iter_rows(named=True)
         except (pl.exceptions.PolarsError, OSError) as error:
             raise InputError(f"{path} cannot be read as Parquet: {error}") from error
         return

@@ -49,6 +49,17 @@ def test_an_unreadable_run_json_hides_no_other_run(
     assert record.read_bytes() == whole
 
 
+@pytest.mark.parametrize("words", [("show", "small"), ("remove", "small")])
+def test_a_run_whose_ledger_is_cut_is_neither_shown_nor_removed(store: Path, words: tuple[str, ...]) -> None:
+    ledger = store / "runs" / "small" / "ledger.jsonl"
+    ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:-2]))
+    said = invoke("runs", *words, "--store", store)
+    assert said.status == 2
+    assert "ledger" in said.errors
+    assert "Traceback" not in said.errors
+    assert (store / "runs" / "small").exists()
+
+
 def test_status_shows_the_rest_of_a_run_with_an_emptied_manifest(finished: FinishedRun, store: Path) -> None:
     (manifest,) = (store / "artifacts" / "prepare_tasks").glob("*/manifest.json")
     whole = invoke("status", "small", "--store", store).output

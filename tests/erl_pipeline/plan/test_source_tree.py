@@ -71,6 +71,71 @@ def test_only_what_is_reached_changes_digests(
     assert (before != after) == changes
 
 
+@pytest.mark.parametrize(
+    "rules",
+    [
+        "try:\n    from house.fast import reward\nexcept ImportError:\n    from house.slow import reward\n",
+        "try:\n    from house.fast import reward\nexcept ImportError:\n    def reward():\n        return 0\n",
+        "import sys\nif sys.version_info > (3, 10):\n    from house.fast import reward\n"
+        "else:\n    from house.slow import reward\n",
+        "import sys\nmatch sys.platform:\n    case _:\n        from house.fast import reward\n",
+        "def reward():\n    return 0\nfrom house.fast import reward\n",
+    ],
+)
+def test_all_that_a_name_may_stand_for_counts(tmp_path: Path, rules: str) -> None:
+    def reached(folder: str, reward: int) -> Mapping[tuple[str, str], str]:
+        sources = {
+            "house/__init__.py": "",
+            "house/stage.py": "from house.rules import reward\ndef compute():\n    return reward()\n",
+            "house/rules.py": rules,
+            "house/fast.py": f"def reward():\n    return {reward}\n",
+            "house/slow.py": "def reward():\n    return 0\n",
+        }
+        return _tree(tmp_path / folder, sources).reach([COMPUTE])
+
+    assert reached("a", 1) == reached("b", 1)
+    assert reached("a", 1) != reached("c", 2)
+
+
+def test_a_class_that_has_the_name_of_a_record_is_no_record(tmp_path: Path) -> None:
+    """What does not count in this project's `Stage` counts in a game's own."""
+
+    def reached(folder: str, stage: str, version: int) -> Mapping[tuple[str, str], str]:
+        source = f"{stage}\nLEVELS = [Stage(version={version})]\ndef compute():\n    return LEVELS\n"
+        return _tree(tmp_path / folder, {"house/__init__.py": "", "house/stage.py": source}).reach([COMPUTE])
+
+    own, records = "class Stage:\n    pass", "from erl_pipeline.plan.stage import Stage"
+    assert reached("a", own, 1) != reached("b", own, 2)
+    assert reached("c", records, 1) == reached("d", records, 2)
+
+
+def test_types_of_parameters_count_where_schemas_are_made_of_them(tmp_path: Path) -> None:
+    def reached(folder: str, ways: str, made: str) -> Mapping[tuple[str, str], str]:
+        sources = {
+            "house/__init__.py": "",
+            "house/stage.py": f"from house.tools import go\ndef compute():\n    return {made}(go)\n",
+            "house/tools.py": f"Ways = {ways}\ndef go(way: Ways):\n    return way\n",
+        }
+        return _tree(tmp_path / folder, sources).reach([COMPUTE])
+
+    assert reached("a", "'up'", "get_json_schema") != reached("b", "'down'", "get_json_schema")
+    assert reached("c", "'up'", "call") == reached("d", "'down'", "call")
+
+
+def test_files_that_are_no_modules_are_data(tmp_path: Path) -> None:
+    """Also programs that an environment has as tasks: not Python 3, or in a folder that is no package."""
+    sources = {
+        **LAKE,
+        "house/tasks/task1.py": "print 1\n",
+        "house/old.py": "print 1\n",
+        "house/words.txt": "a",
+    }
+    tree = _tree(tmp_path, sources)
+    named = [name for name, _ in tree.files_of_no_module("house")]
+    assert named == ["old.py", "tasks/task1.py", "words.txt"]
+    assert tree.source("house.old") is None
+
+
 def test_what_an_import_does_counts_with_every_import(tmp_path: Path) -> None:
     sources = {
         "house/__init__.py": "",
@@ -144,8 +209,9 @@ def test_versions_and_slices_of_stages_leave_a_digest_as_it_is(tmp_path: Path) -
     first = 'S = Stage(name="s", version=1, slice=take)\ndef take():\n    return 1\n'
     second = 'S = Stage(name="s", version=2)  # new\n'
     third = 'S = Stage(name="t", version=1)\n'
+    imported = "from erl_pipeline.plan.stage import Stage\n"
     found = [
-        _tree(tmp_path / str(number), {"house/__init__.py": "", "house/stage.py": source}).reach(
+        _tree(tmp_path / str(number), {"house/__init__.py": "", "house/stage.py": imported + source}).reach(
             [("house.stage", "S")]
         )
         for number, source in enumerate((first, second, third))

@@ -6,7 +6,7 @@ import pytest
 
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.traces.calls import Call, Score
-from erl_pipeline.traces.conversations import put_together, with_scores
+from erl_pipeline.traces.conversations import put_together, scores_of_no_call, with_scores
 from storage.errors import InputError
 
 
@@ -63,6 +63,13 @@ def test_scores_go_to_a_call_else_to_its_trace_else_to_its_conversation() -> Non
     ]
     assert [each.score for each in with_scores(calls, scores, None)] == [1.0, 0.25, 0.5]
     assert [each.comments for each in with_scores(calls, scores, "right")] == [("Thanks!",), (), ()]
+
+
+def test_a_score_of_the_span_around_a_call_is_one_of_its_trace() -> None:
+    calls = [call("aA", "1"), call("bB", "2")]
+    around, elsewhere = Score("right", 0.0, None, "agent", "t1"), Score("right", 1.0, None, "x", "t9")
+    assert [each.score for each in with_scores(calls, [around, elsewhere], None)] == [0.0, None]
+    assert scores_of_no_call(calls, [around, elsewhere]) == 1
 
 
 def test_one_of_several_scores_has_to_be_named() -> None:

@@ -43,7 +43,7 @@ def test_observations_of_the_export_and_of_the_api(tmp_path: Path) -> None:
         ("session", "t1", "m"),
         ("t2", "t2", "m"),
     ]
-    assert found.calls[1].tools == '[{"function": {"name": "add"}, "type": "function"}]'
+    assert found.calls[1].tools == '[{"type": "function", "function": {"name": "add"}}]'
     assert found.others == 1
 
 

@@ -53,7 +53,7 @@ def test_flattened_spans_become_one_conversation(tmp_path: Path) -> None:
         ("assistant", "4"),
     ]
     assert {place: call.span_id for place, call in conversation.answers.items()} == {1: "s1", 3: "s2"}
-    assert conversation.tools == '[{"function": {"name": "add"}, "type": "function"}]'
+    assert conversation.tools == '[{"type": "function", "function": {"name": "add"}}]'
 
 
 def test_a_span_of_phoenix_has_its_messages_nested(tmp_path: Path) -> None:

@@ -91,6 +91,17 @@ async def asks_planner_and_critic(task: AgentTask) -> dict[str, Any]:
     return {"reward": float(said == "good"), "feedback": "plan better"}
 
 
+days = ["Today is Monday."]
+"""The last one is what `says_the_day` says."""
+
+
+def says_the_day(task: AgentTask) -> dict[str, Any]:
+    """As agents that write the date into their system message."""
+    messages: Any = [{"role": "system", "content": days[-1]}, {"role": "user", "content": task.prompt}]
+    answer = client(task).chat.completions.create(model="any", messages=messages)
+    return {"reward": 0.0, "feedback": f"it said {answer.choices[0].message.content}"}
+
+
 offered: list[str] = []
 """The tools of the attempts of `offers_another_tool`."""
 
