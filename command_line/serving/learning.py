@@ -75,6 +75,9 @@ def learn(
             print_line(f"Nothing is trained: {due.reason}.")
         return
     night = due.night
+    if night.too_old and not json:
+        told = counted(night.too_old, "rated episode is", "rated episodes are")
+        print_line(f"{told} in older batches than learn.max_age allows, and nothing learns from them.")
     heading = f"Night of {run}: {counted(night.rated, 'rated episode')}, {night.origin.describe()}"
     work_on_new_run(night.config, store, [heading], partial(begin_offline, origin=night.origin))
     judged = conclude_night(store, night, settings, getpass.getuser(), promote=promote)

@@ -57,7 +57,9 @@ class RetrievalSettings(Settings):
         first, last = self.withdrawal.first, self.withdrawal.last
         left = (last - iteration) / (last - first + 1)
         see = round(group_size * (1.0 - self.withhold) * left)
-        see = 0 if see < 2 else min(see, group_size - 2) if see < group_size else see
+        if see < group_size:
+            see = min(see, group_size - 2)
+        see = see if see >= 2 else 0
         return 1.0 - see / group_size
 
 
@@ -180,7 +182,14 @@ class MemoryConfig(Settings):
 
 def require_subgroups(retrieval: RetrievalSettings, group_size: int, *, replays: bool = False) -> None:
     """Raise ValueError if a subgroup, in which rewards are compared, could have a single sample. A task that
-    is replayed has one fresh episode less."""
+    is replayed has one fresh episode less, so that a number of samples which is right for others may leave
+    one of its own alone."""
+    if replays and retrieval.withdrawal is not None:
+        raise ValueError(
+            "memory.withdrawal with replay: memory is withdrawn from whole samples of a group, and a "
+            "replayed task has one less; set replay: off, withdrawal: null, or objective.advantages_per: "
+            "group"
+        )
     episodes = group_size - replays
     shares = (episodes * retrieval.withhold, episodes * (1.0 - retrieval.withhold))
     if any(0.0 < share < 2.0 for share in shares):

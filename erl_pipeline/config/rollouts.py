@@ -85,10 +85,11 @@ class EpisodeConfig(Settings):
     """Tasks drawn from the training set in each iteration, without replacement until all were drawn."""
     refill: int = Field(default=1, ge=1, le=16, exclude_if=lambda times: times == 1)
     """An iteration plays at most so many times `tasks_per_iteration` tasks: above 1, further shards are
-    played while fewer than `tasks_per_iteration` groups have first attempts with different rewards, since
-    other groups give no advantage (dynamic sampling of DAPO, arXiv 2503.14476, section 3.2). Shards that are
-    not needed are committed empty. All that was sampled is kept and counted, in the run's tokens too. Each
-    iteration draws all these tasks, so that what it does not play comes in a later round."""
+    played while fewer than `tasks_per_iteration` groups have first attempts with different rewards, before
+    any length penalty and within a subgroup where there are two, since other groups give no advantage
+    (dynamic sampling of DAPO, arXiv 2503.14476, section 3.2). Shards that are not needed are committed empty.
+    All that was sampled is kept and counted, in the run's tokens too. Each iteration draws all these tasks,
+    so that what it does not play comes in a later round."""
     group_size: int = Field(default=8, ge=1)
     """Episodes of each task; their rewards are compared to give advantages (GRPO)."""
     success_threshold: float = Field(default=1.0, gt=0.0)

@@ -238,9 +238,7 @@ def require_hindsight(config: RunConfig) -> None:
             "objective.credit: turn; allowed with self_distillation is episode, since both give tokens their "
             "own advantages"
         )
-    config.self_distillation.require_within_budget(
-        config.rollouts.tasks_per_iteration * config.rollouts.group_size
-    )
+    config.self_distillation.require_within_budget(config.rollouts.drawn_tasks * config.rollouts.group_size)
     hindsight = config.self_distillation.hindsight
     if hindsight == "reflection" and roles.retry is None:
         raise ValueError(

@@ -218,16 +218,19 @@ def _update_problems(iteration: int, record: Path, manifest: Manifest) -> list[s
     found = rows.collect().row(0, named=True)
     counters = manifest.counters
     dropped = sum(count for name, count in counters.items() if name.startswith("dropped_"))
-    given = counters.get("sequences", counters.get("rows", 0)) + dropped
+    # Sequences that train the environment's words have no row in the record.
+    given = (
+        counters.get("sequences", counters.get("rows", 0)) + dropped - counters.get("observed_sequences", 0)
+    )
+    tokens = counters.get("trained_tokens", 0) - counters.get("observed_tokens", 0)
     where = f"iteration {iteration}, checkpoint {manifest.artifact_id[:12]}"
     problems = []
     if found["given"] != given:
         problems.append(
             f"{where}: the trainer counted {given:,} sequences, its record has {found['given']:,}"
         )
-    if found["tokens"] != counters.get("trained_tokens", 0):
+    if found["tokens"] != tokens:
         problems.append(
-            f"{where}: the trainer counted {counters.get('trained_tokens', 0):,} trained tokens, its record "
-            f"{found['tokens']:,}"
+            f"{where}: the trainer counted {tokens:,} trained tokens, its record {found['tokens']:,}"
         )
     return problems

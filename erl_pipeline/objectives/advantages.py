@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from storage.tables.trajectories import Trajectory
 
 EPSILON = 1e-6
-"""Added to the standard deviation, so that nearly equal rewards do not blow up."""
+"""Added to the standard deviation, so that nearly equal rewards do not blow up. Rewards that differ by no
+more, relatively where they are above 1, count as equal."""
 
 
 class AdvantageFunction(Protocol):
@@ -45,7 +46,8 @@ def std(group: Sequence[Trajectory]) -> list[float]:
 def mean(group: Sequence[Trajectory]) -> list[float]:
     """`r - mean` (Dr. GRPO, arXiv 2503.20783); 0 for a group of one, or of equal rewards."""
     rewards = [row.reward for row in group]
-    if len(set(rewards)) == 1:  # The mean of equal numbers may differ from them in the last bit.
+    # Rewards are stored in 32 bits: sums of those of turns may differ where the rewards do not.
+    if max(rewards) - min(rewards) <= EPSILON * max(1.0, *map(abs, rewards)):
         return [0.0] * len(rewards)
     middle = math.fsum(rewards) / len(rewards)
     return [reward - middle for reward in rewards]

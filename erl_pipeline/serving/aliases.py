@@ -51,8 +51,6 @@ class _Served:
     under_way: int = 0
     is_open: asyncio.Event = field(default_factory=asyncio.Event)
     is_idle: asyncio.Event = field(default_factory=asyncio.Event)
-    failure: str = ""
-    """Why its last change was not followed; empty if it was."""
 
 
 class ServedAliases:
@@ -79,6 +77,8 @@ class ServedAliases:
         self._open_policy = open_policy
         self._tell = tell
         self._served: dict[str, _Served] = {}
+        self.failures: dict[str, str] = {}
+        """Alias -> why its last change was not followed."""
         self._looked_at: tuple[int, int] | None = None
         for policy in opened:
             self._add(policy)
@@ -87,11 +87,6 @@ class ServedAliases:
     def policies(self) -> Iterator[OpenedPolicy]:
         """What is open now."""
         return (served.policy for served in self._served.values())
-
-    @property
-    def failures(self) -> dict[str, str]:
-        """Alias -> why its last change was not followed."""
-        return {alias: served.failure for alias, served in self._served.items() if served.failure}
 
     @asynccontextmanager
     async def chosen_for(self, name: str) -> AsyncIterator[OpenedPolicy]:
@@ -122,8 +117,9 @@ class ServedAliases:
         given up, its checkpoint is opened again."""
         for known in list(self._served.values()):
             if not known.policy.is_serving():
-                known.failure = "its engine has failed too often, and is started again"
-                self._tell(f"{known.policy.change.alias}: {known.failure}")
+                alias = known.policy.change.alias
+                self.failures[alias] = "its engine has failed too often, and is started again"
+                self._tell(f"{alias}: {self.failures[alias]}")
                 await self._hand_over(known.policy.change, known)
         try:
             found = alias_file(self._store_uri, self._run).stat()
@@ -137,8 +133,12 @@ class ServedAliases:
             return
         for alias in (self._alias, *(() if self._canary is None else (self._canary.alias,))):
             change, served = changes.get(alias), self._served.get(alias)
-            if change is not None and (served is None or served.policy.checkpoint_id != change.checkpoint_id):
+            if change is None:
+                continue
+            if served is None or served.policy.checkpoint_id != change.checkpoint_id:
                 await self._hand_over(change, served)
+            else:
+                self.failures.pop(alias, None)  # It was set back to what answers.
 
     async def _hand_over(self, change: AliasChange, served: _Served | None) -> None:
         what = f"{change.alias}: checkpoint {change.checkpoint_id[:12]}"
@@ -150,12 +150,10 @@ class ServedAliases:
             else:
                 served.policy = await asyncio.to_thread(self._open_policy, change)
         except _FAILURES as error:
-            self._tell(f"{what} cannot be opened, and nothing changes: {str(error) or type(error).__name__}")
-            if served is not None:
-                served.failure = str(error) or type(error).__name__
+            self.failures[change.alias] = str(error) or type(error).__name__
+            self._tell(f"{what} cannot be opened, and nothing changes: {self.failures[change.alias]}")
             return
-        if served is not None:
-            served.failure = ""
+        self.failures.pop(change.alias, None)
         self._tell(f"{what} answers from now on")
 
     async def _replace(self, change: AliasChange, served: _Served) -> None:

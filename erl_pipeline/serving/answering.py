@@ -154,7 +154,7 @@ class PolicyService:
         ends: list[Record] = []
         if not known.is_over:
             self.episodes.close(known)
-            ends.append(EpisodeEnd(episode_id=episode_id, tenant=tenant, received=datetime.now(UTC)))
+            ends.append(EpisodeEnd(episode_id=known.episode_id, tenant=tenant, received=datetime.now(UTC)))
         await self._write(ends)
 
     async def stop(self) -> None:

@@ -77,11 +77,12 @@ class OpenEpisodes:
         idle_seconds: float,
         most_tokens: int = MOST_TOKENS,
         clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._traffic = traffic
         self._idle_seconds = idle_seconds
         self._most_tokens = most_tokens
-        self._clock = clock
+        self._clock, self._now = clock, now
         self._open: OrderedDict[tuple[str, str], Episode] = OrderedDict()
         self._by_history: dict[tuple[_Asker, History], deque[Episode]] = {}
         self._tokens = 0
@@ -116,7 +117,7 @@ class OpenEpisodes:
         if episode.known.is_over:
             return
         episode.turn_ids[turn], episode.notes[turn] = turn_id, notes
-        episode.heard = self._clock()
+        episode.heard, episode.known.heard = self._clock(), self._now()
         episode.tokens += len(turn.token_ids)
         self._tokens += len(turn.token_ids)
         history = history_of((*request.chat.messages, turn_message(answer.turn)), request.chat.tools)
@@ -132,8 +133,9 @@ class OpenEpisodes:
             self._forget(episode)
 
     def _by_name(self, tenant: str, user: str, episode_id: str) -> Episode | None:
-        episode = self._open.get((tenant, episode_id))
-        known = self._traffic.episode(tenant, episode_id) if episode is None else episode.known
+        known = self._traffic.episode(tenant, episode_id)
+        episode = self._open.get((tenant, episode_id if known is None else known.episode_id))
+        known = known if episode is None else episode.known
         if known is None:
             return None
         if known.is_over:
@@ -145,6 +147,9 @@ class OpenEpisodes:
                 f"episode {episode_id} began with another user, or with none; an episode has one user",
                 "metadata.user",
             )
+        if episode is None and known.heard < self._now() - self._idle_seconds:
+            # It is over, and may be sealed already: what is said now belongs to an episode of its own.
+            return Episode(self._traffic.register(KnownEpisode(self._traffic.next_id(known), tenant, user)))
         return episode or Episode(known)
 
     def _going_on(self, asker: _Asker, request: ServedRequest) -> Episode | None:

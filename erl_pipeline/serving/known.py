@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,13 +13,33 @@ from storage.serving.traffic import Feedback, Record, ServedTurn
 
 @dataclass(eq=False)
 class KnownEpisode:
-    """An episode of a tenant. `user` is the digest of its user's name, empty for none."""
+    """An episode of a tenant. `user` is the digest of its user's name, empty for none.
+
+    A client may go on with a name long after the episode is over, as with the id of a thread. Then another
+    episode begins under this name, whose id is the name and a number.
+    """
 
     episode_id: str
     tenant: str
     user: str
     is_over: bool = False
     """Whether a client has closed it."""
+    heard: float = 0.0
+    """When something was last logged of it, in seconds since 1970."""
+
+    @property
+    def name(self) -> str:
+        """What clients call it."""
+        return _named(self.episode_id)[0]
+
+
+_PART = re.compile(r"(.+)#part-(\d{1,6})")
+
+
+def _named(episode_id: str) -> tuple[str, int]:
+    """The name of an episode, and its number among those of this name."""
+    found = _PART.fullmatch(episode_id)
+    return (episode_id, 1) if found is None else (found[1], int(found[2]))
 
 
 class KnownTraffic:
@@ -26,6 +47,7 @@ class KnownTraffic:
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
         self._episodes: dict[tuple[str, str], KnownEpisode] = {}
+        self._newest: dict[tuple[str, str], KnownEpisode] = {}
         self._calls: dict[str, KnownEpisode] = {}
         self._feedback: set[str] = set()
         for record in records:
@@ -34,8 +56,11 @@ class KnownTraffic:
     def add(self, record: Record) -> None:
         """Take in what was logged."""
         if isinstance(record, ServedTurn):
-            known = self.register(KnownEpisode(record.episode_id, record.tenant, record.user))
-            self._calls[record.call_id] = known
+            own = KnownEpisode(record.episode_id, record.tenant, record.user)
+            known = self.register(own)
+            known.heard = max(known.heard, record.arrived.timestamp())
+            # Another server may have begun an episode of another user under the same id.
+            self._calls[record.call_id] = known if known.user == record.user else own
         elif isinstance(record, Feedback):
             self._feedback.add(record.feedback_id)
         else:
@@ -43,11 +68,18 @@ class KnownTraffic:
 
     def register(self, episode: KnownEpisode) -> KnownEpisode:
         """Make an episode known; returns what is known of it already, if anything is."""
-        return self._episodes.setdefault((episode.tenant, episode.episode_id), episode)
+        known = self._episodes.setdefault((episode.tenant, episode.episode_id), episode)
+        self._newest[known.tenant, known.name] = known
+        return known
 
     def episode(self, tenant: str, episode_id: str) -> KnownEpisode | None:
-        """A tenant's episode of this id; None if there is none."""
-        return self._episodes.get((tenant, episode_id))
+        """A tenant's episode of this id, or the newest one of this name; None if there is none."""
+        return self._newest.get((tenant, episode_id)) or self._episodes.get((tenant, episode_id))
+
+    def next_id(self, ended: KnownEpisode) -> str:
+        """The id of the episode that goes on under the name of one that is over."""
+        name, number = _named(ended.episode_id)
+        return f"{name}#part-{number + 1}"
 
     def episode_of_call(self, tenant: str, call_id: str) -> KnownEpisode | None:
         """The episode of a tenant's call; None if the tenant has no such call."""

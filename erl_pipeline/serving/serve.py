@@ -136,19 +136,21 @@ def _aliases(serving: Serving, run: Run, config: RunConfig) -> list[AliasChange]
         latest = latest_checkpoint(config, run.stages())
         if latest is None:
             raise InputError(f"run {run.name} has no checkpoint yet; train it first")
-        change = AliasChange(
-            alias=serving.alias,
-            checkpoint_id=latest.artifact_id,
-            previous=None,
-            run=run.name,
-            who="serve-policy",
-            reason="the latest checkpoint of the run, since the alias meant nothing",
-            gate={},
-            changed=datetime.now(UTC),
-        )
         with run.lock():
-            change_alias(serving.store_uri, serving.run, change)
-        changes[serving.alias] = change
+            # Somebody may have promoted one meanwhile, or another server may have started.
+            changes = current_aliases(serving.store_uri, serving.run)
+            if serving.alias not in changes:
+                changes[serving.alias] = AliasChange(
+                    alias=serving.alias,
+                    checkpoint_id=latest.artifact_id,
+                    previous=None,
+                    run=run.name,
+                    who="serve-policy",
+                    reason="the latest checkpoint of the run, since the alias meant nothing",
+                    gate={},
+                    changed=datetime.now(UTC),
+                )
+                change_alias(serving.store_uri, serving.run, changes[serving.alias])
     names = [serving.alias, *(() if serving.canary is None else (serving.canary.alias,))]
     return [changes[name] for name in names if name in changes]
 

@@ -201,6 +201,8 @@ class PolicyServer:
             }
             for policy in service.aliases.policies
         }
+        for alias, failure in failures.items():
+            aliases.setdefault(alias, {"checkpoint": "", "run": "", "failure": failure})
         log = service.log
         status = "log_failed" if log.failure else "stopping" if service.is_stopping else "ok"
         return web.json_response(

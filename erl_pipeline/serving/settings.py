@@ -37,9 +37,9 @@ class LogSettings(Settings):
 class EpisodeSettings(Settings):
     """When conversations end, and when what is known of them is settled."""
 
-    idle_minutes: float = Field(default=30.0, gt=0)
+    idle_minutes: float = Field(default=30.0, gt=0, le=525_600)
     """An episode without a call for so long is over."""
-    settle_hours: float = Field(default=24.0, ge=0)
+    settle_hours: float = Field(default=24.0, ge=0, le=87_600)
     """Feedback is waited for so long after the end of an episode."""
 
 
@@ -90,6 +90,8 @@ class GateSettings(Settings):
     confidence: float = Field(default=0.95, gt=0, lt=1)
     min_episodes: int = Field(default=200, ge=1)
     """Rated episodes that it must have served as a canary."""
+    min_users: int = Field(default=5, ge=2)
+    """Users of whom they must be. An episode without a user counts as one of its own."""
 
 
 class LearnSettings(Settings):

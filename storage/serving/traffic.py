@@ -14,6 +14,7 @@ import os
 import secrets
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -125,6 +126,8 @@ class TrafficLog:
             fcntl.flock(self._file, fcntl.LOCK_EX)
             sync_folder(folder)
         self._lines: list[bytes] = []
+        self._whole = 0
+        """Bytes of the segment that were written as they were meant."""
         self._taking, self._writing = threading.Lock(), threading.Lock()
 
     def append(self, records: Iterable[Record]) -> None:
@@ -150,18 +153,22 @@ class TrafficLog:
                 return
             # Past Python's buffer, which would keep what could not be written, and write it again.
             descriptor = self._file.fileno()
-            end = os.fstat(descriptor).st_size
+            end = self._whole
             unwritten = memoryview(b"".join(line + b"\n" for line in lines))
             try:
                 with store_errors("write", self.path):
+                    # A part of a line, of a time when the disk failed, must not stand before what follows.
+                    if os.fstat(descriptor).st_size > end:
+                        os.ftruncate(descriptor, end)
                     while unwritten:
                         unwritten = unwritten[os.write(descriptor, unwritten) :]
                     os.fdatasync(descriptor)
+                    self._whole = os.fstat(descriptor).st_size
             except BaseException:
-                # A part of a line must not stand before the lines that follow.
-                os.truncate(self.path, end)
                 with self._taking:
                     self._lines = lines + self._lines
+                with suppress(OSError):  # A disk that fails may refuse this too; the next call tries again.
+                    os.ftruncate(descriptor, end)
                 raise
 
     def close(self) -> None:

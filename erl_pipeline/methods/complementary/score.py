@@ -288,7 +288,7 @@ def _update(call: StageCall[UpdateSettings]) -> StageResult:
 
 WEIGHTED_UPDATE = Stage(
     name=UPDATE_POLICY.name,
-    version=6,
+    version=7,
     output="checkpoint",
     settings=UpdateSettings,
     compute=_update,

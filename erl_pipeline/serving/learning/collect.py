@@ -25,6 +25,7 @@ from erl_pipeline.serving.settings import EpisodeSettings
 from erl_pipeline.stages.names import TRAJECTORIES
 from storage.artifacts.recipe import Recipe, digest
 from storage.artifacts.store import ArtifactStore
+from storage.artifacts.uncommitted import Told
 from storage.runs.documents import IMPORTED
 from storage.runs.run import Run, RunStore
 from storage.serving.collected import COLLECT_STAGE, traffic_run
@@ -57,8 +58,9 @@ class Collected:
     """What a collection found: `settled` episodes that no earlier batch has, how many of them are `rated`,
     and the `batch` they are in now; None if they were left for later, or if there were none.
 
-    `late` counts records that came after their episode was sealed, which are in no batch; `torn` counts those
-    that a kill cut short.
+    Where all were left for want of rated ones, `rated` may leave out those that cannot be trained on, such as
+    answers at temperature 0. `late` counts records that came after their episode was sealed, which are in no
+    batch; `torn` counts those that a kill cut short.
     """
 
     batch: SealedBatch | None
@@ -82,7 +84,8 @@ def collect(
     the same batch.
 
     Args:
-        at_least: rated episodes without which all are left for later; 0: also seal what nobody rated.
+        at_least: rated episodes that can be trained on, without which all are left for later; 0: also seal
+            what nobody rated.
         corrections: seal corrected answers beside the rows.
         processes: the most that read a log; default: as many as there are processors, for a large one.
 
@@ -108,7 +111,12 @@ def collect(
             batch = None
             if episodes and rated >= at_least:
                 config, iteration = run_config(served), len(batches) + 1
-                batch = _seal(store, traffic, config, index, episodes, iteration, corrections, map_parts)
+                try:
+                    batch = _seal(
+                        store, traffic, config, index, episodes, iteration, corrections, map_parts, at_least
+                    )
+                except _TooFew as few:
+                    rated = few.rated
     return Collected(batch, len(episodes), rated, index.late(sealed), index.torn)
 
 
@@ -153,6 +161,14 @@ def _sealed_episodes(store: ArtifactStore, batches: Iterable[SealedBatch]) -> di
     return sealed
 
 
+class _TooFew(Exception):
+    """Of the rated episodes only so many can be trained on."""
+
+    def __init__(self, rated: int) -> None:
+        super().__init__(rated)
+        self.rated = rated
+
+
 def _seal(
     store: ArtifactStore,
     traffic: Run,
@@ -162,7 +178,9 @@ def _seal(
     iteration: int,
     corrections: bool,
     map_parts: Map,
+    at_least: int,
 ) -> SealedBatch:
+    """Raises _TooFew, and seals nothing, where it turns out that fewer than `at_least` can be trained on."""
     role, threshold = first_role(config), config.rollouts.success_threshold
     settings = {
         "run": config.name,
@@ -175,7 +193,14 @@ def _seal(
     }
     recipe = Recipe(COLLECT_STAGE, 1, settings, {}, 0, kind="trajectories")
     batch = Batch(recipe.artifact_id, iteration, role, threshold, partial(held_out, config.model_dump_json()))
-    write = partial(write_batch, batch, index, episodes, corrections, map_parts)
+
+    def write(folder: Path) -> Told:
+        told = write_batch(batch, index, episodes, corrections, map_parts, folder)
+        rated = int(told["counters"]["rated"])
+        if rated < at_least:
+            raise _TooFew(rated)
+        return told
+
     committed = commit_rollouts(store, traffic, recipe, iteration, write, lambda made: made.counters)
     made = committed.trajectories
     return SealedBatch(iteration, made.artifact_id, committed.rollouts.artifact_id, made.counters)

@@ -16,8 +16,12 @@ from erl_pipeline.stages.names import TRAJECTORIES
 from erl_pipeline.statistics import bootstrap_low
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import Run
+from storage.serving.collected import SERVED, SERVED_TRAJECTORIES
 from storage.serving.gates import Verdict
-from storage.tables.scored import was_scored
+from storage.tables.parquet import scan_files
+from storage.tables.scored import NOT_TRAINABLE, was_scored
+from storage.tables.sequences import FURTHER_SEQUENCES
+from storage.tables.trajectories import TRAJECTORIES as TRAJECTORY_TABLE
 from storage.tables.trajectories import scan_trajectories
 
 Numbers = Mapping[str, float | int | str | bool]
@@ -54,31 +58,77 @@ def compare_feedback(
     store_uri: str, batches: Sequence[SealedBatch], new: str, old: str, settings: GateSettings
 ) -> Comparison | None:
     """Two checkpoints by what people said of their episodes; None where one has fewer rated episodes than
-    `min_episodes`.
+    `min_episodes`, or fewer users than `min_users`.
 
-    The rated shares stand beside it: raters select themselves, so where shares differ, means may not be
-    comparable.
+    Each user counts once, with the mean of the episodes: a canary is drawn by user, and what one user says is
+    alike. An episode without a user stands for itself. Episodes in which both checkpoints answered say
+    nothing of either, and are counted apart. The rated shares stand beside it: raters select themselves, so
+    where shares differ, means may not be comparable.
     """
-    store = ArtifactStore(store_uri)
-    files = [store.open(batch.trajectories_id).rows_path(TRAJECTORIES) for batch in batches]
-    if not files:
+    found = _rewards(ArtifactStore(store_uri), batches)
+    if found is None:
         return None
-    rows = scan_trajectories(files).filter(pl.col("policy_version").is_in([new, old]))
-    found = rows.select("policy_version", "reward").collect()
-    episodes = {each: found.filter(pl.col("policy_version") == each)["reward"] for each in (new, old)}
-    rated = {each: rewards.drop_nulls().to_list() for each, rewards in episodes.items()}
-    if min(len(rated[new]), len(rated[old])) < settings.min_episodes:
+    rows = found.filter(pl.col("policy_version").is_in([new, old]))
+    alone = rows.filter("is_alone")
+    episodes = {each: alone.filter(pl.col("policy_version") == each) for each in (new, old)}
+    rated = {each: rows.drop_nulls("reward") for each, rows in episodes.items()}
+    users = {
+        each: rows.group_by("asker").agg(pl.col("reward").mean()).sort("asker")["reward"].to_list()
+        for each, rows in rated.items()
+    }
+    if (
+        min(map(len, rated.values())) < settings.min_episodes
+        or min(map(len, users.values())) < settings.min_users
+    ):
         return None
     return Comparison(
-        fmean(rated[new]) - fmean(rated[old]),
-        bootstrap_low([rated[new], rated[old]], [1, -1], settings.confidence),
+        fmean(users[new]) - fmean(users[old]),
+        bootstrap_low([users[new], users[old]], [1, -1], settings.confidence),
         {
             "episodes_new": len(rated[new]),
             "episodes_old": len(rated[old]),
+            "users_new": len(users[new]),
+            "users_old": len(users[old]),
+            "episodes_of_both": len(rows) - len(alone),
             "rated_share_new": len(rated[new]) / len(episodes[new]),
             "rated_share_old": len(rated[old]) / len(episodes[old]),
         },
     )
+
+
+def _rewards(store: ArtifactStore, batches: Sequence[SealedBatch]) -> pl.DataFrame | None:
+    """A row for each episode: `policy_version`, its `reward` (null where nobody rated it), the `asker`, and
+    whether one checkpoint alone has answered in it. None without batches.
+
+    Answers that cannot be trained on, such as those at temperature 0, have been rated all the same.
+    """
+    artifacts = [store.open(batch.trajectories_id) for batch in batches]
+    if not artifacts:
+        return None
+    rows = scan_files([each.rows_path(TRAJECTORIES) for each in artifacts], TRAJECTORY_TABLE)
+    users = scan_files([each.rows_path(SERVED) for each in artifacts], SERVED_TRAJECTORIES)
+    further = [
+        each.rows_path(FURTHER_SEQUENCES)
+        for each in artifacts
+        if any(file.path == FURTHER_SEQUENCES for file in each.manifest.files)
+    ]
+    first = rows.select(
+        "trajectory_id",
+        "policy_version",
+        reward=pl.when(was_scored() | (pl.col("finish_reason") == NOT_TRAINABLE)).then("reward"),
+    )
+    asker = pl.when(pl.col("user") == "").then("trajectory_id").otherwise(pl.concat_str("tenant", "user"))
+    found = first.join(users.select("trajectory_id", asker=asker), on="trajectory_id", how="left").collect()
+    if not further:
+        return found.with_columns(is_alone=pl.lit(value=True))
+    others = scan_files(further, TRAJECTORY_TABLE).select(
+        pl.col("parent_trajectory_id").alias("trajectory_id"), pl.col("policy_version").alias("other")
+    )
+    joined = found.lazy().join(others, on="trajectory_id")
+    mixed = (
+        joined.filter(pl.col("policy_version") != pl.col("other")).select("trajectory_id").unique().collect()
+    )
+    return found.with_columns(is_alone=~pl.col("trajectory_id").is_in(mixed["trajectory_id"].to_list()))
 
 
 def held_out_rewards(store: ArtifactStore, run: Run, iteration: int) -> dict[str, float]:

@@ -38,12 +38,13 @@ from storage.upkeep.retention import retain_chain
 @dataclass(frozen=True)
 class Night:
     """A run that trains on batches of traffic. `config` is its configuration, `rated` the number of episodes
-    that it learns from, as far as they are not too old."""
+    that it learns from. `too_old` is that of rated ones that waited, and that nothing learns from."""
 
     served: str
     config: RunConfig
     origin: OfflineOrigin
     rated: int
+    too_old: int = 0
 
     @property
     def name(self) -> str:
@@ -64,7 +65,8 @@ def next_night(store_uri: str, run: str, settings: ServingSettings, now: datetim
     """Collect what is settled, and give the night that is due. A night that has no verdict yet goes on first.
 
     A night trains on the new batches and, before them, on earlier ones that production has not learned from,
-    since their nights were refused or are candidates: on `learn.max_age` batches at most.
+    since their nights were refused or are candidates: on the last `learn.max_age` batches at most, since what
+    was answered before them would be too old. Of more waiting ones the oldest are left out.
 
     With fewer rated episodes than `learn.min_episodes` that no night has trained on, nothing is sealed, and
     they wait for more.
@@ -96,6 +98,7 @@ def next_night(store_uri: str, run: str, settings: ServingSettings, now: datetim
     )
     if collected.batch is not None:
         waiting.append(collected.batch)
+        batches.append(collected.batch)
     rated = _rated(waiting)
     if rated < settings.learn.min_episodes:
         found = rated if collected.batch is not None else rated + collected.rated
@@ -103,7 +106,7 @@ def next_night(store_uri: str, run: str, settings: ServingSettings, now: datetim
         return NextNight(None, reason, collected)
     last = waiting[-1].iteration
     learned = origins[production.run].last_iteration if production.run in origins else 0
-    first = min(waiting[0].iteration, max(learned, last - settings.learn.max_age) + 1)
+    first = max(learned, last - settings.learn.max_age) + 1
     origin = OfflineOrigin(
         run=traffic_run(run),
         first_iteration=first,
@@ -111,8 +114,9 @@ def next_night(store_uri: str, run: str, settings: ServingSettings, now: datetim
         checkpoint_id=production.checkpoint_id,
         evaluates=_has_held_out(config),
     )
-    again = [batch for batch in batches if first <= batch.iteration <= last_night]
-    night = Night(run, _night_config(config, origin, settings), origin, _rated([*again, *waiting]))
+    trains = [batch for batch in batches if first <= batch.iteration <= last]
+    too_old = [batch for batch in waiting if batch.iteration < first]
+    night = Night(run, _night_config(config, origin, settings), origin, _rated(trains), _rated(too_old))
     return NextNight(night, "", collected)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from erl_pipeline.policies.checkpoints import MODEL
 from erl_pipeline.serving.learning.gate import feedback_of
 from erl_pipeline.serving.settings import GateSettings
+from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.runs.run import RunStore
@@ -46,6 +48,7 @@ def promote(
     manifest = ArtifactStore(store_uri).find(checkpoint_id)
     if manifest is None or manifest.kind != "checkpoint":
         raise InputError(f"{checkpoint_id} is no checkpoint of this store")
+    _require_weights(store_uri, manifest)
     if without_gate and not why:
         raise InputError("--without-gate needs a reason: --why TEXT")
     with RunStore(store_uri).open(run).lock():
@@ -56,6 +59,8 @@ def promote(
         else:
             passed = _passed(store_uri, run, alias, checkpoint_id, previous, settings)
             gate, why = passed.numbers, why or passed.reason
+        if before is not None and previous == checkpoint_id:
+            return before  # Asked for again: going back must lead to the one before, not to this one.
         return _change(store_uri, run, alias, checkpoint_id, previous, manifest.run, who, why, gate)
 
 
@@ -71,8 +76,21 @@ def roll_back(store_uri: str, run: str, alias: str, who: str, why: str = "") -> 
         manifest = ArtifactStore(store_uri).find(now.previous)
         if manifest is None:
             raise InputError(f"checkpoint {now.previous} is gone from the store")
+        _require_weights(store_uri, manifest)
         reason = why or f"back from {now.checkpoint_id[:12]}"
         return _change(store_uri, run, alias, now.previous, now.checkpoint_id, manifest.run, who, reason, {})
+
+
+def _require_weights(store_uri: str, manifest: Manifest) -> None:
+    """Raise InputError for a checkpoint that nothing could serve."""
+    gone = [
+        each for each in ArtifactStore(store_uri).pruned(manifest).files if each.path.startswith(f"{MODEL}/")
+    ]
+    if gone:
+        raise InputError(
+            f"the weights of checkpoint {manifest.artifact_id[:12]} were pruned on "
+            f"{gone[0].pruned_at:%Y-%m-%d} by {gone[0].reason}; promote one that still has them"
+        )
 
 
 def _passed(

@@ -42,6 +42,7 @@ class _Seen(BaseModel):
     type: Literal["turn", "feedback", "end"]
     episode_id: str
     tenant: str
+    user: str | None = None
     task_type: str = ""
     reward: float | None = None
     arrived: datetime | None = None
@@ -56,7 +57,8 @@ class TrafficIndex:
     paths: Sequence[Path]
     torn: int = 0
     numbers: dict[str, int] = field(default_factory=dict)
-    """Tenant and name of an episode -> its number, in the order of their first records."""
+    """Tenant and name of an episode -> its number, in the order of their first records. Where two servers
+    have begun episodes of different users under one name, that of the later one has the user too."""
     of_episode: array[int] = field(default_factory=lambda: array("L"))
     segments: array[int] = field(default_factory=lambda: array("H"))
     offsets: array[int] = field(default_factory=lambda: array("Q"))
@@ -69,6 +71,8 @@ class TrafficIndex:
     is_rated: bytearray = field(default_factory=bytearray)
     has_ended: bytearray = field(default_factory=bytearray)
     task_types: list[str] = field(default_factory=list)
+    users: list[str | None] = field(default_factory=list)
+    """None where only its end is known."""
 
     def rated(self, episodes: Sequence[int]) -> int:
         """How many of these episodes somebody rated."""
@@ -133,7 +137,7 @@ class TrafficIndex:
             seen = _Seen.model_validate_json(unsealed(line, where))
         except ValidationError as error:
             raise DamagedRecord(f"{where} is of another version of this program") from error
-        number = self._number(f"{seen.tenant}\n{seen.episode_id}")
+        number = self._number(f"{seen.tenant}\n{seen.episode_id}", seen.user)
         moment = seen.arrived or seen.received
         assert moment is not None
         at = moment.timestamp()
@@ -151,7 +155,8 @@ class TrafficIndex:
 
     def extend(self, later: TrafficIndex) -> None:
         """Add what the next part of the log holds."""
-        numbers = [self._number(name) for name in later.numbers]
+        names = ("\n".join(name.split("\n")[:2]) for name in later.numbers)
+        numbers = [self._number(*each) for each in zip(names, later.users, strict=True)]
         for number, own in enumerate(numbers):
             self.heard[own] = max(self.heard[own], later.heard[number])
             if later.has_turn[number] and not self.has_turn[own]:
@@ -166,14 +171,21 @@ class TrafficIndex:
         self.seals += later.seals
         self.torn += later.torn
 
-    def _number(self, name: str) -> int:
-        """The number of an episode, by its tenant and name."""
+    def _number(self, name: str, user: str | None) -> int:
+        """The number of an episode, by its tenant and name, and by its user where others have that name."""
+        known = self.numbers.get(name)
+        if known is not None and user is not None:
+            if self.users[known] is None:
+                self.users[known] = user
+            elif self.users[known] != user:
+                name = f"{name}\n{user}"
         number = self.numbers.setdefault(name, len(self.numbers))
         if number == len(self.heard):
             self.heard.append(0.0)
             for flags in (self.has_turn, self.is_rated, self.has_ended):
                 flags.append(0)
             self.task_types.append("")
+            self.users.append(user)
         return number
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 
 from erl_pipeline.config.objective import ObjectiveConfig
+from erl_pipeline.config.replay import REPLAYED
 from erl_pipeline.episodes.roles import trainable
 from erl_pipeline.objectives.advantages import group_advantages
 from erl_pipeline.trainers.sequences import TrainingSequence, trajectory_sequence
@@ -79,7 +81,10 @@ def averaged_subgroups(
     subgroups: defaultdict[str, set[str | None]] = defaultdict(set)
     for row, sequence in zip(rows, sequences, strict=True):
         subgroups[row.role].add(row.subgroup)
-        if sequence.weight and (sequence.has_advantage or objective.normalizer == "all_rows"):
+        # KL in the reward gives tokens that were sampled an advantage later.
+        penalized = row.role != REPLAYED and objective.penalizes(row.role)
+        has_loss = sequence.has_advantage or penalized or objective.normalizer == "all_rows"
+        if sequence.weight and has_loss:
             size = sequence.trained_tokens if objective.loss_normalization == "token_mean" else 1
             sizes[row.role, row.subgroup] += size
             of_roles[row.role] += size
@@ -127,7 +132,8 @@ def groups_by_role(trajectories: Sequence[Trajectory], objective: ObjectiveConfi
 
 
 def _advantages(trained: Sequence[Trajectory], objective: ObjectiveConfig) -> list[tuple[float, ...]]:
-    """The advantages of each row: one for each turn where the objective gives them by turn, else one."""
+    """The advantages of each row: one for each turn where the objective gives them by turn, else one. A turn
+    is compared with the same turn of the other attempts."""
     penalty = objective.length_penalty
     rows: list[Trajectory] = []
     keys: list[tuple[str, str | None, int]] = []
@@ -136,9 +142,11 @@ def _advantages(trained: Sequence[Trajectory], objective: ObjectiveConfig) -> li
         lost = 0.0 if penalty is None else penalty.of(sum(row.response_mask))
         rewards = (row.turn_rewards if objective.credit == "turn" else None) or (row.reward,)
         counts.append(len(rewards))
+        # Turns that a second attempt took over from the first have no rewards of its own.
+        kept = int(json.loads(row.metrics).get("kept_turns", 0)) if objective.credit == "turn" else 0
         for turn in range(len(rewards)):
             rows.append(replace(row, reward=math.fsum(rewards[turn:]) - lost))
-            keys.append((*_group(row, objective), turn))
+            keys.append((*_group(row, objective), kept + turn))
     found = iter(group_advantages(rows, keys, objective.advantage_normalization))
     return [tuple(islice(found, count)) for count in counts]
 

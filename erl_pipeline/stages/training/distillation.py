@@ -64,7 +64,7 @@ def _build(call: StageCall[DistillationSettings]) -> StageResult:
 
 BUILD_DISTILLATION = Stage(
     name="build_distillation",
-    version=5,
+    version=6,
     output="sft_dataset",
     settings=DistillationSettings,
     compute=_build,
@@ -117,7 +117,12 @@ def _went_well(row: Trajectory, reward_above: float | None) -> bool:
 
     A reflection has the reward and the success of the attempt that it led to.
     """
-    return row.success if reward_above is None else row.reward > reward_above
+    if reward_above is None:
+        return row.success
+    # A reward is stored in 32 bits, in which .3 is more than .3.
+    import numpy as np
+
+    return bool(np.float32(row.reward) > np.float32(reward_above))
 
 
 def distilled_row(row: Trajectory, asked: Trajectory | None = None, via: Trajectory | None = None) -> SftRow:
@@ -213,7 +218,7 @@ def _fine_tune_slice(config: RunConfig, _sources: Sources) -> FineTuneSettings:
 
 FINE_TUNE = Stage(
     name="fine_tune",
-    version=6,
+    version=7,
     output="checkpoint",
     settings=FineTuneSettings,
     compute=_fine_tune,

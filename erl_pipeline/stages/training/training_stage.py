@@ -248,6 +248,9 @@ def reinforce(
     end = own + len(distilled)
     with open_trainer(call) as trainer:
         metrics = trainer.reinforce(work, count_steps(call, work.update.optimizer_steps))
+        if observed:
+            trained = sum(each.trained_tokens for each in metrics.records[end:])
+            counters = {**counters, "observed_sequences": observed, "observed_tokens": trained}
         record = chain(
             reinforcement_rows(rows, work.sequences[:own], metrics.records[:own], old),
             supervised_rows(distilled, work.sequences[own:end], metrics.records[own:end]),

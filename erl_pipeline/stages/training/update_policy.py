@@ -174,8 +174,6 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
         distillation=None if settings.self_distillation is None else settings.self_distillation.objective,
     )
     counters = {**groups_by_role(given, settings.objective), **dropped_before_training(rows, old)}
-    if observed:
-        counters["observed_sequences"] = len(observed)
     return training_stage.reinforce(call, work, rows, counters, old, distilled)
 
 
@@ -212,7 +210,7 @@ def observed_sequences(trajectories: Sequence[Trajectory], weight: float) -> lis
 
 UPDATE_POLICY = Stage(
     name="update_policy",
-    version=9,
+    version=10,
     output="checkpoint",
     settings=UpdateSettings,
     compute=_compute,

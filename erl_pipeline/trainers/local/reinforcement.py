@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, RoleTerms
 from erl_pipeline.config.optimizer import UpdateConfig
+from erl_pipeline.config.replay import REPLAYED
 from erl_pipeline.objectives.policy_gradient import kl_returns, sequence_log_ratios
 from erl_pipeline.policies.adapters import without_adapter
 from erl_pipeline.trainers.interface import OnStep, Reinforcement
@@ -120,8 +121,7 @@ def _live_share(sequences: Sequence[TrainingSequence], work: Reinforcement) -> f
 
 def _penalized_roles(sequences: Sequence[TrainingSequence], work: Reinforcement) -> set[str]:
     """Roles of sequences whose tokens get an advantage by KL in the reward: the policy has sampled them."""
-    replayed = None if work.replay is None else work.replay.role
-    roles = {sequence.role for sequence in sequences} - UNSAMPLED - {replayed}
+    roles = {sequence.role for sequence in sequences} - UNSAMPLED - {REPLAYED}
     return {role for role in roles if work.objective.penalizes(role)}
 
 

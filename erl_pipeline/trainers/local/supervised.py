@@ -106,8 +106,9 @@ class _CrossEntropy:
 
 
 def _batches(rows: Sequence[int], config: FineTuneConfig, seed: int) -> Iterator[list[int]]:
-    """Indices of the rows of each step: all of them, or `batch_rows` dealt from a deck that is shuffled when
-    it runs out."""
+    """Indices of the rows of each step: all of them, or `batch_rows` dealt from a deck. Where too few are
+    left, they are dealt first, and then a new deck, which has the same ones last: so each pass has all rows,
+    and no step has one twice."""
     if not rows:
         return
     size = len(rows) if config.batch_rows is None else min(config.batch_rows, len(rows))
@@ -115,8 +116,10 @@ def _batches(rows: Sequence[int], config: FineTuneConfig, seed: int) -> Iterator
     deck: list[int] = []
     for _ in range(config.optimizer_steps(len(rows))):
         if len(deck) < size:
-            deck = list(rows)
+            left, deck = deck, list(rows)
             if size < len(rows):
                 shuffler.shuffle(deck)
+            again = set(left)
+            deck = left + [row for row in deck if row not in again] + [row for row in deck if row in again]
         yield deck[:size]
         deck = deck[size:]

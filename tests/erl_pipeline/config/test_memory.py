@@ -61,6 +61,19 @@ def test_no_sample_alone_goes_without_memory() -> None:
     assert see == pytest.approx([6, 6, 5, 4, 3, 2, 0, 0])
 
 
+def test_of_three_samples_none_sees_memory_alone() -> None:
+    found = retrieval(withhold=0.0, withdrawal={"first": 1, "last": 4})
+    assert [3 * (1 - found.withheld_at(iteration, 3)) for iteration in range(1, 5)] == [0, 0, 0, 0]
+    assert 3 * (1 - found.withheld_at(0, 3)) == 3
+
+
+def test_withdrawal_and_replay_are_refused_together() -> None:
+    found = retrieval(withdrawal={"first": 1, "last": 4})
+    require_subgroups(found, 8)
+    with pytest.raises(ValueError, match=r"memory\.withdrawal with replay"):
+        require_subgroups(found, 8, replays=True)
+
+
 def test_a_withdrawal_ends_after_it_begins() -> None:
     with pytest.raises(ValidationError, match="allowed is more than first, 5"):
         retrieval(withdrawal={"first": 5, "last": 5})

@@ -85,6 +85,24 @@ def test_what_no_update_was_given_says_so(made: TrainingStore) -> None:
     assert report.problems == []
 
 
+def test_sequences_of_the_environments_words_have_no_record(made: TrainingStore) -> None:
+    """Two samples of three tokens each, and beside each a sequence of five that the environment said."""
+    rollouts(made)
+    made.commit(
+        "update-3",
+        "checkpoint",
+        3,
+        inputs={"checkpoint": "tuned", "rollouts": "rollouts-3"},
+        write=record({**FIRST, "trajectory_id": "third-1", "iteration": 3}, {**SECOND, "iteration": 3}),
+        sequences=4,
+        trained_tokens=6 + 10,
+        observed_sequences=2,
+        observed_tokens=10,
+    )
+    found = count_samples(made.store, made.run("run"), (3, 3)).problems
+    assert not [each for each in found if "the trainer counted" in each]
+
+
 def test_counts_that_do_not_add_up_are_named(made: TrainingStore) -> None:
     """Three samples were issued and two exist. The trainer counted three sequences and nine tokens; its
     record has two rows with six tokens, and one of these rows is of another iteration."""

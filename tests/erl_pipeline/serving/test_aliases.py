@@ -116,6 +116,20 @@ def test_a_checkpoint_that_cannot_be_opened_is_not_served(tmp_path: Path, in_pla
     assert scripted.opened == ["one", "broken", *(["one"] if in_place else []), "two"]
 
 
+def test_health_says_what_cannot_be_opened_as_long_as_it_is_so(tmp_path: Path) -> None:
+    """A change that was taken back, and a canary that nothing has answered for yet."""
+
+    async def use(served: Served) -> None:
+        await served.promote("broken")
+        assert (await served.health())["aliases"]["production"]["failure"]
+        await served.promote("one")
+        assert not (await served.health())["aliases"]["production"]["failure"]
+        await served.promote("broken", alias="candidate")
+        assert (await served.health())["aliases"]["candidate"]["failure"]
+
+    Scripted(tmp_path, canary=Canary("candidate", 0.5)).use(use)
+
+
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize(
     ("checkpoint", "says"), [("too large", "CUDA out of memory"), ("larger than memory", "MemoryError")]

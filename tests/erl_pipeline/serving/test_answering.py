@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -164,6 +165,37 @@ def test_what_is_idle_or_too_much_is_forgotten_but_not_its_name(
         assert named["x-erl-episode-id"] == first["x-erl-episode-id"]
         assert len(served.service.episodes) == 1
         assert all(turn.after is None for turn in await turns(served))
+
+    Scripted(tmp_path).use(use)
+
+
+def test_a_name_that_goes_on_after_its_episode_is_over_is_another_episode(tmp_path: Path) -> None:
+    """As the id of a thread whose user comes back the next day: the first part may be sealed already."""
+
+    async def use(served: Served) -> None:
+        traffic, day = KnownTraffic(), [0.0]
+        served.service._traffic = traffic
+        began = time.time()
+        served.service.episodes = OpenEpisodes(
+            traffic, 60.0, clock=lambda: day[0], now=lambda: began + day[0]
+        )
+        thread = {"episode_id": "thread"}
+        answer, first = await served.chat("hi", metadata=thread)
+        day[0] = 50.0
+        _, still = await served.chat("hi", answer, "more", metadata=thread)
+        day[0] = 90_000.0
+        _, later = await served.chat("hi", answer, "and now?", metadata=thread)
+        _, same = await served.chat("again", metadata=thread)
+        found = [each["x-erl-episode-id"] for each in (first, still, later, same)]
+        assert found == ["thread", "thread", "thread#part-2", "thread#part-2"]
+
+        # A later server knows it from the log, and what is said of the thread is said of its newest part.
+        logged = await turns(served)
+        known = KnownTraffic(logged)
+        newest = known.episode(logged[0].tenant, "thread")
+        assert newest is not None
+        assert newest.episode_id == "thread#part-2"
+        assert known.next_id(newest) == "thread#part-3"
 
     Scripted(tmp_path).use(use)
 

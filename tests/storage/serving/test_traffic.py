@@ -1,11 +1,13 @@
 """The log of a served policy."""
 
+import errno
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from storage.errors import DamagedRecord, InputError
+from storage.errors import DamagedRecord, InputError, StoreError
 from storage.serving.aliases import alias_changes, alias_file, change_alias, current_aliases
 from storage.serving.traffic import EpisodeEnd, ReadTraffic, Record, TrafficLog, read_traffic, segments
 from tests.storage.serving.aliases import alias_change
@@ -30,6 +32,36 @@ def test_what_was_appended_is_read_after_it_was_synced(tmp_path: Path) -> None:
     log.sync()
 
     assert (log.waiting, records(tmp_path)) == (0, [end("one"), end("two")])
+
+
+def test_a_disk_that_fails_in_the_middle_of_a_line_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of it is written, and then the disk takes neither the rest nor a shorter file."""
+    log = TrafficLog(str(tmp_path), "served")
+    log.append([end("one")])
+    log.sync()
+    log.append([end("two")])
+    write = os.write
+
+    def half(descriptor: int, content: bytes) -> int:
+        monkeypatch.setattr(os, "write", fails)
+        return write(descriptor, content[:10])
+
+    def fails(*_: object) -> int:
+        raise OSError(errno.EROFS, "read-only file system")
+
+    monkeypatch.setattr(os, "write", half)
+    monkeypatch.setattr(os, "ftruncate", fails)
+    with pytest.raises(StoreError):
+        log.sync()
+    assert log.waiting == 1
+    monkeypatch.undo()
+    log.append([end("three")])
+    log.close()
+    found = ReadTraffic()
+    assert records(tmp_path, found) == [end("one"), end("two"), end("three")]
+    assert found.torn == 0
 
 
 def test_the_segments_of_two_servers_are_read_in_the_order_of_their_beginning(tmp_path: Path) -> None:

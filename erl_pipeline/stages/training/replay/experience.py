@@ -230,7 +230,8 @@ def with_quality_as_reward(
 ) -> list[Candidate]:
     """The same candidates, with their quality in place of their reward."""
     return [
-        replace(each, row=replace(each.row, reward=qualities[each.row.trajectory_id])) for each in candidates
+        replace(each, row=replace(each.row, reward=qualities[each.row.trajectory_id], turn_rewards=None))
+        for each in candidates
     ]
 
 

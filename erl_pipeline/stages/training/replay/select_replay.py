@@ -69,7 +69,7 @@ def _compute(call: StageCall[ReplaySelectSettings]) -> StageResult:
         metrics={
             "share_replayed": len(rows) / settings.tasks_per_iteration,
             **_numbers(selected, iteration),
-            **_fresh_weight(tasks, iteration, settings),
+            **(_fresh_weight(tasks, iteration, settings) if rows else {}),
         },
         rows=written,
         policy_version=version,
@@ -79,7 +79,7 @@ def _compute(call: StageCall[ReplaySelectSettings]) -> StageResult:
 
 SELECT_REPLAY = Stage(
     name="select_replay",
-    version=3,
+    version=4,
     output="replay",
     settings=ReplaySelectSettings,
     compute=_compute,

@@ -64,6 +64,32 @@ def rated(number: int, reward: float, **changes: Any) -> list[Record]:
     ]
 
 
+def test_users_of_two_servers_under_one_name_have_episodes_of_their_own(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each server knows only what was said to it. Also where a log is read in parts."""
+    own: list[Record] = [
+        turn("a", user="anna"),
+        rating("fa", 1.0, user="anna", metric="comment", value="good"),
+    ]
+    other: list[Record] = [turn("b", user="bob"), rating("fb", 0.0, user="bob"), turn("c", user="anna")]
+    log(store, *own, rating("fr", 1.0, user="anna"))
+    log(store, *other)
+    monkeypatch.setattr(settled, "PART_BYTES", 500)
+
+    batch = batch_of(sealed(store))
+
+    artifact = ArtifactStore(str(store)).open(batch.trajectories_id)
+    served = list(read_rows([artifact.path(SERVED)], SERVED_TRAJECTORIES))
+    first = {row.trajectory_id for row in trajectories(store, batch)}
+    assert sorted(
+        (row["user"], sorted(row["feedback_ids"])) for row in served if row["trajectory_id"] in first
+    ) == [
+        ("anna", ["fa", "fr"]),
+        ("bob", ["fb"]),
+    ]
+
+
 def test_an_episode_is_settled_when_a_client_ends_it_or_when_nothing_was_heard_for_long(store: Path) -> None:
     log(store, *rated(0, 1.0), *rated(1, 1.0), end("e1"))
     # The last record of e0 is of second 1.

@@ -1,6 +1,8 @@
 """The gate before an alias."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,38 +54,95 @@ def test_each_lower_bound_must_reach_the_allowed_drop(
     assert ("held_out_low" in judged.numbers) == (held_out is not None)
 
 
-def test_feedback_compares_checkpoints_and_shows_how_many_rated(tmp_path: Path) -> None:
-    begin_run(tmp_path)
+def comparison_of(
+    store: Path, episodes: Sequence[tuple[str, float | None, str]], least: int = 2, **changes: Any
+) -> Comparison | None:
+    """That of `new` and `old` after these episodes: who answered, the rating and the user."""
+    begin_run(store)
     records: list[Record] = []
-    for number, (policy, reward) in enumerate(
-        [("new", 1.0), ("new", 1.0), ("new", None), ("new", None), ("old", 0.0), ("old", 1.0)]
-    ):
-        records.append(turn(f"t{number}", f"e{number}", policy_version=policy))
+    for number, (policy, reward, user) in enumerate(episodes):
+        records.append(turn(f"t{number}", f"e{number}", policy_version=policy, user=user, **changes))
         if reward is not None:
-            records.append(rating(f"f{number}", reward, f"e{number}"))
-    log(tmp_path, *records)
-    collect(str(tmp_path), RUN, EpisodeSettings(), TOMORROW)
-    batches = sealed_batches(str(tmp_path), RUN)
+            records.append(rating(f"f{number}", reward, f"e{number}", user=user))
+    log(store, *records)
+    collect(str(store), RUN, EpisodeSettings(), TOMORROW, at_least=0)
+    settings = GateSettings(min_episodes=least, min_users=2)
+    return compare_feedback(str(store), sealed_batches(str(store), RUN), "new", "old", settings)
 
-    found = compare_feedback(str(tmp_path), batches, "new", "old", GateSettings(min_episodes=2))
 
+FOUR = [("new", 1.0, "a"), ("new", 1.0, "b"), ("new", None, "c"), ("new", None, "d"), ("old", 0.0, "e")]
+
+
+def test_feedback_compares_checkpoints_and_shows_how_many_rated(tmp_path: Path) -> None:
+    found = comparison_of(tmp_path / "enough", [*FOUR, ("old", 1.0, "f")])
     assert found is not None
     # The old mean is 0, 1/2 or 1, with 1/4, 1/2 and 1/4: the bound is that against 1.
     assert (found.difference, found.low) == (0.5, 0.0)
     assert found.beside == {
         "episodes_new": 2,
         "episodes_old": 2,
+        "users_new": 2,
+        "users_old": 2,
+        "episodes_of_both": 0,
         "rated_share_new": 0.5,
         "rated_share_old": 1.0,
     }
-    assert compare_feedback(str(tmp_path), batches, "new", "old", GateSettings(min_episodes=3)) is None
+    assert comparison_of(tmp_path / "few episodes", [*FOUR, ("old", 1.0, "f")], least=3) is None
+    assert comparison_of(tmp_path / "one user", [*FOUR, ("old", 1.0, "e")]) is None
+
+
+def test_each_user_counts_once_and_episodes_without_one_by_themselves(tmp_path: Path) -> None:
+    """The old means of users are 0 and 1, of three episodes; nobody's two episodes are 1 and 1 of the new."""
+    many = [("old", 0.0, "a"), ("old", 0.0, "a"), ("old", 1.0, "b"), ("new", 1.0, ""), ("new", 1.0, "")]
+    found = comparison_of(tmp_path, many)
+    assert found is not None
+    assert (found.difference, found.low) == (0.5, 0.0)
+    assert (found.beside["users_new"], found.beside["users_old"], found.beside["episodes_old"]) == (2, 2, 3)
+
+
+def test_answers_that_cannot_be_trained_on_have_been_rated(tmp_path: Path) -> None:
+    rated = [("new", 0.0, "a"), ("new", 0.5, "b"), ("old", 1.0, "c"), ("old", 1.0, "d")]
+    found = comparison_of(tmp_path, rated, temperature=0.0, not_trainable="its temperature is 0")
+    assert found is not None
+    assert (found.difference, found.beside["rated_share_new"]) == (-0.75, 1.0)
+
+
+def test_an_episode_of_both_checkpoints_says_nothing_of_either(tmp_path: Path) -> None:
+    """Production changed in the middle of a conversation that then was disliked."""
+    begin_run(tmp_path)
+    alone = [("new", 1.0), ("new", 1.0), ("old", 0.5), ("old", 0.5)]
+    records: list[Record] = [
+        record
+        for number, (policy, reward) in enumerate(alone)
+        for record in (
+            turn(f"t{number}", f"e{number}", policy_version=policy, user=f"u{number}"),
+            rating(f"f{number}", reward, f"e{number}", user=f"u{number}"),
+        )
+    ]
+    records += [
+        turn("t8", "both", policy_version="old"),
+        turn("t9", "both", policy_version="new", messages=({"role": "user", "content": "and now?"},)),
+        rating("f9", 0.0, "both"),
+    ]
+    log(tmp_path, *records)
+    collect(str(tmp_path), RUN, EpisodeSettings(), TOMORROW)
+    settings = GateSettings(min_episodes=2, min_users=2)
+    found = compare_feedback(str(tmp_path), sealed_batches(str(tmp_path), RUN), "new", "old", settings)
+    assert found is not None
+    assert (found.difference, found.beside["episodes_of_both"]) == (0.5, 1)
 
 
 def test_forgetting_a_user_leaves_the_comparison_as_it_was(tmp_path: Path) -> None:
     begin_run(tmp_path)
     records: list[Record] = []
     for number, (policy, reward, user) in enumerate(
-        [("new", 0.0, "u1"), ("old", 1.0, "u1"), ("old", 0.5, "gone"), ("old", None, "gone")]
+        [
+            ("new", 0.0, "u1"),
+            ("new", 0.0, "u2"),
+            ("old", 1.0, "u1"),
+            ("old", 0.5, "gone"),
+            ("old", None, "gone"),
+        ]
     ):
         records.append(turn(f"t{number}", f"e{number}", policy_version=policy, user=user))
         if reward is not None:
@@ -94,7 +153,7 @@ def test_forgetting_a_user_leaves_the_comparison_as_it_was(tmp_path: Path) -> No
     forget_user(str(tmp_path), RUN, NamedUser("acme", ("gone",)))
 
     batches = sealed_batches(str(tmp_path), RUN)
-    found = compare_feedback(str(tmp_path), batches, "new", "old", GateSettings(min_episodes=1))
+    found = compare_feedback(str(tmp_path), batches, "new", "old", GateSettings(min_episodes=1, min_users=2))
     assert found is not None
     assert found.difference == -0.75
     assert (found.beside["episodes_old"], found.beside["rated_share_old"]) == (2, 2 / 3)

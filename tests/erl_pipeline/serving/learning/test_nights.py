@@ -11,6 +11,7 @@ import pytest
 
 from erl_pipeline.config.pipeline import RetentionConfig
 from erl_pipeline.serving.learning import gate
+from erl_pipeline.serving.learning.collect import collect
 from erl_pipeline.serving.learning.promotion import promote, roll_back
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError, Interrupted
@@ -18,8 +19,9 @@ from storage.lineage.trained_on import RowFilter, TrainedOn
 from storage.runs.run import RunStore
 from storage.serving.aliases import current_aliases
 from storage.serving.gates import verdicts
+from storage.serving.traffic import ServedTurn
 from storage.upkeep.verification import verify_run
-from tests.erl_pipeline.serving.learning.served_traffic import RUN, conversations, log
+from tests.erl_pipeline.serving.learning.served_traffic import RUN, TOMORROW, conversations, log
 from tests.erl_pipeline.serving.learning.small_nights import (
     begin_production,
     due,
@@ -70,6 +72,65 @@ def test_a_night_trains_on_what_people_rated_and_makes_a_candidate(served: Path)
     # Half of them have reward 1: of the 15 others of each, 8 have the other reward.
     assert sorted(own["advantage"].to_list()) == pytest.approx([-8 / 15] * 8 + [8 / 15] * 8)
     assert verify_run(store, RunStore(str(served)).open(night.name)).problems == []
+
+
+def test_of_more_batches_than_max_age_the_newest_are_trained_on(served: Path) -> None:
+    """Four wait, each sealed by a `collect` of its own; two are the most."""
+    policy = begin_production(served)
+    for number in range(4):
+        log(served, *conversations(served, 8, policy, first=100 * number))
+        assert collect(str(served), RUN, settings().episode, TOMORROW).batch is not None
+
+    night = night_of(due(served, max_age=2))
+
+    assert (night.origin.first_iteration, night.origin.last_iteration) == (3, 4)
+    assert (night.rated, night.too_old) == (16, 16)
+    slept(served, night)
+    made = ArtifactStore(str(served)).open(judged(served, night).verdict.checkpoint_id).manifest
+    assert made.counters.get("dropped_too_old", 0) == 0
+
+
+def test_what_cannot_be_trained_on_is_not_sealed_for_want_of_others(served: Path) -> None:
+    policy = begin_production(served)
+    cold = [
+        replace_turn(each) if isinstance(each, ServedTurn) else each
+        for each in conversations(served, 6, policy, first=100)
+    ]
+    log(served, *conversations(served, 3, policy), *cold)
+
+    found = due(served)
+
+    assert found.night is None
+    assert "3 of 8 rated episodes" in found.reason
+    assert found.collected is not None
+    assert found.collected.batch is None
+    log(served, *conversations(served, 7, policy, first=200))
+    assert night_of(due(served)).rated == 10
+
+
+def replace_turn(turn: ServedTurn) -> ServedTurn:
+    return turn.model_copy(update={"temperature": 0.0, "not_trainable": "its temperature is 0"})
+
+
+def test_promoting_what_an_alias_means_keeps_the_way_back(served: Path) -> None:
+    good = begin_production(served)
+    made = [e.artifact_id for e in RunStore(str(served)).open(RUN).stages() if e.kind == "checkpoint"]
+    other = next(each for each in made if each != good)
+    for _ in range(2):
+        promote(str(served), RUN, "production", other, settings().gate, "me", why="try", without_gate=True)
+    assert roll_back(str(served), RUN, "production", "me").checkpoint_id == good
+
+
+def test_a_checkpoint_whose_weights_are_gone_is_not_promoted(served: Path) -> None:
+    good = begin_production(served)
+    store = ArtifactStore(str(served))
+    made = [e.artifact_id for e in RunStore(str(served)).open(RUN).stages() if e.kind == "checkpoint"]
+    other = next(each for each in made if each != good)
+    store.prune(other, ["model/model.safetensors"], "retention.checkpoints")
+    with pytest.raises(
+        InputError, match=r"were pruned on .* by retention\.checkpoints; promote one that still"
+    ):
+        promote(str(served), RUN, "production", other, settings().gate, "me", why="try", without_gate=True)
 
 
 def test_a_gate_that_does_not_pass_changes_no_alias_and_is_remembered(

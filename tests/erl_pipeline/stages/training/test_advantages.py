@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from erl_pipeline.config.objective import ObjectiveConfig
 from erl_pipeline.stages.training.advantages import averaged_subgroups, groups_by_role, training_sequences
 from storage.errors import InputError
-from storage.tables.trajectories import Trajectory
+from storage.tables.trajectories import Trajectory, read_trajectories, write_trajectories
 from tests.erl_pipeline.episodes.script import play
 
 
@@ -86,6 +88,14 @@ def test_halves_of_a_group_are_averaged_however_many_tokens_they_have() -> None:
     assert _weights(whole, normalizer="all_rows") == pytest.approx([28 / (2 * 4)] * 2 + [28 / (2 * 24)] * 4)
 
 
+def test_a_half_with_equal_rewards_has_its_share_where_kl_is_in_the_reward() -> None:
+    """Its tokens get their advantages later."""
+    guided = [_with_tokens(row, 2) for row in rows("guided", 1.0, 0.0)]
+    still = [_with_tokens(row, 3) for row in rows("free", 1.0, 1.0)]
+    with_kl = _weights([*guided, *still], kl_in="reward", kl_coefficient="0.1")
+    assert with_kl == pytest.approx([10 / 8] * 2 + [10 / 12] * 2)
+
+
 def _with_tokens(row: Trajectory, count: int) -> Trajectory:
     ones = (1,) * count
     return replace(row, response_token_ids=ones, response_mask=ones, behaviour_logprobs=(-1.0,) * count)
@@ -116,6 +126,33 @@ def test_each_turn_is_compared_with_the_same_turn_of_the_others() -> None:
     ]
     # What is recorded is the mean over tokens.
     assert [each.advantage for each in found] == pytest.approx([-1 / 3, 1.0, -1.0])
+
+
+def test_turns_that_were_taken_over_count_in_the_number_of_a_turn() -> None:
+    """One second attempt begins at turn 2 of the first, another plays both turns; each turn gives .5."""
+    later, whole = rows(None, 1.0, 1.0, role="second_attempt")
+    kept = _with_turns(later, (0, 0, 1, 1), (0.5,))
+    given = [
+        replace(kept, metrics=json.dumps({"kept_turns": 1.0})),
+        _with_turns(whole, (1, 0, 1), (0.5, 0.5)),
+    ]
+    by_turn = ObjectiveConfig(credit="turn", advantage_normalization="mean")
+    assert [each.trained_advantages.tolist() for each in training_sequences(given, by_turn)] == [
+        [0, 0],
+        [0, 0],
+    ]
+
+
+@pytest.mark.parametrize(("one", "other"), [((0.1, 0.2), (0.3,)), ((33.3, 66.7), (100.0,))])
+def test_equal_returns_give_no_advantage_after_they_were_stored(
+    tmp_path: Path, one: tuple[float, ...], other: tuple[float, ...]
+) -> None:
+    """Rewards of turns are stored in 32 bits, in which .1 + .2 is not .3."""
+    first, second = rows(None, 1.0, 1.0)
+    given = [_with_turns(first, (1, 0, 1), one), _with_turns(second, (1,), other)]
+    write_trajectories(tmp_path / "rows.parquet", given)
+    found = training_sequences(read_trajectories([tmp_path / "rows.parquet"]), ObjectiveConfig(credit="turn"))
+    assert found[0].trained_advantages[0] == found[1].trained_advantages[0] == 0.0
 
 
 def test_turns_without_rewards_of_their_own_are_one() -> None:

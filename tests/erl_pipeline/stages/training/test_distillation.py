@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from erl_pipeline.config.distillation import DistilledRoles
@@ -76,6 +77,9 @@ def test_graded_rewards_are_kept_above_a_threshold(reward_above: float | None, k
     settings = FIRST_ATTEMPTS.model_copy(update={"reward_above": reward_above})
     rows = distilled_rows([cut_off, *graded], settings)
     assert [float(row.trajectory_id) for row in rows] == kept
+    # As they are stored, in 32 bits.
+    stored = [replace(row, reward=float(np.float32(row.reward))) for row in graded]
+    assert [float(row.trajectory_id) for row in distilled_rows(stored, settings)] == kept
 
 
 def test_rows_count_alike_or_by_their_reward() -> None:

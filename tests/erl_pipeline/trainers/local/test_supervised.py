@@ -12,7 +12,7 @@ from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig
 from erl_pipeline.trainers.interface import SupervisedTraining
 from erl_pipeline.trainers.local.optimizer import PolicyOptimizer
 from erl_pipeline.trainers.local.optimizer_steps import Learner
-from erl_pipeline.trainers.local.supervised import fine_tune_supervised
+from erl_pipeline.trainers.local.supervised import _batches, fine_tune_supervised
 from erl_pipeline.trainers.metrics import FineTuneMetrics
 from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.errors import TrainingDiverged
@@ -66,6 +66,17 @@ def test_batches_deal_out_all_rows_before_any_comes_again(
     metrics = tune(make_model(), rows, FineTuneConfig(steps=2, batch_rows=3))
     assert metrics.optimizer_steps == 2
     assert metrics.trained_tokens == 21
+
+
+@pytest.mark.parametrize(("rows", "size"), [(7, 4), (15, 8), (31, 16), (9, 4)])
+def test_a_pass_has_all_rows_also_where_the_last_batch_is_not_full(rows: int, size: int) -> None:
+    """The last step of a pass has the rows that are left, and is filled from the next pass."""
+    passes, seen = 3, list[int]()
+    for batch in _batches(range(rows), FineTuneConfig(steps=100, batch_rows=size, epochs=passes), seed=0):
+        assert len(set(batch)) == size
+        seen += batch
+    for number in range(passes):
+        assert sorted(seen[number * rows : (number + 1) * rows]) == list(range(rows))
 
 
 def test_few_rows_get_few_steps(make_model: MakeModel, sequences: list[TrainingSequence]) -> None:

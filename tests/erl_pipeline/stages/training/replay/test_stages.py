@@ -268,6 +268,11 @@ def test_before_replay_has_begun_an_iteration_is_that_of_the_base(bench: Bench) 
     assert not read_replayed(made).begun
 
 
+def test_fresh_rows_weigh_as_they_are_where_nothing_is_replayed(bench: Bench) -> None:
+    experience = indexed(bench, ("t0", "----"), sampler="tiers", tiers=TierSettings(), start_success=0.9)
+    assert read_replayed(selected(bench, experience, 5, sampler="tiers")).on_policy_weight is None
+
+
 def test_retired_tasks_are_drawn_no_more_while_enough_remain(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,6 +315,7 @@ def test_a_replayed_row_can_count_with_its_quality(bench: Bench) -> None:
     rows = read_replayed(selected(bench, experience, sampler="tiers", tiers=by_quality)).rows
     assert [row.parent_trajectory_id for row in rows] == [row.parent_trajectory_id for row in own]
     assert [row.reward for row in rows] == pytest.approx([0.7 + 0.3 * (1 - 3 / 15**0.5)] * 2)
+    assert [row.turn_rewards for row in rows] == [None, None]
     assert all(row.success for row in rows)
 
 
