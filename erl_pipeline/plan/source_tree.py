@@ -91,7 +91,9 @@ class SourceTree:
             return
         for path in sorted(place.rglob("*.py")):
             inner = path.relative_to(place)
-            if all((place / above / "__init__.py").is_file() for above in inner.parents):
+            if path.stem.isidentifier() and all(
+                (place / above / "__init__.py").is_file() for above in inner.parents
+            ):
                 parts = (root, *inner.with_suffix("").parts)
                 yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -176,7 +178,7 @@ class _Source:
 @dataclass(frozen=True)
 class _Uses:
     """What a statement mentions. `chains`: dotted names, such as `game.board.width`; `types`: those in the
-    types of parameters."""
+    types of parameters and results."""
 
     chains: frozenset[tuple[str, ...]]
     types: frozenset[tuple[str, ...]]
@@ -222,7 +224,7 @@ class _Walk:
             self._waiting += [target for each in source.imported.values() for target in each if target[1]]
             return
         statements = source.effects if name == "" else source.bound.get(name)
-        if statements is None or name in source.imported:
+        if statements is None or name in source.imported or source.stars:
             self._follow(source, (name,), {}, [])
         if statements is None:
             return
@@ -233,7 +235,7 @@ class _Walk:
             self._follow_all(source, statement, outside)
 
     def _follow_types(self) -> None:
-        """Follow the types of parameters of all functions that are reached by now."""
+        """Follow the types of parameters and results of all functions that are reached by now."""
         for name in self._found.keys() - self._typed:
             self._typed.add(name)
             for source, statement, outside in self._found[name]:
@@ -271,11 +273,11 @@ class _Walk:
     ) -> None:
         """Follow a dotted name to all that it may stand for; note in `outside` where it leaves the tree."""
         first = dotted[0]
-        is_bound = first not in imported and first in source.bound
-        if is_bound:
+        if first in source.bound:
             self._waiting.append((source.module, first))
-        targets: Sequence[Name] = imported.get(first) or source.imported.get(first, [])
-        if not targets and not is_bound:
+        # An import within one function of a class does not hide that of the module from the others.
+        targets = dict.fromkeys([*imported.get(first, ()), *source.imported.get(first, ())])
+        if not targets:
             self._waiting += [(star, first) for star in source.stars if self._tree.path(star) is not None]
         for module, name in targets:
             rest = [*([name] if name else []), *dotted[1:]]
@@ -379,7 +381,7 @@ def _uses(statement: ast.stmt, source: _Source) -> _Uses:
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             words.add(node.name)
             # What a function is given was made elsewhere: types of parameters count for schemas only.
-            types.update(_names_in_types(node.args))
+            types.update(_names_in_types(node))
             waiting += [*node.decorator_list, *node.args.defaults, *node.body]
             waiting += [each for each in node.args.kw_defaults if each is not None]
             continue
@@ -406,9 +408,11 @@ def _uses(statement: ast.stmt, source: _Source) -> _Uses:
     )
 
 
-def _names_in_types(arguments: ast.arguments) -> Iterator[tuple[str, ...]]:
-    for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
-        for node in ast.walk(each):
+def _names_in_types(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[tuple[str, ...]]:
+    given = function.args
+    named = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg, function.returns]
+    for each in named:
+        for node in ast.walk(each) if each is not None else ():
             if isinstance(node, ast.Attribute | ast.Name):
                 names, base = _dotted(node)
                 if base is None:

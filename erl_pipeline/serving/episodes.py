@@ -24,7 +24,7 @@ from erl_pipeline.episodes.gateway.sequences import (
     history_of,
     last_answer,
 )
-from erl_pipeline.serving.known import KnownEpisode, KnownTraffic
+from erl_pipeline.serving.known import KnownEpisode, KnownTraffic, is_part, next_id
 from erl_pipeline.serving.notes import NO_NOTES, Notes
 from erl_pipeline.serving.policies import OpenedPolicy
 from erl_pipeline.serving.requests import ServedRequest
@@ -133,9 +133,14 @@ class OpenEpisodes:
             self._forget(episode)
 
     def _by_name(self, tenant: str, user: str, episode_id: str) -> Episode | None:
-        known = self._traffic.episode(tenant, episode_id)
+        known = self._traffic.newest(tenant, episode_id)
         episode = self._open.get((tenant, episode_id if known is None else known.episode_id))
         known = known if episode is None else episode.known
+        if known is None and is_part(episode_id):
+            raise RequestRefused(
+                f"there is no episode {episode_id}, and such an ending is given by the server alone",
+                "metadata.episode_id",
+            )
         if known is None:
             return None
         if known.is_over:
@@ -149,7 +154,9 @@ class OpenEpisodes:
             )
         if episode is None and known.heard < self._now() - self._idle_seconds:
             # It is over, and may be sealed already: what is said now belongs to an episode of its own.
-            return Episode(self._traffic.register(KnownEpisode(self._traffic.next_id(known), tenant, user)))
+            following = next_id(known)
+            begun = self._open.get((tenant, following))
+            return begun or Episode(KnownEpisode(following, tenant, known.user))
         return episode or Episode(known)
 
     def _going_on(self, asker: _Asker, request: ServedRequest) -> Episode | None:

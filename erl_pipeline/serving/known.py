@@ -33,7 +33,18 @@ class KnownEpisode:
         return _named(self.episode_id)[0]
 
 
-_PART = re.compile(r"(.+)#part-(\d{1,6})")
+_PART = re.compile(r"(.+)~part-(\d{1,6})")
+
+
+def next_id(ended: KnownEpisode) -> str:
+    """The id of the episode that goes on under the name of one that is over."""
+    name, number = _named(ended.episode_id)
+    return f"{name}~part-{number + 1}"
+
+
+def is_part(episode_id: str) -> bool:
+    """Whether it is an id that the server gives."""
+    return _PART.fullmatch(episode_id) is not None
 
 
 def _named(episode_id: str) -> tuple[str, int]:
@@ -69,17 +80,18 @@ class KnownTraffic:
     def register(self, episode: KnownEpisode) -> KnownEpisode:
         """Make an episode known; returns what is known of it already, if anything is."""
         known = self._episodes.setdefault((episode.tenant, episode.episode_id), episode)
-        self._newest[known.tenant, known.name] = known
+        newest = self._newest.setdefault((known.tenant, known.name), known)
+        if _named(newest.episode_id) < _named(known.episode_id):
+            self._newest[known.tenant, known.name] = known
         return known
 
     def episode(self, tenant: str, episode_id: str) -> KnownEpisode | None:
         """A tenant's episode of this id, or the newest one of this name; None if there is none."""
         return self._newest.get((tenant, episode_id)) or self._episodes.get((tenant, episode_id))
 
-    def next_id(self, ended: KnownEpisode) -> str:
-        """The id of the episode that goes on under the name of one that is over."""
-        name, number = _named(ended.episode_id)
-        return f"{name}#part-{number + 1}"
+    def newest(self, tenant: str, episode_id: str) -> KnownEpisode | None:
+        """The newest episode of the name of this one; None if nothing of this name is known."""
+        return self._newest.get((tenant, _named(episode_id)[0])) or self._episodes.get((tenant, episode_id))
 
     def episode_of_call(self, tenant: str, call_id: str) -> KnownEpisode | None:
         """The episode of a tenant's call; None if the tenant has no such call."""

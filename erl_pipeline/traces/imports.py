@@ -89,7 +89,7 @@ def import_sft(store_uri: str, path: Path, name: str, choice: Choice) -> Importe
     }
     settings = {"file_sha256": sha256, "source_system": source_system(choice.format), **choice.model_dump()}
     run = open_import(store_uri, name, {IMPORTED: {"file": path.name, "sha256": sha256, **settings}})
-    recipe = Recipe(STAGE, 1, settings, {}, 0, kind="sft_dataset")
+    recipe = Recipe(STAGE, 2, settings, {}, 0, kind="sft_dataset")
 
     def write(folder: Path) -> Told:
         return {"counters": counters, "rows": {DATASET: write_sft_rows(folder / DATASET, rows)}}

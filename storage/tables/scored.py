@@ -30,8 +30,10 @@ REDACTED = "redacted"
 whether it was scored, so it counts as not scored: to drop only those of reward 0 would raise the means."""
 REDACTED_SCORED, REDACTED_NOT_SCORED = "redacted_scored", "redacted_not_scored"
 """Finish reasons of rows whose texts and tokens were taken out, since their user was forgotten."""
-ALL_REDACTED = (REDACTED, REDACTED_SCORED, REDACTED_NOT_SCORED)
-_WITHOUT_REWARD = (*NOT_SCORED, REDACTED, REDACTED_NOT_SCORED)
+REDACTED_NOT_TRAINABLE = "redacted_not_trainable"
+"""The same of a conversation that was rated, and could not be trained on."""
+ALL_REDACTED = (REDACTED, REDACTED_SCORED, REDACTED_NOT_SCORED, REDACTED_NOT_TRAINABLE)
+_WITHOUT_REWARD = (*NOT_SCORED, REDACTED, REDACTED_NOT_SCORED, REDACTED_NOT_TRAINABLE)
 
 AS_ZERO = "_as_zero"
 """What follows the reason, in `finish_reason`, of a failed attempt that counts as one of reward 0, since
@@ -62,6 +64,8 @@ def redacted_reason(finish_reason: str) -> str:
     """The finish reason of a trajectory once its user was forgotten."""
     if finish_reason in ALL_REDACTED:
         return finish_reason
+    if finish_reason == NOT_TRAINABLE:
+        return REDACTED_NOT_TRAINABLE
     return REDACTED_SCORED if reason_is_scored(finish_reason) else REDACTED_NOT_SCORED
 
 

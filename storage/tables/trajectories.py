@@ -21,8 +21,9 @@ GUIDED, FREE = "guided", "free"
 """Subgroups of a group that a method splits: with memory in the prompt if there is any, or without memory."""
 
 OTHER_OPENING = "other_opening"
-"""Metric of an agent's attempt, 1 where it did not begin with the messages with which the agent began the
-episode's first attempt: what was said in it then belongs to another prompt than that attempt's."""
+"""Metric of an agent's attempt, 1 where it did not begin with the messages and tools with which the agent
+began the episode's first attempt, or where its first call got no answer. Its first sequence then belongs to
+another prompt than that attempt's first call."""
 
 LOGPROB_TOLERANCE = 1e-4
 """Largest log-probability that counts as rounding error of a value of at most 0."""

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from http import HTTPStatus
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.environments import interface
@@ -110,10 +110,10 @@ class AgentAttempts:
 
     def _without_secrets(self, text: str) -> str:
         """The text, which is stored, with the names of secret variables in place of their values."""
-        for name in self._config.secret_env:
-            value = os.environ.get(name, "")
+        secrets = {os.environ.get(name, ""): name for name in self._config.secret_env}
+        for value in sorted(secrets, key=len, reverse=True):  # One may begin another.
             if len(value) >= _SHORTEST_SECRET:
-                text = text.replace(value, f"[{name}]")
+                text = text.replace(value, f"[{secrets[value]}]")
         return text
 
     async def _result(self, report: object) -> interface.AgentResult:
@@ -244,7 +244,7 @@ async def _run(config: AgentConfig, task: AgentTask, files: Path | None) -> obje
             folder.mkdir()
         else:
             shutil.copytree(files, folder)
-            _let_start(folder / config.command[0])
+            _let_start(folder, config)
         given = {"task_id": task.task_id, "prompt": task.prompt, **task.payload}
         Path(scratch, TASK_FILE).write_text(json.dumps(given), encoding="utf-8")
         variables = {
@@ -298,19 +298,22 @@ def _bytes_of_report(path: Path) -> bytes | None:
         raise ValueError(
             f"no report: the file at ERL_REPORT_FILE cannot be read: {error.strerror}"
         ) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError("no report: what is at ERL_REPORT_FILE is no file")
     with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("no report: what is at ERL_REPORT_FILE is no file")
         written = file.read(_LARGEST_REPORT + 1)
     if len(written) > _LARGEST_REPORT:
         raise ValueError(f"the report has more than {_LARGEST_REPORT} bytes")
     return written
 
 
-def _let_start(program: Path) -> None:
-    """Make one of the agent's files a program, where it is one: stores do not keep that."""
-    if program.is_file():
-        program.chmod(0o755)
+def _let_start(folder: Path, config: AgentConfig) -> None:
+    """Make the command's program executable where it is one of the agent's files: stores do not keep that."""
+    assert config.command is not None
+    program = str(PurePosixPath(config.command[0]))
+    if program in config.files:
+        (folder / program).chmod(0o755)
 
 
 async def _end_group(process: asyncio.subprocess.Process) -> None:

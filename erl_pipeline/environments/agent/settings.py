@@ -64,7 +64,8 @@ class AgentConfig(PluginSettings):
     """Variables of the command's environment. It has `PATH` and `HOME`, these, and those of the attempt."""
     secret_env: tuple[str, ...] = ()
     """Names of variables that are passed on from the pipeline's own environment. Their values are not stored:
-    in what the agent reports or prints, `[NAME]` takes the place of one of four characters or more."""
+    in feedback and in what is shown of an attempt that failed, `[NAME]` takes the place of one of four
+    characters or more."""
     reward: Literal["report", "scorer"] = "report"
     """`report`: the reward is a number from 0 to 1 in the agent's report. `scorer`: a scorer compares the
     report's `answer` with that of the task, and a report may hold no reward. Prefer this for agents that

@@ -31,8 +31,6 @@ class Gateway:
 
     def __init__(self) -> None:
         self._sessions: dict[str, AgentSession] = {}
-        self.late_calls = 0
-        """Calls with a key that is not known, such as those after the end of their attempt."""
 
     async def __aenter__(self) -> Gateway:
         app = web.Application(client_max_size=_LARGEST_BODY)
@@ -76,7 +74,8 @@ class Gateway:
             found = await completion
             return web.json_response(api.answer(found), headers={"x-erl-call-id": found.call_id, **headers})
         except RequestRefused as refused:
-            if session is not None:
+            # What comes after the end of an attempt is no call of it.
+            if session is not None and refused.code != "attempt_closed":
                 session.refuse(api.name, refused)
             return _refusal(api, refused)
         except web.HTTPRequestEntityTooLarge:
@@ -96,7 +95,6 @@ class Gateway:
             key = request.headers.get("x-api-key", "")
         session = self._sessions.get(key.strip())
         if session is None:
-            self.late_calls += 1
             raise attempt_closed()
         return session
 

@@ -19,11 +19,12 @@ from storage.runs.run import Run
 from storage.serving.collected import SERVED, SERVED_TRAJECTORIES
 from storage.serving.gates import Verdict
 from storage.tables.parquet import scan_files
-from storage.tables.scored import NOT_TRAINABLE, was_scored
+from storage.tables.scored import NOT_TRAINABLE, REDACTED_NOT_TRAINABLE, was_scored
 from storage.tables.sequences import FURTHER_SEQUENCES
 from storage.tables.trajectories import TRAJECTORIES as TRAJECTORY_TABLE
 from storage.tables.trajectories import scan_trajectories
 
+_RATED_ALL_THE_SAME = (NOT_TRAINABLE, REDACTED_NOT_TRAINABLE)
 Numbers = Mapping[str, float | int | str | bool]
 
 
@@ -115,7 +116,7 @@ def _rewards(store: ArtifactStore, batches: Sequence[SealedBatch]) -> pl.DataFra
     first = rows.select(
         "trajectory_id",
         "policy_version",
-        reward=pl.when(was_scored() | (pl.col("finish_reason") == NOT_TRAINABLE)).then("reward"),
+        reward=pl.when(was_scored() | pl.col("finish_reason").is_in(_RATED_ALL_THE_SAME)).then("reward"),
     )
     asker = pl.when(pl.col("user") == "").then("trajectory_id").otherwise(pl.concat_str("tenant", "user"))
     found = first.join(users.select("trajectory_id", asker=asker), on="trajectory_id", how="left").collect()

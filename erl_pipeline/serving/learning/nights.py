@@ -87,7 +87,9 @@ def next_night(store_uri: str, run: str, settings: ServingSettings, now: datetim
             return NextNight(begun, "", None)
     last_night = max((origin.last_iteration for origin in origins.values()), default=0)
     waiting = [batch for batch in batches if batch.iteration > last_night]
-    wanted = settings.learn.min_episodes - _rated(waiting)
+    # What is sealed now is the last batch, so one less of those that wait is young enough.
+    young = [batch for batch in waiting if batch.iteration > len(batches) + 1 - settings.learn.max_age]
+    wanted = settings.learn.min_episodes - _rated(young)
     collected = collect(
         store_uri,
         run,
@@ -99,7 +101,7 @@ def next_night(store_uri: str, run: str, settings: ServingSettings, now: datetim
     if collected.batch is not None:
         waiting.append(collected.batch)
         batches.append(collected.batch)
-    rated = _rated(waiting)
+    rated = _rated(young if collected.batch is None else [*young, collected.batch])
     if rated < settings.learn.min_episodes:
         found = rated if collected.batch is not None else rated + collected.rated
         reason = f"{found} of {settings.learn.min_episodes} rated episodes (learn.min_episodes) are there"

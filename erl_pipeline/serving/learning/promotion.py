@@ -60,7 +60,8 @@ def promote(
             passed = _passed(store_uri, run, alias, checkpoint_id, previous, settings)
             gate, why = passed.numbers, why or passed.reason
         if before is not None and previous == checkpoint_id:
-            return before  # Asked for again: going back must lead to the one before, not to this one.
+            # Asked for again, such as for a server that could not open it: the way back stays.
+            previous = before.previous
         return _change(store_uri, run, alias, checkpoint_id, previous, manifest.run, who, why, gate)
 
 

@@ -79,10 +79,10 @@ def distilled_rows(trajectories: Sequence[Trajectory], settings: DistillationSet
     sequence. With `chain` two rows follow, each on its own prompt: the text that led to the attempt, where it
     is whole and well-formed, and the attempt itself, where its own prompt is another.
 
-    An attempt gives no row where it was not scored, where its episode's first attempt was not, and where an
-    agent began it otherwise than the first. Where a task has more such attempts than `max_rows_per_task`, the
-    first in the order of the trajectories are kept. With `weight: reward` a row is weighed by the reward of
-    its trajectory, at least 0.
+    An attempt gives no row where it was not scored, where its episode's first attempt was not, and where it
+    would be trained on that one's prompt though an agent began one of them otherwise. Where a task has more
+    such attempts than `max_rows_per_task`, the first in the order of the trajectories are kept. With
+    `weight: reward` a row is weighed by the reward of its trajectory, at least 0.
     """
     from storage.tables.trajectories import OTHER_OPENING
 
@@ -94,7 +94,9 @@ def distilled_rows(trajectories: Sequence[Trajectory], settings: DistillationSet
         if row.role != roles.role or row.truncated or not _went_well(row, settings.reward_above):
             continue
         first = firsts[row.episode_id]
-        if not is_scored(row) or not is_scored(first) or OTHER_OPENING in json.loads(row.metrics):
+        if not is_scored(row) or not is_scored(first):
+            continue
+        if row is not first and any(OTHER_OPENING in json.loads(each.metrics) for each in (row, first)):
             continue
         if most is not None and attempts_at[row.task_id] >= most:
             continue

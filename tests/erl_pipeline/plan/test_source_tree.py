@@ -97,6 +97,29 @@ def test_all_that_a_name_may_stand_for_counts(tmp_path: Path, rules: str) -> Non
     assert reached("a", 1) != reached("c", 2)
 
 
+@pytest.mark.parametrize(
+    "stage",
+    [
+        "from house.fast import reward\nclass Game:\n    def one(self):\n        return reward()\n"
+        "    def two(self):\n        from house.slow import reward\n        return reward()\n"
+        "def compute():\n    return Game()\n",
+        "try:\n    from house.fast import *\nexcept ImportError:\n    def reward():\n        return 0\n"
+        "def compute():\n    return reward()\n",
+    ],
+)
+def test_no_import_hides_another(tmp_path: Path, stage: str) -> None:
+    def reached(folder: str, reward: int) -> Mapping[tuple[str, str], str]:
+        sources = {
+            "house/__init__.py": "",
+            "house/stage.py": stage,
+            "house/fast.py": f"def reward():\n    return {reward}\n",
+            "house/slow.py": "def reward():\n    return 0\n",
+        }
+        return _tree(tmp_path / folder, sources).reach([COMPUTE])
+
+    assert reached("a", 1) != reached("b", 2)
+
+
 def test_a_class_that_has_the_name_of_a_record_is_no_record(tmp_path: Path) -> None:
     """What does not count in this project's `Stage` counts in a game's own."""
 
@@ -128,11 +151,12 @@ def test_files_that_are_no_modules_are_data(tmp_path: Path) -> None:
         **LAKE,
         "house/tasks/task1.py": "print 1\n",
         "house/old.py": "print 1\n",
+        "house/a-b.py": "A = 1\n",
         "house/words.txt": "a",
     }
     tree = _tree(tmp_path, sources)
     named = [name for name, _ in tree.files_of_no_module("house")]
-    assert named == ["old.py", "tasks/task1.py", "words.txt"]
+    assert named == ["a-b.py", "old.py", "tasks/task1.py", "words.txt"]
     assert tree.source("house.old") is None
 
 

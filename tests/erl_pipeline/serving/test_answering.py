@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,8 +17,8 @@ from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.serving.episodes import OpenEpisodes
 from erl_pipeline.serving.keys import Client
-from erl_pipeline.serving.known import KnownTraffic
-from storage.serving.traffic import ServedTurn
+from erl_pipeline.serving.known import KnownTraffic, next_id
+from storage.serving.traffic import EpisodeEnd, ServedTurn
 from tests.erl_pipeline.episodes.test_dialogue import said
 from tests.erl_pipeline.serving.served import TOKENIZER, HeldAnswers, Scripted, Served
 
@@ -187,15 +188,47 @@ def test_a_name_that_goes_on_after_its_episode_is_over_is_another_episode(tmp_pa
         _, later = await served.chat("hi", answer, "and now?", metadata=thread)
         _, same = await served.chat("again", metadata=thread)
         found = [each["x-erl-episode-id"] for each in (first, still, later, same)]
-        assert found == ["thread", "thread", "thread#part-2", "thread#part-2"]
+        assert found == ["thread", "thread", "thread~part-2", "thread~part-2"]
 
         # A later server knows it from the log, and what is said of the thread is said of its newest part.
         logged = await turns(served)
         known = KnownTraffic(logged)
         newest = known.episode(logged[0].tenant, "thread")
         assert newest is not None
-        assert newest.episode_id == "thread#part-2"
-        assert known.next_id(newest) == "thread#part-3"
+        assert newest.episode_id == "thread~part-2"
+        assert next_id(newest) == "thread~part-3"
+
+    Scripted(tmp_path).use(use)
+
+
+def test_the_parts_of_a_thread_are_of_its_user_and_only_the_newest_goes_on(tmp_path: Path) -> None:
+    async def use(served: Served) -> None:
+        traffic, day = KnownTraffic(), [0.0]
+        served.service._traffic = traffic
+        began = time.time()
+        served.service.episodes = OpenEpisodes(
+            traffic, 60.0, clock=lambda: day[0], now=lambda: began + day[0]
+        )
+        alice = {"episode_id": "thread", "user": "alice"}
+        ids = []
+        for day[0] in (0.0, 90_000.0, 180_000.0):
+            # The first call of a day names nobody.
+            for given in ({"episode_id": "thread"} if day[0] else alice, alice):
+                _, headers = await served.chat("hi", metadata=given)
+                ids.append(headers["x-erl-episode-id"])
+        assert ids == ["thread", "thread", *["thread~part-2"] * 2, *["thread~part-3"] * 2]
+        assert len({turn.user for turn in await turns(served)}) == 1
+        # An earlier id is the thread too, and an end of an earlier part is none of the newest.
+        _, headers = await served.chat("hi", metadata={"episode_id": "thread~part-2"})
+        assert headers["x-erl-episode-id"] == "thread~part-3"
+        traffic.add(EpisodeEnd(episode_id="thread~part-2", tenant="acme", received=datetime.now(UTC)))
+        _, headers = await served.chat("hi", metadata=alice)
+        assert headers["x-erl-episode-id"] == "thread~part-3"
+        status, body, _ = await served.post(
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "hi"}], "metadata": {"episode_id": "other~part-7"}},
+        )
+        assert (status, body["error"]["param"]) == (400, "metadata.episode_id")
 
     Scripted(tmp_path).use(use)
 

@@ -18,7 +18,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from erl_pipeline.environments.agent import ENVIRONMENT
-from erl_pipeline.environments.agent.attempts import AgentAttempts, build
+from erl_pipeline.environments.agent.attempts import AgentAttempts, _let_start, build
 from erl_pipeline.environments.agent.settings import AgentConfig
 from erl_pipeline.environments.interface import AgentEndpoint, AgentResult, ScorerFailed, Task
 from erl_pipeline.episodes.guarded_environment import EnvironmentFailure, GuardedEnvironment
@@ -117,6 +117,7 @@ def test_a_scorer_compares_an_answer_that_the_agent_never_saw(tmp_path: Path) ->
         ("report('{\"rewards\": 1}')", "the report has 'rewards'; allowed are reward, answer"),
         ('report(\'{"not_scored": "the site was down"}\')', "could not be scored: the site was down"),
         ("report('\"' + 'x' * 2000000 + '\"')", "more than 1048576 bytes"),
+        ("os.mkdir(os.environ['ERL_REPORT_FILE'])", "what is at ERL_REPORT_FILE is no file"),
         ("os.mkfifo(os.environ['ERL_REPORT_FILE'])", "what is at ERL_REPORT_FILE is no file"),
         ("os.symlink('/dev/zero', os.environ['ERL_REPORT_FILE'])", "ERL_REPORT_FILE is no file"),
     ],
@@ -150,6 +151,7 @@ def test_the_value_of_a_secret_is_in_nothing_that_is_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, crashes: bool
 ) -> None:
     monkeypatch.setenv("SEARCH_KEY", "hush-hush")
+    monkeypatch.setenv("OTHER_KEY", "hush")
     code = """
         import json, os, sys
         told = f"GET /search?key={os.environ['SEARCH_KEY']} gave 401"
@@ -157,7 +159,7 @@ def test_the_value_of_a_secret_is_in_nothing_that_is_stored(
             raise SystemExit(told)
         json.dump({"reward": 0.0, "feedback": told}, open(os.environ["ERL_REPORT_FILE"], "w"))
     """
-    attempts = program(tmp_path, code, secret_env=("SEARCH_KEY",))
+    attempts = program(tmp_path, code, secret_env=("OTHER_KEY", "SEARCH_KEY"))
     if crashes:
         config = attempts._config.model_copy(update={"command": ("python", "agent.py", "crash")})
         with pytest.raises(ValueError, match=r"key=\[SEARCH_KEY\] gave 401"):
@@ -174,6 +176,25 @@ def test_a_file_of_the_agent_can_be_its_program(tmp_path: Path) -> None:
     built.mkdir()
     build(config, built, lambda name: pytest.fail("no embedder is asked for"))
     assert run(AgentAttempts(config, TASK, built)).reward == 1.0
+
+
+def test_a_program_outside_the_agents_folder_stays_as_it_is(tmp_path: Path) -> None:
+    """With an absolute path, and with one that leaves the folder."""
+    outside, source = tmp_path / "interpreter", tmp_path / "agent.sh"
+    outside.symlink_to("/bin/sh")
+    mode = outside.stat().st_mode
+    source.write_text('echo \'{"reward": 1}\' > "$ERL_REPORT_FILE"\n')
+    config = AgentConfig(command=(str(outside), "agent.sh"), files={"agent.sh": str(source)})
+    built = tmp_path / "built"
+    built.mkdir()
+    build(config, built, lambda name: pytest.fail("no embedder is asked for"))
+    assert run(AgentAttempts(config, TASK, built)).reward == 1.0
+    assert outside.stat().st_mode == mode
+    left = tmp_path / "left"
+    left.write_text("")
+    left.chmod(0o640)
+    _let_start(built, config.model_copy(update={"command": ("../left",)}))
+    assert left.stat().st_mode & 0o777 == 0o640
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="they are found by /proc")

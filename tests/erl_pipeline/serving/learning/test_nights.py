@@ -17,7 +17,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError, Interrupted
 from storage.lineage.trained_on import RowFilter, TrainedOn
 from storage.runs.run import RunStore
-from storage.serving.aliases import current_aliases
+from storage.serving.aliases import alias_changes, current_aliases
 from storage.serving.gates import verdicts
 from storage.serving.traffic import ServedTurn
 from storage.upkeep.verification import verify_run
@@ -90,6 +90,18 @@ def test_of_more_batches_than_max_age_the_newest_are_trained_on(served: Path) ->
     assert made.counters.get("dropped_too_old", 0) == 0
 
 
+def test_batches_that_are_too_old_do_not_make_a_night(served: Path) -> None:
+    policy = begin_production(served)
+    log(served, *conversations(served, 8, policy))
+    assert collect(str(served), RUN, settings().episode, TOMORROW).batch is not None
+    log(served, *conversations(served, 1, policy, first=100))
+
+    found = due(served, max_age=1)
+
+    assert found.night is None
+    assert "1 of 8 rated episodes" in found.reason
+
+
 def test_what_cannot_be_trained_on_is_not_sealed_for_want_of_others(served: Path) -> None:
     policy = begin_production(served)
     cold = [
@@ -118,6 +130,7 @@ def test_promoting_what_an_alias_means_keeps_the_way_back(served: Path) -> None:
     other = next(each for each in made if each != good)
     for _ in range(2):
         promote(str(served), RUN, "production", other, settings().gate, "me", why="try", without_gate=True)
+    assert len(alias_changes(str(served), RUN)) == 3  # A server that could not open it tries again.
     assert roll_back(str(served), RUN, "production", "me").checkpoint_id == good
 
 

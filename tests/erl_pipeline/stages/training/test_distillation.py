@@ -55,6 +55,15 @@ def test_an_attempt_that_its_agent_began_otherwise_than_the_first_is_left_out() 
     assert list(distilled_rows([first, reflection, other], SECOND_ATTEMPTS)) == []
 
 
+def test_an_own_success_is_kept_however_its_agent_began_and_none_is_trained_on_another_prompt() -> None:
+    """The first attempt's first call got no answer, so that its first sequence is that of another call."""
+    first, reflection, second = play(["down b", "? a b ?", "right a", "right a"])[0]
+    otherwise = replace(first, metrics='{"other_opening": 1.0}')
+    assert not list(distilled_rows([otherwise, reflection, second], SECOND_ATTEMPTS))
+    own = replace(play(["right a", "right a"])[0][0], metrics='{"other_opening": 1.0}')
+    assert len(list(distilled_rows([own], FIRST_ATTEMPTS))) == 1
+
+
 def test_a_task_gives_no_more_rows_than_allowed() -> None:
     solved = play(["right a", "right a"])[0]
 
