@@ -37,6 +37,10 @@ def test_conversations_are_read_from_both_kinds_of_files(tmp_path: Path) -> None
     assert [each.messages for each in read] == [[ASKED, SAID, ASKED, SAID], [ASKED, SAID]]
     pl.DataFrame({"messages": [[ASKED, SAID]]}).write_parquet(tmp_path / "rows.parquet")
     assert read_conversations(tmp_path / "rows.parquet", StorableTexts()) == [as_conversation([ASKED, SAID])]
+    # A path is no pattern: this one would match another file.
+    pl.DataFrame({"messages": [[ASKED, SAID]] * 2}).write_parquet(tmp_path / "data[1].parquet")
+    pl.DataFrame({"messages": [[ASKED, SAID]]}).write_parquet(tmp_path / "data1.parquet")
+    assert len(read_conversations(tmp_path / "data[1].parquet", StorableTexts())) == 2
 
 
 @pytest.mark.parametrize(

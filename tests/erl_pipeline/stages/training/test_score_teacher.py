@@ -267,6 +267,14 @@ def test_a_coefficient_falls_and_then_no_teacher_is_asked(combination: str) -> N
             },
             "4 attempts of 100 tokens, each read 2 times, are 800",
         ),
+        (
+            # Three times as many where groups without a signal are made up for
+            {
+                "self_distillation": {"max_tokens": 100, "teacher_token_budget": 2399, "combination": "loss"},
+                "rollouts": {**SMALL["rollouts"], "refill": 3},
+            },
+            "12 attempts of 100 tokens, each read 2 times, are 2400",
+        ),
         ({"self_distillation": {"template": "{{ answer }}"}}, "unknown variable 'answer'"),
     ],
 )

@@ -310,6 +310,9 @@ def test_kl_in_the_reward_gives_tokens_an_advantage(
     metrics = update(make_model(), [*rows, replayed], objective, reference=uniform, replay=loss)
     of_replayed = sum(0.5 * place * ratio for place, ratio in enumerate(ratios, start=1))
     assert metrics.policy_loss == pytest.approx(-(2.6 - lost + of_replayed) / 27, abs=1e-5)
+    # Nor do they where nothing of the update says that something is replayed, as with lessons by weights.
+    metrics = update(make_model(), [*rows, replayed], objective, reference=uniform)
+    assert metrics.policy_loss == pytest.approx(-(2.6 - lost + of_replayed) / 27, abs=1e-5)
     # The advantage of a row stays that of its group, and a role may do without.
     only = ObjectiveConfig.model_validate(
         {"kl_in": "reward", "roles": {"reflection": {"kl_coefficient": 0.5}}}
