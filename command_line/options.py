@@ -82,8 +82,8 @@ Iterations = Annotated[
     str | None, typer.Option("--iteration", metavar="N|A..B", help="Only these iterations.")
 ]
 
-MOST_ROWS = 1_000_000_000
-"""The most rows that an option may ask for."""
+LARGEST_NUMBER = 1_000_000_000
+"""The largest number of rows, or of an iteration, that an option may have."""
 LONGEST_DAYS = 36_500
 """The most days that an age may have in an option."""
 

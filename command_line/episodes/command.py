@@ -32,7 +32,9 @@ def list_episodes(
     limit: Annotated[
         int,
         typer.Option(
-            min=1, max=options.MOST_ROWS, help="Episodes to list, also with --json; the newest come first."
+            min=1,
+            max=options.LARGEST_NUMBER,
+            help="Episodes to list, also with --json; the newest come first.",
         ),
     ] = 20,
     store: options.ExistingStore = options.DEFAULT_STORE,

@@ -167,7 +167,7 @@ async def _replayed(
                     replace(context, ask_policy=partial(_answer, policy)),
                     gateway,
                     TurnKey(attempt.row.role, 0, attempt.row.revision_index),
-                    _as_asked if plain else partial(_opening, attempt.row),
+                    opening if plain else partial(_opening, attempt.row),
                 )
                 replayed.append(_compared(attempt.row, played, len(answers), policy.left))
         finally:
@@ -225,11 +225,6 @@ async def _answer(policy: RecordedPolicy, asked: SampleRequest) -> Generation:
 
 async def _nobody(asked: object) -> Never:
     raise TypeError("what was recorded is all that is answered")
-
-
-def _as_asked(instructions: str, observation: str) -> Sequence[Message]:
-    """The agent's own messages, with nothing inserted."""
-    return opening(instructions, observation)
 
 
 def _opening(row: Trajectory, instructions: str, observation: str) -> Sequence[Message]:

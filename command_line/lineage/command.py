@@ -113,7 +113,7 @@ def trained_on(
     limit: Annotated[
         int,
         typer.Option(
-            min=1, max=options.MOST_ROWS, help="Rows to list, also with --json; the newest come first."
+            min=1, max=options.LARGEST_NUMBER, help="Rows to list, also with --json; the newest come first."
         ),
     ] = 20,
     store: options.ExistingStore = options.DEFAULT_STORE,

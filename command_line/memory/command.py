@@ -5,20 +5,20 @@ from typing import Annotated, Literal
 
 import typer
 
-from command_line.options import DEFAULT_STORE, MOST_ROWS, ExistingStore, Json, RunName
+from command_line.options import DEFAULT_STORE, LARGEST_NUMBER, ExistingStore, Json, RunName
 from storage.errors import InputError
 
-TopK = Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="Entries to show.")]
+TopK = Annotated[int, typer.Option(min=1, max=LARGEST_NUMBER, help="Entries to show.")]
 TaskType = Annotated[str | None, typer.Option(help="Only entries of this task type.")]
 Environment = Annotated[str | None, typer.Option(help="Only entries of this environment.")]
 MinimumCredit = Annotated[
     float | None, typer.Option(min=-1e6, max=1e6, help="Only entries with at least this credit.")
 ]
 Iteration = Annotated[
-    int | None, typer.Option(min=0, max=MOST_ROWS, help="The memory as it was after this iteration.")
+    int | None, typer.Option(min=0, max=LARGEST_NUMBER, help="The memory as it was after this iteration.")
 ]
 Since = Annotated[
-    int | None, typer.Option(min=0, max=MOST_ROWS, help="Only entries of this iteration and later.")
+    int | None, typer.Option(min=0, max=LARGEST_NUMBER, help="Only entries of this iteration and later.")
 ]
 Entry = Annotated[str, typer.Argument(metavar="ENTRY", help="Id of a memory entry, or its beginning.")]
 
@@ -111,7 +111,7 @@ def list_memory(
     sort: Annotated[
         Literal["newest", "retrieved", "credit", "support"], typer.Option(help="Which come first.")
     ] = "newest",
-    limit: Annotated[int, typer.Option(min=1, max=MOST_ROWS, help="Entries to show.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=LARGEST_NUMBER, help="Entries to show.")] = 20,
     store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:

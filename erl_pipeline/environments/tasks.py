@@ -4,7 +4,8 @@ make tasks in one version only."""
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from erl_pipeline.environments.interface import KeptSplit, Split
 from storage.errors import ConfigError, InputError
 
 Parsed = TypeVar("Parsed")
+Item = TypeVar("Item")
 
 KEPT: Mapping[Split, KeptSplit] = {"held_out": "held-out", "test": "test"}
 """The splits that keep a problem from training."""
@@ -25,6 +27,26 @@ def hashed_split(problem: str, *, test: bool) -> Split:
     and a quarter is for the test, or is trained on too where there is no test split."""
     split = _QUARTERS[hashlib.sha256(problem.encode()).digest()[0] % len(_QUARTERS)]
     return "training" if split == "test" and not test else split
+
+
+def require_some_to_train(
+    held_out_file: str | None, held_out_share: float, test_share: float, what: str
+) -> None:
+    """Raise `ValueError` where the shares that are kept from training leave nothing; `what`: one of the
+    tasks."""
+    held_out = 0.0 if held_out_file is not None else held_out_share
+    if held_out + test_share >= 1.0:
+        raise ValueError(
+            f"held_out_share: {held_out_share} and test_share: {test_share} leave no {what} to train on; "
+            "together they must be below 1"
+        )
+
+
+def in_random_order(items: Iterable[Item], place: Callable[[Item], str], seed: str) -> list[Item]:
+    """The items in an order that `seed` and their places decide, and not the order in which they come."""
+    drawn = sorted(items, key=place)
+    random.Random(seed).shuffle(drawn)
+    return drawn
 
 
 def file_text(path: Path, what: str) -> str:

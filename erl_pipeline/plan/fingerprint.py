@@ -48,11 +48,9 @@ def package_place(package: str) -> Path:
 
 def package_files(place: Path) -> list[tuple[str, Path]]:
     """The names and paths of a package's files; none for a single module."""
-    return (
-        []
-        if place.is_file()
-        else sorted((path.relative_to(place).as_posix(), path) for path in _files(place))
-    )
+    if place.is_file():
+        return []
+    return sorted((path.relative_to(place).as_posix(), path) for path in _files(place))
 
 
 def files_fingerprint(files: Iterable[tuple[str, Path]]) -> str:

@@ -15,7 +15,8 @@ from typing import Any
 
 from erl_pipeline.config.plugins import Plugin, makes_bytes
 from erl_pipeline.plan.fingerprint import package_fingerprint, package_place
-from erl_pipeline.plan.source_tree import OWN, Name, SourceTree
+from erl_pipeline.plan.module_source import OWN, Name
+from erl_pipeline.plan.source_tree import SourceTree
 from storage.artifacts.recipe import ID_LENGTH
 
 SCHEME = 2

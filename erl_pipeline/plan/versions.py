@@ -15,14 +15,15 @@ import json
 import pkgutil
 import sys
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from erl_pipeline.config.plugins import Group, plugins
+from erl_pipeline.plan.module_source import Name
 from erl_pipeline.plan.plugin_code import left_out
-from erl_pipeline.plan.source_tree import Name, SourceTree, stage_calls
+from erl_pipeline.plan.source_tree import SourceTree
 from erl_pipeline.plan.sources import CodeOwner
 from erl_pipeline.plan.stage import Stage
 from storage.artifacts.recipe import ID_LENGTH
@@ -202,7 +203,7 @@ def raise_version(code: StageCode, tree: SourceTree) -> StageCode:
     assert path is not None
     text = path.read_text(encoding="utf-8")
     raised = replace(code, version=code.version + 1)
-    for call in stage_calls(ast.parse(text)):
+    for call in _stage_calls(ast.parse(text)):
         given = {keyword.arg: keyword.value for keyword in call.keywords}
         if ast.unparse(given["compute"]) == function:
             value = given["version"]
@@ -215,6 +216,13 @@ def raise_version(code: StageCode, tree: SourceTree) -> StageCode:
             print(f"{shown}:{value.lineno}: {code.name} has version {raised.version}")
             return raised
     raise ValueError(f"{path} makes no stage with compute={function}")
+
+
+def _stage_calls(tree: ast.AST) -> Iterator[ast.Call]:
+    """The places where a module makes a stage object."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Stage":
+            yield node
 
 
 def read_file(path: Path = FILE) -> VersionFile:

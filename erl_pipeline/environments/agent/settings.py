@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.plugins import plugins
+from erl_pipeline.environments.tasks import require_some_to_train
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SET = ("OPENAI_", "ANTHROPIC_", "ERL_")
@@ -131,12 +132,7 @@ class AgentConfig(PluginSettings):
 
     @model_validator(mode="after")
     def _something_left(self) -> AgentConfig:
-        held_out = 0.0 if self.held_out_file is not None else self.held_out_share
-        if held_out + self.test_share >= 1.0:
-            raise ValueError(
-                f"held_out_share: {self.held_out_share} and test_share: {self.test_share} leave no task to "
-                "train on; together they must be below 1"
-            )
+        require_some_to_train(self.held_out_file, self.held_out_share, self.test_share, "task")
         return self
 
     @model_validator(mode="after")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from erl_pipeline.environments.agent.settings import AgentConfig
 from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
 from erl_pipeline.environments.scorers.interface import scorer_named
-from erl_pipeline.environments.tasks import filled_text, json_lines
+from erl_pipeline.environments.tasks import filled_text, in_random_order, json_lines
 from storage.errors import ConfigError, InputError
 
 
@@ -102,10 +101,7 @@ def _split(config: AgentConfig) -> _Tasks:
 
 
 def _in_random_order(tasks: Sequence[Task], config: AgentConfig) -> list[Task]:
-    """One that does not depend on that of the file."""
-    drawn = sorted(tasks, key=lambda task: task_key(task.payload))
-    random.Random(f"agent/{config.split_seed}").shuffle(drawn)
-    return drawn
+    return in_random_order(tasks, lambda task: task_key(task.payload), f"agent/{config.split_seed}")
 
 
 def _without(tasks: Sequence[Task], taken: Sequence[Task]) -> list[Task]:

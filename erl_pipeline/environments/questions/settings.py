@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.config.plugins import plugins
+from erl_pipeline.environments.tasks import require_some_to_train
 
 AnswerFormat = Literal["boxed", "last_line", "tag", "whole"]
 
@@ -56,10 +57,5 @@ class QuestionsConfig(PluginSettings):
 
     @model_validator(mode="after")
     def _something_left(self) -> QuestionsConfig:
-        held_out = 0.0 if self.held_out_file is not None else self.held_out_share
-        if held_out + self.test_share >= 1.0:
-            raise ValueError(
-                f"held_out_share: {self.held_out_share} and test_share: {self.test_share} leave no question "
-                "to train on; together they must be below 1"
-            )
+        require_some_to_train(self.held_out_file, self.held_out_share, self.test_share, "question")
         return self

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
 from erl_pipeline.environments.questions.settings import QuestionsConfig
 from erl_pipeline.environments.scorers import scorer_named
 from erl_pipeline.environments.scorers.texts import reading_key
-from erl_pipeline.environments.tasks import filled_text, json_lines
+from erl_pipeline.environments.tasks import filled_text, in_random_order, json_lines
 from storage.errors import ConfigError, InputError
 
 
@@ -101,8 +100,7 @@ def _set_aside(
     questions: Sequence[QuestionRecord], config: QuestionsConfig
 ) -> tuple[Sequence[QuestionRecord], Sequence[QuestionRecord]]:
     """The test questions, and all others, in a random order that does not depend on the order of the file."""
-    shuffled = sorted(questions, key=lambda each: each.place)
-    random.Random(f"questions/{config.split_seed}").shuffle(shuffled)
+    shuffled = in_random_order(questions, lambda each: each.place, f"questions/{config.split_seed}")
     test = round(config.test_share * len(shuffled))
     return shuffled[:test], shuffled[test:]
 

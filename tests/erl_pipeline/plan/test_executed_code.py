@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from erl_pipeline.config.plugins import plugins
+from erl_pipeline.plan.module_source import Name
 from erl_pipeline.plan.plugin_code import reached_code
-from erl_pipeline.plan.source_tree import Name
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.plan.versions import FOLDER, in_tree
 from tests.erl_pipeline.runs.small_runs import go, small

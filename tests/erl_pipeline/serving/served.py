@@ -26,7 +26,7 @@ from erl_pipeline.serving.settings import ServingSettings
 from erl_pipeline.serving.writing import LogWriter
 from storage.errors import EngineError
 from storage.serving.aliases import AliasChange, change_alias
-from storage.serving.traffic import ReadTraffic, Record, TrafficLog, read_traffic, segments
+from storage.serving.traffic import ReadTraffic, Record, ServedTurn, TrafficLog, read_traffic, segments
 from tests.erl_pipeline.episodes.test_dialogue import chatml_tokenizer, end_ids, said
 from tests.storage.serving.aliases import alias_change
 
@@ -97,6 +97,10 @@ class Served:
         while self.service.log.waiting or self.service.log.lag_seconds:
             await asyncio.sleep(0.005)
         return list(read_traffic(segments(self.store, RUN), ReadTraffic()))
+
+
+async def turns(served: Served) -> list[ServedTurn]:
+    return [record for record in await served.logged() if isinstance(record, ServedTurn)]
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from typing import Any
 
 import openai
@@ -76,8 +77,13 @@ async def asks_at_the_same_time(task: AgentTask) -> dict[str, Any]:
     return {"reward": 1.0}
 
 
+planner_was_asked = threading.Event()
+"""Set by the policy of a test when it gets the planner's call."""
+
+
 async def asks_planner_and_critic(task: AgentTask) -> dict[str, Any]:
-    """Asks the planner first, and the critic a moment later."""
+    """Asks the planner first, and the critic before the planner has answered."""
+    planner_was_asked.clear()
     async with openai.AsyncOpenAI(base_url=task.base_url, api_key=task.api_key) as asked:
 
         async def ask(said: str) -> str:
@@ -86,7 +92,7 @@ async def asks_planner_and_critic(task: AgentTask) -> dict[str, Any]:
             return str(answer.choices[0].message.content)
 
         planner = asyncio.create_task(ask("planner"))
-        await asyncio.sleep(0.2)
+        await asyncio.to_thread(planner_was_asked.wait, 60)
         said, _ = await asyncio.gather(planner, ask("critic"))
     return {"reward": float(said == "good"), "feedback": "plan better"}
 

@@ -56,16 +56,29 @@ def test_a_reflection_reaches_an_agent_that_knows_nothing_of_it() -> None:
     assert second.parent_trajectory_id == reflection.trajectory_id
 
 
-class ThinksLongAboutPlans(ScriptedEngine):
-    """In second attempts the critic's answer comes before the planner's."""
+class AnswersTheCriticFirst(ScriptedEngine):
+    """In second attempts; in first ones the planner's answer comes first."""
+
+    def __init__(self, says: Callable[[str], str]) -> None:
+        super().__init__(says)
+        self._answered = {"planner": asyncio.Event(), "critic": asyncio.Event()}
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run(work)
 
     async def sample(self, request: GenerationRequest) -> Generation:
         asked = TOKENIZER.decode(request.prompt_token_ids)
-        if "Look further" in asked and "planner" in asked:
-            await asyncio.sleep(0.5)
+        who = next((each for each in self._answered if f"user\n{each}" in asked), None)
+        if who is not None:
+            first = "critic" if "Look further" in asked else "planner"
+            if who == "planner":
+                agents.planner_was_asked.set()
+            if who != first:
+                await self._answered[first].wait()
+            self._answered[who].set()
+            if all(each.is_set() for each in self._answered.values()):
+                for each in self._answered.values():
+                    each.clear()
         return self.generate([request])[0]
 
 
@@ -80,7 +93,7 @@ def test_the_first_sequence_is_that_of_the_first_call_whichever_is_answered_firs
             return "a critique"
         return "good" if "Look further" in prompt else "bad"
 
-    engine = ThinksLongAboutPlans(says)
+    engine = AnswersTheCriticFirst(says)
     first, _, second = played(
         agents.asks_planner_and_critic, says, max_revisions=1, sampling=ConcurrentSampling(engine, 4)
     ).rows

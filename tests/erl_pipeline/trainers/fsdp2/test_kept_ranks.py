@@ -16,6 +16,7 @@ from erl_pipeline.trainers.fsdp2 import TRAINER, kept_ranks
 from erl_pipeline.trainers.fsdp2.kept_ranks import KeptRanks
 from erl_pipeline.trainers.fsdp2.rank_group import _OtherNode
 from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
+from erl_pipeline.trainers.interface import TrainingStart
 from storage.artifacts.store import ArtifactStore
 from tests.erl_pipeline.runs.small_runs import go, hashes, ids, small
 from tests.erl_pipeline.runs.test_two_models import METHOD, save_model
@@ -34,6 +35,12 @@ def sharded(processes: int, sleep: bool = False, **changes: Any) -> Any:
         resources={"threads": processes},
         **changes,
     )
+
+
+def kept_by(kept: KeptRanks, begun: TrainingStart) -> TrainingStart:
+    """A start whose trainers are lent these ranks."""
+    assert begun.context is not None
+    return replace(begun, context=replace(begun.context, keep=lambda _name, _make: kept))
 
 
 def without_states(store: Path) -> list[dict[str, str]]:
@@ -89,10 +96,8 @@ def test_a_run_repeats_what_ended_ranks_alone_had(orders: Orders, tmp_path: Path
 def test_idle_ranks_wait_without_a_processor_and_dead_ones_are_replaced(
     first: Path, start: Start, orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun = start(first / "llama")
-    assert begun.context is not None
     with KeptRanks() as kept:
-        begun = replace(begun, context=replace(begun.context, keep=lambda _name, _make: kept))
+        begun = kept_by(kept, start(first / "llama"))
 
         def scored() -> tuple[Fsdp2Trainer, set[int]]:
             trainer, before = Fsdp2Trainer(2, begun), set(orders.processes)
@@ -128,10 +133,8 @@ def test_ranks_that_can_train_no_more_end_when_room_is_made_or_the_next_training
 ) -> None:
     """Another node is no longer heard, as after a cut cable, and the rank here lives."""
     monkeypatch.setattr(kept_ranks, "training_device", lambda: torch.device("cuda"))
-    begun = start(first / "llama")
-    assert begun.context is not None
     with KeptRanks() as kept:
-        begun = replace(begun, context=replace(begun.context, keep=lambda _name, _make: kept))
+        begun = kept_by(kept, start(first / "llama"))
         for is_closed in (False, True):
             trainer = Fsdp2Trainer(1, begun, sleeps=True)
             trainer.logprobs(ROWS, 12)
@@ -149,10 +152,8 @@ def test_of_two_trainers_whose_ranks_sleep_one_has_the_gpus(
 ) -> None:
     """Both are held, as where each alone has the state of its model."""
     monkeypatch.setattr(kept_ranks, "training_device", lambda: torch.device("cuda"))
-    begun = start(first / "llama")
-    assert begun.context is not None
     with KeptRanks() as kept:
-        begun = replace(begun, context=replace(begun.context, keep=lambda _name, _make: kept))
+        begun = kept_by(kept, start(first / "llama"))
         policy, extractor = (Fsdp2Trainer(1, begun, sleeps=True) for _ in range(2))
         for each in (policy, policy, extractor, policy):
             each.logprobs(ROWS, 12)
@@ -164,10 +165,8 @@ def test_another_node_stays_from_training_to_training(
     node: Node, first: Path, start: Start, orders: Orders
 ) -> None:
     joined = node.said.count("has joined")
-    begun = start(first / "llama")
-    assert begun.context is not None
     with KeptRanks() as kept:
-        begun = replace(begun, context=replace(begun.context, keep=lambda _name, _make: kept))
+        begun = kept_by(kept, start(first / "llama"))
         for number in (1, 2):
             trainer = TRAINER.open(node.settings(), begun)
             trainer.logprobs(ROWS, 12)
