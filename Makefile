@@ -24,7 +24,7 @@ TOO_OLD := Python 3.11 or later is needed. Name one with: make PYTHON=/path/to/p
 
 help:
 	@echo "make train     set up and train on FrozenLake with the tiny policy (CONFIG=... for another)"
-	@echo "make check     set up and run the linters, the type checker and the unit tests; three minutes at most"
+	@echo "make check     set up and run the linters, the type checker and the unit tests; some minutes"
 	@echo "make test      set up and run the linters, the type checker and the tests, vLLM's CPU build included, and"
 	@echo "               list the lines that no test executes"
 	@echo "make test-without-vllm   the same without the tests that start a vLLM server"
