@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jinja2 import TemplateRuntimeError
+
 from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.messages import (
     MARKERS,
@@ -143,12 +145,16 @@ class ChatTokenizer:
 
     def _render(self, messages: Sequence[_Frozen], tools: str) -> str:
         offered: list[dict[str, Any]] = json.loads(tools)
-        rendered: str = self._tokenizer.apply_chat_template(
-            [_thawed(message) for message in messages],
-            tools=offered or None,
-            tokenize=False,
-            add_generation_prompt=True,
-        )
+        try:
+            rendered: str = self._tokenizer.apply_chat_template(
+                [_thawed(message) for message in messages],
+                tools=offered or None,
+                tokenize=False,
+                add_generation_prompt=True,
+            )
+        except (TypeError, ValueError, ArithmeticError, LookupError) as error:
+            # Messages that a template does not expect, such as one that adds a null to a text.
+            raise TemplateRuntimeError(f"{type(error).__name__}: {error}") from error
         return rendered
 
     def _ids(self, text: str) -> tuple[int, ...]:

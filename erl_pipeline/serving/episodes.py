@@ -24,7 +24,7 @@ from erl_pipeline.episodes.gateway.sequences import (
     history_of,
     last_answer,
 )
-from erl_pipeline.serving.known import KnownEpisode, KnownTraffic, is_part, next_id
+from erl_pipeline.serving.known import LONGEST_NAME, KnownEpisode, KnownTraffic, is_part, next_id
 from erl_pipeline.serving.notes import NO_NOTES, Notes
 from erl_pipeline.serving.policies import OpenedPolicy
 from erl_pipeline.serving.requests import ServedRequest
@@ -141,6 +141,10 @@ class OpenEpisodes:
                 f"there is no episode {episode_id}, and such an ending is given by the server alone",
                 "metadata.episode_id",
             )
+        if known is None and len(episode_id) > LONGEST_NAME:
+            raise RequestRefused(
+                f"metadata.episode_id: it may have at most {LONGEST_NAME} characters", "metadata.episode_id"
+            )
         if known is None:
             return None
         if known.is_over:
@@ -172,13 +176,16 @@ class OpenEpisodes:
         return found[-1]
 
     def _forget_old(self) -> None:
-        before = self._clock() - self._idle_seconds
-        while self._open:
-            name, oldest = next(iter(self._open.items()))
-            if oldest.under_way or (oldest.heard >= before and self._tokens <= self._most_tokens):
-                return
-            del self._open[name]
-            self._forget(oldest)
+        before, tokens, over = self._clock() - self._idle_seconds, self._tokens, []
+        for name, oldest in self._open.items():
+            if oldest.under_way:
+                continue
+            if oldest.heard >= before and tokens <= self._most_tokens:
+                break
+            tokens -= oldest.tokens
+            over.append(name)
+        for name in over:
+            self._forget(self._open.pop(name))
 
     def _forget(self, episode: Episode) -> None:
         self._tokens -= episode.tokens

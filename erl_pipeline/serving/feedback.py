@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from erl_pipeline.episodes.gateway.api import RequestRefused
-from erl_pipeline.serving.known import KnownEpisode, KnownTraffic
+from erl_pipeline.serving.known import KnownEpisode, KnownTraffic, feedback_id_of, said_by
 from erl_pipeline.serving.requests import FeedbackRequest
 from erl_pipeline.serving.settings import TEXTS, ServingSettings
 from storage.serving.traffic import Feedback
@@ -16,15 +16,13 @@ def feedback_record(
 ) -> tuple[str, Feedback | None]:
     """The id of a piece of feedback, and the record of it; None where it was taken before.
 
-    Raises `RequestRefused` for an id that the tenant does not have, and an undeclared metric or value.
+    Raises `RequestRefused` for an id that the tenant does not have, an undeclared metric or value, and a key
+    of idempotency that was used for something else.
     """
     episode = _meant(traffic, tenant, given)
     reward = _reward(settings, given)
-    feedback_id, is_known = traffic.feedback_id(tenant, given.idempotency_key)
-    if is_known:
-        return feedback_id, None
-    return feedback_id, Feedback(
-        feedback_id=feedback_id,
+    record = Feedback(
+        feedback_id=feedback_id_of(tenant, given.idempotency_key),
         episode_id=episode.episode_id,
         call_id=given.call_id,
         tenant=tenant,
@@ -35,6 +33,11 @@ def feedback_record(
         source=given.source,
         received=datetime.now(UTC),
     )
+    known = traffic.said(record.feedback_id)
+    if known is not None and known != said_by(record):
+        what = "idempotency_key: other feedback was given with this key"
+        raise RequestRefused(what, "idempotency_key", "idempotency_key_reused", 409)
+    return record.feedback_id, record if known is None else None
 
 
 def known_episode(traffic: KnownTraffic, tenant: str, episode_id: str) -> KnownEpisode:

@@ -33,6 +33,9 @@ class KnownEpisode:
         return _named(self.episode_id)[0]
 
 
+LONGEST_NAME = 240
+"""Characters of an episode's name that a client gives, so that its later parts have valid ids too."""
+
 _PART = re.compile(r"(.+)~part-(\d{1,6})")
 
 
@@ -60,7 +63,7 @@ class KnownTraffic:
         self._episodes: dict[tuple[str, str], KnownEpisode] = {}
         self._newest: dict[tuple[str, str], KnownEpisode] = {}
         self._calls: dict[str, KnownEpisode] = {}
-        self._feedback: set[str] = set()
+        self._feedback: dict[str, str] = {}
         for record in records:
             self.add(record)
 
@@ -73,7 +76,7 @@ class KnownTraffic:
             # Another server may have begun an episode of another user under the same id.
             self._calls[record.call_id] = known if known.user == record.user else own
         elif isinstance(record, Feedback):
-            self._feedback.add(record.feedback_id)
+            self._feedback[record.feedback_id] = said_by(record)
         else:
             self.register(KnownEpisode(record.episode_id, record.tenant, "")).is_over = True
 
@@ -98,9 +101,18 @@ class KnownTraffic:
         found = self._calls.get(call_id)
         return found if found is not None and found.tenant == tenant else None
 
-    def feedback_id(self, tenant: str, idempotency_key: str | None) -> tuple[str, bool]:
-        """The id for a piece of feedback, and whether it has been logged already."""
-        if idempotency_key is None:
-            return f"fb-{secrets.token_hex(12)}", False
-        found = f"fb-{digest([tenant, idempotency_key])[:24]}"
-        return found, found in self._feedback
+    def said(self, feedback_id: str) -> str | None:
+        """What was logged under an id, as `said_by` tells it; None for nothing."""
+        return self._feedback.get(feedback_id)
+
+
+def feedback_id_of(tenant: str, idempotency_key: str | None) -> str:
+    """The id for a piece of feedback: the same for the same key of a tenant."""
+    if idempotency_key is None:
+        return f"fb-{secrets.token_hex(12)}"
+    return f"fb-{digest([tenant, idempotency_key])[:24]}"
+
+
+def said_by(given: Feedback) -> str:
+    """A digest of what somebody said, equal if they said it again."""
+    return digest([_named(given.episode_id)[0], given.call_id or "", given.metric, given.value])

@@ -118,7 +118,7 @@ class PolicyServer:
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_get("/v1/models", self._models)
         app.router.add_post("/erl/v1/feedback", self._feedback)
-        app.router.add_post("/erl/v1/episodes/{id}/close", self._close)
+        app.router.add_post("/erl/v1/episodes/{id:[^/]+}/close", self._close)
         app.router.add_get("/erl/v1/health", self._health)
         runner = web.AppRunner(
             app,

@@ -1,6 +1,7 @@
 from typing import Literal
 
 import pytest
+from jinja2 import TemplateError
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
@@ -168,6 +169,13 @@ def test_a_template_knows_tools_that_shows_them_and_writes_calls_as_they_are_rea
     assert not knows(CHATML)  # a call would be written as nothing
     assert not knows(with_calls.replace("if tools", "if false"))
     assert not knows(with_calls.replace("<tool_call>", "[TOOL_CALLS]"))
+
+
+def test_what_a_template_cannot_compute_is_an_error_of_the_template() -> None:
+    tokenizer = chatml_tokenizer()
+    tokenizer.chat_template = "{{ messages[-1]['content'] + 1 }}"
+    with pytest.raises(TemplateError, match="TypeError"):
+        ChatTokenizer(tokenizer).prompt([user_message("hi")])
 
 
 def test_what_the_environment_repeats_of_the_policy_does_not_cut_the_prompt() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest
+from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.serving.episodes import OpenEpisodes
 from erl_pipeline.serving.known import KnownTraffic, next_id
 from storage.serving.traffic import EpisodeEnd
@@ -136,6 +137,47 @@ def test_the_parts_of_a_thread_are_of_its_user_and_only_the_newest_goes_on(tmp_p
         assert (status, body["error"]["param"]) == (400, "metadata.episode_id")
 
     Scripted(tmp_path).use(use)
+
+
+def test_the_id_of_a_later_part_of_a_long_name_is_an_id_too(tmp_path: Path) -> None:
+    async def use(served: Served) -> None:
+        _, seconds = with_a_clock(served)
+        thread = {"episode_id": "t" * 240}
+        await served.chat("hi", metadata=thread)
+        seconds[0] = 90_000.0
+        part = (await served.chat("hi", metadata=thread))[1]["x-erl-episode-id"]
+        assert part == "t" * 240 + "~part-2"
+        assert (await served.chat("more", metadata={"episode_id": part}))[1]["x-erl-episode-id"] == part
+        body = {"messages": [{"role": "user", "content": "hi"}], "metadata": {"episode_id": "t" * 241}}
+        status, refused, _ = await served.post("/v1/chat/completions", body)
+        assert (status, refused["error"]["param"]) == (400, "metadata.episode_id")
+
+    Scripted(tmp_path).use(use)
+
+
+def test_an_idle_episode_ends_also_while_an_older_one_waits_for_its_answer(tmp_path: Path) -> None:
+    slow, is_asked = asyncio.Event(), asyncio.Event()
+
+    async def says(checkpoint: str, request: GenerationRequest) -> Generation:
+        if request.prompt_token_ids == slow_prompt:
+            is_asked.set()
+            await slow.wait()
+        return said(TOKENIZER, "yes<|im_end|>")
+
+    slow_prompt = ChatTokenizer(TOKENIZER).prompt([{"role": "user", "content": "slow"}])
+
+    async def use(served: Served) -> None:
+        _, seconds = with_a_clock(served)
+        waiting = asyncio.create_task(served.chat("slow"))
+        await is_asked.wait()
+        await served.chat("hi")
+        seconds[0] = 90.0
+        await served.chat("hello")
+        assert len(served.service.episodes) == 2  # the one that waits, and the new one
+        slow.set()
+        await waiting
+
+    Scripted(tmp_path, says=says).use(use)
 
 
 def test_a_call_that_is_answered_after_its_episode_was_closed_is_logged_and_forgotten(tmp_path: Path) -> None:

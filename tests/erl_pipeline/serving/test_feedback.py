@@ -77,13 +77,13 @@ def test_another_tenant_knows_neither_calls_nor_episodes(tmp_path: Path) -> None
 
 def test_an_episode_that_was_closed_gets_feedback_but_no_calls(tmp_path: Path) -> None:
     async def use(served: Served) -> None:
-        await served.chat("hi", metadata={"episode_id": "e/1"})
+        await served.chat("hi", metadata={"episode_id": "e/{1}"})
         for _ in range(2):
-            assert (await served.post("/erl/v1/episodes/e%2F1/close", {}))[0] == 200
-        body = {"messages": [{"role": "user", "content": "hi"}], "metadata": {"episode_id": "e/1"}}
+            assert (await served.post("/erl/v1/episodes/e%2F%7B1%7D/close", {}))[0] == 200
+        body = {"messages": [{"role": "user", "content": "hi"}], "metadata": {"episode_id": "e/{1}"}}
         status, refused, _ = await served.post("/v1/chat/completions", body)
         assert (status, refused["error"]["code"]) == (400, "episode_closed")
-        late = {"episode_id": "e/1", "metric": "thumbs", "value": "up"}
+        late = {"episode_id": "e/{1}", "metric": "thumbs", "value": "up"}
         assert (await served.post("/erl/v1/feedback", late))[0] == 200
         assert sum(isinstance(record, EpisodeEnd) for record in await served.logged()) == 1
 
@@ -99,9 +99,12 @@ def test_a_later_server_knows_what_an_earlier_one_has_logged(tmp_path: Path) -> 
         ids.extend((told["x-erl-call-id"], (await served.post("/erl/v1/feedback", given))[1]["feedback_id"]))
 
     async def later(served: Served) -> None:
-        given = {"call_id": ids[0], "metric": "thumbs", "value": "up", "idempotency_key": "k"}
+        given = {"episode_id": "e", "metric": "thumbs", "value": "up", "idempotency_key": "k"}
         assert (await served.post("/erl/v1/feedback", given))[1] == {"feedback_id": ids[1]}
-        assert (await served.post("/erl/v1/feedback", {**given, "idempotency_key": "other"}))[0] == 200
+        of_a_call = {"call_id": ids[0], "metric": "thumbs", "value": "up"}
+        status, refused, _ = await served.post("/erl/v1/feedback", {**of_a_call, "idempotency_key": "k"})
+        assert (status, refused["error"]["code"]) == (409, "idempotency_key_reused")
+        assert (await served.post("/erl/v1/feedback", {**of_a_call, "idempotency_key": "other"}))[0] == 200
         _, told = await served.chat("hi", "one after 21", "on", metadata={"episode_id": "e", "user": "anna"})
         assert told["x-erl-episode-id"] == "e"
         assert len(await served.logged()) == 4
