@@ -276,7 +276,16 @@ def _require_test_split(base: RunConfig) -> None:
 def _require_one_start(
     configs: Mapping[str, RunConfig], sources: Mapping[str, Sources], baseline: str
 ) -> None:
-    """Raise ConfigError if an arm's first policy or test tasks are not those of the baseline."""
+    """Raise ConfigError if an arm's first policy or test tasks are not those of the baseline, or if it judges
+    success otherwise."""
+    for name, config in configs.items():
+        for setting in ("success_threshold", "failed"):
+            own, wanted = getattr(config.rollouts, setting), getattr(configs[baseline].rollouts, setting)
+            if own != wanted:
+                raise ConfigError(
+                    f"arm {name} has rollouts.{setting}: {own}, which says what counts as success, and "
+                    f"{baseline} {wanted}, so they cannot be compared"
+                )
     starts = {}
     for name, config in configs.items():
         plan = plan_run(config, sources[name], iterations=0)

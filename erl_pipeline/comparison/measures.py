@@ -65,7 +65,8 @@ class SeedSummary:
 class SeedDifference:
     """One figure less another, seed by seed; `summary` is of the differences.
 
-    `p_value` is from Student's two-sided t test of their mean; None with one seed.
+    `p_value` is from Student's two-sided t test of their mean; None with fewer than `SEEDS_FOR_INTERVAL`
+    seeds, and for differences that are all equal.
     """
 
     by_seed: Sequence[float]
@@ -85,22 +86,28 @@ def across_seeds(values: Sequence[float]) -> SeedSummary:
     return SeedSummary(mean, sd, mean - half_width, mean + half_width, len(values))
 
 
+SEEDS_FOR_INTERVAL = 3
+"""Fewer seeds than these give neither an interval nor a p value: two often differ by the same by chance."""
+_NO_SPREAD = 1e-12
+"""Standard deviations up to this are 0 but for rounding."""
+
+
 def seed_difference(ours: Sequence[float], theirs: Sequence[float]) -> SeedDifference:
     """`ours` less `theirs`, which hold one figure for each seed in the same order.
 
-    If all differences are equal, they have no spread to judge their mean by: the p value is then 0, or 1 if
-    they are 0. Raises ValueError without values, or if the two have different lengths.
+    If all differences are equal, they have no spread to judge their mean by: there is no p value then, or it
+    is 1 if they are 0. Raises ValueError without values, or if the two have different lengths.
     """
     if len(ours) != len(theirs):
         raise ValueError(f"no pairs of {len(ours)} and {len(theirs)} seeds")
     by_seed = [one - other for one, other in zip(ours, theirs, strict=True)]
     summary = across_seeds(by_seed)
-    if summary.sd is None:
+    if summary.sd is None or summary.seeds < SEEDS_FOR_INTERVAL:
         return SeedDifference(by_seed, summary, None)
-    if summary.sd == 0:
-        return SeedDifference(by_seed, summary, 0.0 if summary.mean else 1.0)
+    if summary.sd <= _NO_SPREAD:
+        return SeedDifference(by_seed, summary, None if abs(summary.mean) > _NO_SPREAD else 1.0)
     t = abs(summary.mean) / (summary.sd / math.sqrt(summary.seeds))
-    return SeedDifference(by_seed, summary, 1 - student_coverage(t, summary.seeds - 1))
+    return SeedDifference(by_seed, summary, max(0.0, 1 - student_coverage(t, summary.seeds - 1)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -134,8 +141,8 @@ def find_budgets(curves: Mapping[str, Sequence[Curve]], iterations: Mapping[str,
 
     The token budget is what the cheapest seed of the most expensive arm generated; the other runs need more
     iterations to spend as much (`iterations_to_spend`). The step budget is the fewest steps of the policy in
-    any run of an arm that takes steps. All these arms are planned with the same number of steps, but a run
-    with nothing left to learn from takes none, however long it goes on.
+    any run of an arm that takes steps; 0 where one of them takes none, since a run with nothing left to learn
+    from takes no step, however long it goes on. Nothing is read off by steps then.
     """
     reached = {arm: [at(curve, iterations[arm]) for curve in seeds] for arm, seeds in curves.items()}
     tokens = max(min(point.generated_tokens for point in seeds) for seeds in reached.values())
@@ -199,7 +206,8 @@ class RunMeasures:
     `area_*` is the mean success along the curve up to a budget, `success_*` the success at the budget,
     `start` the success before training. The others are costs: `*_at_tokens` is what the run had spent when it
     reached the token budget, `generated_tokens_at_steps` its tokens when it reached the step budget. Figures
-    by steps are None for a run that never takes so many, such as one that changes only its prompt.
+    by steps are None without a budget of steps, and for a run that never takes so many, such as one that
+    changes only its prompt.
     """
 
     start: float
@@ -220,7 +228,7 @@ class RunMeasures:
 def measure(curve: Curve, budgets: Budgets) -> RunMeasures:
     """The figures of one run. Raises ValueError when it ends before the token budget."""
     tokens, steps = budgets.generated_tokens, budgets.policy_steps
-    has_steps = curve[-1].policy_steps >= steps
+    has_steps = 0 < steps <= curve[-1].policy_steps
 
     def at_tokens(name: str) -> float:
         return _read(curve, "generated_tokens", name, tokens)
@@ -275,8 +283,6 @@ def _read(curve: Curve, axis: Axis, name: str, position: float) -> float:
 
 def _area(curve: Curve, axis: Axis, end: float) -> float:
     points = _rising(curve, axis)
-    if end <= getattr(points[0], axis):  # No step was made, so the curve is a single point.
-        return points[0].success
     return area_under_curve(
         [getattr(each, axis) for each in points], [each.success for each in points], up_to=end
     )

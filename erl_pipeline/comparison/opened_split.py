@@ -1,8 +1,9 @@
 """The test tasks of a comparison, and what readers are told when others had opened them before."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from erl_pipeline.comparison.design import Design
+from erl_pipeline.comparison.design import ComparedRun, Design
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.plan.plan import StageKey
@@ -23,6 +24,7 @@ def split_use(design: Design) -> SplitUse:
 
     Single tasks are told apart by the key of their problem, as they are with one seed, whatever the seeds of
     the comparison: with another hidden world, or another limit of steps, the same boards are the same split.
+    So are turned and mirrored ones.
     """
     of_arm = {run.arm: run for run in reversed(design.runs)}
     arms = {
@@ -42,13 +44,23 @@ def split_use(design: Design) -> SplitUse:
         if run.arm == first.arm:
             plan = plan_on_test(run.config, run.sources, plan_run(run.config, run.sources, iterations=0))
             artifacts[plan.by_place[StageKey(0, TEST_TASKS.name, "")].artifact_id] = None
+    shape_of = {digest(_problem(task))[:16]: digest(_shape(task))[:16] for task in tasks}
     return SplitUse(
         comparison=design.name,
         settings_digest=digest({"arms": arms, "search": search}),
         seeds=design.seeds,
         test_tasks=tuple(artifacts),
-        tasks=tuple(sorted({digest(_problem(task))[:16] for task in tasks})),
+        tasks=tuple(sorted(shape_of)),
+        shapes=tuple(shape for _, shape in sorted(shape_of.items())),
+        code_digest=digest({name: _code(run) for name, run in of_arm.items()}),
     )
+
+
+def _code(run: ComparedRun) -> dict[str, Any]:
+    """Stage -> its version, and the fingerprints of the code that its artifacts name."""
+    plan = plan_run(run.config, run.sources, iterations=1)
+    recipes = [node.recipe for node in plan.nodes]
+    return {each.stage: [each.stage_version, dict(each.code)] for each in recipes}
 
 
 def _problem(task: Task) -> list[str]:
@@ -56,23 +68,39 @@ def _problem(task: Task) -> list[str]:
     return [task.environment, splits.task_key(task.payload)]
 
 
+def _shape(task: Task) -> list[str]:
+    """Its problem; turned and mirrored ones are the same."""
+    twin_key = plugins("environments")[task.environment].value.splits.twin_key
+    return _problem(task) if twin_key is None else [task.environment, twin_key(task.payload)]
+
+
 def opened_sentence(before: Sequence[Opening], use: SplitUse) -> str:
     """What readers of a result on test tasks are told that had been opened before; empty if nobody had."""
     others = [each for each in before if each.settings_digest != use.settings_digest]
     own = [each for each in before if each.settings_digest == use.settings_digest]
+    with_other_code = [each for each in own if set(each.seeds) == set(use.seeds)]
+    with_other_seeds = [each for each in own if set(each.seeds) != set(use.seeds)]
     said = []
     if others:
-        seen = set(use.tasks) & {task for each in others for task in each.tasks}
+        seen = use.seen_in(others)
         if any(set(use.test_tasks) & set(each.test_tasks) for each in others):
             seen = set(use.tasks)  # An earlier version named single tasks otherwise.
         who = "; ".join(f"{each.comparison}, {_when(each)}" for each in others)
         said.append(
             f"This test split was opened before: {counted(len(others), 'other comparison')} had seen "
-            f"{len(seen)} of its {counted(len(use.tasks), 'task')} ({who}). Settings may have been chosen "
-            "after a look at them."
+            f"{len(seen)} of its {counted(len(use.tasks), 'task')}, as they are or turned ({who}). Settings "
+            "may have been chosen after a look at them."
         )
-    if own:
-        who = "; ".join(f"seeds {', '.join(map(str, each.seeds))}, {_when(each)}" for each in own)
+    if with_other_code:
+        said.append(
+            f"This comparison had been made with other code before "
+            f"({'; '.join(map(_when, with_other_code))}). The code may have been changed after a look at its "
+            "results."
+        )
+    if with_other_seeds:
+        who = "; ".join(
+            f"seeds {', '.join(map(str, each.seeds))}, {_when(each)}" for each in with_other_seeds
+        )
         said.append(
             f"This comparison had been made with other seeds before ({who}). Seeds may have been added or "
             "left out after a look at its results."

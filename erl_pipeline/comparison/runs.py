@@ -11,6 +11,7 @@ from erl_pipeline.comparison.measures import SeedSummary, across_seeds
 from erl_pipeline.evaluation.history import (
     CurvePoint,
     StageRecord,
+    held_out_evaluations,
     learning_curve,
     mean_rewards,
     of_kind,
@@ -92,7 +93,18 @@ def is_done(task: TrainingTask) -> bool:
 def read_curve(run: ComparedRun, store_uri: str) -> list[CurvePoint]:
     """The learning curve of a run on the test tasks. Raises StoreError if an artifact is missing."""
     history = read_history(ArtifactStore(store_uri), RunStore(store_uri).open(run.config.name))
-    return learning_curve(history, test_evaluations(history))
+    return learning_curve(history, _of_the_curve(run, test_evaluations(history)))
+
+
+def _of_the_curve(run: ComparedRun, evaluations: Sequence[StageRecord]) -> list[StageRecord]:
+    """Without those at ends of earlier calls: a curve has the same points, however often it was continued."""
+    every = run.config.evaluation.every
+    kept = {0, run.iterations, max((each.iteration for each in evaluations), default=0)}
+    return [
+        each
+        for each in evaluations
+        if each.iteration in kept or (every is not None and each.iteration % every == 0)
+    ]
 
 
 def read_outcomes(run: ComparedRun, store_uri: str) -> dict[str, list[bool]]:
@@ -100,12 +112,13 @@ def read_outcomes(run: ComparedRun, store_uri: str) -> dict[str, list[bool]]:
     removed attempts. Raises StoreError if an artifact is missing or damaged."""
     store = ArtifactStore(store_uri)
     history = read_history(store, RunStore(store_uri).open(run.config.name))
-    return outcomes_by_task(store, test_evaluations(history))
+    return outcomes_by_task(store, _of_the_curve(run, test_evaluations(history)))
 
 
 def read_held_out_curve(run: ComparedRun, store_uri: str) -> list[CurvePoint]:
     """The learning curve of a run on its held-out tasks. Raises StoreError if an artifact is missing."""
-    return learning_curve(read_history(ArtifactStore(store_uri), RunStore(store_uri).open(run.config.name)))
+    history = read_history(ArtifactStore(store_uri), RunStore(store_uri).open(run.config.name))
+    return learning_curve(history, _of_the_curve(run, held_out_evaluations(history)))
 
 
 def read_training(run: ComparedRun, store_uri: str, iterations: int) -> TrainingFigures:

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from erl_pipeline.comparison.bootstrap import Interval
-from erl_pipeline.comparison.measures import MEASURES, Measure, RunMeasures, SeedSummary, across_seeds
+from erl_pipeline.comparison.measures import (
+    MEASURES,
+    SEEDS_FOR_INTERVAL,
+    Measure,
+    RunMeasures,
+    SeedSummary,
+    across_seeds,
+)
 from erl_pipeline.comparison.opened_split import opened_sentence
 from erl_pipeline.comparison.result import ArmResult, Result
 from storage.texts import counted
@@ -21,7 +28,6 @@ _COSTS: tuple[tuple[str, str], ...] = (
     ("seconds", "seconds_at_tokens"),
     ("tokens at the steps", "generated_tokens_at_steps"),
 )
-_SEEDS_FOR_INTERVAL = 3
 UNEQUAL = 0.1
 """There is a warning if the steps of two arms at the token budget differ by more than this share."""
 
@@ -75,15 +81,15 @@ def markdown(table: ShownTable) -> str:
 def preface(result: Result) -> str:
     """A paragraph that says what was compared, and on what."""
     design, budgets = result.design, result.budgets
+    by_steps = f" and at {budgets.policy_steps:,} policy steps" if budgets.policy_steps else ""
     return (
         f"{counted(len(design.arms), 'arm')} with {counted(len(design.seeds), 'seed')} each, "
         f"{counted(design.iterations, 'iteration')} of "
         f"{design.base} and more where an arm draws fewer tasks in each or generates fewer tokens. Success "
         f"is that of one greedy first attempt at each of {result.test_tasks} test tasks, which training has "
         "not seen; the result is fair if no setting was chosen by it either. Arms are read off at "
-        f"{budgets.generated_tokens:,} generated tokens and at "
-        f"{budgets.policy_steps:,} policy steps. Intervals are 95 % t intervals of the mean over seeds, "
-        "where no other is named."
+        f"{budgets.generated_tokens:,} generated tokens{by_steps}. Intervals are 95 % t intervals of the "
+        "mean over seeds, where no other is named."
     )
 
 
@@ -103,11 +109,13 @@ def warnings(result: Result) -> list[str]:
         arm: fmean(figures.policy_steps_at_tokens for figures in each.measures.values())
         for arm, each in result.arms.items()
     }
-    reference = means.get(result.design.baseline)
-    if not reference:
+    # A baseline may take none, such as one that changes only its prompt.
+    taking_steps = [arm for arm in (result.design.baseline, *means) if means.get(arm)]
+    if not taking_steps:
         return early
+    reference = means[taking_steps[0]]
     return early + [
-        f"At the token budget {arm} has made {steps:,.0f} policy steps and {result.design.baseline} "
+        f"At the token budget {arm} has made {steps:,.0f} policy steps and {taking_steps[0]} "
         f"{reference:,.0f}, so that it generates {reference / steps:.2f} times the tokens for a step. "
         f"Give it {steps / reference:.2f} times the episodes (rollouts.group_size) to have both equal."
         for arm, steps in means.items()
@@ -126,7 +134,7 @@ def _success(result: Result) -> ShownTable:
     note = (
         "Area is the mean height of the curve up to the budget: the sooner a success, the larger the area. "
         "Intervals end at 0 and 1; fewer than three seeds give none. An arm that takes no optimizer steps "
-        "has no figures by steps."
+        "has no figures by steps, and none has any where a run of another arm has taken none."
     )
     return ShownTable("Success on the test tasks", rows, note)
 
@@ -149,7 +157,8 @@ def _differences(result: Result) -> list[ShownTable]:
         ]
         note = (
             f"{counted(len(rows), 'comparison')} in this table, {result.comparisons} in all tables of "
-            "differences. Seed by seed, two-sided t test; intervals are not corrected."
+            "differences. Seed by seed, two-sided t test; intervals are not corrected. Fewer than three "
+            "seeds, or differences that are all equal, have no spread to tell anything by."
         )
         shown.append(ShownTable(f"Differences: {label}", rows, note))
     return shown
@@ -160,12 +169,12 @@ def _over_seeds_and_tasks(result: Result) -> ShownTable:
     rows = [
         _intervals(arm, each.over_seeds_and_tasks)
         for arm, each in result.arms.items()
-        if len(each.measures) >= _SEEDS_FOR_INTERVAL
+        if len(each.measures) >= SEEDS_FOR_INTERVAL
     ]
     of_arms: dict[str, dict[Measure, Interval | None]] = {}
     for name in MEASURES:
         for each in result.differences.get(name, []):
-            if len(each.seeds) >= _SEEDS_FOR_INTERVAL:
+            if len(each.seeds) >= SEEDS_FOR_INTERVAL:
                 of_arms.setdefault(each.arm, {})[name] = each.over_seeds_and_tasks
     rows += [_intervals(f"{result.design.baseline} - {arm}", found) for arm, found in of_arms.items()]
     note = (
@@ -233,12 +242,13 @@ def _costs(result: Result) -> ShownTable:
             summary = over_seeds(each, name)
             row[label] = "" if summary is None else f"{summary.mean:,.0f}"
         rows.append(row)
-    budgets = result.budgets
+    budgets, last = result.budgets, ""
+    if budgets.policy_steps:
+        last = f"; the last column is what had been generated at {budgets.policy_steps:,} policy steps"
     note = (
-        f"Means over seeds, at {budgets.generated_tokens:,} generated tokens; the last column is what had "
-        f"been generated at {budgets.policy_steps:,} policy steps. Each prompt counts once in prompt tokens. "
-        "Seconds are those of the stages, without evaluations; they include whatever else the machine did "
-        "meanwhile."
+        f"Means over seeds, at {budgets.generated_tokens:,} generated tokens{last}. Each prompt counts once "
+        "in prompt tokens. Seconds are those of the stages, without evaluations; they include whatever else "
+        "the machine did meanwhile."
     )
     return ShownTable("Costs", rows, note)
 
@@ -272,8 +282,8 @@ def _number(figures: RunMeasures, name: str, form: str) -> str:
 def _with_interval(summary: SeedSummary | None) -> str:
     if summary is None:
         return ""
-    ends = "" if summary.low is None else f" ({_ends(summary)})"
-    return f"{summary.mean:.3f}{ends}"
+    ends = _ends(summary)
+    return f"{summary.mean:.3f} ({ends})" if ends else f"{summary.mean:.3f}"
 
 
 def rate_text(summary: SeedSummary) -> str:
@@ -281,13 +291,15 @@ def rate_text(summary: SeedSummary) -> str:
     of it, and would say nothing."""
     if summary.low is None or summary.high is None:
         return f"{summary.mean:.3f}"
-    if summary.seeds < _SEEDS_FOR_INTERVAL:
+    if summary.seeds < SEEDS_FOR_INTERVAL:
         return f"{summary.mean:.3f} (too few seeds)"
     return f"{summary.mean:.3f} ({max(0.0, summary.low):.3f} to {min(1.0, summary.high):.3f})"
 
 
 def _ends(summary: SeedSummary) -> str:
-    return "" if summary.low is None else f"{summary.low:.3f} to {summary.high:.3f}"
+    if summary.low is None or summary.low == summary.high or summary.seeds < SEEDS_FOR_INTERVAL:
+        return ""
+    return f"{summary.low:.3f} to {summary.high:.3f}"
 
 
 def _p(value: float | None) -> str:

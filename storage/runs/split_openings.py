@@ -34,6 +34,20 @@ class SplitUse(BaseModel):
     tasks: tuple[str, ...]
     """Digests of the problems of single tasks, sorted. The same ones may stand in several artifacts. (Earlier
     records have digests of whole tasks, which equal none of these; their artifacts are still known.)"""
+    shapes: tuple[str, ...] = ()
+    """For each of `tasks` a digest that is the same for a turned or mirrored one. (Earlier records have
+    none.)"""
+    code_digest: str = ""
+    """Digest of the code that its arms are trained with. (Earlier records have none.)"""
+
+    def seen_in(self, others: Iterable["SplitUse"]) -> set[str]:
+        """Those of its tasks that others have, as they are or turned."""
+        tasks, shapes = set[str](), set[str]()
+        for each in others:
+            tasks.update(each.tasks)
+            shapes.update(each.shapes)
+        own = zip(self.tasks, self.shapes or self.tasks, strict=True)
+        return {task for task, shape in own if task in tasks or shape in shapes}
 
 
 class Opening(SplitUse):
@@ -52,15 +66,15 @@ def openings(store_uri: str) -> list[Opening]:
 
 
 def open_test_split(store_uri: str, use: SplitUse) -> None:
-    """Record that a comparison opens test tasks with its seeds, unless that is recorded; it is on disk when
-    this returns.
+    """Record that a comparison opens test tasks with its seeds and its code, unless that is recorded; it is
+    on disk when this returns.
 
     Several processes may record the same comparison at once. Raises what `openings` raises.
     """
     root = open_root(store_uri)
     while True:
         found, previous = _read(root)
-        if any(_same(each, use, seeds=True) and set(use.tasks) <= set(each.tasks) for each in found):
+        if any(_same(each, use) and set(use.tasks) <= set(each.tasks) for each in found):
             return
         opening = Opening(**use.model_dump(), code_version=code_version(), opened=datetime.now(UTC))
         content = record_bytes({**opening.model_dump(mode="json"), "previous": previous})
@@ -70,25 +84,25 @@ def open_test_split(store_uri: str, use: SplitUse) -> None:
 
 def opened_before(found: Iterable[Opening], use: SplitUse) -> list[Opening]:
     """Who had opened any of the tasks before this comparison did; before now, if it has not. The first
-    opening by each comparison with other settings, and then those by this one with other seeds."""
+    opening by each comparison with other settings, and then those by this one with other seeds or code."""
     others: dict[str, Opening] = {}
-    with_other_seeds: list[Opening] = []
+    own: list[Opening] = []
     for opening in found:
-        if not (set(opening.tasks) & set(use.tasks) or set(opening.test_tasks) & set(use.test_tasks)):
+        if not (use.seen_in([opening]) or set(opening.test_tasks) & set(use.test_tasks)):
             continue
-        if _same(opening, use, seeds=True):
+        if _same(opening, use):
             break
-        if _same(opening, use, seeds=False):
-            with_other_seeds.append(opening)
-        elif not with_other_seeds:
+        if opening.settings_digest == use.settings_digest:
+            own.append(opening)
+        elif not own:
             others.setdefault(opening.settings_digest, opening)
-    return [*others.values(), *with_other_seeds]
+    return [*others.values(), *own]
 
 
-def _same(opening: Opening, use: SplitUse, *, seeds: bool) -> bool:
-    """`seeds`: whether these must be the same, too."""
+def _same(opening: Opening, use: SplitUse) -> bool:
+    same_code = opening.code_digest in ("", use.code_digest)
     same_seeds = set(opening.seeds) == set(use.seeds)
-    return opening.settings_digest == use.settings_digest and (same_seeds or not seeds)
+    return opening.settings_digest == use.settings_digest and same_seeds and same_code
 
 
 def _read(root: StoreRoot) -> tuple[list[Opening], str]:

@@ -150,7 +150,8 @@ def test_an_arm_that_fails_is_told_of_and_the_others_are_compared(compared: Comp
     ]
     assert [row["arm"] for row in result.json["differences"]["area_by_tokens"]] == ["bare"]
     # Another comparison has seen these test tasks, and everything that is written or printed begins with it.
-    said = "This test split was opened before: 1 other comparison had seen 6 of its 6 tasks (small, "
+    said = "This test split was opened before: 1 other comparison had seen 6 of its 6 tasks, as they are or "
+    said += "turned (small, "
     page = (compared.folder / "broken" / "comparison.md").read_text()
     assert page.startswith(f"**{said}")
     assert said in result.errors

@@ -20,6 +20,7 @@ from erl_pipeline.stages.extractor.extractor import (
 from erl_pipeline.stages.extractor.names import CALLS_FILE, EXTRACTION, FIRST_ATTEMPT
 from erl_pipeline.stages.memory import seen_entries
 from erl_pipeline.stages.names import ROLLOUTS, TRAJECTORIES, trajectory_files
+from erl_pipeline.stages.rollouts.counts import count_tokens
 from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS
 from erl_pipeline.stages.rollouts.single_turn import SingleTurnPrompt
 from storage.artifacts.recipe import derive_seed
@@ -147,7 +148,7 @@ def _compute(call: StageCall[AskingSettings]) -> StageResult:
             **counts,
             "requests_without_room": answers.count(None),
             "episodes_left_out": sum(row.role == FIRST_ATTEMPT for row in attempts) - len(requests),
-            "generated_tokens": sum(sum(row.response_mask) for row in trajectories),
+            **count_tokens(trajectories),
             **extractor.texts.counters(),
         },
         metrics=_shares(counts),
@@ -208,7 +209,7 @@ def _slice(config: RunConfig, _sources: Sources) -> AskingSettings:
 
 EXTRACT_EXPERIENCE = Stage(
     name="extract_experience",
-    version=4,
+    version=5,
     output="trajectories",
     settings=AskingSettings,
     compute=_compute,

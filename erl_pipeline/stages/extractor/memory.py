@@ -20,6 +20,7 @@ from erl_pipeline.stages.extractor.extractor import (
 from erl_pipeline.stages.extractor.names import CALLS, CALLS_FILE, MERGE
 from erl_pipeline.stages.memory import INDEX_MEMORY, changed_memory, opened_memory
 from erl_pipeline.stages.names import MEMORY, TRAJECTORIES
+from erl_pipeline.stages.rollouts.counts import count_tokens
 from erl_pipeline.stages.rollouts.generate_rollouts import RETRY_SECONDS
 from erl_pipeline.stages.rollouts.single_turn import SingleTurnPrompt, SingleTurnSampler
 from storage.artifacts.recipe import derive_seed
@@ -251,7 +252,7 @@ def _merge(call: StageCall[MergeSettings]) -> StageResult:
             **change.counters,
             "requests": len(rows),
             "parse_failures": sum(row.text is None for row in rows),
-            "generated_tokens": sum(sum(row.response_mask) for row in rows),
+            **count_tokens(rows),
             **extractor.texts.counters(),
         },
         rows={**files, TRAJECTORIES: len(rows)},
@@ -318,7 +319,7 @@ def _ask(
 
 MERGE_EXPERIENCE = Stage(
     name="merge_experience",
-    version=4,
+    version=5,
     output="memory",
     settings=MergeSettings,
     compute=_merge,

@@ -32,25 +32,31 @@ _COUNT, _SUCCESSES, _NOT_SCORED = "_count", "_successes", "_not_scored"
 _PART, _EPISODES = "part.", ".episodes"
 
 
+def count_tokens(rows: Iterable[Trajectory]) -> dict[str, int]:
+    """`generated_tokens` counts tokens that a model sampled; `prompt_tokens` counts each prompt once, and the
+    environment's tokens between turns."""
+    generated = read = 0
+    for row in rows:
+        generated += sum(row.response_mask)
+        read += len(row.prompt_token_ids) + len(row.response_token_ids)
+    return {"generated_tokens": generated, "prompt_tokens": read - generated}
+
+
 def count_rollouts(rows: Sequence[Trajectory]) -> dict[str, int]:
     """Trajectories and successes by role, episodes, and tokens.
 
-    An episode succeeded when one of its trajectories did. `generated_tokens` counts tokens the policy
-    sampled; `prompt_tokens` counts each prompt once, and the environment's tokens between turns. What was not
-    scored is among the trajectories, and counted beside them too: attempts by their reason
-    (`environment_errors`), trajectories by their role (`ROLE_not_scored`), and episodes in which anything was
-    not scored (`episodes_not_scored`). Of these counters those that are 0 are left out.
+    An episode succeeded when one of its trajectories did. What was not scored is among the trajectories, and
+    counted beside them too: attempts by their reason (`environment_errors`), trajectories by their role
+    (`ROLE_not_scored`), and episodes in which anything was not scored (`episodes_not_scored`). Of these
+    counters those that are 0 are left out.
     """
-    generated = sum(sum(row.response_mask) for row in rows)
-    read = sum(len(row.prompt_token_ids) + len(row.response_token_ids) for row in rows)
     counts = {
         "trajectories": len(rows),
         "episodes": len({row.episode_id for row in rows}),
         "episode_successes": _successes(rows),
         "truncated": sum(row.truncated for row in rows),
         "ill_formed": sum(row.finish_reason == "ill_formed" for row in rows),
-        "generated_tokens": generated,
-        "prompt_tokens": read - generated,
+        **count_tokens(rows),
     }
     left_out = {
         **attempts_not_scored(rows),

@@ -216,6 +216,9 @@ def test_arms_that_start_from_other_policies_or_see_other_tasks_are_refused(tmp_
     other = write_arms(tmp_path, plain={}, other={"environment.world_seed": 7})
     with pytest.raises(ConfigError, match=r"other is evaluated on other test tasks than plain.*world_seed"):
         make_design(other, [], 2)
+    lenient = write_arms(tmp_path, plain={}, lenient={"rollouts.success_threshold": 0.5})
+    with pytest.raises(ConfigError, match=r"lenient has rollouts.success_threshold: 0.5, .* and plain 1.0"):
+        make_design(lenient, [], 2)
 
 
 @pytest.mark.parametrize("path", READY, ids=lambda path: path.name)
@@ -272,7 +275,17 @@ def test_the_same_boards_are_the_same_split_whatever_else_differs(tmp_path: Path
     longer = split_use(make_design(base, ["erl", "rlvr"], 2, overrides=["environment.max_steps=9"]))
     assert longer.test_tasks != use.test_tasks
     assert longer.tasks == use.tasks
-    assert len(use.tasks) == 6
+    assert len(use.tasks) == len(use.shapes) == 6
+
+
+def test_a_board_that_another_split_has_turned_is_the_same_task(tmp_path: Path) -> None:
+    base = write_base(tmp_path)
+    first, second = (
+        split_use(make_design(base, ["erl", "rlvr"], 2, overrides=[f"environment.board_seed={seed}"]))
+        for seed in (1, 2)
+    )
+    assert set(first.tasks).isdisjoint(second.tasks)
+    assert (len(first.seen_in([second])), len(second.seen_in([first]))) == (1, 1)
 
 
 def test_comparisons_from_one_base_have_runs_of_their_own(tmp_path: Path) -> None:
@@ -308,6 +321,11 @@ def test_comparisons_from_one_base_have_runs_of_their_own(tmp_path: Path) -> Non
             {"budget": 1, "seeds": 1},
             {"policy.layers": [3]},
             r"other with policy.layers=3 starts from another",
+        ),
+        (
+            {"budget": 1, "seeds": 1},
+            {"rollouts.failed": ["zero"]},
+            r"other with rollouts.failed=\"zero\" has rollouts.failed: zero, which says what counts as",
         ),
         ({"budget": 0, "seeds": 1}, RATES, "search.budget"),
     ],

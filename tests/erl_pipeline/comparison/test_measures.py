@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -75,14 +76,19 @@ def test_a_difference_is_taken_seed_by_seed() -> None:
 
 
 def test_an_interval_that_ends_at_0_has_a_p_value_of_5_percent() -> None:
-    # Two seeds: t with one degree of freedom is 12.7062 at its 97.5 % quantile.
-    middle = 12.7062047
-    assert seed_difference([middle + 1, middle - 1], [0.0, 0.0]).p_value == pytest.approx(0.05, abs=1e-6)
+    # Three seeds: t with two degrees of freedom is 4.302653 at its 97.5 % quantile, and the standard error is
+    # 1 / sqrt(3).
+    middle = 4.302653 / math.sqrt(3)
+    found = seed_difference([middle + 1, middle, middle - 1], [0.0, 0.0, 0.0])
+    assert found.p_value == pytest.approx(0.05, abs=1e-6)
 
 
 def test_differences_without_spread_and_single_seeds() -> None:
-    assert seed_difference([0.5, 0.75], [0.25, 0.5]).p_value == 0.0
-    assert seed_difference([0.5, 0.5], [0.5, 0.5]).p_value == 1.0
+    # Equal but for rounding: nothing says how much they would differ with other seeds.
+    assert seed_difference([0.7, 0.8, 0.9], [0.6, 0.7, 0.8]).p_value is None
+    assert seed_difference([0.5, 0.5, 0.1], [0.5, 0.5, 0.1]).p_value == 1.0
+    # Two seeds differ by the same in one of ten comparisons of equal arms with 8 tasks.
+    assert seed_difference([0.5, 0.75], [0.25, 0.4]).p_value is None
     assert seed_difference([0.5], [0.25]).p_value is None
     with pytest.raises(ValueError, match="no pairs of 2 and 1 seeds"):
         seed_difference([0.5, 0.5], [0.5])
@@ -176,9 +182,12 @@ def test_a_band_holds_the_mean_and_its_interval() -> None:
     assert high == pytest.approx([0.2, 0.325 + 12.7062 * 0.025, 1.0], abs=1e-5)
 
 
-def test_a_run_that_never_made_a_step_has_the_area_of_its_start() -> None:
-    figures = measure(curve(100, 0.2, 0.2, steps_per_iteration=0), Budgets(100, 0))
-    assert (figures.area_by_steps, figures.success_at_steps) == (0.2, 0.2)
+def test_where_a_run_of_an_arm_that_takes_steps_took_none_nothing_is_read_off_by_steps() -> None:
+    stuck, learning = curve(100, 0.2, 0.2, steps_per_iteration=0), curve(100, 0.2, 0.6)
+    budgets = find_budgets({"erl": [stuck, learning], "rlvr": [learning]}, {"erl": 1, "rlvr": 1})
+    assert budgets == Budgets(generated_tokens=100, policy_steps=0)
+    figures = measure(learning, budgets)
+    assert (figures.success_at_tokens, figures.area_by_steps, figures.success_at_steps) == (0.6, None, None)
 
 
 def test_a_run_with_fewer_steps_than_the_others_has_no_figures_by_steps() -> None:

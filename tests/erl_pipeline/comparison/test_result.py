@@ -26,15 +26,15 @@ def test_the_baseline_is_compared_with_each_other_arm_in_each_measure() -> None:
 
 
 def test_p_values_are_corrected_for_the_table_and_for_all_tables() -> None:
-    found = arm_differences({"a": runs(0.5, 0.6), "b": runs(0.4, 0.3), "c": runs(0.4, 0.5)}, "a")
-    against_b, against_c = found["area_by_tokens"]
-    # b: mean 0.2, standard error 0.1, so t = 2 and p = 1 - 2 / pi * atan(2). c: equal differences, p = 0.
-    assert against_b.difference.p_value == pytest.approx(0.295167, abs=1e-6)
-    assert against_c.difference.p_value == pytest.approx(0.0, abs=1e-9)
-    # The larger of two p values stays as it is; as the second smallest of the eight in all tables it is
-    # multiplied by 7.
-    assert against_b.p_in_table == pytest.approx(0.295167, abs=1e-6)
-    assert against_b.p_in_all == 1.0
+    ours, b, c = runs(0.5, 0.6, 0.7), runs(0.4, 0.4, 0.4), runs(0.4, 0.5, 0.6)
+    against_b, against_c = arm_differences({"a": ours, "b": b, "c": c}, "a")["area_by_tokens"]
+    # b: mean .2, standard error .1 / sqrt(3), so t = sqrt(12), and p = 1 - t / sqrt(t^2 + 2) = .074180.
+    # c: equal differences, which have no p value.
+    assert against_b.difference.p_value == pytest.approx(0.074180, abs=1e-6)
+    assert (against_c.difference.p_value, against_c.p_in_table, against_c.p_in_all) == (None, None, None)
+    # The only one in its table stays as it is; the smallest of the seven in all tables is multiplied by 7.
+    assert against_b.p_in_table == pytest.approx(0.074180, abs=1e-6)
+    assert against_b.p_in_all == pytest.approx(0.519260, abs=1e-5)
 
 
 def test_seeds_that_only_one_arm_has_are_left_out() -> None:

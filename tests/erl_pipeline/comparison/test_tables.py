@@ -13,18 +13,21 @@ from storage.runs.split_openings import Opening, SplitUse
 from tests.erl_pipeline.comparison.curves import curve
 
 
-def result(tokens_of_b: int, *failures: Failure) -> Result:
-    """Two arms of two seeds each; `b` generates this many tokens in an iteration, `a` 100."""
+def result(tokens_of_b: int, *failures: Failure, seeds: int = 2) -> Result:
+    """Two arms of two or three seeds each; `b` generates this many tokens in an iteration, `a` 100."""
     budgets = Budgets(generated_tokens=200, policy_steps=8)
     curves = {
-        "a": {0: curve(100, 0.2, 0.4, 0.8), 1: curve(100, 0.2, 0.6, 0.8)},
+        "a": {0: curve(100, 0.2, 0.4, 0.8), 1: curve(100, 0.2, 0.6, 0.8), 2: curve(100, 0.2, 0.5, 0.8)},
         "b": {
             0: curve(tokens_of_b, 0.2, 0.4, 0.4, 0.4, 0.4),
             1: curve(tokens_of_b, 0.2, 0.2, 0.4, 0.4, 0.4),
+            2: curve(tokens_of_b, 0.2, 0.3, 0.4, 0.4, 0.4),
         },
     }
+    curves = {arm: {seed: by_seed[seed] for seed in range(seeds)} for arm, by_seed in curves.items()}
     measures = {
-        arm: {seed: measure(each, budgets) for seed, each in seeds.items()} for arm, seeds in curves.items()
+        arm: {seed: measure(each, budgets) for seed, each in by_seed.items()}
+        for arm, by_seed in curves.items()
     }
     return Result(
         design=Design("lake", "lake.yaml", (Arm("a"), Arm("b")), "a", (0, 1), 2, ()),
@@ -53,21 +56,24 @@ def test_an_interval_of_rates_ends_at_0_and_1() -> None:
 
 
 def test_each_table_of_differences_says_how_many_comparisons_there_are() -> None:
-    area = tables(result(100))[1]
+    area, success = tables(result(100, seeds=3))[1:3]
     assert area.title == "Differences: area by tokens"
-    # +0.1 and +0.3: mean 0.2, t = 2, p = 1 - 2 / pi * atan(2). Of the four p values in all tables two are 0
-    # (success differs by 0.4 in both seeds), so this one is multiplied by 2.
+    # +.1, +.3 and +.2: mean .2, t = sqrt(12), p = 1 - t / sqrt(t^2 + 2), half width 4.3027 * .1 / sqrt(3).
+    # There is one more p value in all tables, that of the area by steps, so this one is multiplied by 2.
     assert area.rows == [
         {
             "difference": "a - b",
-            "seeds": "2",
+            "seeds": "3",
             "mean": "+0.200",
-            "95 % interval": "-1.071 to 1.471",
-            "p": "0.2952",
-            "p, Holm": "0.2952",
-            "p, Holm over all tables": "0.5903",
+            "95 % interval": "-0.048 to 0.448",
+            "p": "0.0742",
+            "p, Holm": "0.0742",
+            "p, Holm over all tables": "0.1484",
         }
     ]
+    # Success differs by .4 in all seeds.
+    assert list(success.rows[0].values()) == ["a - b", "3", "+0.400", "", "", "", ""]
+    assert list(tables(result(100))[1].rows[0].values()) == ["a - b", "2", "+0.200", "", "", "", ""]
     assert area.note.startswith("1 comparison in this table, 4 in all tables of differences.")
 
 
@@ -136,8 +142,9 @@ def test_a_page_on_a_split_that_others_opened_begins_with_it() -> None:
     )
     first, heading = page(replace(result(100), split=SplitHistory(use, (earlier,)))).splitlines()[:3:2]
     assert first == (
-        "**This test split was opened before: 1 other comparison had seen 1 of its 2 tasks (lake, 2026-01-02 "
-        "03:04 UTC, code 2dabdf0). Settings may have been chosen after a look at them.**"
+        "**This test split was opened before: 1 other comparison had seen 1 of its 2 tasks, as they are or "
+        "turned (lake, 2026-01-02 03:04 UTC, code 2dabdf0). Settings may have been chosen after a look at "
+        "them.**"
     )
     assert heading == "# Comparison lake"
     # An earlier version named single tasks otherwise; the artifact tells that they are the same.
@@ -148,6 +155,11 @@ def test_a_page_on_a_split_that_others_opened_begins_with_it() -> None:
     assert page(replace(result(100), split=SplitHistory(use, (own,)))).startswith(
         "**This comparison had been made with other seeds before (seeds 3, 4, 2026-01-02 03:04 UTC, code "
         "2dabdf0). Seeds may have been added or left out after a look at its results.**"
+    )
+    edited = earlier.model_copy(update={"settings_digest": "b", "code_digest": "older"})
+    assert page(replace(result(100), split=SplitHistory(use, (edited,)))).startswith(
+        "**This comparison had been made with other code before (2026-01-02 03:04 UTC, code 2dabdf0). The "
+        "code may have been changed after a look at its results.**"
     )
 
 
@@ -164,6 +176,15 @@ def test_costs_have_prompt_tokens_and_those_that_a_teacher_scored() -> None:
         ("0", "0"),
         ("1,200", "20"),
     ]
+
+
+def test_steps_are_compared_with_the_first_arm_that_takes_any() -> None:
+    compared = result(50)
+    evolved = {seed: curve(100, 0.2, 0.4, 0.4, steps_per_iteration=0) for seed in (0, 1)}
+    measures = {seed: measure(each, compared.budgets) for seed, each in evolved.items()}
+    arms = {"c": ArmResult(evolved, measures, {}), **compared.arms}
+    [said] = warnings(replace(compared, arms=arms, design=replace(compared.design, baseline="c")))
+    assert said.startswith("At the token budget b has made 16 policy steps and a 8, ")
 
 
 def test_an_arm_that_takes_no_steps_has_no_figures_and_no_line_by_steps() -> None:

@@ -39,6 +39,25 @@ def test_who_opened_a_task_before_is_known_and_a_comparison_is_not_before_itself
     assert before(use("c", "5")) == []
 
 
+def test_a_turned_task_and_changed_code_are_known(tmp_path: Path) -> None:
+    store = str(tmp_path)
+    first = use("a", "1", "2").model_copy(update={"shapes": ("s", "t"), "code_digest": "older"})
+    turned = use("b", "7", "8").model_copy(update={"shapes": ("u", "t"), "code_digest": "older"})
+    edited = first.model_copy(update={"code_digest": "newer"})
+    for each in (first, turned, edited, edited):
+        open_test_split(store, each)
+    found = openings(store)
+    assert [(each.settings_digest, each.code_digest) for each in found] == [
+        ("a", "older"),
+        ("b", "older"),
+        ("a", "newer"),
+    ]
+    assert turned.seen_in([first]) == {"8"}
+    assert opened_before(found, turned) == [found[0]]
+    assert opened_before(found, first) == []
+    assert opened_before(found, edited) == [found[0]]
+
+
 def test_an_artifact_with_the_tasks_is_enough_to_know_an_opening(tmp_path: Path) -> None:
     open_test_split(str(tmp_path), use("a", "a digest of another kind", artifact="t"))
     (before,) = opened_before(openings(str(tmp_path)), use("b", "1", artifact="t"))
