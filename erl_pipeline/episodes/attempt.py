@@ -289,7 +289,8 @@ async def _take_turns(
     while True:
         turn = len(rewards)
         if context.room(dialogue) < 1:
-            if turn == 0 and place.revision == 0:
+            # A model wrote the instruction: it is worth nothing then, and its trial shows that.
+            if turn == 0 and place.revision == 0 and context.instruction is None:
                 raise InputError(
                     f"task {context.identity.task.task_id}: its prompt has {dialogue.length} tokens, but the "
                     f"policy's context holds {context.limits.context_length}; use smaller tasks or a longer "

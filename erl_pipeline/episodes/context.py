@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.environments.interface import Task
-from erl_pipeline.environments.messages import Message
+from erl_pipeline.environments.messages import Message, ToolSchema
 from erl_pipeline.episodes.dialogue import ChatTokenizer, Dialogue
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
 from storage.artifacts.recipe import derive_seed
@@ -327,6 +327,21 @@ class EpisodeContext:
             model=limits.model,
         )
         return await self.ask_policy(SampleRequest(place.phase, request))
+
+    def with_room(
+        self,
+        hits: Sequence[MemoryHit],
+        prompt: Callable[[Sequence[str]], Sequence[Message]],
+        tools: Sequence[ToolSchema] = (),
+    ) -> Sequence[MemoryHit]:
+        """The first of the hits: as many as leave room for a turn behind the prompt that is made of their
+        texts."""
+        offered = json.dumps(list(tools)) if tools else "[]"
+        for number in range(len(hits), 0, -1):
+            messages = prompt([hit.entry.text for hit in hits[:number]])
+            if len(self.chat.prompt(messages, offered)) < self.limits.context_length:
+                return hits[:number]
+        return []
 
     async def retrieve(self, phase: int, situation: str) -> list[MemoryHit]:
         """Reflections that memory has for a situation."""

@@ -83,15 +83,19 @@ class ChatTokenizer:
         asked, tools = _frozen({"role": "user", "content": "."}), json.dumps([_SOME_TOOL])
         called = _frozen(turn_message(read_turn('{"name": "look"}'.join(MARKERS), 0, self.texts)))
         before, after = self._render((asked,), tools), self._render((asked, called), tools)
-        return all(after.count(marker) > before.count(marker) for marker in MARKERS)
+        if not all(after.count(marker) > before.count(marker) for marker in MARKERS):
+            return False
+        last = read_turn(after, 0, StorableTexts()).tool_calls[-1:]
+        return [(call.name, call.problem) for call in last] == [("look", None)]
 
     def completion(self, turns: Sequence[Message], tools: str = "[]") -> tuple[list[int], list[int]]:
         """Ids and mask of what follows a prompt, from the assistant's first turn to its last.
 
-        Each turn of the assistant ends with the tokenizer's end token, and is trained with it (mask 1); what
-        others say in between is not. What they say after the last turn is left out. `tools` as JSON.
+        Each turn of the assistant ends with the token that the template puts there, and is trained with it
+        (mask 1); what others say in between is not. What they say after the last turn is left out. `tools` as
+        JSON.
         """
-        end = int(self._tokenizer.eos_token_id)
+        end = self._end_of_turn
         ids: list[int] = []
         mask: list[int] = []
         others: list[Message] = []
@@ -161,10 +165,29 @@ class ChatTokenizer:
         return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     @cached_property
+    def _special(self) -> frozenset[int]:
+        """Special tokens, also those that have no name."""
+        added = self._tokenizer.added_tokens_decoder
+        unnamed = [token_id for token_id, token in added.items() if token.special]
+        return frozenset([*self._tokenizer.all_special_ids, *unnamed])
+
+    @cached_property
     def _unspoken(self) -> frozenset[int]:
         """Special tokens that are not part of what is said."""
-        markers = set(self._tokenizer.convert_tokens_to_ids(list(MARKERS)))
-        return frozenset(self._tokenizer.all_special_ids) - markers
+        return self._special - set(self._tokenizer.convert_tokens_to_ids(list(MARKERS)))
+
+    @cached_property
+    def _end_of_turn(self) -> int:
+        """The special token that the template writes behind what the assistant said; where it writes none,
+        the tokenizer's end token."""
+        behind = self._ids(self._render(_OPENING, "[]").partition(_ASSISTANT_TURN)[2].lstrip(" "))
+        named = behind[0] if behind and behind[0] in self._special else self._tokenizer.eos_token_id
+        return int(named)
+
+
+def without_end(token_ids: tuple[int, ...], end_token_ids: frozenset[int]) -> tuple[int, ...]:
+    """What was sampled, without the end token, which need not be a special one of the tokenizer."""
+    return token_ids[:-1] if token_ids and token_ids[-1] in end_token_ids else token_ids
 
 
 def _frozen(message: Message) -> _Frozen:
@@ -239,7 +262,8 @@ class Dialogue:
         )
         self.truncated = self.truncated or generation.finish_reason == "length"
         has_tools = self._tools != "[]"
-        text = self._chat.text(generation.token_ids, keep_tool_calls=has_tools)
+        spoken = without_end(generation.token_ids, self._end_token_ids)
+        text = self._chat.text(spoken, keep_tool_calls=has_tools)
         turn = read_turn(text, len(self.turns), self._chat.texts, has_tools=has_tools)
         self.turns.append(DialogueTurn(generation))
         self.messages.append(turn_message(turn))

@@ -13,6 +13,8 @@ from functools import cached_property, partial
 from heapq import nlargest
 from typing import TYPE_CHECKING, Any
 
+from jinja2 import TemplateError
+
 from erl_pipeline.config.base import Settings
 from erl_pipeline.engines.interface import AsynchronousEngine, GenerationEngine
 from erl_pipeline.environments.interface import EnvironmentPlugin, Task, Timing, part_name
@@ -302,7 +304,13 @@ def require_room(setup: EpisodeSetup, tasks: Sequence[Task]) -> None:
     async def measured() -> list[int]:
         return [await _length(asking, task) for task in looked_at]
 
-    lengths = asyncio.run(measured())
+    try:
+        lengths = asyncio.run(measured())
+    except TemplateError as error:
+        raise InputError(
+            f"the policy's chat template refuses the first prompt of a task: {error}. Use a policy whose "
+            "template takes the roles system, user and assistant, or change its chat_template"
+        ) from error
     longest = max(range(len(lengths)), key=lengths.__getitem__, default=None)
     if longest is None or lengths[longest] < setup.limits.context_length:
         return

@@ -3,6 +3,7 @@
 import erl_pipeline.policies.lean_imports  # noqa: F401
 
 # isort: split
+import inspect
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -176,6 +177,11 @@ def _load_model(folder: Path, checkpoint: str | Path, dtype: Precision) -> PreTr
         raise InputError(
             f"{checkpoint} lacks weights of a causal language model: {', '.join(missing[:4])}"
             f"{f' and {len(missing) - 4} more' if len(missing) > 4 else ''}"
+        )
+    if "past_key_values" not in inspect.signature(type(model).forward).parameters:
+        raise InputError(
+            f"{checkpoint} is a {config.model_type}, whose layers keep a state in place of past keys and "
+            "values; it cannot be sampled from here. Choose a policy with attention"
         )
     return model
 

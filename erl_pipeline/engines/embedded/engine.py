@@ -55,9 +55,11 @@ class TransformersEngine:
         self._max_batch_sequences = max_batch_sequences
         self._stop = stop
         self._on_tokens = on_tokens
-        # The types are compared exactly: layers with a window are a subclass.
+        # The types are compared exactly: layers with a window are a subclass. A model whose attention is its
+        # own may count places in the cache, where rows of different length leave holes.
         layers = DynamicCache(config=model.config).layers
-        self._keeps_caches = all(type(layer) is DynamicLayer for layer in layers)
+        is_plain = all(type(layer) is DynamicLayer for layer in layers)
+        self._keeps_caches = is_plain and model._supports_attention_backend
         self._cached: list[_CachedBatch] = []
 
     @torch.inference_mode()

@@ -11,6 +11,7 @@ from typing import Any
 from erl_pipeline.environments.agent.settings import AgentConfig
 from erl_pipeline.environments.interface import FindSplit, KeptSplit, Task
 from erl_pipeline.environments.scorers.interface import scorer_named
+from erl_pipeline.environments.scorers.texts import reading_key
 from erl_pipeline.environments.tasks import filled_text, in_random_order, json_lines
 from storage.errors import ConfigError, InputError
 
@@ -60,8 +61,9 @@ def tasks_from_file(config: AgentConfig, seed: int, path: Path) -> list[Task]:
 
 
 def task_key(payload: Mapping[str, Any]) -> str:
-    """The prompt alone: with another answer or further fields it is the same problem."""
-    return " ".join(str(payload.get("prompt")).split()).casefold()
+    """The prompt alone: with another answer or further fields it is the same problem, and so it is in other
+    case or in other signs of Unicode."""
+    return reading_key(str(payload.get("prompt")))
 
 
 def kept_split(config: AgentConfig, seed: int) -> FindSplit:

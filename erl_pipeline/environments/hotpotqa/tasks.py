@@ -73,7 +73,7 @@ def _tasks(config: HotpotQAConfig, split: Split) -> list[Task]:
 
 def _question_words(task: Task) -> str:
     """What a question's split is drawn from."""
-    return " ".join(str(task.payload["question"]).lower().split())
+    return question_key(task.payload)
 
 
 def _splits(config: HotpotQAConfig, keys: set[str]) -> dict[str, Split]:

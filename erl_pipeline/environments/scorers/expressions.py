@@ -35,6 +35,10 @@ _EXPONENT = re.compile(r"(?<![\w.])([0-9]+(?:\.[0-9]+)?|\.[0-9]+)[eE]([-+]?[0-9]
 _THOUSANDS = re.compile(r"(?<![\d.,])([1-9][0-9]{0,2}(?: [0-9]{3})+)(?![\d]| [0-9])")
 _MIXED = re.compile(r"(?<![\w.,/])([0-9]+) ([0-9]+) ?/ ?([0-9]+)(?![\w./])")
 _SIDE_BY_SIDE = re.compile(r"[0-9] +\.?[0-9]|(?<![\w^_}])(?:\{[0-9.]+\} *){2,}|(?<![\w^_{])[0-9]+ *\{[0-9]")
+_PLAIN_NUMBER = r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?"
+_EQUATION = re.compile(
+    rf"(?<![\w.,)}}/*+^\\-])({_PLAIN_NUMBER}) ?= ?(?=({_PLAIN_NUMBER})(?![\w.,]|\s?[/*+^(\\{{!-]))"
+)
 _SUPERSCRIPTS = re.compile("[⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 
 _NUMBER = (
@@ -56,7 +60,7 @@ _FUNCTIONS = re.compile(
 )
 _OTHER_NUMBER = re.compile(
     r"about|and|another|around|at|billion|but|cubed|divided|double|dozen|except|factorial|"
-    r"false|fewer|greater|half|hundred|incorrect|least|less|million|minus|more|most|"
+    r"false|fewer|greater|half|hundred|incorrect|least|less|million|minus|more|most|negative|"
     r"neither|never|no|none|nor|not|or|over|percent|plus|quarter|squared|than|third|"
     r"thousand|times|trillion|twice|under|unequal|unless|without|wrong"
 )
@@ -69,10 +73,18 @@ def latex_of(text: str) -> str | None:
     plain = _EXPONENT.sub(r"\1 \\cdot 10^{\2}", plain)  # math-verify takes `e` for Euler's number
     plain = _THOUSANDS.sub(lambda found: found[1].replace(" ", ""), plain)  # boxed, `1 000` is 1 * 0 to it
     plain = _MIXED.sub(r"\1\\frac{\2}{\3}", plain)  # boxed, `2 1/2` is 3/2 to it
-    # Boxed, math-verify adds up what stands side by side: `17 18` is 35 to it.
-    if _SIDE_BY_SIDE.search(plain):
+    # Boxed, math-verify adds up what stands side by side: `17 18` is 35 to it. `12 = 11` is 11 to it.
+    if _SIDE_BY_SIDE.search(plain) or _is_untrue(plain):
         return None
     return _amount(plain) or plain
+
+
+def _is_untrue(text: str) -> bool:
+    """Whether it says of two numbers that are not the same that they are equal."""
+    return any(
+        float(found[1].replace(",", "")) != float(found[2].replace(",", ""))
+        for found in _EQUATION.finditer(text)
+    )
 
 
 def other_signs(right: str, said: str) -> bool:

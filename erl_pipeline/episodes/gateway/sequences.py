@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema, read_turn, turn_message
-from erl_pipeline.episodes.dialogue import ChatTokenizer
+from erl_pipeline.episodes.dialogue import ChatTokenizer, without_end
 
 _Key = tuple[str, ...]
 History = tuple[str, tuple[_Key, ...]]
@@ -172,7 +172,8 @@ class AttemptSequences:
         and the agent is told what is before it. So a long answer is cut as if sampling had ended there.
         """
         has_tools = call.history[0] != "[]"
-        text = self._chat.text(generation.token_ids, keep_tool_calls=has_tools, strip=False)
+        spoken = without_end(generation.token_ids, self._end_token_ids)
+        text = self._chat.text(spoken, keep_tool_calls=has_tools, strip=False)
         stopped_by = None
         if any(each in text for each in stop):
             generation, text, stopped_by = self._cut(generation, stop, has_tools)

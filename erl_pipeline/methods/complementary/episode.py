@@ -47,10 +47,14 @@ async def run_episode(context: EpisodeContext, rules: Rules) -> list[Trajectory]
         if not rules.retrieval or subgroup == FREE:
             return opening
         found = await context.retrieve(ComplementaryPhase.RETRIEVAL, opening[-1]["content"])
-        hits = chosen(found, rules, context.identity.chance(context.identity.sample_index, "dropout"))
-        # The best comes last, because prompts prefer the latest note.
-        notes = [hit.entry.text for hit in reversed(hits)]
-        return rules.prompts.attempt(instructions, observation, notes)
+        drawn = context.identity.chance(context.identity.sample_index, "dropout")
+
+        def prompt(ranked: Sequence[str]) -> Sequence[Message]:
+            # The best comes last, because prompts prefer the latest note.
+            return rules.prompts.attempt(instructions, observation, [*reversed(ranked)])
+
+        hits = context.with_room(chosen(found, rules, drawn), prompt, context.environment.tools())
+        return prompt([hit.entry.text for hit in hits])
 
     attempt = await play_attempt(context, place, told)
     return [attempt.row(context, place, parent=None, hits=hits, subgroup=subgroup)]

@@ -124,14 +124,20 @@ class _Reflection:
 async def _reflect(
     context: EpisodeContext, rules: ErlRules, first: Attempt, failed: Attempt, revision: int
 ) -> _Reflection | None:
-    """Reflect on a failed attempt; None when the prompt leaves no room in the context."""
+    """Reflect on a failed attempt; None when the prompt leaves no room in the context, also without what
+    memory has."""
     hits: Sequence[MemoryHit] | None = None
     subgroup = context.subgroup if rules.retrieval else None
     if rules.retrieval and subgroup != FREE:
         hits = await context.retrieve(ErlPhase.RETRIEVAL, first.situation(failed.report.feedback))
+
+    def prompt(remembered: Sequence[str]) -> Sequence[Message]:
+        return rules.prompts.reflection(failed.instructions, failed.report, remembered)
+
+    if hits:
+        hits = context.with_room(hits, prompt)
     remembered = [hit.entry.text for hit in hits or ()]
-    messages = rules.prompts.reflection(failed.instructions, failed.report, remembered)
-    dialogue = Dialogue(context.chat, messages, context.limits.end_token_ids)
+    dialogue = Dialogue(context.chat, prompt(remembered), context.limits.end_token_ids)
     if context.room(dialogue) < 1:
         return None
     place = TurnKey(REFLECTION, ErlPhase.REFLECTION, revision)
@@ -155,7 +161,7 @@ def _revision_prompt(rules: ErlRules, failed: Attempt, reflection: _Reflection |
     return lambda instructions, observation: prompts.attempt(instructions, observation, notes)
 
 
-_TURN = re.compile(r"\bturn (\d+)", re.IGNORECASE)
+_TURN = re.compile(r"\bturn (\d{1,6})\b", re.IGNORECASE)
 
 
 def _turns_to_keep(failed: Attempt, reflection: _Reflection | None) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from types import MethodType
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -283,16 +284,13 @@ def ready_for_training(
             tried[chosen] = _takes_segments(model, chosen, ranks)
         packed = packed_attention(passes.attention, chosen, tried[chosen])
         model.set_attn_implementation(before if packed == "rows" else SEGMENTS)
-        if gradient_checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
-            for block in _blocks_of(model):
-                block.training = True  # only the block itself: its dropout layers stay off
-        with compiled_blocks(model) if passes.compile_blocks else nullcontext():
+        with (
+            compiled_blocks(model) if passes.compile_blocks else nullcontext(),
+            checkpointed_blocks(model) if gradient_checkpointing else nullcontext(),
+        ):
             yield PolicyForward(model, packed, ranks, passes.gradient_sums)
     finally:
         ranks.let_go_of_weights(model)
-        if gradient_checkpointing:
-            model.gradient_checkpointing_disable()
         model.set_attn_implementation(before)
         model.eval()
 
@@ -329,6 +327,27 @@ def compiled_blocks(model: PreTrainedModel, backend: str = "inductor") -> Iterat
             del block.forward
 
 
+@contextmanager
+def checkpointed_blocks(model: PreTrainedModel) -> Iterator[None]:
+    """Within the context each block keeps its input alone, and computes its activations again in the backward
+    pass.
+
+    The model's own gradient checkpointing wants blocks in training mode, in which some apply dropout.
+    """
+    blocks = _blocks_of(model)
+    before = [block.__dict__.get("forward") for block in blocks]
+    for block in blocks:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+    try:
+        yield
+    finally:
+        for block, forward in zip(blocks, before, strict=True):
+            if forward is None:
+                del block.forward
+            else:
+                block.forward = forward
+
+
 @cache
 def _compiled(forward: Callable[..., Any], backend: str) -> Callable[..., Any]:
     return torch.compile(forward, dynamic=True, backend=backend)
@@ -341,7 +360,7 @@ def _blocks_of(model: PreTrainedModel) -> list[torch.nn.Module]:
 @torch.no_grad()
 def _takes_segments(model: PreTrainedModel, attention: SegmentAttention, ranks: packing.Ranks) -> bool:
     """Whether segments give the same as rows, on two responses that share a prompt and a sequence that shares
-    none.
+    none; also false where the model's blocks cannot compute with segments.
 
     Leaves the attention on segments when the answer is true.
     """
@@ -359,7 +378,13 @@ def _takes_segments(model: PreTrainedModel, attention: SegmentAttention, ranks: 
         return False
     (planned,) = packing.plan_segments(sequences, 10_000, model.device, attention)
     stream = planned.build()
-    actual = PolicyForward(model, attention, ranks).hidden(stream)
+    try:
+        actual = PolicyForward(model, attention, ranks).hidden(stream)
+    except torch.OutOfMemoryError:
+        raise
+    except (TypeError, RuntimeError):
+        # Blocks that do not hand on `segments`, or whose values are not as wide as their keys.
+        return False
     return _close(actual[stream.tokens.argsort()], expected[rows.tokens.argsort()], tolerance)
 
 

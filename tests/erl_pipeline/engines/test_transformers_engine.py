@@ -9,6 +9,8 @@ import torch
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
+    GPTNeoConfig,
+    GPTNeoForCausalLM,
     Lfm2Config,
     Lfm2ForCausalLM,
     LlamaConfig,
@@ -49,6 +51,14 @@ def _sizes() -> dict[str, Any]:
 
 def with_a_window() -> PreTrainedModel:
     return MistralForCausalLM(MistralConfig(**_sizes(), sliding_window=8))
+
+
+def with_a_window_by_places() -> PreTrainedModel:
+    """Its window counts places in the cache, also those that hold nothing."""
+    kinds = {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "num_heads": 2}
+    return GPTNeoForCausalLM(
+        GPTNeoConfig(vocab_size=VOCABULARY, hidden_size=32, window_size=8, bos_token_id=None, **kinds)
+    )
 
 
 def with_a_recurrent_layer() -> PreTrainedModel:
@@ -121,7 +131,7 @@ def test_a_prompt_that_requests_share_is_computed_once_in_every_turn(
         prompts = [(*prompt, 20, 21) for prompt in prompts]
 
 
-@pytest.mark.parametrize("make_model", [with_a_window, with_a_recurrent_layer])
+@pytest.mark.parametrize("make_model", [with_a_window, with_a_window_by_places, with_a_recurrent_layer])
 def test_a_layer_that_does_not_attend_to_all_tokens_answers_as_a_plain_forward_pass(
     make_model: Callable[[], PreTrainedModel],
 ) -> None:

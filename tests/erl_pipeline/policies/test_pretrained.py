@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+from transformers import (
+    MambaConfig,
+    MambaForCausalLM,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from erl_pipeline.policies.checkpoint_files import weights_digest
 from erl_pipeline.policies.pretrained import compute_head_in_float32, load_policy, save_policy
@@ -116,6 +122,13 @@ def test_an_encoder_decoder_is_refused(tmp_path: Path) -> None:
     config = T5Config(vocab_size=8, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
     T5ForConditionalGeneration(config).save_pretrained(tmp_path)
     with pytest.raises(InputError, match="not a causal language model"):
+        load_policy(tmp_path, device=CPU)
+
+
+def test_a_model_that_keeps_a_state_is_refused(tmp_path: Path) -> None:
+    config = MambaConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, state_size=2)
+    MambaForCausalLM(config).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="is a mamba, whose layers keep a state in place of past keys and"):
         load_policy(tmp_path, device=CPU)
 
 

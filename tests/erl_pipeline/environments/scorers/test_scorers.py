@@ -73,6 +73,11 @@ def test_contains_wants_the_words_in_a_row() -> None:
         ("5", "5.5", 0.0),
         ("5", "1,005", 0.0),
         ("19", "covid-19", 1.0),
+        ("5", "5²", 0.0),
+        ("5", "5/6", 0.0),
+        ("5", "5e3", 0.0),
+        ("5", "–5", 0.0),
+        ("-5", "It is minus 5", 1.0),
         ("5", "1 2 3 4 5", 1.0),  # docs/environments/questions.md warns of this
     ],
 )
@@ -85,6 +90,7 @@ def test_f1_is_the_mean_of_precision_and_recall_of_words() -> None:
     assert score("f1", "the red old house", "an old house there") == pytest.approx(2 / 3)
     assert score("f1", "red red", "red") == pytest.approx(2 / 3)
     assert score("f1", "red", "blue") == 0.0
+    assert score("f1", "22", "2²") == 0.0
 
 
 @pytest.mark.parametrize(
@@ -101,6 +107,15 @@ def test_f1_is_the_mean_of_precision_and_recall_of_words() -> None:
         (".5", Fraction(1, 2), False),
         (r"20\%", Fraction(20), True),
         ("x2 = 3", Fraction(3), False),
+        ("–5", Fraction(-5), False),
+        ("－５", Fraction(-5), False),
+        ("minus 5", Fraction(-5), False),
+        ("½", Fraction(1, 2), False),
+        ("2½ cups", Fraction(5, 2), False),
+        (r"\frac12", Fraction(1, 2), False),
+        ("1{,}234", Fraction(1234), False),
+        ("20 percent", Fraction(20), True),
+        (r"\boxed{5}", Fraction(5), False),
     ],
 )
 def test_numbers_are_read_as_people_write_them(text: str, value: Fraction, percent: bool) -> None:
@@ -117,6 +132,9 @@ def test_what_is_no_number_or_several_is_not_read(text: str) -> None:
     [
         *("11!", "11²", "11i", "11x", "5-", "11 + x", "11*x", "11^2"),
         *(r"x\leq 11", "x ≤ 11", "x > 5", "x>5", "5 < x", "n != 5", "not 5", "isn't 5"),
+        *(r"\sqrt{11}", "√11", "-(11)", "f(11)", "x^{11}", "11/x", "x/11", r"\pi/11", "11 pi"),
+        *("11 million", "3 dozen", "half of 11", "the root of 11", "ten or 11", "11 or so", "11 mod y"),
+        *("more than 11", "at least 11", "up to 11"),
     ],
 )
 def test_what_says_something_else_of_a_number_is_not_read(text: str) -> None:
@@ -137,6 +155,10 @@ def test_what_says_something_else_of_a_number_is_not_read(text: str) -> None:
         "x = 11",
         "the 11th",
         "It is 11, not more",
+        "-> 11",
+        "=> 11",
+        "(11)",
+        "１１",
     ],
 )
 def test_words_and_marks_around_a_number_do_not_count(text: str) -> None:
@@ -168,6 +190,11 @@ def test_a_percentage_is_said_with_its_sign_or_without() -> None:
         ("1,000", "1000", 1.0),
         ("x^2", "x^3", 0.0),
         ("5", "4, 5", 0.0),
+        ("5", "5 = 5.0", 1.0),
+        ("5", "3+2 = 5", 1.0),
+        ("5", "4 = 5", 0.0),
+        ("5", "5 = 4 = 5", 0.0),
+        ("5", "negative 5", 0.0),
         ("5", None, 0.0),
     ],
 )

@@ -5,7 +5,17 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from transformers import CohereConfig, CohereForCausalLM, MistralConfig, MistralForCausalLM, PreTrainedModel
+from transformers import (
+    CohereConfig,
+    CohereForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    PreTrainedModel,
+    StableLmConfig,
+    StableLmForCausalLM,
+)
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from erl_pipeline.trainers.local import block_attention
@@ -86,7 +96,7 @@ def test_gradient_checkpointing_runs_each_block_twice_and_is_switched_off_again(
     calls = []
     blocks = [block for block in model.modules() if isinstance(block, GradientCheckpointingLayer)]
     for block in blocks:
-        block.register_forward_pre_hook(lambda *_: calls.append(1))
+        next(block.children()).register_forward_pre_hook(lambda *_: calls.append(1))
     counts = []
     for gradient_checkpointing in (True, False):
         with ready_for_training(model, gradient_checkpointing) as forward:
@@ -95,6 +105,44 @@ def test_gradient_checkpointing_runs_each_block_twice_and_is_switched_off_again(
             forward.hidden(planned.build()).sum().backward()
             counts.append(len(calls))
     assert counts == [2 * len(blocks), len(blocks)]
+
+
+def test_gradient_checkpointing_applies_no_dropout(sequences: list[TrainingSequence]) -> None:
+    """OPT's blocks apply dropout in their own `forward`, where they are in training mode."""
+    config = OPTConfig(
+        vocab_size=64,
+        hidden_size=32,
+        word_embed_proj_dim=32,
+        ffn_dim=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        dropout=0.5,
+        pad_token_id=0,
+    )
+    model = OPTForCausalLM(config).eval()
+    temperatures = torch.full((sum(each.trained_tokens for each in sequences),), TEMPERATURE)
+    with ready_for_training(model, gradient_checkpointing=True) as forward:
+        logprobs = forward.logprobs(sequences, temperatures, 1000)
+    torch.testing.assert_close(logprobs, one_by_one(model, sequences).detach(), atol=1e-5, rtol=0)
+
+
+def test_a_model_whose_blocks_do_not_hand_on_segments_is_trained_in_rows(
+    sequences: list[TrainingSequence],
+) -> None:
+    config = StableLmConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+    )
+    model = StableLmForCausalLM(config).eval()
+    temperatures = torch.full((sum(each.trained_tokens for each in sequences),), TEMPERATURE)
+    with ready_for_training(model, gradient_checkpointing=False) as forward:
+        assert not forward.shares_prompts
+        logprobs = forward.logprobs(sequences, temperatures, 1000)
+    torch.testing.assert_close(logprobs, one_by_one(model, sequences).detach(), atol=1e-5, rtol=0)
 
 
 def test_one_microbatch_with_its_masks_is_in_memory_at_a_time(
