@@ -38,6 +38,8 @@ DEADLINE = 400.0
 LONGEST_SCORING = 1.0
 FEWEST_SCORED_RIGHT = 0.9
 
+FAR = 0.01
+"""Of a number with decimals one that differs by more than this share is not the answer, only rounded."""
 OTHER, CUT = "the answer to another question", "the answer without its first letter"
 MAY_BE_RIGHT = {
     ("fraction_simplification", CUT): "the first letter is that of LaTeX's dfrac",
@@ -121,6 +123,9 @@ def wrong_answers(answer: str, others: Sequence[str]) -> Iterator[tuple[str, str
             yield "the number with the other sign", str(-number)
     elif _NUMBER.fullmatch(answer):
         yield "a number that is not the answer", str(2 * float(answer) + 1)
+        for short in (answer[: len(answer) // 2].rstrip("."), "0", "1"):
+            if _NUMBER.fullmatch(short) and abs(float(short) - float(answer)) > FAR * abs(float(answer)):
+                yield "the beginning of the answer, or 0 or 1", short
     if _NUMBER.search(answer):
         yield "the answer with nan for each number", _NUMBER.sub("nan", answer)
         if _WHOLE.fullmatch(answer) or not _NUMBER.fullmatch(answer):

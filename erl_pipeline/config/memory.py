@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -11,9 +12,9 @@ from erl_pipeline.config.base import Settings, switch
 
 class WithdrawalConfig(Settings):
     """Memory is withdrawn over the iterations, so that the policy learns to do without: from `first` on fewer
-    of a group's samples see it, at `last` and after it none. The share falls linearly, as the number of
-    skills that are shown does in SKILL0 (arXiv 2604.02268), which falls by what each category gains from
-    them; here it falls for all entries alike."""
+    of a group's samples see it, though at least two, at `last` and after it none. The share falls linearly,
+    as the number of skills that are shown does in SKILL0 (arXiv 2604.02268), which falls by what each
+    category gains from them; here it falls for all entries alike."""
 
     first: int = Field(default=1, ge=1)
     """The first iteration with fewer of them."""
@@ -48,19 +49,17 @@ class RetrievalSettings(Settings):
         """The share of a group's samples whose reflections see no memory in an iteration.
 
         While memory is withdrawn it is a number of whole samples, and never such that one sample alone sees
-        memory, or alone does not: it would have nothing to be compared with.
+        memory, or alone does not: it would have nothing to be compared with. So two see it until the end.
         """
         if self.withdrawal is None or iteration < self.withdrawal.first:
             return self.withhold
         if iteration >= self.withdrawal.last:
             return 1.0
         first, last = self.withdrawal.first, self.withdrawal.last
-        left = (last - iteration) / (last - first + 1)
-        see = round(group_size * (1.0 - self.withhold) * left)
-        if see < group_size:
-            see = min(see, group_size - 2)
-        see = see if see >= 2 else 0
-        return 1.0 - see / group_size
+        left = Fraction(last - iteration, last - first + 1)
+        before = round(group_size * (1.0 - self.withhold))
+        see = min(max(2, int(before * left)), group_size - 2)
+        return 1.0 - (see if before >= 2 and see >= 2 else 0) / group_size
 
 
 class KeepSettings(Settings):

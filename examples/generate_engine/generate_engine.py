@@ -32,9 +32,13 @@ class GenerateEngine:
     """Answers requests one after another, each with random numbers of its own."""
 
     def __init__(self, settings: GenerateEngineConfig, policy: LoadedPolicy, call: EngineCall) -> None:
+        from transformers import GenerationConfig
+
         self._settings = settings
         self._policy = policy
         self._call = call
+        # A model's own defaults may cut or bend the distribution, such as a penalty of repetitions.
+        policy.model.generation_config = GenerationConfig()
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """Answer the requests, in order."""
@@ -48,7 +52,6 @@ class GenerateEngine:
         model, ends = self._policy.model.eval(), self._policy.eos_token_ids
         prompt = torch.tensor([request.prompt_token_ids], device=model.device)  # [1, time]
         greedy = request.temperature == 0.0
-        # The defaults of a model may cut the distribution: whatever changes a probability is switched off.
         whole = {} if greedy else {"temperature": request.temperature, "top_k": 0, "top_p": 1.0}
         with torch.random.fork_rng(devices=[]), torch.inference_mode():
             torch.manual_seed(request.seed % 2**63)

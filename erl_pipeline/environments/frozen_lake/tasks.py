@@ -61,7 +61,12 @@ class FrozenLakeTasks(GridTasks[FrozenLakeConfig, game.FrozenLakeBoard]):
     looser = "holes or path lengths"
 
     def parse(self, rows: Sequence[str], max_steps: int) -> game.FrozenLakeBoard:
-        return game.parse_board(rows)
+        """The board. Raises `ValueError` where its goal cannot be reached in so many moves."""
+        board = game.parse_board(rows)
+        needed = board.moves_to_goal[board.start]
+        if needed is not None and needed > max_steps:
+            raise ValueError(f"the goal is {needed} moves away, but max_steps is {max_steps}")
+        return board
 
     def draw(self, stream: random.Random, config: FrozenLakeConfig) -> game.FrozenLakeBoard:
         height = stream.randint(*config.rows)

@@ -13,7 +13,8 @@ from erl_pipeline.environments.interface import Observation, Transition
 from erl_pipeline.environments.messages import AssistantTurn, ToolSchema, user_message
 
 PADDING = "."
-_BRACKETED = re.compile(r"```(?:[a-z]+\n)?(.*?)```|\[([^\[\]]*)\]|`([^`]+)`", re.DOTALL)
+_BRACKETS = re.compile(r"\[([^\[\]]*)\]")
+_CODE = re.compile(r"```(?:[a-z]+\n)?(.*?)```|`([^`]+)`", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -72,12 +73,11 @@ class Rendering(ABC, Generic[BoardT, SymbolsT, StateT]):
     def first_observation(self) -> str: ...
 
     def read_actions(self, text: str) -> list[Action]:
-        """The words in the last brackets or code fence; empty when one of them is no action."""
-        found = list(_BRACKETED.finditer(text))
-        if not found:
-            return []
-        inside = next(group for group in found[-1].groups() if group is not None)
-        said = [word.lower() for word in re.split(r"[\s,;]+", inside) if word]
+        """The words in the last square brackets, else in the last code; empty when one of them is no
+        action."""
+        found = _BRACKETS.findall(text) or ["".join(groups) for groups in _CODE.findall(text)]
+        words = re.split(r"[\s,;]+", found[-1]) if found else []
+        said = [bare.lower() for word in words if (bare := word.strip("`\"'."))]
         return [Action(word) for word in said] if self._world.actions.keys() >= set(said) else []
 
     @abstractmethod

@@ -198,7 +198,7 @@ class GridTasks(ABC, Generic[ConfigT, BoardT]):
                 return None
             if len({len(row) if isinstance(row, str) else -1 for row in rows}) != 1:
                 return None
-            board = self.board(tuple(map(str, rows)))
+            board = self.board(tuple(_with_spaces(row) for row in rows))
             if kept_apart(board, config) in held_out:
                 return "held-out"
             if board in trained:
@@ -332,7 +332,13 @@ def kept_apart(board: GridBoard[Any], config: GridSettings) -> tuple[str, ...]:
 
 def board_key(payload: Mapping[str, Any]) -> str:
     """The board alone: with other words or symbols, or one more step, it is the same problem."""
-    return json.dumps(payload.get("board"))
+    rows = payload.get("board")
+    return json.dumps([_with_spaces(str(row)) for row in rows] if isinstance(rows, list) else rows)
+
+
+def _with_spaces(row: str) -> str:
+    """A row of a board; Sokoban's may have `-` for floor."""
+    return row.replace("-", " ")
 
 
 def shape_key(payload: Mapping[str, Any]) -> str:

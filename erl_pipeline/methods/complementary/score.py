@@ -288,7 +288,7 @@ def _update(call: StageCall[UpdateSettings]) -> StageResult:
 
 WEIGHTED_UPDATE = Stage(
     name=UPDATE_POLICY.name,
-    version=7,
+    version=8,
     output="checkpoint",
     settings=UpdateSettings,
     compute=_update,

@@ -141,7 +141,7 @@ def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
 
 EVALUATE = Stage(
     name="evaluate",
-    version=8,
+    version=9,
     output="evaluation",
     settings=EvaluationSettings,
     compute=_evaluate,

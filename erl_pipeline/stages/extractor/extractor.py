@@ -160,7 +160,7 @@ def _compute(call: StageCall[ExtractorUpdateSettings]) -> StageResult:
 
 UPDATE_EXTRACTOR = Stage(
     name="update_extractor",
-    version=4,
+    version=5,
     output="checkpoint",
     settings=ExtractorUpdateSettings,
     compute=_compute,

@@ -236,7 +236,7 @@ def _slice(config: RunConfig, _sources: Sources) -> RolloutSettings:
 
 ROLLOUT_SHARD = Stage(
     name="rollout_shard",
-    version=8,
+    version=9,
     output="trajectories",
     settings=RolloutSettings,
     compute=_generate,

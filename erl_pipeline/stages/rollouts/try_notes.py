@@ -283,7 +283,7 @@ def trial_rewards(task_type: str, number: int, attempts: Sequence[Trajectory]) -
 
 TRY_NOTES = Stage(
     name="try_notes",
-    version=2,
+    version=3,
     output="trajectories",
     settings=NoteTrialSettings,
     compute=_compute,

@@ -1,6 +1,7 @@
 """Conversations, on which a warm start trains: reading and writing them, and how the policy reads them."""
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,15 +91,16 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         return
     if path.suffix != ".jsonl":
         raise InputError(f"{path}: allowed are files that end in .parquet or .jsonl")
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise InputError(f"{path}, row {number}: is not JSON: {error}") from error
-            if not isinstance(row, dict):
-                raise InputError(f"{path}, row {number}: must be an object, column -> value")
-            yield row
+    for number, line in enumerate(path.read_bytes().removeprefix(BOM_UTF8).splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}, row {number}: is not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise InputError(f"{path}, row {number}: must be an object, column -> value")
+        yield row
 
 
 def _messages(value: Any, where: str, column: str = "messages") -> list[Message]:

@@ -220,7 +220,7 @@ def _fine_tune_slice(config: RunConfig, _sources: Sources) -> FineTuneSettings:
 
 FINE_TUNE = Stage(
     name="fine_tune",
-    version=7,
+    version=8,
     output="checkpoint",
     settings=FineTuneSettings,
     compute=_fine_tune,

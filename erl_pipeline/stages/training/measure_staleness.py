@@ -134,7 +134,7 @@ def require_readable(rows: Sequence[Trajectory], policy: LoadedPolicy) -> None:
                 f"{policy.tokenizer_digest}: its token ids mean something else; choose the policy of the rows"
             )
         tokens = (*row.prompt_token_ids, *row.response_token_ids)
-        if max(tokens) >= vocabulary:
+        if max(tokens, default=0) >= vocabulary:
             raise InputError(
                 f"{name} has token id {max(tokens)}, and the policy knows ids below {vocabulary}; "
                 "choose the policy of the rows"

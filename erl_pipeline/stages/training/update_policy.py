@@ -210,7 +210,7 @@ def observed_sequences(trajectories: Sequence[Trajectory], weight: float) -> lis
 
 UPDATE_POLICY = Stage(
     name="update_policy",
-    version=10,
+    version=11,
     output="checkpoint",
     settings=UpdateSettings,
     compute=_compute,

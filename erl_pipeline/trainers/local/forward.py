@@ -275,6 +275,11 @@ def ready_for_training(
         InputError: logits are not simply the output layer of the last hidden state.
         ConfigError: the attention that is asked for cannot be had.
     """
+    if model.base_model is model:
+        raise InputError(
+            f"{type(model).__name__} cannot be trained: it has no inner model that gives hidden states. "
+            "Choose another policy.model."
+        )
     before = model.config._attn_implementation
     chosen = choose_attention(passes.attention, model)
     tried = _TRIED.setdefault(model, {})

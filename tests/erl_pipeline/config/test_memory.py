@@ -48,17 +48,18 @@ def test_a_subgroup_of_one_is_refused(group_size: int, withhold: float, possible
 
 
 def test_memory_is_withdrawn_over_iterations() -> None:
-    """Four of eight samples see memory, then .8, .6, .4 and .2 of four: 3, 2, 2, and none instead of one."""
+    """Four of eight samples see memory, then .8, .6, .4 and .2 of four, rounded down: 3, 2, and two until the
+    end."""
     found = retrieval(withdrawal={"first": 10, "last": 14})
     see = [8 * (1 - found.withheld_at(iteration, 8)) for iteration in range(9, 16)]
-    assert see == pytest.approx([4, 3, 2, 2, 0, 0, 0])
+    assert see == pytest.approx([4, 3, 2, 2, 2, 0, 0])
 
 
 def test_no_sample_alone_goes_without_memory() -> None:
-    """All eight see it, then .75, .5 and .25 of them; seven would leave one alone."""
+    """All eight see it, then 7/8 of them, 6/8 and so on; seven would leave one alone."""
     found = retrieval(withhold=0.0, withdrawal={"first": 1, "last": 8})
     see = [8 * (1 - found.withheld_at(iteration, 8)) for iteration in range(1, 9)]
-    assert see == pytest.approx([6, 6, 5, 4, 3, 2, 0, 0])
+    assert see == pytest.approx([6, 6, 5, 4, 3, 2, 2, 0])
 
 
 def test_of_three_samples_none_sees_memory_alone() -> None:

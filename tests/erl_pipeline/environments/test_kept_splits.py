@@ -44,6 +44,17 @@ def test_boards_are_told_apart(name: str) -> None:
     assert [find(other) for other in others] == [None] * 4
 
 
+def test_a_board_with_another_sign_for_floor_is_the_same() -> None:
+    own = plugin("sokoban")
+    settings = own.settings.model_validate({"type": "sokoban", **GENERATED["sokoban"]})
+    assert own.splits.kept_split is not None
+    find = own.splits.kept_split(settings, 0)
+    for task in own.held_out_tasks(settings, 0, 5):
+        other = {"board": [row.replace(" ", "-") for row in task.payload["board"]]}
+        assert find(other) == "held-out"
+        assert own.splits.task_key(other) == own.splits.task_key(task.payload)
+
+
 def test_questions_are_told_apart(tmp_path: Path) -> None:
     file = tmp_path / "questions.jsonl"
     lines = [json.dumps({"question": f"Is {n} odd?", "answer": "yes"}) for n in range(20)]

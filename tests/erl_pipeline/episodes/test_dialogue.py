@@ -2,7 +2,7 @@ from typing import Literal
 
 import pytest
 from jinja2 import TemplateError
-from tokenizers import Tokenizer, decoders
+from tokenizers import AddedToken, Tokenizer, decoders
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from transformers import PreTrainedTokenizerFast
@@ -169,6 +169,27 @@ def test_a_template_knows_tools_that_shows_them_and_writes_calls_as_they_are_rea
     assert not knows(CHATML)  # a call would be written as nothing
     assert not knows(with_calls.replace("if tools", "if false"))
     assert not knows(with_calls.replace("<tool_call>", "[TOOL_CALLS]"))
+    in_xml = "<function={{ call['function']['name'] }}></function>"
+    assert not knows(with_calls.replace("{{ call['function'] | tojson }}", in_xml))
+
+
+def test_a_special_token_without_a_name_and_the_end_are_not_said() -> None:
+    tokenizer = chatml_tokenizer()
+    tokenizer.add_tokens([AddedToken("<file_sep>", special=True), AddedToken("<stop>", special=False)])
+    sep, stop = tokenizer.convert_tokens_to_ids(["<file_sep>", "<stop>"])
+    ends = frozenset({tokenizer.eos_token_id, stop})
+    for tools in ([], [SEARCH]):
+        dialogue = Dialogue(ChatTokenizer(tokenizer), [user_message("hi")], ends, tools)
+        answer = (*tokenizer("Paris", add_special_tokens=False)["input_ids"], sep, stop)
+        assert dialogue.add_turn(Generation(answer, (-0.5,) * len(answer), "stop")).text == "Paris"
+
+
+def test_a_taught_turn_ends_as_the_template_ends_it() -> None:
+    tokenizer = chatml_tokenizer()
+    end = tokenizer.eos_token_id
+    tokenizer.add_special_tokens({"eos_token": "<eos>"})
+    ids, mask = ChatTokenizer(tokenizer).completion([{"role": "assistant", "content": "ok"}])
+    assert (ids[-1], mask) == (end, [1, 1, 1])
 
 
 def test_what_a_template_cannot_compute_is_an_error_of_the_template() -> None:

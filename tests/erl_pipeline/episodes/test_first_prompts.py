@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.play import require_room
+from erl_pipeline.policies.tiny.model import build_tokenizer
 from storage.errors import InputError
 from tests.erl_pipeline.episodes.script import limits
 from tests.erl_pipeline.episodes.scripted_environment import Scripted, scripted, tasks
@@ -36,6 +38,14 @@ def test_the_longest_task_is_named() -> None:
     ):
         require_room(replace(given, limits=limits(20)), tasks(3))
     assert all(environment.closed == 1 and not environment.said for environment in opened)
+
+
+def test_a_chat_template_that_refuses_a_prompt_is_named() -> None:
+    given, _ = scripted(lambda task: Scripted(on_reset=shows("@")))
+    tokenizer = build_tokenizer(["@"], 128)
+    tokenizer.chat_template = "{{ raise_exception('System role not supported') }}"
+    with pytest.raises(InputError, match=r"chat template refuses the first prompt .*: System role not supp"):
+        require_room(replace(given, chat=ChatTokenizer(tokenizer)), tasks(1))
 
 
 def test_what_fails_is_left_to_its_episode_and_what_waits_is_not_begun() -> None:

@@ -159,10 +159,9 @@ def draw_replay(
     if rules.sampler == "tiers":
         return _by_tier(experience, rules, iteration, chance)
     count = most_replayed(rules.share, rules.tasks_per_iteration)
-    groups = experience.latest_groups()
-    if rules.max_age is not None:
-        young = usable_members(experience.members, iteration, rules.max_age, None)["task_id"].unique()
-        groups = groups.filter(pl.col("task_id").is_in(young.implode()))
+    # A success may have no row that can be trained on, and rows grow too old.
+    stored = usable_members(experience.members, iteration, rules.max_age, None)["task_id"].unique()
+    groups = experience.latest_groups().filter(pl.col("task_id").is_in(stored.implode()))
     groups = groups.with_columns(bucket=_bucket(rules.group_size))
     by_bucket = dict(groups.group_by("bucket", maintain_order=True).agg("task_id").sort("bucket").iter_rows())
     if not by_bucket:

@@ -189,11 +189,31 @@ def test_prose_counts_the_steps_that_are_left_and_marks_invalid_answers() -> Non
         "Your answer held no valid action, so nothing was done. Possible actions: a, b, c, d.\n"
         f"# @ $\n# # &\nSteps left: 1\n{ask}"
     )
-    assert env.step("first [b], no, rather\n```\nc\n```").done
+    assert env.step("first `b`, no, rather\n```\nc\n```").done
     assert env.feedback() == (
         "The attempt failed: all 4 steps were used up before the goal. "
         "Steps used: 4. Actions without effect: 1. Invalid answers: 1."
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[a]. I do not choose `b`.", ["a"]),
+        ("[b], no, [A]", ["a"]),
+        ("`[a]`", ["a"]),
+        ("```text\n[a, b]\n```", ["a", "b"]),
+        ('["a", "b"]', ["a", "b"]),
+        ("[a.]", ["a"]),
+        ("`b`, no, `a`", ["a"]),
+        ("[] `a`", []),
+        ("[a e]", []),
+        ("a", []),
+    ],
+)
+def test_the_last_square_brackets_count_and_code_only_without_any(text: str, words: list[str]) -> None:
+    rendering = opened(format="prose")._rendering
+    assert [action.word for action in rendering.read_actions(text)] == words
 
 
 def test_prose_feedback_of_success_and_of_a_hole_is_true() -> None:

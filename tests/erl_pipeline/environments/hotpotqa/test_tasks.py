@@ -42,10 +42,16 @@ def test_questions_of_the_same_words_are_in_one_split(tmp_path: Path) -> None:
     again = [
         {**question(n), "_id": f"again-{n}", "question": question(n)["question"].upper()} for n in range(6)
     ]
+    # Full-width letters, and an ß.
+    wide = str.maketrans({letter: chr(ord(letter) + 0xFEE0) for letter in "abcdefghijklmnopqrstuvwxyz"})
+    again += [
+        {**question(n), "_id": f"wide-{n}", "question": question(n)["question"].translate(wide)}
+        for n in range(6)
+    ]
     config = HotpotQAConfig(
         task_file=write(tmp_path, *map(question, range(6)), *again), held_out_share=0.5, test_share=0.0
     )
-    held_out = {question_key(task.payload) for task in held_out_tasks(config, 0, 6)}
+    held_out = {question_key(task.payload) for task in held_out_tasks(config, 0, 9)}
     assert len(held_out) == 3
     assert not held_out & {question_key(task.payload) for task in training_tasks(config, 0)}
     assert splits_of.test_tasks(config, 0) == []

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
+from erl_pipeline.environments.messages import Message, user_message
 from erl_pipeline.episodes.context import EpisodeContext, EpisodeIdentity, RetrievalRequest, SampleRequest
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
 from erl_pipeline.methods.complementary.episode import Rules, chosen, run_episode
@@ -28,7 +30,7 @@ def hit(entry_id: str, text: str) -> Any:
     return SimpleNamespace(entry=SimpleNamespace(entry_id=entry_id, text=text), score=0.5)
 
 
-def play(rules: Rules, sample: int = 0, withhold: float = 0.5) -> Played:
+def play(rules: Rules, sample: int = 0, withhold: float = 0.5, context_length: int = 128) -> Played:
     """An episode whose policy falls into the hole with its first move; the memory has two entries."""
     asked: list[str] = []
 
@@ -43,7 +45,7 @@ def play(rules: Rules, sample: int = 0, withhold: float = 0.5) -> Played:
         identity=EpisodeIdentity(TASK, sample, PROVENANCE),
         environment=GuardedEnvironment(lambda: ENVIRONMENT.open(SETTINGS, TASK), 60.0),
         chat=setup().chat,
-        limits=limits(),
+        limits=limits(context_length),
         ask_policy=ask_policy,
         ask_memory=ask_memory,
         withhold=withhold,
@@ -95,3 +97,21 @@ def test_the_best_entry_may_give_its_place_to_the_next() -> None:
     drawn = [play(rules, sample, withhold=0.0).row.memory_entry_ids for sample in range(40)]
     assert 10 < drawn.count(("m-2",)) < 30
     assert drawn == [play(rules, sample, withhold=0.0).row.memory_entry_ids for sample in range(40)]
+
+
+class Lengthening:
+    """The prompts of FrozenLake, with notes behind them as they are: four tokens each."""
+
+    def attempt(self, instructions: str, observation: str, notes: Sequence[str]) -> list[Message]:
+        *before, last = COMPACT.attempt(instructions, observation, [])
+        return [*before, user_message(" ".join([last["content"], *notes]))]
+
+
+def test_notes_that_leave_no_room_are_left_out_the_best_last() -> None:
+    """The prompt has 24 tokens; where nothing of the context is left, the episode would end the run."""
+    rules = Rules(Lengthening(), retrieval=True, top_k=2)
+
+    def shown(context_length: int) -> tuple[str, ...]:
+        return play(rules, withhold=0.0, context_length=context_length).row.memory_entry_ids
+
+    assert [shown(length) for length in (33, 32, 29, 28)] == [("m-1", "m-2"), ("m-1",), ("m-1",), ()]

@@ -1,12 +1,15 @@
 import json
+from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from erl_pipeline.environments.messages import Message, user_message
 from erl_pipeline.episodes.context import RetrievalRequest, SampleRequest
 from erl_pipeline.methods.erl.episode import ErlPhase
 from storage.errors import InputError
-from tests.erl_pipeline.episodes.script import play
+from tests.erl_pipeline.episodes.script import COMPACT, play
 
 BOARD = "@ # & # $ # # # # # # # # # # #"
 
@@ -172,6 +175,33 @@ def test_each_role_is_sampled_within_its_own_limits() -> None:
     assert {each.model for each in requests} == {"policy"}
     assert [row.temperature for row in rows] == [1.0, 0.7, 1.0]
     assert {row.policy_version for row in rows} == {"policy-1"}
+
+
+class Lengthening:
+    """The prompts of FrozenLake, with what memory has behind a reflection's as it is: four tokens each."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(COMPACT, name)
+
+    def reflection(self, instructions: str, report: Any, remembered: Sequence[str]) -> list[Message]:
+        *before, last = COMPACT.reflection(instructions, report, [])
+        return [*before, user_message(" ".join([last["content"], *remembered]))]
+
+
+def test_what_memory_has_and_leaves_no_room_is_left_out() -> None:
+    found = [
+        SimpleNamespace(entry=SimpleNamespace(entry_id=name, text="a b ? ?"), score=0.5)
+        for name in ("m-1", "m-2")
+    ]
+    answers = ["down b", "a b"]  # it ends with a reflection that cannot be read
+    plain = len(play(answers, prompts=Lengthening())[0][1].prompt_token_ids)
+
+    def shown(room: int) -> tuple[str, ...]:
+        length = plain + room
+        rows, _ = play(answers, found, context_length=length, prompts=Lengthening(), retrieval=True)
+        return rows[1].memory_entry_ids
+
+    assert [shown(room) for room in (9, 8, 5, 4)] == [("m-1", "m-2"), ("m-1",), ("m-1",), ()]
 
 
 def test_an_attempt_that_fills_the_context_is_truncated_and_a_prompt_that_does_is_refused() -> None:

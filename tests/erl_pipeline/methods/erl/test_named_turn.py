@@ -50,7 +50,9 @@ def test_turns_before_the_named_one_are_played_again_and_not_trained() -> None:
     assert json.loads(row.metrics)["kept_turns"] == 1.0
 
 
-@pytest.mark.parametrize("text", ["turn 1", "turn 0", "turn 4", "no turn", "nocturn 2"])
+@pytest.mark.parametrize(
+    "text", ["turn 1", "turn 0", "turn 4", "no turn", "nocturn 2", "turn 2" + "0" * 5000]
+)
 def test_without_a_turn_to_keep_it_begins_at_the_beginning(text: str) -> None:
     row, sampled = second_attempt(text, ["right a", "right a"])
     assert (row.reward, sampled) == (1.0, 2)

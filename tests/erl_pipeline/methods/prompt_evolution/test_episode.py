@@ -10,12 +10,14 @@ from typing import Any
 from erl_pipeline.episodes.context import RoleLimits, SampleRequest
 from erl_pipeline.methods.prompt_evolution.episode import run_episode
 from storage.tables.trajectories import Trajectory
-from tests.erl_pipeline.episodes.script import COMPACT, scripted
+from tests.erl_pipeline.episodes.script import COMPACT, CONTEXT, scripted
 
 
-def played(answers: list[str], *, sample: int = 0, instruction: str | None = None) -> list[Trajectory]:
+def played(
+    answers: list[str], *, sample: int = 0, instruction: str | None = None, context_length: int = CONTEXT
+) -> list[Trajectory]:
     remaining, asked = list(answers), list[Any]()
-    context = scripted(remaining, asked, sample=sample)
+    context = scripted(remaining, asked, sample=sample, context_length=context_length)
     limits = {"first_attempt": RoleLimits(1.0, 8), "proposal": RoleLimits(1.0, 8)}
     context = replace(context, instruction=instruction, limits=replace(context.limits, by_role=limits))
     rows = asyncio.run(run_episode(context, COMPACT, reflections=1))
@@ -46,6 +48,12 @@ def test_without_an_instruction_the_prompt_is_that_of_any_first_attempt() -> Non
 def test_a_success_and_further_samples_of_a_task_propose_nothing() -> None:
     assert [row.success for row in played(["right a", "right a"])] == [True]
     assert [row.success for row in played(["down b"], sample=1)] == [False]
+
+
+def test_an_instruction_that_leaves_no_room_fails_its_attempt() -> None:
+    """And not the run, in which a model wrote it."""
+    (row,) = played([], instruction="? a ? ?", context_length=24)
+    assert (row.finish_reason, row.reward) == ("context", 0.0)
 
 
 def test_an_ill_formed_proposal_has_no_text() -> None:

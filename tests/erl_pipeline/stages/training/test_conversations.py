@@ -43,6 +43,15 @@ def test_conversations_are_read_from_both_kinds_of_files(tmp_path: Path) -> None
     assert len(read_conversations(tmp_path / "data[1].parquet", StorableTexts())) == 2
 
 
+def test_a_file_may_have_a_mark_of_its_order_and_blank_lines_but_no_other_encoding(tmp_path: Path) -> None:
+    path = lines(tmp_path, {"messages": [ASKED, SAID]})
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes() + b"\n\n" + path.read_bytes())
+    assert len(read_conversations(path, StorableTexts())) == 2
+    path.write_bytes(path.read_bytes() + b'{"messages": "\xe9"}')
+    with pytest.raises(InputError, match="row 5: is not JSON"):
+        read_conversations(path, StorableTexts())
+
+
 @pytest.mark.parametrize(
     ("row", "said"),
     [

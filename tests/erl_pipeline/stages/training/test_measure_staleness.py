@@ -78,6 +78,7 @@ def test_rows_that_the_policy_cannot_read_are_refused(change: dict[str, Any], sa
         ),
     )
     readable = replace(row(-0.5), prompt_token_ids=(9,), tokenizer_digest="ours")
-    require_readable([readable, replace(readable, tokenizer_digest="")], policy)
+    empty = replace(readable, prompt_token_ids=(), response_token_ids=())
+    require_readable([readable, replace(readable, tokenizer_digest=""), empty], policy)
     with pytest.raises(InputError, match=said):
         require_readable([replace(readable, **change)], policy)
