@@ -58,8 +58,9 @@ def split_use(design: Design) -> SplitUse:
 
 def _code(run: ComparedRun) -> dict[str, Any]:
     """Stage -> its version, and the fingerprints of the code that its artifacts name."""
-    plan = plan_run(run.config, run.sources, iterations=1)
-    recipes = [node.recipe for node in plan.nodes]
+    plan = plan_run(run.config, run.sources, iterations=run.iterations)
+    tested = plan_on_test(run.config, run.sources, plan)
+    recipes = [node.recipe for node in (*plan.nodes, *tested.nodes)]
     return {each.stage: [each.stage_version, dict(each.code)] for each in recipes}
 
 

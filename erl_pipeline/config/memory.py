@@ -49,7 +49,8 @@ class RetrievalSettings(Settings):
         """The share of a group's samples whose reflections see no memory in an iteration.
 
         While memory is withdrawn it is a number of whole samples, and never such that one sample alone sees
-        memory, or alone does not: it would have nothing to be compared with. So two see it until the end.
+        memory, or alone does not: it would have nothing to be compared with. So two see it until the end, or
+        none from the beginning where two cannot.
         """
         if self.withdrawal is None or iteration < self.withdrawal.first:
             return self.withhold

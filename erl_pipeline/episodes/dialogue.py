@@ -91,11 +91,10 @@ class ChatTokenizer:
     def completion(self, turns: Sequence[Message], tools: str = "[]") -> tuple[list[int], list[int]]:
         """Ids and mask of what follows a prompt, from the assistant's first turn to its last.
 
-        Each turn of the assistant ends with the token that the template puts there, and is trained with it
-        (mask 1); what others say in between is not. What they say after the last turn is left out. `tools` as
-        JSON.
+        Each turn of the assistant ends with the tokenizer's end token, and is trained with it (mask 1); what
+        others say in between is not. What they say after the last turn is left out. `tools` as JSON.
         """
-        end = self._end_of_turn
+        end = int(self._tokenizer.eos_token_id)
         ids: list[int] = []
         mask: list[int] = []
         others: list[Message] = []
@@ -175,14 +174,6 @@ class ChatTokenizer:
     def _unspoken(self) -> frozenset[int]:
         """Special tokens that are not part of what is said."""
         return self._special - set(self._tokenizer.convert_tokens_to_ids(list(MARKERS)))
-
-    @cached_property
-    def _end_of_turn(self) -> int:
-        """The special token that the template writes behind what the assistant said; where it writes none,
-        the tokenizer's end token."""
-        behind = self._ids(self._render(_OPENING, "[]").partition(_ASSISTANT_TURN)[2].lstrip(" "))
-        named = behind[0] if behind and behind[0] in self._special else self._tokenizer.eos_token_id
-        return int(named)
 
 
 def without_end(token_ids: tuple[int, ...], end_token_ids: frozenset[int]) -> tuple[int, ...]:

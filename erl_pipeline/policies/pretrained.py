@@ -180,8 +180,8 @@ def _load_model(folder: Path, checkpoint: str | Path, dtype: Precision) -> PreTr
         )
     if "past_key_values" not in inspect.signature(type(model).forward).parameters:
         raise InputError(
-            f"{checkpoint} is a {config.model_type}, whose layers keep a state in place of past keys and "
-            "values; it cannot be sampled from here. Choose a policy with attention"
+            f"{checkpoint} is a {config.model_type}, whose forward pass takes no past keys and values; it "
+            "cannot be sampled from here. Choose another policy, with attention"
         )
     return model
 

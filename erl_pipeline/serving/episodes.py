@@ -116,6 +116,9 @@ class OpenEpisodes:
         assert turn is not None
         if episode.known.is_over:
             return
+        name = episode.known.tenant, episode.known.episode_id
+        if name in self._open:
+            self._open.move_to_end(name)
         episode.turn_ids[turn], episode.notes[turn] = turn_id, notes
         episode.heard, episode.known.heard = self._clock(), self._now()
         episode.tokens += len(turn.token_ids)

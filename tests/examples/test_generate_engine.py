@@ -61,6 +61,8 @@ class Silent:
 def policy() -> LoadedPolicy:
     tokenizer = build_tokenizer(["up", "down", "left", "right"], 32)
     model = build_model(TinyPolicyConfig(hidden_size=32, heads=1, layers=2), tokenizer, 32, seed=0)
+    # As the defaults of a model may have it; the engine leaves it out.
+    model.generation_config.repetition_penalty = 5.0
     ends = frozenset({tokenizer.convert_tokens_to_ids(tokenizer.eos_token)})
     return LoadedPolicy(model, tokenizer, tokenizer_digest="", context_length=32, eos_token_ids=ends)
 

@@ -73,11 +73,16 @@ class Rendering(ABC, Generic[BoardT, SymbolsT, StateT]):
     def first_observation(self) -> str: ...
 
     def read_actions(self, text: str) -> list[Action]:
-        """The words in the last square brackets, else in the last code; empty when one of them is no
-        action."""
-        found = _BRACKETS.findall(text) or ["".join(groups) for groups in _CODE.findall(text)]
-        words = re.split(r"[\s,;]+", found[-1]) if found else []
-        said = [bare.lower() for word in words if (bare := word.strip("`\"'."))]
+        """The words in the last square brackets or, where none hold actions, in the last code; empty when one
+        of them is no action."""
+        bracketed = [self._actions(inside) for inside in _BRACKETS.findall(text)]
+        if any(bracketed):
+            return bracketed[-1]
+        code = ["".join(groups) for groups in _CODE.findall(text)]
+        return self._actions(code[-1]) if code else []
+
+    def _actions(self, inside: str) -> list[Action]:
+        said = [bare.lower() for word in re.split(r"[\s,;]+", inside) if (bare := word.strip("`\"'."))]
         return [Action(word) for word in said] if self._world.actions.keys() >= set(said) else []
 
     @abstractmethod

@@ -36,8 +36,10 @@ _THOUSANDS = re.compile(r"(?<![\d.,])([1-9][0-9]{0,2}(?: [0-9]{3})+)(?![\d]| [0-
 _MIXED = re.compile(r"(?<![\w.,/])([0-9]+) ([0-9]+) ?/ ?([0-9]+)(?![\w./])")
 _SIDE_BY_SIDE = re.compile(r"[0-9] +\.?[0-9]|(?<![\w^_}])(?:\{[0-9.]+\} *){2,}|(?<![\w^_{])[0-9]+ *\{[0-9]")
 _PLAIN_NUMBER = r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?"
+# Two numbers that are said to be equal, each the whole side of the equation.
 _EQUATION = re.compile(
-    rf"(?<![\w.,)}}/*+^\\-])({_PLAIN_NUMBER}) ?= ?(?=({_PLAIN_NUMBER})(?![\w.,]|\s?[/*+^(\\{{!-]))"
+    rf"(?:^|[=,;$])\s*({_PLAIN_NUMBER}) ?= ?"
+    rf"(?=({_PLAIN_NUMBER})(?![\w.,]|\s?[/*+^(\\{{!%×·÷-]|\s[x:]\s))"
 )
 _SUPERSCRIPTS = re.compile("[⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 

@@ -46,8 +46,9 @@ _AROUND = " ,;:?"
 _WORDS = re.compile(r"\w+")
 # A number is one word, with its sign and its decimals; a hyphen between words is no sign.
 _NUMBERS_AND_WORDS = re.compile(
-    r"(?<!\w)[-−]?[0-9]+(?:[.,/][0-9]+)*(?:e[-+]?[0-9]+)?[⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹]*|(?<![\w.])[-−]?\.[0-9]+|\w+"
+    r"(?<!\w)[-−]?[0-9]+(?:[.,][0-9]+)*(?:e[-+]?[0-9]+)?[⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹]*|(?<![\w.])[-−]?\.[0-9]+|\w+"
 )
+_EXPONENT = re.compile("(?<=[0-9])[⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 _ARTICLES = frozenset({"a", "an", "the"})
 
 
@@ -92,12 +93,13 @@ def _right(payload: Mapping[str, Any]) -> str:
 
 def _words(text: str) -> list[str]:
     """The words that count: without articles, in lower case (as for SQuAD, arXiv 1606.05250)."""
-    found: list[str] = _WORDS.findall(uniform(text).casefold())
+    plain = unicodedata.normalize("NFKC", _EXPONENT.sub(r" \g<0>", text))  # 2² is not 22, and H₂O is H2O
+    found: list[str] = _WORDS.findall(plain.casefold())
     return [word for word in found if word not in _ARTICLES]
 
 
 def _numbers_and_words(text: str) -> list[str]:
-    """As `_words`, but numbers are whole: -5, 5.5, 1,005, 5/6, 5e3 and 5² are not 5."""
+    """As `_words`, but numbers are whole: -5, 5.5, 1,005, 5e3 and 5² are not 5."""
     plain = _DASH_AS_SIGN.sub("-", uniform(text).casefold()).replace("−", "-")
     return [word for word in _NUMBERS_AND_WORDS.findall(plain) if word not in _ARTICLES]
 
@@ -153,24 +155,27 @@ _NUMBER = re.compile(
 )
 _FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}|([0-9])([0-9]))")
 _FRACTION_SIGN = re.compile("[¼-¾⅐-⅞]")
-_DASH_AS_SIGN = re.compile(r"(?<!\w)–(?=[.0-9])|\b(?:minus|negative)\s+(?=[$€£]?[.0-9])", re.IGNORECASE)
+_DASH_AS_SIGN = re.compile(r"(?<!\w)(?<![0-9] )–(?=[.0-9])")
+_MINUS_AS_WORD = re.compile(r"(?<!-)\b(?:minus|negative)\s+(?=[$€£]?[.0-9])", re.IGNORECASE)
 _PERCENT = re.compile(r"\s?percent\b", re.IGNORECASE)
 _DROPPED = re.compile(r"\\[,!;]|\\ |[$€£\\]")
-_SHOWN_BY = r"(?<!boxed)(?<!text)(?<!textbf)(?<!mathbf)(?<!mathrm)(?<!mbox)"
 # What makes another number of the one before it: a factorial, an exponent, a variable, an operator, a word.
 _CHANGED = re.compile(
     r"\s?[!+^]|[⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹]|[^\W\d_](?![^\W\d_])|-(?!\w)|[*×÷]\w|\s[*×÷]\s?\w"
-    r"|\s?/\s?[^\W\d_](?![^\W\d_])|\s?pi\b|\s(?:or|mod|choose)\b"
-    r"|\s?(?:hundred|thousand|million|billion|trillion|dozen|squared|cubed|factorial)s?\b",
+    r"|\s?/\s?(?![hdwlsm]\b)[^\W\d_](?![^\W\d_])|\s?pi\b|\s(?:mod|choose|squared|cubed|factorial)\b"
+    r"|\sor\s(?!so\b|more\b|less\b)",
     re.IGNORECASE,
 )
 # What makes another number of the one after it: a root, an exponent, a function, a divisor or a word.
 _CHANGED_BY = re.compile(
-    rf"(?:[√^]\s?|[\^_]\{{|{_SHOWN_BY}(?<=[^\W\d_])\{{|[^\W_]\(|-\s?\(|[\w)}}]\s?/\s?)$"
-    r"|\b(?:(?:more|less|fewer|greater|other|rather)\s+than|at\s+(?:least|most)|up\s+to|or)\s+$"
-    r"|\b(?:half|quarter|third|twice|double|triple|root|log)\s+(?:of\s+)?$",
+    r"(?:[√^]\s?|(?:[\^_]|sqrt|log|ln|frac)\{|(?:\b[^\W\d_]|sqrt|log|ln|exp|sin|cos|tan)\(|-\s?\("
+    r"|(?:\bpi|\b(?!w)[^\W\d_]|[)}])\s?/\s?)$"
+    r"|(?<!\bno )\b(?:more|less|fewer|greater|other|rather)\s+than\s+$|(?<!/)\bor\s+$"
+    r"|\b(?:half|third|quarter|root|log)\s+of\s+$|\b(?:twice|double|triple)\s+$",
     re.IGNORECASE,
 )
+_MULTIPLIER = re.compile(r"\s(hundred|thousand|million|billion|trillion)\b(?!-)", re.IGNORECASE)
+_TIMES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 # A bound or a denial says of a number that the answer is another. `<b>11</b>` and `-> 11` are no bounds.
 _NOT_IT = re.compile(
     r"[≤≥≠]|!=|\\(?:le|leq|ge|geq|ne|neq|lt|gt)(?![a-z])"
@@ -190,14 +195,14 @@ class Number:
 
 def read_number(text: str) -> Number | None:
     """The only number in a text, whatever words are around it; None where there is none, or several, or
-    where the text says something else of it: `11!`, `11²`, `√11`, `11x`, `11-`, `11 million`, `x \\leq 11`,
+    where the text says something else of it: `11!`, `11²`, `√11`, `11x`, `11-`, `half of 11`, `x \\leq 11`,
     `more than 11`, `not 11`.
 
-    It reads `1,234.5`, `-3e2`, `minus 3`, `3/4`, `1 1/2`, `½` and `\\frac{3}{4}`, with a currency sign before
-    or `%` after.
+    It reads `1,234.5`, `-3e2`, `minus 3`, `3/4`, `1 1/2`, `½`, `2 million` and `\\frac{3}{4}`, with a
+    currency sign before or `%` after.
     """
     written = _FRACTION_SIGN.sub(_with_slash, uniform(text).replace("−", "-").replace("{,}", ","))
-    written = _PERCENT.sub("%", _DASH_AS_SIGN.sub("-", written))
+    written = _PERCENT.sub("%", _MINUS_AS_WORD.sub("-", _DASH_AS_SIGN.sub("-", written)))
     plain = _DROPPED.sub("", _FRACTION.sub(_with_slash, written))
     found = list(_NUMBER.finditer(plain))
     if len(found) != 1 or _CHANGED.match(plain, found[0].end()) or _NOT_IT.search(written):
@@ -211,6 +216,8 @@ def read_number(text: str) -> Number | None:
         return None
     else:
         value = int(parts["whole"] or 0) + Fraction(int(parts["over"]), int(parts["under"]))
+    multiplier = _MULTIPLIER.match(plain, found[0].end())
+    value *= 1 if multiplier is None else _TIMES[multiplier[1].lower()]
     return Number(-value if parts["sign"] == "-" else value, parts["percent"] is not None)
 
 

@@ -91,16 +91,17 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         return
     if path.suffix != ".jsonl":
         raise InputError(f"{path}: allowed are files that end in .parquet or .jsonl")
-    for number, line in enumerate(path.read_bytes().removeprefix(BOM_UTF8).splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}, row {number}: is not JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise InputError(f"{path}, row {number}: must be an object, column -> value")
-        yield row
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line.removeprefix(BOM_UTF8) if number == 1 else line)
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"{path}, row {number}: is not JSON: {error}") from error
+            if not isinstance(row, dict):
+                raise InputError(f"{path}, row {number}: must be an object, column -> value")
+            yield row
 
 
 def _messages(value: Any, where: str, column: str = "messages") -> list[Message]:

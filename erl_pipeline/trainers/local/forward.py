@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -311,8 +312,8 @@ def packed_attention(
         return chosen
     if setting in ("flash", "flex"):
         raise ConfigError(
-            f"trainer.attention: {setting} does not fit this model: on a few tokens it gave other hidden "
-            "states than the model's own attention, or the model's attention has a window. Choose "
+            f"trainer.attention: {setting} does not fit this model: on a few tokens it failed or gave other "
+            "hidden states than the model's own attention, or the model's attention has a window. Choose "
             "trainer.attention: auto, which then takes padded rows"
         )
     return "rows"
@@ -337,9 +338,15 @@ def checkpointed_blocks(model: PreTrainedModel) -> Iterator[None]:
     """Within the context each block keeps its input alone, and computes its activations again in the backward
     pass.
 
-    The model's own gradient checkpointing wants blocks in training mode, in which some apply dropout.
+    The model's own gradient checkpointing wants blocks in training mode, in which some apply dropout. Raises
+    ConfigError for a model without blocks.
     """
     blocks = _blocks_of(model)
+    if not blocks:
+        raise ConfigError(
+            f"gradient_checkpointing: {type(model).__name__} has no blocks that could be computed again; "
+            "switch it off"
+        )
     before = [block.__dict__.get("forward") for block in blocks]
     for block in blocks:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)
@@ -387,8 +394,11 @@ def _takes_segments(model: PreTrainedModel, attention: SegmentAttention, ranks: 
         actual = PolicyForward(model, attention, ranks).hidden(stream)
     except torch.OutOfMemoryError:
         raise
-    except (TypeError, RuntimeError):
+    except (TypeError, RuntimeError) as error:
         # Blocks that do not hand on `segments`, or whose values are not as wide as their keys.
+        logging.getLogger(__name__).warning(
+            "%s is trained in padded rows: its attention failed on segments (%s)", type(model).__name__, error
+        )
         return False
     return _close(actual[stream.tokens.argsort()], expected[rows.tokens.argsort()], tolerance)
 

@@ -184,14 +184,6 @@ def test_a_special_token_without_a_name_and_the_end_are_not_said() -> None:
         assert dialogue.add_turn(Generation(answer, (-0.5,) * len(answer), "stop")).text == "Paris"
 
 
-def test_a_taught_turn_ends_as_the_template_ends_it() -> None:
-    tokenizer = chatml_tokenizer()
-    end = tokenizer.eos_token_id
-    tokenizer.add_special_tokens({"eos_token": "<eos>"})
-    ids, mask = ChatTokenizer(tokenizer).completion([{"role": "assistant", "content": "ok"}])
-    assert (ids[-1], mask) == (end, [1, 1, 1])
-
-
 def test_what_a_template_cannot_compute_is_an_error_of_the_template() -> None:
     tokenizer = chatml_tokenizer()
     tokenizer.chat_template = "{{ messages[-1]['content'] + 1 }}"

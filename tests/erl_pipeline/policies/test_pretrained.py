@@ -128,7 +128,7 @@ def test_an_encoder_decoder_is_refused(tmp_path: Path) -> None:
 def test_a_model_that_keeps_a_state_is_refused(tmp_path: Path) -> None:
     config = MambaConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, state_size=2)
     MambaForCausalLM(config).save_pretrained(tmp_path)
-    with pytest.raises(InputError, match="is a mamba, whose layers keep a state in place of past keys and"):
+    with pytest.raises(InputError, match="is a mamba, whose forward pass takes no past keys and values"):
         load_policy(tmp_path, device=CPU)
 
 

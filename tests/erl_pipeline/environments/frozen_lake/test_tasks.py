@@ -308,6 +308,10 @@ def test_tasks_come_in_the_order_of_the_file_and_blank_lines_are_skipped(tmp_pat
         ('{"task_id": "two", "board": ["SF", "G"], "max_steps": 8}', "row 2 has 1 cells, row 1 has 2"),
         ('{"task_id": "two", "board": ["SHG"], "max_steps": 8}', "the goal cannot be reached"),
         (
+            '{"task_id": "two", "board": ["SFG"], "max_steps": 1}',
+            "the goal is 2 moves away, but max_steps is 1",
+        ),
+        (
             '{"task_id": "two", "board": ["SG"], "max_steps": 0}',
             "max_steps: 0; allowed are whole numbers from 1",
         ),

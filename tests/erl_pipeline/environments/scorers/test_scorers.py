@@ -74,10 +74,10 @@ def test_contains_wants_the_words_in_a_row() -> None:
         ("5", "1,005", 0.0),
         ("19", "covid-19", 1.0),
         ("5", "5²", 0.0),
-        ("5", "5/6", 0.0),
         ("5", "5e3", 0.0),
+        ("2004", "in 05/11/2004", 1.0),
+        ("1918", "1914 –1918", 1.0),
         ("5", "–5", 0.0),
-        ("-5", "It is minus 5", 1.0),
         ("5", "1 2 3 4 5", 1.0),  # docs/environments/questions.md warns of this
     ],
 )
@@ -91,6 +91,7 @@ def test_f1_is_the_mean_of_precision_and_recall_of_words() -> None:
     assert score("f1", "red red", "red") == pytest.approx(2 / 3)
     assert score("f1", "red", "blue") == 0.0
     assert score("f1", "22", "2²") == 0.0
+    assert score("f1", "H2O", "H₂O") == 1.0
 
 
 @pytest.mark.parametrize(
@@ -115,6 +116,7 @@ def test_f1_is_the_mean_of_precision_and_recall_of_words() -> None:
         (r"\frac12", Fraction(1, 2), False),
         ("1{,}234", Fraction(1234), False),
         ("20 percent", Fraction(20), True),
+        ("2.5 million dollars", Fraction(2_500_000), False),
         (r"\boxed{5}", Fraction(5), False),
     ],
 )
@@ -132,9 +134,8 @@ def test_what_is_no_number_or_several_is_not_read(text: str) -> None:
     [
         *("11!", "11²", "11i", "11x", "5-", "11 + x", "11*x", "11^2"),
         *(r"x\leq 11", "x ≤ 11", "x > 5", "x>5", "5 < x", "n != 5", "not 5", "isn't 5"),
-        *(r"\sqrt{11}", "√11", "-(11)", "f(11)", "x^{11}", "11/x", "x/11", r"\pi/11", "11 pi"),
-        *("11 million", "3 dozen", "half of 11", "the root of 11", "ten or 11", "11 or so", "11 mod y"),
-        *("more than 11", "at least 11", "up to 11"),
+        *(r"\sqrt{11}", "√11", "-(11)", "f(11)", "log(11)", "x^{11}", "11/x", "x/11", r"\pi/11", "11 pi"),
+        *("half of 11", "twice 11", "the root of 11", "ten or 11", "11 or ten", "11 mod y", "more than 11"),
     ],
 )
 def test_what_says_something_else_of_a_number_is_not_read(text: str) -> None:
@@ -159,6 +160,9 @@ def test_what_says_something_else_of_a_number_is_not_read(text: str) -> None:
         "=> 11",
         "(11)",
         "１１",
+        *(r"\textit{11}", r"\boxed{\underline{11}}", r"\left(11\right)", "Total(11)"),
+        *("$11 or more", "11 or so", "at least 11", "no more than 11", "up to 11 people", "$11/h", "w/ 11"),
+        *("11 hundred-dollar bills", "In the first half 11 goals", "non-negative 11"),
     ],
 )
 def test_words_and_marks_around_a_number_do_not_count(text: str) -> None:
@@ -192,6 +196,10 @@ def test_a_percentage_is_said_with_its_sign_or_without() -> None:
         ("5", "4, 5", 0.0),
         ("5", "5 = 5.0", 1.0),
         ("5", "3+2 = 5", 1.0),
+        ("11", "5 + 6 = 11", 1.0),
+        ("12", r"3 \cdot 4 = 12", 1.0),
+        ("72", "Total = 48 + 24 = 72", 1.0),
+        ("x^2 - 4 = 0", "x^2-4=0", 1.0),
         ("5", "4 = 5", 0.0),
         ("5", "5 = 4 = 5", 0.0),
         ("5", "negative 5", 0.0),

@@ -159,6 +159,9 @@ def test_what_was_not_scored_lowers_no_bucket_and_retires_no_task(bench: Bench) 
     )
     drawn = draw_replay(experience, rules, 2, random.Random(0))
     assert sorted((each.task_id, each.bucket) for each in drawn) == [("t0", 2), ("t1", 2)]
+    # A success may have no row that can be trained on.
+    without = replace(experience, members=experience.members.filter(pl.col("task_id") != "t1"))
+    assert [each.task_id for each in draw_replay(without, rules, 2, random.Random(0))] == ["t0"]
 
 
 def test_what_was_said_is_compared_with_what_was_said_at_the_task_before(bench: Bench) -> None:
