@@ -29,12 +29,16 @@ if TYPE_CHECKING:
 
 
 def parse_interval(text: str) -> timedelta:
-    """A length of time from text such as `90s`, `20m`, `6h` or `1d`. Raises InputError for other text."""
+    """A length of time from text such as `90s`, `20m`, `6h` or `1d`. Raises InputError for other text, and
+    for more than `LONGEST_DAYS`: no calendar has twice that."""
     found = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", text)
     if found is None:
         raise InputError(f"--every {text!r} is not a time such as 90s, 20m, 6h or 1d")
     unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[found[2]]
-    return timedelta(**{unit: int(found[1])})
+    interval = timedelta(**{unit: int(found[1])})
+    if interval > timedelta(days=LONGEST_DAYS):
+        raise InputError(f"--every {text!r} is too long; allowed are up to {LONGEST_DAYS}d")
+    return interval
 
 
 class _AddIsDefault(TyperGroup):
@@ -58,7 +62,9 @@ Overlap = Literal["skip", "wait"]
 Cron = Annotated[str | None, typer.Option(metavar="'M H D M W'", help="Times, such as '0 3 * * *'.")]
 Every = Annotated[str | None, typer.Option(metavar="TIME", help="An interval: 90s, 20m, 6h or 1d.")]
 Once = Annotated[bool, typer.Option("--once", help="Once, now; an existing schedule stays.")]
-Timezone = Annotated[str, typer.Option(help="Time zone of --cron, such as Europe/Zurich.")]
+Timezone = Annotated[
+    str | None, typer.Option(help="Time zone of --cron, such as Europe/Zurich; default: UTC.")
+]
 WhichFlow = Annotated[FlowChoice, typer.Option(help="What to run: one more iteration, or another flow.")]
 OneFlow = Annotated[FlowChoice | None, typer.Option(help="Only this flow; default: all of the run.")]
 Config = Annotated[
@@ -79,10 +85,12 @@ GarbageDays = Annotated[
     ),
 ]
 WhenOverlapping = Annotated[
-    Overlap, typer.Option(help="What to do if the last one, or another process, is at work.")
+    Overlap | None,
+    typer.Option(help="What to do if the last one, or another process, is at work; default: skip."),
 ]
 ConcurrencyLimit = Annotated[
-    str, typer.Option(metavar="NAME|none", help="Limit of Prefect; one slot is held during work.")
+    str | None,
+    typer.Option(metavar="NAME|none", help="Limit of Prefect; one slot is held during work; default: gpu."),
 ]
 Replace = Annotated[bool, typer.Option("--replace", help="Replace an existing schedule.")]
 OnlyStore = Annotated[str | None, typer.Option(metavar="URI", help="Only schedules of runs in this store.")]
@@ -97,13 +105,13 @@ def add(
     cron: Cron = None,
     every: Every = None,
     once: Once = False,
-    timezone: Timezone = "UTC",
+    timezone: Timezone = None,
     flow: WhichFlow = "iteration",
     config: Config = None,
     iterations: Iterations = None,
     garbage_days: GarbageDays = None,
-    overlap: WhenOverlapping = "skip",
-    concurrency_limit: ConcurrencyLimit = DEVICE_LIMIT,
+    overlap: WhenOverlapping = None,
+    concurrency_limit: ConcurrencyLimit = None,
     replace: Replace = False,
     store: Store = DEFAULT_STORE,
     port: Port = DEFAULT_PORT,
@@ -116,37 +124,45 @@ def add(
         raise InputError(f"--iterations is for --flow train; --flow {flow} does not take it")
     if garbage_days is not None and flow != "maintain":
         raise InputError(f"--garbage-days is for --flow maintain; --flow {flow} does not take it")
+    if timezone is not None and cron is None:
+        raise InputError("--timezone is for --cron; an interval does not take it")
+    if concurrency_limit is not None and flow == "maintain":
+        raise InputError("--concurrency-limit is for flows that need a device; --flow maintain needs none")
     interval = None if every is None else parse_interval(every)
     begin = _to_begin(run, store, None if flow == "learn" else config)
     with _deployments(port) as client:
         from flows import deployments
         from flows.deployed import deployed
 
+        schedule: Any = None
+        if cron is not None:
+            schedule = deployments.cron(cron, timezone or "UTC")
+        elif interval is not None:
+            schedule = deployments.every(interval)
         place = _place(store)
         there = deployments.refuse_taken(client, flow, run, place, replace=replace or once)
+        kept = there if once else None
+        if kept is not None and overlap not in (None, deployments.overlap_of(kept)):
+            raise InputError(
+                f"--once leaves flow {flow} of run {run} as it is deployed, with --overlap "
+                f"{deployments.overlap_of(kept)}; leave out --overlap, or schedule it anew with --replace"
+            )
         # Begin the run only now, so that a refused schedule leaves nothing behind.
         if begin is not None:
             begin()
         parameters: dict[str, Any] = {}
-        if flow != "maintain":
-            parameters["concurrency_limit"] = None if concurrency_limit == "none" else concurrency_limit
+        if flow != "maintain" and (concurrency_limit is not None or kept is None):
+            limit = concurrency_limit or DEVICE_LIMIT
+            parameters["concurrency_limit"] = None if limit == "none" else limit
         if iterations is not None:
             parameters["iterations"] = iterations
         if flow == "learn" and config is not None:
             parameters["config"] = str(config.resolve())
         if garbage_days is not None:
             parameters["garbage_days"] = garbage_days
-        if once and there:
-            replaced = True
-        else:
-            schedule: Any = None
-            if cron is not None:
-                schedule = deployments.cron(cron, timezone)
-            elif interval is not None:
-                schedule = deployments.every(interval)
-            replaced = deployments.deploy(
-                client, flow, run, place, schedule, overlap, parameters, Path.cwd(), replace=replace
-            )
+        replaced = kept is None and deployments.deploy(
+            client, flow, run, place, schedule, overlap or "skip", parameters, Path.cwd(), replace=replace
+        )
         made = deployments.run_once(client, flow, run, place, parameters) if once else None
         (row,) = [each for each in deployed(client) if (each.run, each.flow) == (run, flow)]
     if json:
@@ -154,7 +170,7 @@ def add(
     elif made is not None:
         print_line(f"Run {run}: flow {flow} is due now, as flow run {made.name}.")
     else:
-        print_line(f"Run {run}: flow {flow} {row.schedule}; when one still runs: {overlap}.")
+        print_line(f"Run {run}: flow {flow} {row.schedule}; when one still runs: {row.overlap}.")
 
 
 @app.command("list")
@@ -214,11 +230,10 @@ _add_command("remove", "removed", "Remove a schedule; the run and its artifacts 
 def _deployments(port: int) -> Iterator[SyncPrefectClient]:
     """A client of the API that PREFECT_API_URL names, else of `serve` on this machine."""
     os.environ.setdefault("DO_NOT_TRACK", "1")
-    from prefect.settings import get_current_settings
-
     from flows.deployments import connected
+    from flows.local_server import configured_api
 
-    url = get_current_settings().api.url or f"http://127.0.0.1:{port}/api"
+    url = configured_api() or f"http://127.0.0.1:{port}/api"
     with connected(url) as client:
         yield client
 

@@ -7,7 +7,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,7 +57,8 @@ def serve(
     console = sys.stderr  # kept here, since the worker redirects its output to a file
 
     def tell(line: str) -> None:
-        print(line, file=console, flush=True)
+        with suppress(OSError):  # The terminal is gone, or the disk is full: flow runs go on all the same.
+            print(line, file=console, flush=True)
 
     stop = StopRequest()
     name = worker or socket.gethostname()

@@ -5,11 +5,20 @@ from datetime import datetime
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
-from prefect.client.schemas.objects import ConcurrencyLimitStrategy, FlowRun, StateType
+from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.sorting import FlowRunSort
 
-from flows.deployments import CANCELLED, FLOWS, TAG, FlowName, in_words, is_skip, schedule_in_words
+from flows.deployments import (
+    CANCELLED,
+    FLOWS,
+    TAG,
+    FlowName,
+    in_words,
+    is_skip,
+    overlap_of,
+    schedule_in_words,
+)
 from flows.scheduled_run import SKIPPED, Overlap
 
 _PAGE = 200
@@ -74,15 +83,13 @@ def _row(client: SyncPrefectClient, deployment: DeploymentResponse, flow: FlowNa
     perhaps_skipped = newest(last_due, ended, SKIPPED, CANCELLED, limit=_PAGE)
     skipped = [run for run in perhaps_skipped if run.state and is_skip(run.state.name, run.state.message)]
     state = begun[0].state if begun else None
-    options = deployment.concurrency_options
-    waits = options is not None and options.collision_strategy == ConcurrencyLimitStrategy.ENQUEUE
     return ScheduledFlow(
         run=deployment.name,
         flow=flow,
         store=deployment.parameters["store"],
         schedule=schedule_in_words(deployment.schedules[0].schedule) if deployment.schedules else None,
         paused=deployment.paused,
-        overlap="wait" if waits else "skip",
+        overlap=overlap_of(deployment),
         next=due[0].expected_start_time if due else None,
         last=begun[0].expected_start_time if begun else None,
         state=state.name if state else None,

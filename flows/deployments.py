@@ -1,5 +1,6 @@
 """Prefect deployments for the runs of a store: making, pausing and removing them."""
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -19,6 +20,7 @@ from prefect.client.schemas.objects import (
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import SCHEDULE_TYPES, CronSchedule, IntervalSchedule
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+from prefect.server.schemas import schedules
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.utilities.callables import parameter_schema
 
@@ -73,14 +75,21 @@ def connected(url: str) -> Iterator[SyncPrefectClient]:
 
 
 def cron(expression: str, timezone: str) -> CronSchedule:
-    """A schedule of the pattern `minute hour day month weekday`. Raises InputError for an invalid one."""
+    """A schedule of the pattern `minute hour day month weekday`. Raises InputError for an invalid one,
+    and for one that is never due."""
     try:
-        return CronSchedule(cron=expression, timezone=timezone)
+        schedule = CronSchedule(cron=expression, timezone=timezone)
     except ValueError as error:
         raise InputError(
             f"--cron {expression!r} in time zone {timezone} cannot be understood; an example is '0 3 * * *' "
             "in Europe/Zurich"
         ) from error
+    try:
+        # As Prefect's server does it, which would fail once a minute.
+        asyncio.run(schedules.CronSchedule(cron=expression, timezone=timezone).get_dates(1))
+    except ValueError as error:
+        raise InputError(f"--cron {expression!r} is never due: the calendar has no such day") from error
+    return schedule
 
 
 def every(interval: timedelta) -> IntervalSchedule:
@@ -111,7 +120,7 @@ def deploy(
     Raises InputError when the deployment is for a run of that name in another store, or would replace a
     schedule.
     """
-    was_there = refuse_taken(client, flow, run, store, replace=replace)
+    was_there = refuse_taken(client, flow, run, store, replace=replace) is not None
     _make_work_pool(client)
     function = FLOWS[flow]
     arguments = {"run": run, "store": store, **parameters}
@@ -139,15 +148,17 @@ def deploy(
     return was_there
 
 
-def refuse_taken(client: SyncPrefectClient, flow: FlowName, run: str, store: str, *, replace: bool) -> bool:
-    """Whether there is a deployment of a flow for a run.
+def refuse_taken(
+    client: SyncPrefectClient, flow: FlowName, run: str, store: str, *, replace: bool
+) -> DeploymentResponse | None:
+    """The deployment of a flow for a run; None if there is none.
 
     Raises InputError when it is for a run of that name in another store, or has a schedule and `replace`
     is false.
     """
     before = find(client, run, flow)
     if before is None:
-        return False
+        return None
     _refuse_other_store(before, flow, store)
     if before.schedules and not replace:
         when = schedule_in_words(before.schedules[0].schedule)
@@ -155,7 +166,14 @@ def refuse_taken(client: SyncPrefectClient, flow: FlowName, run: str, store: str
             f"flow {flow} of run {run} is scheduled already, {when}; "
             "--replace puts the new schedule in its place"
         )
-    return True
+    return before
+
+
+def overlap_of(deployment: DeploymentResponse) -> Overlap:
+    """What a deployment does with a flow run that is due while the last one is at work."""
+    options = deployment.concurrency_options
+    waits = options is not None and options.collision_strategy == ConcurrencyLimitStrategy.ENQUEUE
+    return "wait" if waits else "skip"
 
 
 def run_once(

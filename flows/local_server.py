@@ -12,14 +12,18 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from prefect.settings import get_current_settings
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.settings import (
+    PREFECT_API_URL,
+    PREFECT_CLIENT_MAX_RETRIES,
+    get_current_settings,
+    temporary_settings,
+)
 
 from erl_pipeline.network import interface_of
 from storage.errors import PipelineError
@@ -47,6 +51,8 @@ _SCHEDULING_SETTINGS = {
 
 
 _EVERYWHERE = "0.0.0.0"
+_LOOPBACK = ("127.0.0.1", "localhost")
+_HEALTH_SECONDS = 5.0
 _ASK_SECONDS = 15.0
 _MOST_UNANSWERED = 8
 """Two minutes: beside heavy work, a server that waits for its database can be silent for one."""
@@ -65,6 +71,17 @@ class WentAway(OrchestratorError):
     """Prefect's API answered, or was being started, and does not answer any more."""
 
 
+def configured_api() -> str:
+    """The value of `PREFECT_API_URL` (environment or profile), without a slash at its end; empty if there is
+    none. From then on this process, and those that it starts, reach loopback without a proxy: a server of
+    ours, or a user's own, is behind none."""
+    direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")
+    if direct != "*":
+        named = dict.fromkeys([*filter(None, direct.split(",")), *_LOOPBACK])
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(named)
+    return (get_current_settings().api.url or "").rstrip("/")
+
+
 @contextmanager
 def prefect_api(log_file: Path, deadline: float = 120.0) -> Iterator[str]:
     """The URL of a Prefect API that answers.
@@ -81,7 +98,7 @@ def prefect_api(log_file: Path, deadline: float = 120.0) -> Iterator[str]:
         WentAway: the server was killed before it answered.
         OrchestratorError: the API did not answer in time, or Prefect's folder cannot be written.
     """
-    configured = get_current_settings().api.url
+    configured = configured_api()
     if configured:
         _wait(configured, time.monotonic() + min(deadline, 10.0), lambda: None, _CHECK_URL)
         yield configured
@@ -126,7 +143,7 @@ def serving_api(
 
     Raises OrchestratorError as `scheduling_server`, and when the API that is set does not answer.
     """
-    configured = get_current_settings().api.url
+    configured = configured_api()
     if not configured or (_is_at(configured, host, port) and not answers(configured)):
         with scheduling_server(host, port, log_file, deadline) as (url, gone):
             yield url, True, gone
@@ -169,13 +186,20 @@ def _is_at(url: str, host: str, port: int) -> bool:
         return False
 
 
-def answers(url: str, timeout: float = 5.0) -> bool:
+def answers(url: str) -> bool:
     """Whether a Prefect API answers at this URL."""
-    try:
-        with urllib.request.urlopen(f"{url}/health", timeout=timeout):
-            return True
-    except (OSError, HTTPException):
-        return False
+    with _asking(url) as client:
+        return client.api_healthcheck() is None
+
+
+@contextmanager
+def _asking(url: str) -> Iterator[SyncPrefectClient]:
+    """A client, with the headers and certificates that are set for Prefect's, that gives up soon."""
+    with (
+        temporary_settings({PREFECT_API_URL: url, PREFECT_CLIENT_MAX_RETRIES: 0}),
+        get_client(sync_client=True, httpx_settings={"timeout": _HEALTH_SECONDS}) as client,
+    ):
+        yield client
 
 
 @contextmanager
@@ -245,18 +269,15 @@ def _reason(error: OSError) -> str:
 
 
 def _wait(url: str, deadline: float, ended: Callable[[], int | None], hint: str) -> None:
-    while True:
-        try:
-            with urllib.request.urlopen(f"{url}/health", timeout=5.0):
-                return
-        except (OSError, HTTPException) as error:
-            reason = error
-        status = ended()
-        if status is not None and status < 0:
-            raise WentAway(f"Prefect's server was killed while it started ({signal.Signals(-status).name})")
-        if status is not None or time.monotonic() > deadline:
-            raise OrchestratorError(f"Prefect's API at {url} does not answer ({reason}); {hint}")
-        time.sleep(0.05)
+    with _asking(url) as client:
+        while (reason := client.api_healthcheck()) is not None:
+            status = ended()
+            if status is not None and status < 0:
+                killed = signal.Signals(-status).name
+                raise WentAway(f"Prefect's server was killed while it started ({killed})")
+            if status is not None or time.monotonic() > deadline:
+                raise OrchestratorError(f"Prefect's API at {url} does not answer ({reason}); {hint}")
+            time.sleep(0.05)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -67,7 +67,7 @@ class WorkerMetrics:
         if not outcome.reused:
             self._stage_seconds.labels(message.run, outcome.stage).observe(outcome.seconds)
             if outcome.kind == "trajectories":
-                self._tokens.labels(message.run).inc(outcome.counters["generated_tokens"])
+                self._tokens.labels(message.run).inc(outcome.counters.get("generated_tokens", 0))
         if "greedy_success" in outcome.metrics:
             self._held_out.labels(message.run).set(outcome.metrics["greedy_success"])
 

@@ -39,7 +39,8 @@ class RunPage:
     def __init__(self, worker: WorkerSettings, flow_run_id: UUID) -> None:
         self._worker = worker
         # A name and a URI do not tell runs apart: `store` is a folder of any machine.
-        self._tag = f"run {worker.run} {run_identity(worker.store_uri, worker.run)}"
+        self._identity = run_identity(worker.store_uri, worker.run)
+        self._tag = f"run {worker.run} {self._identity}"
         self.flow_run_id = flow_run_id
         """The flow run whose page this is."""
         self.tasks = 0
@@ -138,7 +139,7 @@ class RunPage:
     def _show(self, client: SyncPrefectClient, kind: str, type_: str, data: str, description: str) -> None:
         client.create_artifact(
             ArtifactCreate(
-                key=artifact_key(self._worker.run, kind),
+                key=artifact_key(self._worker.run, self._identity, kind),
                 type=type_,
                 data=data,
                 description=description,
@@ -178,9 +179,10 @@ def _count_task_runs(client: SyncPrefectClient, asked: dict[str, Any]) -> int:
     return int(client.request("POST", path, json=asked).raise_for_status().json())
 
 
-def artifact_key(run: str, kind: str) -> str:
-    """A Prefect artifact key, which may hold only lower-case letters, digits and dashes."""
-    return re.sub(r"[^a-z0-9]+", "-", f"{run}-{kind}".lower()).strip("-")
+def artifact_key(run: str, identity: str, kind: str) -> str:
+    """A Prefect artifact key, which may hold only lower-case letters, digits and dashes. Runs `a.b` and
+    `a-b`, or two of the same name, differ by `identity`."""
+    return re.sub(r"[^a-z0-9]+", "-", f"{run}-{identity[:8]}-{kind}".lower()).strip("-")
 
 
 def newest_rows(store_uri: str, run: str) -> list[dict[str, str]]:

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
-from prefect.states import Cancelled, Completed, Failed
+from prefect.states import Completed, Failed
 
 from flows.scheduled_run import (
-    SKIPPED,
     Logger,
     Overlap,
     ScheduledRun,
@@ -27,7 +26,7 @@ from flows.scheduled_run import (
     work_on_run,
 )
 from flows.worker_link import WorkerLink
-from storage.errors import InputError, Interrupted, RunBusy
+from storage.errors import InputError, RunBusy
 from storage.runs.run import RunStore
 from storage.texts import counted
 
@@ -195,23 +194,18 @@ def _learn(
     settings = load_serving_settings(None if config is None else Path(config))
     flow_run_id = flow_run.get_id()
     assert flow_run_id is not None
-    try:
-        due = next_night(request.store, request.run, settings, datetime.now(UTC))
-        night = due.night
-        if night is None:
-            return Completed(message=f"Nothing is trained: {due.reason}")
-        run = RunStore(request.store).open_or_create(night.name, night.config.model_dump(mode="json"))
-        listener = listener_for(run, night.config, logger, link)
-        with (
-            open_run(night.config, request.store, listener, stop) as opened,
-            device_slot(request.concurrency_limit, flow_run_id, stop, logger.info),
-        ):
-            train_night(opened, night)
-        judged = conclude_night(request.store, night, settings, "schedule")
-    except RunBusy as busy:
-        return Completed(name=SKIPPED, message=f"Skipped: {busy}")
-    except Interrupted:
-        return Cancelled(message="Asked to stop; what was committed is kept")
+    due = next_night(request.store, request.run, settings, datetime.now(UTC))
+    night = due.night
+    if night is None:
+        return Completed(message=f"Nothing is trained: {due.reason}")
+    run = RunStore(request.store).open_or_create(night.name, night.config.model_dump(mode="json"))
+    listener = listener_for(run, night.config, logger, link)
+    with (
+        open_run(night.config, request.store, listener, stop) as opened,
+        device_slot(request.concurrency_limit, flow_run_id, stop, logger.info),
+    ):
+        train_night(opened, night)
+    judged = conclude_night(request.store, night, settings, "schedule")
     if judged.change is not None:
         changed = f"{judged.change.alias} is now this checkpoint"
     else:

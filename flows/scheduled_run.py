@@ -6,8 +6,9 @@ import contextvars
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,7 +20,11 @@ from prefect.client.schemas.objects import ConcurrencyLeaseHolder, State
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
-from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from prefect.settings import (
+    PREFECT_CLIENT_MAX_RETRIES,
+    PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+    temporary_settings,
+)
 from prefect.states import Cancelled, Completed, Failed
 
 from erl_pipeline.config.loading import load_config
@@ -51,6 +56,12 @@ LEASE_SECONDS = 60.0
 
 _LOOK_SECONDS = 2.0
 _RENEW_SECONDS = 15.0
+_AGAIN_SECONDS = 5.0
+"""After how many seconds a renewal is tried again that failed."""
+_REQUEST_SECONDS = 5.0
+_RELEASE_RETRIES = 1
+_LOST = (httpx.codes.NOT_FOUND, httpx.codes.GONE)
+"""What Prefect's server answers when it does not know a lease (any more)."""
 
 Logger = logging.Logger | logging.LoggerAdapter[Any]
 
@@ -79,49 +90,32 @@ def work_on_run(request: ScheduledRun, work: Callable[[OpenRun], str]) -> State[
     `Skipped` if another process has the run and the request asks to skip, and cancelled after SIGINT or
     SIGTERM. `work` returns the message of the completed state.
     """
-    from storage.errors import Interrupted
-
     flow_run_id = flow_run.get_id()
     assert flow_run_id is not None
 
     def attempt(stop: threading.Event, logger: Logger, link: WorkerLink) -> State[None]:
         from erl_pipeline.runs.driver import open_run
 
-        told = False
-        while True:
-            # Each time: the process that was waited for may have gone on with other settings.
-            run = find_or_begin(request)
-            config = run_config(run)
-            listener = listener_for(run, config, logger, link)
-            try:
-                with ExitStack() as stack:
-                    opened = stack.enter_context(open_run(config, request.store, listener, stop))
-                    stack.enter_context(
-                        device_slot(request.concurrency_limit, flow_run_id, stop, logger.info)
-                    )
-                    return Completed(message=work(opened))
-            except RunBusy as busy:
-                if request.overlap == "skip":
-                    return Completed(name=SKIPPED, message=f"Skipped: {busy}")
-                if not told:
-                    logger.info("Waiting: %s", busy)
-                    told = True
-                if stop.wait(_BUSY_SECONDS):
-                    raise Interrupted from None
+        run = find_or_begin(request)
+        config = run_config(run)
+        listener = listener_for(run, config, logger, link)
+        with (
+            open_run(config, request.store, listener, stop) as opened,
+            device_slot(request.concurrency_limit, flow_run_id, stop, logger.info),
+        ):
+            return Completed(message=work(opened))
 
-    def interruptible(stop: threading.Event, logger: Logger, link: WorkerLink) -> State[None]:
-        try:
-            return attempt(stop, logger, link)
-        except Interrupted:
-            return Cancelled(message="Asked to stop; what was committed is kept")
-
-    return conclude(request, interruptible)
+    return conclude(request, attempt)
 
 
 def conclude(
     request: ScheduledRun, work: Callable[[threading.Event, Logger, WorkerLink], State[None]]
 ) -> State[None]:
-    """Call `work` with a stop event that signals set, and tell the worker how the flow run ended."""
+    """Call `work` with a stop event that signals set, and tell the worker how the flow run ended.
+
+    `work` is called again, if the request asks to wait, until no other process has the run: that process may
+    have gone on with other settings.
+    """
     logger = get_run_logger()
     stop = threading.Event()
 
@@ -130,7 +124,7 @@ def conclude(
         with link_to_worker(os.environ.get(LINK_VARIABLE)) as link:
             link.send(FlowStarted(request.flow, request.run))
             try:
-                state = work(stop, logger, link)
+                state = _when_free(request.overlap, stop, logger, lambda: work(stop, logger, link))
                 outcome = "skipped" if state.name == SKIPPED else state.type.value.lower()
             except PipelineError as error:
                 logger.error("%s", error)
@@ -143,6 +137,26 @@ def conclude(
         state = call_beside_signals(told, lambda _number: stop.set())
     logger.info("%s", state.message)
     return state
+
+
+def _when_free(
+    overlap: Overlap, stop: threading.Event, logger: Logger, work: Callable[[], State[None]]
+) -> State[None]:
+    told = False
+    try:
+        while True:
+            try:
+                return work()
+            except RunBusy as busy:
+                if overlap == "skip":
+                    return Completed(name=SKIPPED, message=f"Skipped: {busy}")
+                if not told:
+                    logger.info("Waiting: %s", busy)
+                    told = True
+                if stop.wait(_BUSY_SECONDS):
+                    raise Interrupted from None
+    except Interrupted:
+        return Cancelled(message="Asked to stop; what was committed is kept")
 
 
 def find_or_begin(request: ScheduledRun) -> Run:
@@ -202,20 +216,33 @@ def device_slot(
         return
     with get_client(sync_client=True) as client:
         lease = _acquire(client, limit, flow_run_id, stop, tell)
-        done = threading.Event()
-        # Prefect keeps its settings, such as the API's URL, in context variables: the thread needs a copy.
-        renew = partial(contextvars.copy_context().run, _renew, lease, limit, done, stop, tell)
-        renewing = threading.Thread(target=renew, daemon=True)
-        renewing.start()
+    done = threading.Event()
+    # Prefect keeps its settings, such as the API's URL, in context variables: the thread needs a copy.
+    renew = partial(contextvars.copy_context().run, _renew, lease, limit, done, stop, tell)
+    renewing = threading.Thread(target=renew, daemon=True)
+    renewing.start()
+    try:
+        yield
+    finally:
+        done.set()
+        renewing.join(_REQUEST_SECONDS)
         try:
-            yield
-        finally:
-            done.set()
-            renewing.join()
-            try:
+            with _asking_shortly(_RELEASE_RETRIES) as client:
                 client.release_concurrency_slots_with_lease(lease)
-            except httpx.HTTPError as error:
-                tell(f"The slot of {limit!r} could not be released; it is free in a minute ({error})")
+        except httpx.HTTPError as error:
+            tell(f"The slot of {limit!r} could not be released; it is free in a minute ({error})")
+
+
+@contextmanager
+def _asking_shortly(retries: int) -> Iterator[SyncPrefectClient]:
+    """A client that gives up soon: by default Prefect's asks for minutes, which is longer than a lease."""
+    # With a timeout it is never the client of the flow run, which waits for a minute.
+    timeout = {"timeout": _REQUEST_SECONDS}
+    with (
+        temporary_settings({PREFECT_CLIENT_MAX_RETRIES: retries}),
+        get_client(sync_client=True, httpx_settings=timeout) as client,
+    ):
+        yield client
 
 
 def _acquire(
@@ -257,16 +284,33 @@ def _acquire(
 def _renew(
     lease: UUID, limit: str, done: threading.Event, stop: threading.Event, tell: Callable[[str], None]
 ) -> None:
-    """Renew the lease until `done`; set `stop` when renewals have failed for almost as long as it lasts."""
-    failures = 0
-    with get_client(sync_client=True) as client:
-        while not done.wait(_RENEW_SECONDS):
+    """Renew the lease until `done`; set `stop` before it ends, or when the server no longer knows it."""
+
+    def lose(reason: object) -> None:
+        tell(f"Stopping: the slot of {limit!r} could not be renewed; others may get it: {reason}")
+        stop.set()
+
+    def ending(asked: float) -> threading.Timer:
+        # Beside the requests: even one that is not tried again may take as long as the server asks for.
+        seconds = asked + LEASE_SECONDS - _RENEW_SECONDS - time.monotonic()
+        run = contextvars.copy_context().run
+        timer = threading.Timer(max(0.0, seconds), run, [lose, "Prefect's server does not answer"])
+        timer.daemon = True
+        timer.start()
+        return timer
+
+    end, pause = ending(time.monotonic()), _RENEW_SECONDS
+    with _asking_shortly(retries=0) as client:
+        while not done.wait(pause):
+            asked = time.monotonic()
             try:
                 client.renew_concurrency_lease(lease, LEASE_SECONDS)
-                failures = 0
             except httpx.HTTPError as error:
-                failures += 1
-                if failures * _RENEW_SECONDS >= LEASE_SECONDS - _RENEW_SECONDS:
-                    tell(f"Stopping: the slot of {limit!r} could not be renewed; others may get it: {error}")
-                    stop.set()
-                    return
+                pause = _AGAIN_SECONDS
+                if isinstance(error, PrefectHTTPStatusError) and error.response.status_code in _LOST:
+                    lose(error)
+                    break
+            else:
+                end.cancel()
+                end, pause = ending(asked), _RENEW_SECONDS
+    end.cancel()

@@ -53,7 +53,7 @@ class StageWork(Protocol):
 
 
 def compute_stage(
-    title: str, inputs: tuple[str, ...], work: StageWork, seconds: float | None, retries: int
+    title: str, inputs: tuple[str, ...], work: StageWork, seconds: float | None, delays: tuple[float, ...]
 ) -> State[Any]:
     """The function of each stage's task; the data of the final state is what the stage gives.
 
@@ -61,7 +61,8 @@ def compute_stage(
         title: of the stage; Prefect takes it as the name of the task run.
         inputs: ids of artifacts. Prefect notes here which task runs have made them.
         seconds: after which the stage is asked to stop.
-        retries: how often Prefect runs a stage again that failed for a reason that can pass.
+        delays: how many seconds to wait before each time that Prefect runs a stage again which failed for a
+            reason that can pass. Prefect itself would sleep, and notice no stop.
 
     Raises TimeoutError, which Prefect shows as the state TimedOut, and what the stage raises.
     """
@@ -81,8 +82,13 @@ def compute_stage(
             raise TimeoutError(f"{title} was asked to stop after {seconds:g} s") from None
         return Cancelled(message=STOPPED)
     except Exception as error:
-        if can_pass(error) and task_run.run_count <= retries and not work.is_stopped():
+        if can_pass(error) and task_run.run_count <= len(delays) and not work.is_stopped():
             listener.warn(f"{title} failed and is tried again: {error}")
+            due = time.monotonic() + delays[task_run.run_count - 1]
+            while time.monotonic() < due:
+                if work.is_stopped():
+                    return Cancelled(message=STOPPED)
+                time.sleep(_LOOK_SECONDS)
         raise
     manifest = made.manifest if isinstance(made, Draft) else made
     done = "Wrote" if isinstance(made, Draft) else "Committed"

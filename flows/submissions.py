@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from pydantic import Field
 
@@ -22,8 +23,10 @@ class TaskOptions(Settings):
 
     timeout_seconds: float | None = Field(default=None, gt=0.0)
     """The stage is asked to stop after this many seconds, and the run ends with an error."""
-    retry_delay_seconds: tuple[float, ...] | None = None
-    """How long Prefect waits before it runs a stage again that failed for a reason that can pass: an engine
+    retry_delay_seconds: tuple[Annotated[float, Field(ge=0.0, le=86400.0)], ...] | None = Field(
+        default=None, max_length=50
+    )
+    """How long to wait before Prefect runs a stage again that failed for a reason that can pass: an engine
     or a store that does not answer. One number for each retry; by default those of the stage."""
     tags: tuple[str, ...] = ()
     """Tags of the task. Prefect's limits apply to tags, such as `prefect concurrency-limit create gpu 1`,

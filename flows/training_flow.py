@@ -294,8 +294,6 @@ class _StageTaskRuns:
         """The task of a stage, to which its assets are to be added. It is made once: to make its key, Prefect
         parses the source of the function, which takes about a millisecond."""
         if (stage.name, options) not in self._tasks:
-            given = options.retry_delay_seconds
-            delays = list(stage.retry_seconds if given is None else given)
             self._tasks[stage.name, options] = MaterializingTask(
                 compute_stage,
                 assets=[],
@@ -303,8 +301,8 @@ class _StageTaskRuns:
                 name=stage.name,
                 task_run_name="{title}",
                 tags=options.tags,
-                retries=len(delays),
-                retry_delay_seconds=delays,
+                retries=len(_delays(stage, options)),
+                retry_delay_seconds=0,  # `compute_stage` waits.
                 retry_condition_fn=may_pass,
                 cache_policy=NO_CACHE,
                 persist_result=False,
@@ -325,7 +323,7 @@ class _StageTaskRuns:
             "inputs": inputs,
             "work": place.work(job),
             "seconds": options.timeout_seconds,
-            "retries": task.retries,
+            "delays": _delays(planned.stage, options),
         }
         # The walk has waited for these already.
         before: set[RunInput] = {
@@ -385,6 +383,10 @@ class _StageTaskRuns:
 def _returned(state: State[Any]) -> Any:
     """What a task returned or raised. `State.result` has an event loop in another thread look for it."""
     return state.data.result if isinstance(state.data, ResultRecord) else state.result(raise_on_failure=False)
+
+
+def _delays(stage: Stage[Any], options: TaskOptions) -> tuple[float, ...]:
+    return stage.retry_seconds if options.retry_delay_seconds is None else options.retry_delay_seconds
 
 
 def _without_tags(options: TaskOptions) -> TaskOptions:

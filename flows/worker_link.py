@@ -8,7 +8,9 @@ a file in a folder that only this user can enter.
 
 from __future__ import annotations
 
+import logging
 import os
+import pickle
 import signal
 import tempfile
 import threading
@@ -22,6 +24,9 @@ from erl_pipeline.plan.stage import StageOutcome
 
 LINK_VARIABLE = "ERL_PIPELINE_WORKER_LINK"
 """Environment variable of a flow run's process: the file of its worker's socket."""
+
+_LOG = logging.getLogger("prefect.erl_pipeline")
+"""Below Prefect's, whose log `serve` writes into a file."""
 
 
 @dataclass(frozen=True)
@@ -132,14 +137,20 @@ class FlowRunLines:
         started: FlowStarted | None = None
         while True:
             try:
-                message: Message = connection.recv()
+                sent = connection.recv_bytes()
             except (OSError, EOFError):
                 break
-            if isinstance(message, FlowStarted):
-                started = message
-            elif isinstance(message, FlowEnded):
-                started = None
-            self._handle(message)
+            # Whatever fails here, reading goes on: a flow run whose messages nobody reads stands still as
+            # soon as the socket is full, with its run and its device.
+            try:
+                message: Message = pickle.loads(sent)
+                if isinstance(message, FlowStarted):
+                    started = message
+                elif isinstance(message, FlowEnded):
+                    started = None
+                self._handle(message)
+            except Exception:
+                _LOG.exception("A message of a flow run could not be handled")
         with self._lock:
             self._open.remove(connection)
         if started is not None:

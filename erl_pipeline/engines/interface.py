@@ -201,7 +201,7 @@ class EngineCall:
     news: EngineNews
     stop: threading.Event
     """Set when the stage is to stop: the run was asked to, or the stage takes too long. An engine that is
-    kept between stages has its worker's `stop`."""
+    kept between stages has its worker's `stop`, and looks at this one while it is opened."""
     on_tokens: Callable[[int], None] = lambda count: None
     """Called with the number of tokens as they are sampled, by an engine that only takes batches."""
 

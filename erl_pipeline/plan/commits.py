@@ -2,7 +2,7 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from storage.artifacts.uncommitted import Draft, Uncommitted
 
 MOST_CHECKPOINTS = 2
 """How many checkpoints may be written and not committed: a kill loses the work for them."""
+_LOOK_SECONDS = 0.1
 _MOST_KNOWN = 64
 """How many committed artifacts workers are told of, so that they need not hash the files."""
 
@@ -38,11 +39,14 @@ class Commits:
 
     Args:
         background_bytes: smaller artifacts are committed at once, unless another one waits for its commit.
+        stopped: whether the run was asked to stop. A commit that failed is then tried again at once, the last
+            time.
     """
 
-    def __init__(self, store: ArtifactStore, background_bytes: int) -> None:
+    def __init__(self, store: ArtifactStore, background_bytes: int, stopped: Callable[[], bool]) -> None:
         self._store = store
         self._background_bytes = background_bytes
+        self._stopped = stopped
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit")
         self._error: BaseException | None = None
         self._begun: dict[int, Uncommitted] = {}
@@ -121,10 +125,12 @@ class Commits:
                 try:
                     artifact = begun.commit(written)
                 except Exception as error:
-                    if not (left and can_pass(error)):
+                    if not left or self._stopped() or not can_pass(error):
                         self._error = error
                         raise
-                    time.sleep(left.pop(0))
+                    due = time.monotonic() + left.pop(0)
+                    while time.monotonic() < due and not self._stopped():
+                        time.sleep(_LOOK_SECONDS)
                 else:
                     self._store.remember(artifact)
                     return artifact.manifest

@@ -102,7 +102,7 @@ class _Walk:
         self._commits: Commits | None = None
         store, least = execution.store, execution.background_bytes
         if store is not None and store.local and least is not None and execution.runner.shares_files:
-            self._commits = Commits(store, least)
+            self._commits = Commits(store, least, execution.stopped)
         self._failed_commit: BaseException | None = None
         self._failures: Counter[int] = Counter()
         self._deaths: Counter[int] = Counter()

@@ -36,6 +36,12 @@ def test_a_distance_in_time() -> None:
     assert parse_interval("1d") == timedelta(hours=24)
 
 
+@pytest.mark.parametrize("text", ["36501d", "9999999d"])
+def test_a_distance_that_no_calendar_has_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=f"--every '{text}' is too long; allowed are up to 36500d"):
+        parse_interval(text)
+
+
 @given(text=st.text(max_size=8).filter(lambda text: re.fullmatch("[1-9][0-9]*[smhd]", text) is None))
 def test_any_other_text_is_no_distance_in_time(text: str) -> None:
     with pytest.raises(InputError, match="90s, 20m, 6h or 1d"):
@@ -53,6 +59,22 @@ def test_options_of_another_flow_are_refused(finished: FinishedRun) -> None:
     result = invoke("schedule", "small", "--store", finished.store, "--once", "--iterations", "3")
     assert result.status == 2
     assert "--iterations is for --flow train; --flow iteration does not take it" in result.errors
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--every", "6h", "--timezone", "Europe/Zurich"], "--timezone is for --cron"),
+        (["--once", "--timezone", "Europe/Zurich"], "--timezone is for --cron"),
+        (["--once", "--flow", "maintain", "--concurrency-limit", "gpu"], "--flow maintain needs none"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(
+    finished: FinishedRun, words: list[str], reason: str
+) -> None:
+    result = invoke("schedule", "small", "--store", finished.store, *words)
+    assert result.status == 2
+    assert reason in result.errors
 
 
 def test_an_age_that_no_calendar_has_is_refused(finished: FinishedRun) -> None:

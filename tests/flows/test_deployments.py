@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
@@ -84,6 +85,42 @@ def test_a_run_is_not_begun_for_a_schedule_that_is_refused(
     assert (replaced.status, RunStore(str(store)).list()) == (0, ["five"])
 
 
+@pytest.mark.parametrize("cron", ["0 2 30 2 *", "every day"])
+def test_no_run_is_begun_for_times_that_are_refused(
+    client: SyncPrefectClient, tmp_path: Path, cron: str
+) -> None:
+    store, config = tmp_path / "store", tmp_path / "small.yaml"
+    config.write_text(SMALL)
+    refused = invoke("schedule", "six", "--store", store, "--config", config, "--cron", cron)
+    assert (refused.status, RunStore(str(store)).list()) == (2, [])
+    assert f"--cron '{cron}'" in refused.errors
+    assert find(client, "six", "iteration") is None
+
+
+def test_once_changes_only_what_is_given(client: SyncPrefectClient, tmp_path: Path) -> None:
+    store, config = tmp_path / "store", tmp_path / "small.yaml"
+    config.write_text(SMALL)
+    words = ("schedule", "seven", "--store", store, "--flow", "train", "--json")
+    wanted = ("--every", "6h", "--overlap", "wait", "--concurrency-limit", "none")
+    assert invoke(*words, "--config", config, *wanted).json["replaced"] is False
+
+    def once(*more: str) -> dict[str, Any]:
+        made = invoke(*words, "--once", *more).json
+        assert (made["schedule"], made["overlap"], made["replaced"]) == ("every 6h", "wait", False)
+        parameters = client.read_flow_run(made["flow_run"]).parameters
+        return {name: parameters[name] for name in parameters if name not in ("run", "store")}
+
+    assert once() == {"overlap": "wait", "concurrency_limit": None}
+    assert once("--overlap", "wait", "--concurrency-limit", "other", "--iterations", "3") == {
+        "overlap": "wait",
+        "concurrency_limit": "other",
+        "iterations": 3,
+    }
+    refused = invoke(*words, "--once", "--overlap", "skip")
+    assert refused.status == 2
+    assert "with --overlap wait; leave out --overlap, or schedule it anew with --replace" in refused.errors
+
+
 def test_a_flow_run_by_hand_takes_other_arguments(client: SyncPrefectClient, tmp_path: Path) -> None:
     deploy(client, "train", "two", "/store", None, "skip", {"iterations": 7}, tmp_path)
     made = run_once(client, "train", "two", "/store", {"iterations": 9})
@@ -103,6 +140,9 @@ def test_what_is_not_scheduled_is_named(client: SyncPrefectClient) -> None:
         pause(client, "train", "none")
     with pytest.raises(InputError, match="'every day' in time zone UTC cannot be understood"):
         cron("every day", "UTC")
+    with pytest.raises(InputError, match="'0 0 31 4 \\*' is never due: the calendar has no such day"):
+        cron("0 0 31 4 *", "UTC")
+    assert cron("0 0 29 2 *", "UTC").cron == "0 0 29 2 *"
 
 
 def test_no_server_is_an_error_that_says_how_to_start_one() -> None:

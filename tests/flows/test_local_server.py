@@ -3,15 +3,24 @@
 
 from __future__ import annotations
 
+import os
 import socket
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
+import httpx
 import psutil
 import pytest
-from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+from prefect.settings import (
+    PREFECT_API_URL,
+    PREFECT_CLIENT_CUSTOM_HEADERS,
+    PREFECT_HOME,
+    temporary_settings,
+)
 
 from flows import local_server
-from flows.local_server import OrchestratorError, answers, prefect_api, serving_api
+from flows.local_server import OrchestratorError, answers, configured_api, prefect_api, serving_api
 from tests.waiting import wait_for
 
 
@@ -25,6 +34,54 @@ def test_a_configured_api_is_used_and_not_stopped(api: str, tmp_path: Path) -> N
         assert url == api
     assert answers(api)
     assert not (tmp_path / "server.log").exists()
+
+
+def test_a_configured_api_is_asked_as_prefect_asks_it(api: str, tmp_path: Path) -> None:
+    """With a slash at its end, and behind a gate that lets only a header of the user's pass."""
+
+    class Gate(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            passes = self.headers.get("x-token") == "s"
+            status = httpx.get(api + self.path.removeprefix("/api")).status_code if passes else 403
+            self.send_response(status)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    gate = ThreadingHTTPServer(("127.0.0.1", 0), Gate)
+    Thread(target=gate.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{gate.server_port}/api"
+    with temporary_settings({PREFECT_API_URL: f"{url}/", PREFECT_CLIENT_CUSTOM_HEADERS: {"x-token": "s"}}):
+        with prefect_api(tmp_path / "server.log") as used:
+            assert used == url
+        assert not answers(f"{url}/elsewhere")
+    assert not answers(url)
+    gate.shutdown()
+    gate.server_close()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, "127.0.0.1,localhost"),
+        ({"NO_PROXY": "here"}, "here,127.0.0.1,localhost"),
+        ({"no_proxy": "localhost,there", "NO_PROXY": "here"}, "localhost,there,127.0.0.1"),
+        ({"no_proxy": "*"}, "*"),
+    ],
+)
+def test_loopback_is_reached_without_a_proxy(
+    api: str, monkeypatch: pytest.MonkeyPatch, before: dict[str, str], after: str
+) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {**before, "http_proxy": f"http://127.0.0.1:{free_port()}"}.items():
+        monkeypatch.setenv(name, value)
+    assert answers(api) == (after == "*")
+    assert configured_api() == api
+    assert os.environ["no_proxy"] == after
+    assert answers(api)
 
 
 def test_a_configured_api_that_does_not_answer_is_an_error(tmp_path: Path) -> None:

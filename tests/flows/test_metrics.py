@@ -37,6 +37,7 @@ def test_metrics_count_what_was_computed_and_not_what_was_found() -> None:
     metrics.handle(
         StageEnded("lake", 0, stage("rollout_shard", "trajectories", reused=True, generated_tokens=7))
     )
+    metrics.handle(StageEnded("lake", 0, stage("sample_elsewhere", "trajectories")))  # of a plug-in
     metrics.handle(StageEnded("lake", 3, stage("fine_tune", "checkpoint", seconds=0.5)))
     metrics.handle(StageEnded("lake", 3, stage("evaluate", "evaluation", greedy_success=0.25)))
 

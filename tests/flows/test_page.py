@@ -15,13 +15,13 @@ from flows.page import artifact_key
 
 
 def test_a_key_is_the_name_in_the_letters_that_prefect_takes() -> None:
-    assert artifact_key("frozen-lake", "iterations") == "frozen-lake-iterations"
-    assert artifact_key("Run_7.b", "summary") == "run-7-b-summary"
+    assert artifact_key("frozen-lake", "0123456789abcdef", "iterations") == "frozen-lake-01234567-iterations"
+    assert artifact_key("Run_7.b", "fedcba9876543210", "summary") == "run-7-b-fedcba98-summary"
 
 
 @given(name=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True))
 def test_every_name_of_a_run_gives_a_key(name: str) -> None:
-    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", artifact_key(name, "iterations"))
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", artifact_key(name, "0123456789abcdef", "iterations"))
 
 
 @pytest.mark.parametrize("name", ["prefect.test", "EventsWorker", "APILogWorker"])

@@ -17,6 +17,7 @@ from erl_pipeline.plan.plan import PlannedStage
 from erl_pipeline.plan.runner import IN_PROCESS, InProcessConfig
 from flows.runner import PREFECT, PrefectConfig
 from storage.errors import Interrupted
+from storage.runs.documents import run_identity
 from tests.flows.records import ask, begun, file_hashes, flow_run_of, task_runs_of
 from tests.flows.small_plans import (
     DIE_ONCE,
@@ -77,11 +78,12 @@ def test_order_outcomes_and_bytes_are_those_of_in_process(
     done = "Committed" if background_bytes is None else "Wrote"
     assert second["state"]["message"] == f"{done} artifact {stages[1].artifact_id}"
     artifacts = ask(api, "artifacts", flow_runs={"id": {"any_": [flow_run["id"]]}})
+    identity = run_identity(str(store), "small")[:8]
     assert {each["key"]: each["type"] for each in artifacts} == {
-        "small-iterations": "table",
-        "small-summary": "markdown",
+        f"small-{identity}-iterations": "table",
+        f"small-{identity}-summary": "markdown",
     }
-    (summary,) = [each["data"] for each in artifacts if each["key"] == "small-summary"]
+    (summary,) = [each["data"] for each in artifacts if each["type"] == "markdown"]
     assert "This flow run computed 5 artifacts" in summary
 
 

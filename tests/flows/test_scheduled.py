@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State, StateType
+from prefect.states import Completed
 
 from erl_pipeline.plan.sources import unread_sources
 from erl_pipeline.runs.driver import open_run
 from erl_pipeline.runs.run_plans import plan_run
-from flows import scheduled
-from flows.scheduled_run import SKIPPED
+from flows import scheduled, scheduled_run
+from flows.scheduled_run import SKIPPED, Overlap, ScheduledRun
 from flows.worker import set_device_limit
+from storage.errors import RunBusy
 from storage.runs.run import RunStore
 from tests.command_line.invoke import SMALL, FinishedRun, invoke
 from tests.erl_pipeline.runs.small_runs import Notes, small
@@ -144,6 +146,27 @@ def test_a_run_that_another_process_has_is_skipped(begun: Path) -> None:
         state = iterate(begun, None)
     assert (state.type, state.name) == (StateType.COMPLETED, SKIPPED)
     assert str(state.message).startswith("Skipped: run small is being worked on by process ")
+
+
+@pytest.mark.usefixtures("api")
+@pytest.mark.parametrize(("overlap", "state"), [("skip", SKIPPED), ("wait", "Completed")])
+def test_a_night_is_skipped_or_waits_while_another_process_has_the_run(
+    monkeypatch: pytest.MonkeyPatch, overlap: Overlap, state: str
+) -> None:
+    tries = list[str]()
+
+    def learn(request: ScheduledRun, *_rest: object) -> State[None]:
+        tries.append(request.run)
+        if len(tries) < 3:
+            raise RunBusy("process 3 has it")
+        return Completed(message="learned")
+
+    monkeypatch.setattr(scheduled, "_learn", learn)
+    monkeypatch.setattr(scheduled_run, "_BUSY_SECONDS", 0.01)
+    ended = scheduled.learn("small", "/store", overlap=overlap, return_state=True)
+    assert ended.name == state
+    assert ended.message == ("learned" if overlap == "wait" else "Skipped: process 3 has it")
+    assert len(tries) == (3 if overlap == "wait" else 1)
 
 
 @pytest.mark.usefixtures("api")

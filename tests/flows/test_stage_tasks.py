@@ -7,10 +7,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from flows.runner import PREFECT, PrefectConfig
 from flows.stage_tasks import StageTasks
@@ -45,6 +46,31 @@ def test_a_fault_that_can_pass_is_a_retry_of_prefect(api: str, store: Path) -> N
     assert (run["state_type"], run["run_count"]) == ("COMPLETED", 2)
     warning = "store_away_once first of iteration 1 failed and is tried again: no answer"
     assert ("warn", warning) in listener.told
+
+
+@pytest.mark.parametrize("settings", [THREADS, TWO_PROCESSES], ids=["threads", "processes"])
+def test_a_stop_ends_the_wait_for_the_next_try(api: str, store: Path, settings: PrefectConfig) -> None:
+    stop = Event()
+
+    class Stopping(Recorded):
+        def warn(self, message: str) -> None:
+            super().warn(message)
+            stop.set()
+
+    options = {"store_away_once": TaskOptions(retry_delay_seconds=(86400.0,))}
+    stage, listener = planned(STORE_AWAY_ONCE, "first", folder=store), Stopping()
+    patient = settings.model_copy(update={"stages": options})
+    with pytest.raises(Interrupted):
+        walk(PREFECT, patient, store, [stage], stop=stop, listener=listener)
+    assert [what for what, *_ in listener.told] == ["warn"]
+    (run,) = task_runs_of(api, flow_run_of(api, store))
+    assert (run["state_type"], run["run_count"]) == ("CANCELLED", 1)
+
+
+@pytest.mark.parametrize("delays", [(-5.0,), (1e300,), (float("nan"),), (1.0,) * 51])
+def test_waits_that_nobody_can_mean_are_refused(delays: tuple[float, ...]) -> None:
+    with pytest.raises(ValidationError, match="retry_delay_seconds"):
+        TaskOptions(retry_delay_seconds=delays)
 
 
 def test_wrong_input_is_not_tried_again(api: str, store: Path) -> None:

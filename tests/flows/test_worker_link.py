@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from erl_pipeline.plan.stage import StageOutcome
 from flows.worker_link import (
     FlowEnded,
@@ -112,3 +114,20 @@ def test_without_a_worker_of_ours_nothing_is_said() -> None:
 def test_only_this_user_can_reach_the_worker() -> None:
     with listen_to_flow_runs(lambda message: None) as (_, address):
         assert Path(address).parent.stat().st_mode & 0o077 == 0
+
+
+def test_a_message_that_cannot_be_handled_stops_no_flow_run(caplog: pytest.LogCaptureFixture) -> None:
+    handled: queue.Queue[Message] = queue.Queue()
+
+    def handle(message: Message) -> None:
+        if isinstance(message, FlowStarted):
+            raise OSError(28, "No space left on device")
+        handled.put(message)
+
+    ended = StageEnded("lake", 2, OUTCOME)
+    with listen_to_flow_runs(handle) as (_, address), link_to_worker(address) as link:
+        link.send(FlowStarted("train", "lake"))
+        for _ in range(2000):  # more than fits into the socket
+            link.send(ended)
+        assert [handled.get(timeout=30.0) for _ in range(2000)] == [ended] * 2000
+    assert [record.message for record in caplog.records] == ["A message of a flow run could not be handled"]

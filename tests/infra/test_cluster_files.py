@@ -98,6 +98,15 @@ def test_secrets_are_named_and_never_written() -> None:
     assert "Secret" not in {each["kind"] for each in resources()}
 
 
+def test_a_restarted_prefect_server_knows_the_slots_that_it_gave() -> None:
+    """By default it keeps them in memory, and no slot that was taken would ever be free again."""
+    [server] = dict(pods())["prefect"]["spec"]["containers"]
+    variables = {each["name"]: each.get("value") for each in server["env"]}
+    folder = "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"
+    assert variables[folder] == "prefect.server.concurrency.lease_storage.filesystem"
+    assert variables["PREFECT_HOME"] in [mount["mountPath"] for mount in server["volumeMounts"]]
+
+
 def test_every_pod_says_what_memory_it_may_take() -> None:
     limits = [
         container["resources"]["limits"] for _, pod in pods() for container in pod["spec"]["containers"]

@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import wait
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,6 +54,7 @@ class VllmEngine:
         self._config = config
         self._folder = folder
         self._stop = stop or threading.Event()
+        self._stage_stop = threading.Event()
         self._on_progress = on_progress
         self._warn = warn
         self._environment = environment
@@ -125,14 +127,24 @@ class VllmEngine:
         """Make the servers of a model forget earlier prompts; nothing may be in flight."""
         self.run(self._serving(model).pool().reset_prefix_caches())
 
+    @contextmanager
+    def stopped_by(self, stop: threading.Event) -> Iterator[None]:
+        """Inside this context `stop` too ends whatever is waited for. The engine is kept for longer than a
+        stage, which may take too long."""
+        self._stage_stop = stop
+        try:
+            yield
+        finally:
+            self._stage_stop = threading.Event()
+
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run `work` to its end in the event loop of this engine.
 
-        Raises `Interrupted`, and cancels it, when the run is asked to stop.
+        Raises `Interrupted`, and cancels it, when the run, or the stage (`stopped_by`), is asked to stop.
         """
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         while not wait([future], _STOP_POLL_SECONDS).done:
-            if self._stop.is_set():
+            if self._stop.is_set() or self._stage_stop.is_set():
                 future.cancel()
                 raise Interrupted
         return future.result()
@@ -225,12 +237,13 @@ def open_served(
         ),
     )
     handed_over = "kept"
-    if engine.served(model.name) != model.checkpoint_id:
-        _make_room(worker.keep("policies", LoadedPolicies), worker.keep("late files", LateFiles))
-        handed_over = engine.serve(model.name, model.served())[0].method
-    if settings.max_in_flight == 1 and not settings.others_servers:
-        # Whether a prefix comes from the cache or is computed may change the last bits.
-        engine.reset_prefix_cache(model.name)
+    with engine.stopped_by(call.stop):
+        if engine.served(model.name) != model.checkpoint_id:
+            _make_room(worker.keep("policies", LoadedPolicies), worker.keep("late files", LateFiles))
+            handed_over = engine.serve(model.name, model.served())[0].method
+        if settings.max_in_flight == 1 and not settings.others_servers:
+            # Whether a prefix comes from the cache or is computed may change the last bits.
+            engine.reset_prefix_cache(model.name)
     return interface.OpenedEngine(
         engine,
         engine,

@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,26 @@ def test_a_full_disk_beside_the_next_stage_ends_the_run(
 
 NO_ROOM = StoreError("cannot write: no room")
 NOT_COMMITTED = "what was written could not be committed: cannot write: no room"
+
+
+@pytest.mark.parametrize("failures", [1, 9])
+def test_a_stop_ends_the_wait_of_a_commit_which_is_tried_once_more(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    tries = list[str]()
+
+    def be_away(stage: str) -> None:
+        tries.append(stage)
+        threading.Timer(0.5, bench.stop.set).start()
+        if len(tries) <= failures:
+            raise StoreError("no answer")
+
+    before_each_commit(monkeypatch, be_away)
+    patient = planned("first", retry_seconds=(600.0, 600.0))
+    with pytest.raises(StoreError, match="no answer") if failures > 1 else nullcontext():
+        bench.execute(patient, background_bytes=0)
+    assert len(tries) == 2
+    assert len(bench.ledger) == (failures == 1)
 
 
 @pytest.mark.parametrize(
