@@ -103,7 +103,8 @@ def list_entries(memory: RunMemory, wanted: MemoryFilter, sort: str, limit: int,
         )
         return
     held = counted(count, "entry", "entries")
-    print_line(f"{held} after iteration {memory.iteration}; {len(shown)} shown, {sort} first")
+    first_of_all = "last written" if sort == "newest" else sort
+    print_line(f"{held} after iteration {memory.iteration}; {len(shown)} shown, {first_of_all} first")
     print_table(
         [
             {

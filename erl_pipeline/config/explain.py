@@ -156,6 +156,8 @@ def _own_message(message: str, place: _Place) -> tuple[KeyPath, str]:
     this is the setting's full path."""
     key, colon, rest = message.partition(": ")
     fields = place.group.model_fields if place.group else {}
+    if colon and not fields and place.path[-1:] == (key,):
+        return place.path, rest
     if colon and key.partition(".")[0] in fields:
         return (*place.path, *key.split(".")), rest
     return place.path, message

@@ -55,7 +55,7 @@ def test_list_counts_retrievals_as_the_trajectories_do(store: Path) -> None:
     then = ask(store, "list", "small", "--iteration", "1", "--limit", "1000")
     assert {row["iteration"] for row in then["shown"]} == {1}
     text = invoke("memory", "list", "small", "--store", store, "--limit", "1").output
-    assert f"{listed['entries']} entries after iteration 3; 1 shown, newest first" in text
+    assert f"{listed['entries']} entries after iteration 3; 1 shown, last written first" in text
 
 
 def test_stats_add_up(store: Path) -> None:
@@ -175,6 +175,7 @@ def test_after_forgetting_a_run_goes_on_without_the_entry_and_makes_nothing_agai
     told = invoke(*words)
     assert (told.status, "with which iteration 4 begins" in told.output) == (0, True)
     assert "trained on the reflection itself" in told.output
+    assert "may write it again; then it is a new entry." in told.output
     assert invoke(*words).status == 2
     shown = ask(copied, "show", "small", entry)
     assert (shown["removed"]["reason"], shown["removed"]["detail"]) == ("forgotten", "it misleads \ufffd")

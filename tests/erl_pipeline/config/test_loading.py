@@ -116,6 +116,13 @@ def test_a_switch_is_no_number(small: Path, setting: str, said: str) -> None:
     assert message(small, setting).endswith(f"--set: {said}")
 
 
+def test_a_setting_is_named_once_also_by_its_own_check(small: Path) -> None:
+    assert message(small, 'method.prompts.retry="{{ x }}"').endswith(
+        "--set: method.prompts.retry: the template uses the unknown variable 'x'; known variables: feedback, "
+        "instructions, notes, observation, reward, trace"
+    )
+
+
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
