@@ -103,8 +103,7 @@ def list_entries(memory: RunMemory, wanted: MemoryFilter, sort: str, limit: int,
         )
         return
     held = counted(count, "entry", "entries")
-    first_of_all = "last written" if sort == "newest" else sort
-    print_line(f"{held} after iteration {memory.iteration}; {len(shown)} shown, {first_of_all} first")
+    print_line(f"{held} after iteration {memory.iteration}; {len(shown)} shown, {sort} first")
     print_table(
         [
             {

@@ -55,7 +55,7 @@ def test_list_counts_retrievals_as_the_trajectories_do(store: Path) -> None:
     then = ask(store, "list", "small", "--iteration", "1", "--limit", "1000")
     assert {row["iteration"] for row in then["shown"]} == {1}
     text = invoke("memory", "list", "small", "--store", store, "--limit", "1").output
-    assert f"{listed['entries']} entries after iteration 3; 1 shown, last written first" in text
+    assert f"{listed['entries']} entries after iteration 3; 1 shown, newest first" in text
 
 
 def test_stats_add_up(store: Path) -> None:
