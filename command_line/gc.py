@@ -25,7 +25,7 @@ MinimumAge = Annotated[
         min=0,
         max=LONGEST_DAYS * 24,
         metavar="HOURS",
-        help="Keep what no run reaches for this long after it was made.",
+        help="Keep what no run reaches, and what was left behind, for this long after it was made.",
     ),
 ]
 OnlyRun = Annotated[
@@ -89,15 +89,13 @@ def _print(
     min_age: float,
     delete: bool,
 ) -> None:
-    from storage.upkeep.collection import committed_bytes
-
     reach = "reaches" if plan.runs == 1 else "reach"
     print_line(
         f"Store {store}: {counted(plan.runs, 'run')} {reach} {counted(plan.reached, 'artifact')} of "
         f"{bytes_text(plan.reached_bytes)}."
     )
     rows = [
-        *_counted("no run reaches", ((m.stage, committed_bytes(m)) for m in plan.unreached)),
+        *_counted("no run reaches", ((m.stage, plan.unreached_bytes[m.artifact_id]) for m in plan.unreached)),
         *_counted("left behind", ((item.kind, item.bytes) for item in plan.leftovers)),
         *_counted("by retention", ((f"{r.manifest.stage}, {r.kind}", r.bytes) for r in pruned)),
     ]
@@ -139,7 +137,7 @@ def _as_json(plan: CollectionPlan, pruned: list[PlannedPruning], delete: bool) -
                 "artifact_id": manifest.artifact_id,
                 "stage": manifest.stage,
                 "run": manifest.run,
-                "bytes": sum(entry.bytes for entry in manifest.files),
+                "bytes": plan.unreached_bytes[manifest.artifact_id],
             }
             for manifest in plan.unreached
         ],

@@ -2,16 +2,20 @@
 
 import importlib.metadata
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from gc import set_threshold
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
-from storage.errors import PipelineError
+from storage.errors import InputError, PipelineError
 
 COMMANDS = {
     "train": ("train.command:train", "Train a policy. A run that was stopped or killed continues."),
@@ -144,17 +148,101 @@ def main() -> None:
     # By default 700 new objects start a search for unreachable cycles. That takes a fifth of the time of
     # imports, and sometimes a third of a second in an iteration.
     set_threshold(50_000, 10, 10)
+    if sys.stderr is None:  # closed, as by `2>&-`
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (it stays open as long as the process)
+    if type(sys.stdout) is TextIOWrapper:
+        sys.stdout = _Output(sys.stdout)
+    sys.exit(_status_of_command())
+
+
+class _Output(TextIOWrapper):
+    """Standard output that knows why it could not be written. What it cannot encode, such as é in ASCII, is
+    printed as \\xe9."""
+
+    def __init__(self, stream: TextIOWrapper) -> None:
+        super().__init__(
+            stream.buffer,
+            stream.encoding,
+            "backslashreplace",
+            line_buffering=stream.line_buffering,
+            write_through=stream.write_through,
+        )
+        self.failure: OSError | None = None
+
+    def write(self, text: str) -> int:
+        with self._noted():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with self._noted():
+            super().flush()
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.failure = error
+            raise
+
+    def drop(self) -> None:
+        """Write no more, so that the end of the process does not try again."""
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.fileno())
+
+
+def _status_of_command() -> int:
+    """The exit status of the command, whose error, if any, is printed."""
+    with _interrupts() as interrupts:
+        try:
+            if sys.stdout is None:
+                raise InputError("the output cannot be written: standard output is closed")
+            status = app(prog_name="erl-pipeline", standalone_mode=False)
+            if not (interrupts and status == _INTERRUPTED):  # typer makes this status of Ctrl-C
+                sys.stdout.flush()
+                return int(status or 0)
+        except typer.TyperException as error:
+            print_usage_error(error)
+            return int(error.exit_code)
+        except PipelineError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        except KeyboardInterrupt:
+            pass
+        # A library that Ctrl-C breaks off may raise anything, such as pydantic while it makes a class.
+        except Exception as error:
+            if not interrupts:
+                if not isinstance(sys.stdout, _Output) or error is not sys.stdout.failure:
+                    raise
+                sys.stdout.drop()
+                if isinstance(error, BrokenPipeError):
+                    return 1
+                print(f"error: the output cannot be written: {error.strerror}", file=sys.stderr)
+                return 2
+    print("Interrupted.", file=sys.stderr)
+    return _INTERRUPTED
+
+
+_INTERRUPTED = 130
+
+
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """A list that gets the number of each SIGINT that raises KeyboardInterrupt in this process."""
+    seen: list[int] = []
+
+    def handle(number: int, frame: Any) -> None:
+        seen.append(number)
+        signal.default_int_handler(number, frame)
+
+    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # else it is ignored, as by nohup
+    if ours:
+        signal.signal(signal.SIGINT, handle)
     try:
-        sys.exit(app(prog_name="erl-pipeline", standalone_mode=False))
-    except typer.TyperException as error:
-        print_usage_error(error)
-        sys.exit(error.exit_code)
-    except PipelineError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
-        sys.exit(130)
+        yield seen
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 if __name__ == "__main__":

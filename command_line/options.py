@@ -38,13 +38,21 @@ def _existing_store(uri: str) -> str:
     """The store's URI. Raises InputError for a folder that does not exist: a bucket is not asked."""
     from storage.filesystem import open_root
 
-    root = open_root(uri)
+    root = open_root(_named_store(uri))
     if root.local and not Path(root.path).exists():
         raise InputError(f"no store at {uri}; --store or ERL_PIPELINE_STORE names another")
     return uri
 
 
-def _store_option(check: Callable[[str], str] | None = None) -> Any:
+def _named_store(uri: str) -> str:
+    """The store's URI. Raises InputError for an empty one, such as an unset variable of a shell: it would be
+    the current folder."""
+    if not uri.strip():
+        raise InputError("--store names no store; for the current folder give --store .")
+    return uri
+
+
+def _store_option(check: Callable[[str], str] = _named_store) -> Any:
     return typer.Option(
         "--store",
         envvar=_STORE_VARIABLE,

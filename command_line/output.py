@@ -37,8 +37,10 @@ _NARROWEST = 16
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document on standard output."""
-    print_document(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    """Print one JSON document on standard output; in ASCII where that cannot hold all characters."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    ascii_only = not encoding.lower().startswith("utf")
+    print_document(json.dumps(value, indent=2, ensure_ascii=ascii_only, allow_nan=False))
 
 
 def print_document(text: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 from rich.console import Console
@@ -136,6 +136,7 @@ class ProgressDisplay(Listener):
 
     def stage_finished(self, title: str, outcome: StageOutcome) -> None:
         """A stage has given its artifact."""
+        outcome = replace(outcome, seconds=outcome.making_seconds)  # as `status` and the report show it
         with self._lock:
             self._at_work.pop(title, None)
             iteration = outcome.iteration or 0

@@ -52,7 +52,9 @@ def require_free(name: str) -> None:
     """Raise InputError for a name that is not valid for a package, or that is taken."""
     from erl_pipeline.config.plugins import Group, plugins
 
-    if not re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name) or name.endswith("_") or keyword.iskeyword(name):
+    if keyword.iskeyword(name):
+        raise InputError(f"NAME: {name!r} is a keyword of Python; choose another")
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name) or name.endswith("_"):
         raise InputError(f"NAME: {name!r}; allowed are lower-case letters, digits and _, a letter first")
     taken = [group for group in get_args(Group) if name in plugins(group).found]
     if taken:

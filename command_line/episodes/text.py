@@ -10,7 +10,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from erl_pipeline.views.report import episodes
-from erl_pipeline.views.report.texts import printable
+from erl_pipeline.views.report.texts import printable, visible
 from storage.artifacts.manifest import Manifest
 from storage.tables.training import SUPERVISED
 
@@ -43,14 +43,16 @@ def print_episode(
     console = Console(highlight=False, markup=False, soft_wrap=True)
     rows = episodes.in_order(rows)
     first = rows[0]
+    console.print(_plain(f"Episode {first['episode_id']}"))
     console.print(
-        f"Episode {first['episode_id']}\n"
-        f"Iteration {first['iteration']}, task {first['task_id']} ({first['task_type']}), "
-        f"sample {first['sample_index']}; {holder.stage} {holder.artifact_id[:12]} of run {holder.run}"
+        _plain(
+            f"Iteration {first['iteration']}, task {first['task_id']} ({first['task_type']}), "
+            f"sample {first['sample_index']}; {holder.stage} {holder.artifact_id[:12]} of run {holder.run}"
+        )
     )
     picture = episodes.task_picture(json.loads(first["task_payload"]))
     for line in picture.board:
-        console.print(f"  {line}")
+        console.print(f"  {_plain(line)}")
     for name, value in picture.facts:
         console.print(_labelled(name, value))
     shown = episodes.episode_parts(rows, memory, episodes.Drawing(), training).parts
@@ -69,19 +71,19 @@ def print_episode(
 
 def _heading(part: episodes.EpisodePart) -> Text:
     row = part.row
-    heading = Text(part.title, style="bold")
+    heading = Text(_plain(part.title), style="bold")
     style = {"solved": "green", "failed": "red"}.get(part.outcome, "")
     heading.append(f"  {part.outcome}" if part.outcome else "", style=style)
     if row["reward"] is not None:
         heading.append(f"  reward {row['reward']:g}", style="")
     if row["finish_reason"] not in ("done", "stop"):
-        heading.append(f"  {row['finish_reason']}", style="yellow")
+        heading.append(_plain(f"  {row['finish_reason']}"), style="yellow")
     return heading
 
 
 def _print_part(console: Console, part: episodes.EpisodePart, prompts: bool) -> None:
     row = part.row
-    console.print(Text(row["trajectory_id"], style="dim"))
+    console.print(Text(_plain(row["trajectory_id"]), style="dim"))
     if row["messages"] is None:
         console.print(_PRUNED, style="yellow")
     if prompts and part.prompt:
@@ -134,7 +136,11 @@ def _training_line(record: Mapping[str, Any], role: str) -> Text:
 
 
 def _labelled(label: str, text: str, style: str = "dim") -> Text:
-    line = Text(f"  {label}: ", style=style)
-    # What a policy or an environment said must not steer the terminal.
+    line = Text(f"  {_plain(label)}: ", style=style)
     line.append(printable(text.strip(), len(text)).replace("\n", "\n    "), style="")
     return line
+
+
+def _plain(name: str) -> str:
+    """A name on one line. What a policy, an environment or an import said must not steer the terminal."""
+    return str(visible(name)).replace("\n", "␊")

@@ -55,6 +55,8 @@ def show_trained_on(
     summary, shown = counts.to_dicts(), found.texts(first)
     served = found.beside(first, SERVED_TRAJECTORIES)
     total = sum(group["rows"] for group in summary)
+    if not total and wanted.role is not None:
+        _require_role(found, wanted.role)
     entries = found.memory_entries(rows)
     policy = found.line[0].manifest
     if json:
@@ -90,6 +92,13 @@ def show_trained_on(
         print_line(f"{total - shown.height:,} more: --limit {total}")
     if total:
         print_line(f"Where a row came from: erl-pipeline lineage upstream {policy.run} ROW")
+
+
+def _require_role(found: TrainedOn, role: str) -> None:
+    """Raise InputError for a role that no row has, if there are rows."""
+    known = found.rows(RowFilter()).select(pl.col("role").unique().sort()).collect()["role"].to_list()
+    if known and role not in known:
+        raise InputError(f"--role {role}: no row has this role; the rows are of {', '.join(known)}")
 
 
 def _resolve(store: ArtifactStore, checkpoint: str, run: str | None) -> str:

@@ -94,7 +94,10 @@ def forget(
     store: ExistingStore = DEFAULT_STORE,
     json: Json = False,
 ) -> None:
-    """Remove an entry from all future versions of the memory; its record and the reason stay."""
+    """Remove an entry from the memory; its record and the reason stay.
+
+    A policy that has learned the text may write it again; then it is a new entry.
+    """
     from command_line.memory.entry import forget_entry
 
     forget_entry(run, entry, reason, store, json)
@@ -109,7 +112,8 @@ def list_memory(
     since: Since = None,
     iteration: Iteration = None,
     sort: Annotated[
-        Literal["newest", "retrieved", "credit", "support"], typer.Option(help="Which come first.")
+        Literal["newest", "retrieved", "credit", "support"],
+        typer.Option(help="Which come first; newest: those whose text was written last, maybe again."),
     ] = "newest",
     limit: Annotated[int, typer.Option(min=1, max=LARGEST_NUMBER, help="Entries to show.")] = 20,
     store: ExistingStore = DEFAULT_STORE,

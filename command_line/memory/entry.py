@@ -6,7 +6,14 @@ from typing import Any
 
 import polars as pl
 
-from command_line.memory.run import RunMemory, credit_line, effect_lines, interval, open_memory
+from command_line.memory.run import (
+    RunMemory,
+    credit_line,
+    effect_lines,
+    interval,
+    open_memory,
+    roles_in_words,
+)
 from command_line.output import command, counted, print_json, print_line, print_table
 from erl_pipeline.evaluation.memory_effect import entry_credits, memory_effect
 from storage.lineage.questions import ReachedPolicies, policies_reached
@@ -84,7 +91,8 @@ def show_entry(run: str, entry: str, policies: bool, store: str, json: bool) -> 
 
 
 def forget_entry(run: str, entry: str, reason: str, store: str, json: bool) -> None:
-    """Remove an entry from all future versions of the memory, and print what it has reached."""
+    """Remove an entry from the memory, and print what it has reached. In the run of a training a policy that
+    has learned the text may write it again; then it is a new entry."""
     memory = open_memory(store, run)
     found = memory.find(entry)
     done = forget(memory.store, memory.run, found.entry_id, storable(reason))
@@ -105,14 +113,17 @@ def forget_entry(run: str, entry: str, reason: str, store: str, json: bool) -> N
         )
     print_line(f"Recorded, with the reason, as {done.request_id}; versions before keep the entry.")
     _print_reach(reached)
+    if "method" in memory.run.config:
+        print_line("A policy that has learned the text may write it again; then it is a new entry.")
     if again is not None:
         print_line(f"To train again from before the entry (iteration {found.iteration}), as a new run:")
         print_line(f"  {again}")
 
 
 def _branch_without(run: Run, found: MemoryEntry, store: str) -> str | None:
-    """The command for a run that shares what `run` made before an entry, and never has the entry; None for a
-    memory that belongs to no training."""
+    """The command for a run that shares what `run` made before an entry, and leaves the entry out where `run`
+    added it; None for a memory that belongs to no training. A policy that writes the text later adds it
+    again."""
     made = [entry for entry in run.stages() if entry.kind == "memory" and entry.iteration == found.iteration]
     if "method" not in run.config or not made:
         return None
@@ -187,6 +198,7 @@ def show_stats(run: str, iteration: int | None, store: str, json: bool) -> None:
                 "run": run,
                 "memory_version": memory.version,
                 **numbers,
+                "searching_roles": seen["role"].unique().sort().to_list(),
                 "task_types": types,
                 "versions": versions,
                 "most_retrieved": most,
@@ -200,10 +212,11 @@ def show_stats(run: str, iteration: int | None, store: str, json: bool) -> None:
     print_line(f"{entries} after iteration {memory.iteration}: {changes or 'no change'}")
     if types:
         print_line("by task type: " + ", ".join(f"{name} {count:,}" for name, count in types.items()))
+    searching = roles_in_words(seen)
     columns = ["iteration", *(name for name in _CHANGES if numbers[name]), "entries", "retrieved"]
     print_table([{name: str(row[name]) for name in columns} for row in versions])
     print_line(
-        f"{numbers['saw_memory']:,} of {numbers['reflections']:,} reflections saw memory, "
+        f"{numbers['saw_memory']:,} of {numbers['reflections']:,} {searching} saw memory, "
         f"{numbers['withheld']:,} were kept from it by chance, to measure its effect; "
         f"{numbers['copied']:,} repeat an entry that they saw, word for word"
     )
@@ -225,7 +238,7 @@ def show_stats(run: str, iteration: int | None, store: str, json: bool) -> None:
         ],
         left=("entry",),
     )
-    for line in effect_lines(effect):
+    for line in effect_lines(effect, searching):
         print_line(line)
 
 

@@ -107,23 +107,34 @@ def _embedding_model(run: Run) -> str:
     return named
 
 
-def effect_lines(effect: MemoryEffect) -> list[str]:
-    """Lines that say whether memory helps: both subgroups, and their difference within groups."""
+REFLECTIONS = "reflections"
+
+
+def roles_in_words(searches: pl.DataFrame) -> str:
+    """What gets memory in a run, in the plural: reflections, or such as first attempts."""
+    roles = searches["role"].unique().sort().to_list()
+    return " and ".join(f"{role.replace('_', ' ')}s" for role in roles) or REFLECTIONS
+
+
+def effect_lines(effect: MemoryEffect, searching: str = REFLECTIONS) -> list[str]:
+    """Lines that say whether memory helps: both subgroups, and their difference within groups. `searching` is
+    what gets memory, see `roles_in_words`."""
     if effect.guided is None:
         return ["no attempt followed a search of the memory"]
-    lines = [_arm_line("attempts after a reflection that could see memory", effect.guided)]
+    attempts = "attempts after a reflection" if searching == REFLECTIONS else searching
+    lines = [_arm_line(f"{attempts} that could see memory", effect.guided)]
     if effect.free is None:
         return [
             *lines,
             "memory was withheld from none (method.memory.withhold), so there is nothing to compare with",
         ]
-    lines.append(_arm_line("attempts after a reflection without memory", effect.free))
+    lines.append(_arm_line(f"{attempts} without memory", effect.free))
     if effect.effect is None:
         return [*lines, "no group has both, so there is nothing to compare with"]
     return [
         *lines,
         f"effect of memory on reward: {interval(effect.effect)}, {effect.effect.count} compared with their "
-        f"groups, of {effect.effect.tasks} tasks; the seed drew which reflections see memory, so the effect "
+        f"groups, of {effect.effect.tasks} tasks; the seed drew which {searching} see memory, so the effect "
         "is causal",
     ]
 

@@ -11,7 +11,7 @@ from command_line.interruption import StopRequest
 from command_line.output import counted, print_json, print_line, print_table
 from command_line.progress import ProgressDisplay
 from command_line.stored_run import StoredRun
-from erl_pipeline.runs.audit import REFUTED, AuditResult, audit
+from erl_pipeline.runs.audit import REFUTED, AuditResult, AuditVerdict, audit
 from storage.filesystem import users_scratch
 
 
@@ -47,27 +47,38 @@ def replay_audit(
         print_table([_audit_cells(result) for result in results], left=["stage", "artifact", "verdict"])
         for result in results:
             for line in result.differences:
-                print_line(f"iteration {result.iteration}, {result.stage} {result.key}: {line}")
+                print_line(f"iteration {result.iteration}, {_named(result)}: {line}")
         files = sum(result.files for result in results if result.verdict == "equal")
-        not_computed = verdicts.pop("input pruned", 0)
+        pruned, other, damaged = (verdicts.pop(each, 0) for each in _NOT_COMPUTED)
         summary = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
         print_line(
-            f"{counted(len(results) - not_computed, 'artifact')} computed again: {summary or 'none'}; "
+            f"{counted(verdicts.total(), 'artifact')} computed again: {summary or 'none'}; "
             f"{counted(files, 'file')} {'has' if files == 1 else 'have'} the stored bytes."
         )
-        if not_computed:
+        if pruned:
             print_line(
-                f"{counted(not_computed, 'artifact')} not computed: retention has removed what they are made "
+                f"{counted(pruned, 'artifact')} not computed: retention has removed what they are made "
                 "from. `train` in another store makes all of it again."
             )
+        if other:
+            print_line(f"{counted(other, 'artifact')} not computed: today's code would make other ones.")
+        if damaged:
+            print_line(f"{counted(damaged, 'artifact')} not computed: the stored files are damaged.")
     if any(result.verdict in REFUTED for result in results):
         raise typer.Exit(1)
+
+
+_NOT_COMPUTED: tuple[AuditVerdict, ...] = ("input pruned", "other recipe", "damaged")
+
+
+def _named(result: AuditResult) -> str:
+    return f"{result.stage} {result.key}".strip()
 
 
 def _audit_cells(result: AuditResult) -> dict[str, str]:
     return {
         "iter": str(result.iteration),
-        "stage": f"{result.stage} {result.key}".strip(),
+        "stage": _named(result),
         "artifact": result.artifact_id[:12],
         "files": str(result.files),
         "seconds": f"{result.seconds:.1f}",

@@ -55,7 +55,7 @@ def replay(
     """Compute a run again from a stage of an iteration.
 
     With --set: as a new run, which shares everything before that stage. With --name alone: the same, if an
-    entry of the run's memory was forgotten: the new run never has it. Without either: to prove that the
+    entry of the run's memory was forgotten: the new run begins without it. Without either: to prove that the
     stored bytes are reproduced (exit status 1 when they are not). With --offline: train a new run only on
     the stored rollouts.
     """

@@ -20,16 +20,19 @@ from command_line.ui import (
     serving_pages,
 )
 from command_line.ui.access import Access, Guard
+from command_line.ui.filters import AddressError
 from command_line.ui.pages import Pages
 from command_line.ui.stored import Stored
 from storage import errors
 
 _STATIC = Path(__file__).parent / "static"
+_NOT_UNDERSTOOD = "The address cannot be understood"
 _HEADINGS: tuple[tuple[type[errors.PipelineError], int, str], ...] = (
     (errors.PrunedFileError, 410, "This was removed by retention"),
     (errors.DamagedArtifact, 500, "An artifact is damaged"),
     (errors.StoreError, 500, "The store cannot be read here"),
     (errors.ConfigError, 409, "This run is of another version"),
+    (AddressError, 400, _NOT_UNDERSTOOD),
     (errors.InputError, 404, "There is no such thing in this store"),
     (errors.PipelineError, 500, "This cannot be shown"),
 )
@@ -77,7 +80,7 @@ def _error_page(request: Request, error: Exception) -> HTMLResponse:
             status, heading = error.status_code, "There is no such page"
             message = f"Nothing is at {request.url.path}."
         case RequestValidationError():
-            status, heading = 400, "The address cannot be understood"
+            status, heading = 400, _NOT_UNDERSTOOD
             message = "; ".join(
                 f"{'.'.join(map(str, each['loc'][1:]))}: {each['msg']}" for each in error.errors()
             )

@@ -11,6 +11,11 @@ import polars as pl
 from storage.errors import InputError
 from storage.tables.trajectories import says
 
+
+class AddressError(InputError):
+    """The query of an address means nothing, such as a filter of another form."""
+
+
 Kind = Literal["text", "number", "integer", "flag", "list", "said"]
 
 FILTERS: dict[str, Kind] = {
@@ -62,7 +67,7 @@ class Filter:
     asked: str
 
     def condition(self) -> pl.Expr:
-        """The filter for polars. Raises InputError, which says what is allowed, for an invalid condition."""
+        """The filter for polars. Raises AddressError, which says what is allowed, for an invalid one."""
         kind = FILTERS[self.column]
         if kind == "said":
             return says(self.asked.removeprefix("~"))
@@ -70,11 +75,11 @@ class Filter:
             return pl.col("memory_entry_ids").list.eval(pl.element().str.starts_with(self.asked)).list.any()
         if kind == "flag":
             if self.asked.lower() not in (*_YES, *_NO):
-                raise InputError(f"{self.column}={self.asked}: give true or false.")
+                raise AddressError(f"{self.column}={self.asked}: give true or false.")
             return pl.col(self.column) == (self.asked.lower() in _YES)
         if kind == "integer":
             if not _INTEGER.fullmatch(self.asked) or int(self.asked) >= 2**63:
-                raise InputError(f"{self.column}={self.asked}: give a whole number.")
+                raise AddressError(f"{self.column}={self.asked}: give a whole number.")
             return pl.col(self.column) == int(self.asked)
         return self._number() if kind == "number" else self._text()
 
@@ -92,7 +97,7 @@ class Filter:
         low, dots, high = asked.removeprefix(operator).partition("..")
         bounds = [_finite(end) for end in ((low, high) if dots else (low,))]
         if None in bounds or (operator and dots):
-            raise InputError(
+            raise AddressError(
                 f"{self.column}={self.asked}: give a number, such as 0.5, >0.5, <=0.5, or a range, 0.1..0.5."
             )
         # Rewards and training figures are stored in 32 bits; compared in 32 bits, `0.1` finds 0.1.

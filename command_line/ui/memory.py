@@ -14,9 +14,9 @@ import polars as pl
 
 from command_line.memory.run import RunMemory
 from command_line.ui.cached import Sealed
+from command_line.ui.filters import AddressError
 from command_line.ui.rows import PAGE_ROWS, RowPage, page_count, require_few
 from storage.artifacts.recipe import digest
-from storage.errors import InputError
 from storage.memory.chain import held_rows
 from storage.memory.entries import EntryFiles, Rows
 
@@ -197,7 +197,7 @@ def places_within(drawn: MemoryMap, across: Span | None, up: Span | None) -> Pla
 def read_span(name: str, text: str) -> Span | None:
     """A part of an axis in the form of an address, `-0.2..0.4`; None for an empty text.
 
-    Raises InputError for a text that is not a range.
+    Raises AddressError for a text that is not a range.
     """
     if not text:
         return None
@@ -207,5 +207,5 @@ def read_span(name: str, text: str) -> Span | None:
     except ValueError:
         low = high = math.nan
     if not (math.isfinite(low) and math.isfinite(high)):
-        raise InputError(f"{name}={text}: give a range on the map, such as -0.2..0.4.")
+        raise AddressError(f"{name}={text}: give a range on the map, such as -0.2..0.4.")
     return Span(min(low, high), max(low, high))

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 import polars as pl
 
 from command_line.options import iteration_span
-from command_line.ui.filters import Filter, read_filters
+from command_line.ui.filters import AddressError, Filter, read_filters
 from command_line.ui.rows import JOINED, SHOWN, SORTABLE, joined_rows, known_files, require_few
 from command_line.ui.stored import RunView, Stored
 from storage.errors import InputError
@@ -28,8 +28,12 @@ class RowList:
 
     @property
     def span(self) -> tuple[int, int] | None:
-        """The first and the last iteration; None for all."""
-        return iteration_span(self.iteration or None)
+        """The first and the last iteration; None for all. Raises AddressError for what is no iteration."""
+        try:
+            return iteration_span(self.iteration or None)
+        except InputError as error:
+            # It names an option of the commands.
+            raise AddressError(str(error).replace("--iteration ", "iteration=", 1)) from error
 
     @property
     def needs_records(self) -> bool:
@@ -51,13 +55,13 @@ class RowList:
 
 
 def read_list(query: str) -> RowList:
-    """The list that the query of an address of a page of rows describes. Raises InputError for one that means
-    nothing."""
+    """The list that the query of an address of a page of rows describes. Raises AddressError for one that
+    means nothing."""
     pairs = parse_qsl(query)
     given = dict(pairs)
     sort = given.get("sort", "iteration")
     if sort not in SORTABLE:
-        raise InputError(f"Rows cannot be sorted by {sort}; they can by {', '.join(SORTABLE)}.")
+        raise AddressError(f"Rows cannot be sorted by {sort}; they can by {', '.join(SORTABLE)}.")
     return RowList(
         read_filters(pairs),
         given.get("iteration", ""),

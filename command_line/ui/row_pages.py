@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse, Response
 
 from command_line.ui import rows as stored_rows
 from command_line.ui.episode import MEASURES, Measure, read_episode, token_strip
-from command_line.ui.filters import FILTERS, Filter
+from command_line.ui.filters import FILTERS, AddressError, Filter
 from command_line.ui.pages import ARunVisit, Crumb, address
 from command_line.ui.row_lists import all_rows, neighbours, read_list, rewards_by_iteration
 from erl_pipeline.evaluation.iterations import IterationRow
@@ -83,7 +83,7 @@ def iteration_page(
     if not records:
         raise InputError(f"Run {name} has no iteration {iteration}; it has {run.done} of {run.total}.")
     if sort not in _GROUP_SORTS:
-        raise InputError(f"Groups cannot be sorted by {sort}; they can by {', '.join(_GROUP_SORTS)}.")
+        raise AddressError(f"Groups cannot be sorted by {sort}; they can by {', '.join(_GROUP_SORTS)}.")
     span = (iteration, iteration)
     groups = here.kept(
         f"groups {iteration}", lambda: stored_rows.groups_of(stored_rows.joined_rows(stored, run, span))

@@ -8,9 +8,9 @@ from typing import Annotated
 import yaml
 from fastapi import APIRouter, Query
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
-from command_line.ui.pages import ARunVisit
+from command_line.ui.pages import ARunVisit, address
 from command_line.ui.stored import RunStatus, RunView, Stored
 from erl_pipeline.config.base import NotInstalledSettings
 from erl_pipeline.evaluation.history import StageRecord
@@ -94,8 +94,11 @@ _SIGN_OF_LIFE_SECONDS = 15.0
 def overview(
     here: ARunVisit, x: Axis = "iteration", smooth: Annotated[float, Query(ge=0, lt=1)] = 0.0
 ) -> Response:
-    """The overview of a run: curves, figures and its state."""
+    """The overview of a run: curves, figures and its state; else the first page that the run has."""
     run, name, stored = here.run, here.name, here.stored
+    if "overview" in run.without:
+        first = "rows" if "memory" in run.without else "memory"
+        return RedirectResponse(address("runs", name, first), status_code=303)
     if here.wants_csv:
         rows = [row.plain(run.columns) for row in run.rows if row.values]
         return here.csv(f"{name}-iterations", list(rows[0]) if rows else ["iteration"], rows)

@@ -8,12 +8,13 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from starlette.responses import HTMLResponse, Response
 
+from command_line.ui.filters import AddressError
 from command_line.ui.pages import AVisit, Crumb, address
 from command_line.ui.stored import RunStatus, RunView, Stored
 from erl_pipeline.evaluation.first_difference import first_divergence
 from erl_pipeline.evaluation.history import CurvePoint
 from erl_pipeline.views.report.curves import AXES, Axis, ChartedRun, curves_as_numbers
-from storage.errors import InputError, StoreError
+from storage.errors import StoreError
 from storage.runs.notes import RunNotes, read_notes
 from storage.runs.run import flat_settings
 
@@ -239,7 +240,7 @@ def compare(
     """The page that compares the chosen runs."""
     names = list(dict.fromkeys(run))
     if not 1 <= len(names) <= MOST_RUNS:
-        raise InputError(f"Choose 1 to {MOST_RUNS} runs in the table of runs; {len(names)} are chosen.")
+        raise AddressError(f"Choose 1 to {MOST_RUNS} runs in the table of runs; {len(names)} are chosen.")
     runs = [here.stored.run(name) for name in names]
     settings = varied_settings({each.name: each.run.config for each in runs})
     commands = []

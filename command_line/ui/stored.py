@@ -22,6 +22,7 @@ from storage.artifacts.watched import WatchedStore
 from storage.errors import PipelineError
 from storage.filesystem import StoreRoot, open_root
 from storage.memory.entries import MEMORY
+from storage.runs.documents import IMPORTED
 from storage.runs.ledger import LedgerEntry, latest_entries
 from storage.runs.locks import Holder, run_holder, run_mark
 from storage.runs.run import Run, RunStore, is_run_name
@@ -54,6 +55,14 @@ class RunView:
     @property
     def name(self) -> str:
         return self.run.name
+
+    @property
+    def without(self) -> Sequence[str]:
+        """The pages that it does not have: only a training has an overview and a plan, and what was imported
+        or collected has no memory either."""
+        if IMPORTED in self.run.config:
+            return ("overview", "plan", "memory")
+        return ("overview", "plan") if "method" not in self.run.config and "memory" in self.run.config else ()
 
     @cached_property
     def entries(self) -> Sequence[LedgerEntry]:

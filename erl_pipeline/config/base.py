@@ -12,7 +12,7 @@ from pydantic_core import InitErrorDetails
 class Settings(BaseModel):
     """A group of settings. Unknown keys are refused and values never change after validation."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod

@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 
 from erl_pipeline.config.base import Settings, switch
 from storage.errors import ConfigError
+from storage.texts import counted
 
 _KINDS = {
     "int": "a whole number",
@@ -82,6 +83,13 @@ def _problem(details: ErrorDetails, place: _Place) -> tuple[KeyPath, str]:
     if kind in _BOUNDS:
         bound, words = _BOUNDS[kind]
         return place.path, f"{given}; allowed: {words} {context[bound]}"
+    if kind == "finite_number":
+        return place.path, f"{given}; allowed: a finite number"
+    if kind == "int_parsing_size":
+        return place.path, f"{given}; the number is too large"
+    if kind in ("too_long", "too_short"):
+        words, bound = ("at most", "max_length") if kind == "too_long" else ("at least", "min_length")
+        return place.path, f"{given}; allowed: a list of {words} {counted(context[bound], 'value')}"
     if kind == "literal_error":
         allowed = context["expected"].replace(" or ", ", ").replace("'", "")
         if place.path[1:] == ("type",):
@@ -148,6 +156,8 @@ def _own_message(message: str, place: _Place) -> tuple[KeyPath, str]:
     this is the setting's full path."""
     key, colon, rest = message.partition(": ")
     fields = place.group.model_fields if place.group else {}
+    if colon and not fields and place.path[-1:] == (key,):
+        return place.path, rest
     if colon and key.partition(".")[0] in fields:
         return (*place.path, *key.split(".")), rest
     return place.path, message

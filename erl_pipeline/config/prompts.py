@@ -28,14 +28,18 @@ def check_template(key: str, template: str, examples: Mapping[str, Any]) -> str:
     try:
         unknown = sorted(meta.find_undeclared_variables(_JINJA.parse(template)) - set(examples))
     except TemplateError as error:
-        raise ValueError(f"{key}: the template cannot be read: {error}; {known}") from error
+        raise ValueError(f"{key}: the template cannot be read: {_said(error)}; {known}") from error
     if unknown:
         raise ValueError(f"{key}: the template uses the unknown variable {unknown[0]!r}; {known}")
     try:
         render(template, examples)
     except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
-        raise ValueError(f"{key}: the template cannot be rendered: {error}; {known}") from error
+        raise ValueError(f"{key}: the template cannot be rendered: {_said(error)}; {known}") from error
     return template
+
+
+def _said(error: Exception) -> str:
+    return str(error).rstrip(".")
 
 
 def render(template: str, values: Mapping[str, Any]) -> str:

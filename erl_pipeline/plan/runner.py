@@ -174,6 +174,7 @@ def outcome_of(planned: PlannedStage, manifest: Manifest, reused: bool, seconds:
         artifact_id=manifest.artifact_id,
         reused=reused,
         seconds=seconds,
+        making_seconds=(manifest.finished_at - manifest.started_at).total_seconds(),
         made_by=manifest.run,
         counters=manifest.counters,
         metrics=manifest.metrics,

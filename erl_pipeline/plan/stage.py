@@ -130,7 +130,8 @@ scored by a trainer. `resources.groups` gives the last two their own devices."""
 
 @dataclass(frozen=True)
 class StageOutcome:
-    """A committed artifact and the numbers of its manifest. `seconds` is wall time, small when `reused`.
+    """A committed artifact and the numbers of its manifest. `seconds` is wall time, small when `reused`;
+    `making_seconds` is the time for making the artifact, by its manifest, as in all tables.
 
     `made_by` is the run that made a reused artifact.
     """
@@ -142,6 +143,7 @@ class StageOutcome:
     artifact_id: str
     reused: bool
     seconds: float
+    making_seconds: float
     made_by: str
     counters: Mapping[str, float]
     metrics: Mapping[str, float]

@@ -319,7 +319,12 @@ def export_checkpoint(
 
 def _write(parts: CheckpointParts, policy: PluginSettings, folder: Path, adapter_only: bool) -> Exported:
     if parts.adapter_folder is None:
-        shutil.copytree(parts.base_folder, folder, copy_function=shutil.copyfile)
+        # Without the modes of a store that may be write-protected: such a folder cannot be moved.
+        for path in parts.base_folder.rglob("*"):
+            if path.is_file():
+                target = folder / path.relative_to(parts.base_folder)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, target)
         return "weights"
     from erl_pipeline.policies.adapters import merge_adapter, write_adapter
     from erl_pipeline.policies.pretrained import save_policy

@@ -30,9 +30,9 @@ from storage.tables.agent_calls import AGENT_CALLS
 AuditVerdict = Literal["equal", "not promised", "different", "other recipe", "damaged", "input pruned"]
 """`equal`: every file has the stored bytes; for files that retention has removed, the manifest has their
 hashes. `different`: some file or counter differs. `not promised`: the same, but the artifact's manifest does
-not promise equal bytes (a GPU, a server that batches). `other recipe`: with today's code the stage would make
-another artifact. `damaged`: the stored files no longer match their manifest. `input pruned`: retention has
-removed a file that the stage reads, so nothing was computed."""
+not promise equal bytes (a GPU, a server that batches). Nothing was computed for the others: `other recipe`,
+with today's code the stage would make another artifact; `damaged`, the stored files no longer match their
+manifest; `input pruned`, retention has removed a file that the stage reads."""
 
 REFUTED: frozenset[AuditVerdict] = frozenset({"different", "other recipe", "damaged"})
 """Verdicts that refute reproducibility: the stored artifact is not what the stage computes again."""
@@ -40,7 +40,7 @@ REFUTED: frozenset[AuditVerdict] = frozenset({"different", "other recipe", "dama
 
 @dataclass(frozen=True)
 class AuditResult:
-    """One artifact that was computed again. `differences` has a line for each file or counter that differs,
+    """One artifact of an audit. `differences` has a line for each file or counter that differs,
     for each package whose version differs, and for each difference of the recipes."""
 
     iteration: int

@@ -28,6 +28,11 @@ ARTIFACTS = "artifacts"
 _PLACE = ".place"
 """File, in a staging folder: where its files were moved, although there is no manifest yet."""
 _PLACE_PATTERN = re.compile(r"[A-Za-z0-9_-]+/[0-9a-f]+")
+# A store may lie in a folder of its user's, with files beside it: only what has such a name is the program's.
+ARTIFACT_NAME = re.compile(r"[0-9a-f]{32}")
+MOVED_NAME = re.compile(r"[0-9a-f]+-[0-9a-f]{8}")
+"""Name of an artifact's folder after it was set aside or while it is being deleted."""
+_STAGED_NAME = re.compile(r"[0-9a-f]{16}")
 
 
 def upload_folder(manifest: Manifest) -> str:
@@ -65,8 +70,7 @@ class StoreLayout:
 
     def half_deleted(self) -> list[Path]:
         """What killed deletions left in the trash of a local store."""
-        trash = self.root.scratch / TRASH
-        return sorted(trash.iterdir()) if trash.is_dir() else []
+        return _named(self.root.scratch / TRASH, MOVED_NAME)
 
     def stages(self) -> Sequence[str]:
         """Names of the stages that have artifacts, sorted."""
@@ -115,7 +119,7 @@ class StagingFolder:
 def abandoned(parent: Path) -> list[Path]:
     """The staging folders whose writers are dead; changes nothing."""
     found = []
-    for folder in sorted(parent.iterdir()) if parent.is_dir() else ():
+    for folder in _named(parent, _STAGED_NAME):
         descriptor = _try_lock(folder)
         if descriptor is not None:
             os.close(descriptor)
@@ -126,7 +130,7 @@ def abandoned(parent: Path) -> list[Path]:
 def remove_abandoned(parent: Path) -> None:
     """Remove the staging folders whose writers are dead, and what these have moved to its place and not
     committed."""
-    for folder in parent.iterdir() if parent.is_dir() else ():
+    for folder in _named(parent, _STAGED_NAME):
         descriptor = _try_lock(folder)
         if descriptor is not None:
             _remove(folder)
@@ -136,8 +140,13 @@ def remove_abandoned(parent: Path) -> None:
 def is_being_written(parent: Path, stage: str, artifact_id: str) -> bool:
     """Whether a living process has moved files to the place of an artifact that it has not committed."""
     dead = set(abandoned(parent))
-    living = [folder for folder in parent.iterdir() if folder not in dead] if parent.is_dir() else []
+    living = (folder for folder in _named(parent, _STAGED_NAME) if folder not in dead)
     return any(_place(folder) == Path(stage, artifact_id) for folder in living)
+
+
+def _named(folder: Path, names: re.Pattern[str]) -> list[Path]:
+    """What is directly in a folder and has such a name, sorted; [] if there is no such folder."""
+    return sorted(each for each in folder.iterdir() if names.fullmatch(each.name)) if folder.is_dir() else []
 
 
 def _remove(folder: Path) -> None:

@@ -1,4 +1,5 @@
-"""Forgetting: an entry is removed from all later versions of a memory; the record of it and the reason stay.
+"""Forgetting: an entry is removed from a memory; the record of it and the reason stay. A policy that has
+learned its text may write it again; then it is a new entry.
 
 A request is an artifact whose recipe holds the entry and the reason. It belongs to the iteration that had
 begun when it was made, and takes effect in a memory version of its own, right after the iteration's version.
@@ -42,7 +43,7 @@ class Forgotten:
 
 
 def forget(store: ArtifactStore, run: Run, entry_id: str, reason: str) -> Forgotten:
-    """Remove an entry from all future versions of a run's memory.
+    """Remove an entry from a run's memory.
 
     A request that was recorded, and whose process was killed before the entry was removed, is fulfilled now.
 

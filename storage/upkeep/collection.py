@@ -6,23 +6,23 @@ Qualifications stay: they are about an environment, which any run may use, and a
 """
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
-from storage.errors import DamagedArtifact, StoreError, store_errors
-from storage.filesystem import open_root
+from storage.errors import DamagedArtifact, InputError, StoreError, store_errors
+from storage.filesystem import StoreRoot, open_root
 from storage.lineage.graph import walk_inputs
 from storage.runs.locks import lock_collection
 from storage.runs.run import RunStore
 from storage.serving.aliases import aliased_checkpoints
 from storage.upkeep.leftovers import Leftover, list_folders, local_leftovers, of_artifact, set_aside
 from storage.upkeep.runs import find_unrecorded, list_whole_runs, run_roots, undamaged
+from storage.upkeep.sizes import freed_bytes, listed_file, stored_bytes
 
 _KEPT: tuple[ArtifactKind, ...] = ("qualification",)
 
@@ -37,6 +37,9 @@ class CollectionPlan:
     """Bytes that files of reached artifacts take in the store."""
     unreached: tuple[Manifest, ...]
     """Each before its inputs, so that an interrupted collection leaves no artifact without its inputs."""
+    unreached_bytes: Mapping[str, int]
+    """Artifact id -> bytes that removing it, with all of `unreached`, frees. Bytes that several of them share
+    count for one, and those that another artifact shares for none."""
     young: int
     """Number of artifacts that no run reaches but that are younger than the age limit."""
     leftovers: tuple[Leftover, ...]
@@ -44,12 +47,7 @@ class CollectionPlan:
     @property
     def bytes(self) -> int:
         """Bytes that removing all unreached artifacts and leftovers frees."""
-        return sum(map(committed_bytes, self.unreached)) + sum(item.bytes for item in self.leftovers)
-
-
-def committed_bytes(manifest: Manifest) -> int:
-    """Bytes of an artifact's files as they were committed."""
-    return sum(entry.bytes for entry in manifest.files)
+        return sum(self.unreached_bytes.values()) + sum(item.bytes for item in self.leftovers)
 
 
 def plan_collection(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
@@ -57,12 +55,15 @@ def plan_collection(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
 
     The age limit protects artifacts that are committed before a ledger names them.
 
-    Raises StoreError when a ledger, or the manifest of a reached artifact, cannot be read, or when a ledger
-    is older than the store: then it is unknown what else is reached.
+    Raises:
+        InputError: a folder is no store.
+        StoreError: a ledger, or the manifest of a reached artifact, cannot be read, or a ledger is older than
+            the store: then it is unknown what else is reached.
     """
     root, store = open_root(store_uri), ArtifactStore(store_uri)
     before = datetime.now(UTC) - minimum_age
     runs = list_whole_runs(store_uri)
+    _require_store(root, store, runs)
     # Ledgers are read after the listing: an artifact that is committed and recorded in between is either not
     # listed or reached.
     listed = list_folders(root, root.join("artifacts"))
@@ -87,13 +88,20 @@ def plan_collection(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
     return CollectionPlan(
         runs=len(runs),
         reached=len(reached),
-        reached_bytes=_stored_bytes(
-            info
+        reached_bytes=stored_bytes(
+            listed_file(info)
             for (_, artifact_id), files in listed.items()
             if artifact_id in reached
             for info in files.values()
         ),
         unreached=tuple(_consumers_first(unreached)),
+        unreached_bytes=freed_bytes(
+            {
+                artifact_id: [listed_file(info) for info in files.values()]
+                for (_, artifact_id), files in listed.items()
+                if artifact_id in unreached
+            }
+        ),
         young=young,
         leftovers=tuple(leftovers),
     )
@@ -104,9 +112,10 @@ def collect(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
 
     A kill leaves whole artifacts and leftovers, which the next call removes.
 
-    Raises RunBusy when a run of the store is being worked on, StoreError as `plan_collection` does.
+    Raises RunBusy when a run of the store is being worked on, and what `plan_collection` raises.
     """
     root, store = open_root(store_uri), ArtifactStore(store_uri)
+    _require_store(root, store, RunStore(store_uri).list())  # else the lock would be put into any folder
     with lock_collection(root, RunStore(store_uri).list):
         plan = plan_collection(store_uri, minimum_age)
         for manifest in plan.unreached:
@@ -122,12 +131,17 @@ def collect(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
     return plan
 
 
-def _stored_bytes(files: Iterable[Mapping[str, Any]]) -> int:
-    """Total bytes of files, by fsspec's information; files that artifacts share are counted once."""
-    sizes: dict[object, int] = {}
-    for info in files:
-        sizes[info.get("ino", info["name"])] = int(info["size"])
-    return sum(sizes.values())
+def _require_store(root: StoreRoot, store: ArtifactStore, runs: Sequence[str]) -> None:
+    """Raise InputError for a folder of this machine that has neither a run nor an artifact: its `staging` or
+    `artifacts` may be its user's."""
+    found = (
+        undamaged(store, artifact_id, stage) for stage in store.stages() for artifact_id in store.ids(stage)
+    )
+    if root.local and not runs and not any(found):
+        raise InputError(
+            f"{root.path} has neither a run nor an artifact, so nothing in it is removed. --store or "
+            "ERL_PIPELINE_STORE names another store."
+        )
 
 
 def _reached(store: ArtifactStore, roots: Iterable[str]) -> dict[str, Manifest]:

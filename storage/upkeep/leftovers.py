@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from storage.artifacts.artifact import KEPT_ROWS, PRUNED, is_half_record
-from storage.artifacts.layout import TRASH, abandoned, upload_folder
+from storage.artifacts.layout import ARTIFACT_NAME, MOVED_NAME, upload_folder
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import store_errors
 from storage.filesystem import StoreRoot
+from storage.runs.run import is_run_name
+from storage.upkeep.sizes import StoredFile, freed_bytes, listed_file, local_file
 
 LeftoverKind = Literal[
     "staging of a dead process",
@@ -26,12 +28,15 @@ LeftoverKind = Literal[
     "download of a deleted artifact",
 ]
 
+_TABLE = "reflections.lance"
+"""What `storage.memory.index` makes in the folder of a run's table. Not imported: Arrow is heavy."""
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}")
 
 
 @dataclass(frozen=True)
 class Leftover:
-    """Files that belong to nothing. `path` is fsspec's path in the store if `remote`, else a local path."""
+    """Files that belong to nothing. `path` is fsspec's path in the store if `remote`, else a local path.
+    `bytes` are those that removing them frees."""
 
     kind: LeftoverKind
     path: str
@@ -66,6 +71,8 @@ def of_artifact(
     pruned but that a kill left in place; and what a killed pruning left without a record.
     """
     if manifest is None:
+        if not ARTIFACT_NAME.fullmatch(folder.rpartition("/")[2]):
+            return []
         return _if_old("without a manifest", folder, files, before, remote=not root.local)
     # A local artifact was published whole, and `lineage verify` reports files that were added later.
     own = "" if root.local else f"{upload_folder(manifest)}/"
@@ -96,6 +103,7 @@ def set_aside(root: StoreRoot, before: datetime) -> list[Leftover]:
     return [
         leftover
         for (stage, name), files in list_folders(root, root.join("damaged")).items()
+        if MOVED_NAME.fullmatch(name)
         for leftover in _if_old(
             "set aside as damaged", root.join("damaged", stage, name), files, before, remote=not root.local
         )
@@ -105,11 +113,17 @@ def set_aside(root: StoreRoot, before: datetime) -> list[Leftover]:
 def local_leftovers(
     root: StoreRoot, store: ArtifactStore, runs: Sequence[str], ids: set[str], before: datetime
 ) -> list[Leftover]:
-    """Leftovers on this machine: in a local store, or in the scratch folder of an object store."""
+    """Leftovers on this machine that are older than `before`: in a local store, or in the scratch folder of
+    an object store."""
     scratch = root.scratch
-    found = [_of_folder("staging of a dead process", path) for path in abandoned(store.staging_folder)]
-    found += [_of_folder("half deleted", path) for path in _children(scratch / TRASH)]
-    memory = [path for path in _children(scratch / "memory") if path.is_dir() and path.name not in runs]
+    left = [path for path in store.left_behind() if _touched(path) < before]
+    found = [
+        _of_folder(
+            "staging of a dead process" if path.parent == store.staging_folder else "half deleted", path
+        )
+        for path in left
+    ]
+    memory = [path for path in _children(scratch / "memory") if path.name not in runs and _is_table(path)]
     found += [_of_folder("memory table of no run", path) for path in memory if _touched(path) < before]
     if not root.local:
         gone = [path for path in store.unused_copies() if path.name.partition("-")[0] not in ids]
@@ -127,18 +141,26 @@ def _children(folder: Path) -> list[Path]:
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
+def _is_table(path: Path) -> bool:
+    """Whether a folder is a run's table of the memory, and has nothing else in it."""
+    return is_run_name(path.name) and path.is_dir() and {each.name for each in path.iterdir()} <= {_TABLE}
+
+
 def _touched(path: Path) -> datetime:
     return datetime.fromtimestamp(path.stat().st_mtime, UTC)
 
 
 def _of_folder(kind: LeftoverKind, path: Path) -> Leftover:
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    return Leftover(kind, str(path), len(files), sum(file.stat().st_size for file in files))
+    return _of_files(kind, str(path), [local_file(file) for file in files], remote=False)
 
 
 def _leftover(kind: LeftoverKind, path: str, files: Iterable[Mapping[str, Any]], *, remote: bool) -> Leftover:
-    sizes = [int(info["size"]) for info in files]
-    return Leftover(kind, path, len(sizes), sum(sizes), remote)
+    return _of_files(kind, path, [listed_file(info) for info in files], remote=remote)
+
+
+def _of_files(kind: LeftoverKind, path: str, files: Sequence[StoredFile], *, remote: bool) -> Leftover:
+    return Leftover(kind, path, len(files), freed_bytes({path: files})[path], remote)
 
 
 def _if_old(

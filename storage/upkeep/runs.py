@@ -22,6 +22,7 @@ from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore
 from storage.serving.traffic import serving_folder
 from storage.upkeep.leftovers import list_folders
+from storage.upkeep.sizes import StoredFile, freed_bytes, listed_file, stored_bytes
 
 
 def list_whole_runs(store_uri: str) -> list[str]:
@@ -69,8 +70,8 @@ def undamaged(store: ArtifactStore, artifact_id: str, stage: str | None = None) 
 class RunUsage:
     """Number of artifacts that a run reaches, and the bytes that they take in the store.
 
-    `own` are the bytes of artifacts that no other run reaches: garbage collection frees them when the run is
-    removed. `shared` are the bytes of the others.
+    `own` are the bytes that only artifacts which no other run reaches have: garbage collection frees them
+    when the run is removed. `shared` are the other bytes.
     """
 
     artifacts: int
@@ -85,9 +86,9 @@ def usage_by_run(store_uri: str) -> dict[str, RunUsage]:
     Raises StoreError when the store cannot be read.
     """
     root, store = open_root(store_uri), ArtifactStore(store_uri)
-    sizes: Counter[str] = Counter()
+    stored: dict[str, list[StoredFile]] = {}
     for (_, artifact_id), files in list_folders(root, root.join("artifacts")).items():
-        sizes[artifact_id] += sum(int(info["size"]) for info in files.values())
+        stored.setdefault(artifact_id, []).extend(map(listed_file, files.values()))
     find = cache(partial(undamaged, store))
     reached: dict[str, set[str]] = {}
     for name in RunStore(store_uri).list():
@@ -95,16 +96,14 @@ def usage_by_run(store_uri: str) -> dict[str, RunUsage]:
             roots = run_roots(store_uri, name)
         except StoreError:
             continue
-        reached[name] = (roots | walk_inputs(find, sorted(roots)).manifests.keys()) & sizes.keys()
+        reached[name] = (roots | walk_inputs(find, sorted(roots)).manifests.keys()) & stored.keys()
     runs = Counter(artifact_id for ids in reached.values() for artifact_id in ids)
-    return {
-        name: RunUsage(
-            artifacts=len(ids),
-            own=sum(sizes[each] for each in ids if runs[each] == 1),
-            shared=sum(sizes[each] for each in ids if runs[each] > 1),
-        )
-        for name, ids in reached.items()
-    }
+    usages = {}
+    for name, ids in reached.items():
+        own = sum(freed_bytes({each: stored[each] for each in ids if runs[each] == 1}).values())
+        taken = stored_bytes(file for each in ids for file in stored[each])
+        usages[name] = RunUsage(artifacts=len(ids), own=own, shared=taken - own)
+    return usages
 
 
 @dataclass(frozen=True)

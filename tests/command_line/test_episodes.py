@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from storage.artifacts.store import ArtifactStore
+from storage.runs.run import RunStore
 from tests.command_line.invoke import FinishedRun, Result, invoke
-from tests.training_stores import TrainingStore, write_replay, write_training_store
+from tests.training_stores import TrainingStore, trajectories, write_replay, write_training_store
 
 
 @pytest.fixture(scope="module")
@@ -134,3 +137,27 @@ def test_mistakes_are_named_with_status_2(made: TrainingStore, words: list[str],
     result = episodes(made, *words)
     assert result.status == 2
     assert said in result.errors
+
+
+def test_names_of_tools_tasks_and_facts_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    code = "\x1b[2J\nx"
+    call = {"id": "c", "type": "function", "function": {"name": code, "arguments": '{"a": 1}'}}
+    messages = [
+        {"role": "user", "content": "go"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "done", "tool_call_id": "c"},
+    ]
+    made = TrainingStore(ArtifactStore(str(tmp_path)), RunStore(str(tmp_path)))
+    row = {
+        "trajectory_id": f"first{code}",
+        "task_id": code,
+        "task_type": code,
+        "finish_reason": code,
+        "task_payload": json.dumps({code: "fact", "board": [code]}),
+        "messages": json.dumps(messages),
+    }
+    made.commit("shard", "trajectories", write=trajectories(row))
+    shown = episodes(made, "show", "episode").output
+    assert "\x1b" not in shown
+    assert "task ␛[2J␊x (␛[2J␊x)" in shown
+    assert "  calls ␛[2J␊x: " in shown

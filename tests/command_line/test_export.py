@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import stat
 from pathlib import Path
 
 from transformers import AutoTokenizer
@@ -48,3 +50,19 @@ def test_mistakes_end_with_a_message(finished: FinishedRun, tmp_path: Path) -> N
         assert result.status == 2
         assert problem in result.errors
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
+
+
+def test_a_write_protected_store_gives_a_folder_that_can_be_written(
+    finished: FinishedRun, tmp_path: Path
+) -> None:
+    store = shutil.copytree(finished.store, tmp_path / "store")
+    folders = [path for path in store.glob("artifacts/*/*/**") if path.is_dir()]
+    for path in folders:
+        path.chmod(0o555)
+    try:
+        shown = invoke("export", "small", "--output", tmp_path / "model", "--store", store)
+        assert shown.status == 0, shown.errors
+        assert (tmp_path / "model").stat().st_mode & stat.S_IWUSR
+    finally:
+        for path in folders:
+            path.chmod(0o755)

@@ -105,3 +105,10 @@ def test_nothing_is_pruned_where_collection_would_refuse(store: Path) -> None:
     assert refused.status == 2
     assert "it is not known what is garbage" in " ".join(refused.errors.split())
     assert [path for path in sorted((store / "artifacts").rglob("*")) if path.is_file()] == before
+
+
+@pytest.mark.parametrize("words", [["gc", "--delete"], ["runs", "list"]])
+def test_an_empty_store_option_is_not_the_current_folder(words: list[str]) -> None:
+    told = invoke(*words, "--store", "")
+    assert told.status == 2
+    assert told.errors == "error: --store names no store; for the current folder give --store .\n"

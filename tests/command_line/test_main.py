@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -161,3 +164,69 @@ def test_the_store_may_come_from_the_environment(
     monkeypatch.setenv("ERL_PIPELINE_STORE", str(finished.store))
     assert invoke("status", "small", "--json").json["store"] == str(finished.store)
     assert invoke("status", "small", "--store", "/nowhere").status == 2
+
+
+def run_program(words: str, store: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The program in a shell, which can redirect or close its output."""
+    return subprocess.run(
+        f"'{sys.executable}' -m command_line.main {words}",
+        shell=True,
+        env={**os.environ, "ERL_PIPELINE_STORE": str(store), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("redirected", "said"), [(">/dev/full", "No space left on device"), (">&-", "standard output is closed")]
+)
+def test_output_that_cannot_be_written_is_one_line_and_status_2(
+    tmp_path: Path, redirected: str, said: str, unbuffered: str
+) -> None:
+    RunStore(str(tmp_path)).create("run", {})
+    done = run_program(f"runs list {redirected}", tmp_path, PYTHONUNBUFFERED=unbuffered)
+    assert (done.returncode, done.stderr) == (2, f"error: the output cannot be written: {said}\n")
+
+
+def test_a_reader_that_has_gone_is_no_error(tmp_path: Path) -> None:
+    RunStore(str(tmp_path)).create("run", {})
+    assert run_program("runs list | true", tmp_path).stderr == ""
+
+
+def test_closed_standard_error_disturbs_nothing(tmp_path: Path) -> None:
+    RunStore(str(tmp_path)).create("run", {})
+    assert run_program("runs list 2>&-", tmp_path).returncode == 0
+    failed = run_program("status none 2>&-", tmp_path)
+    assert (failed.returncode, failed.stdout) == (2, "")
+
+
+def test_characters_that_the_output_cannot_hold_are_named(tmp_path: Path) -> None:
+    RunStore(str(tmp_path)).create("run", {})
+    done = run_program("runs note run é", tmp_path, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\\xe9" in done.stdout
+    described = run_program("runs show run --json", tmp_path, PYTHONIOENCODING="ascii").stdout
+    assert json.loads(described)["note"] == "é"
+
+
+def press_ctrl_c(name: str) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def press_ctrl_c_in_a_library(name: str) -> None:
+    try:
+        press_ctrl_c(name)
+    except KeyboardInterrupt:
+        raise ValueError("a class could not be made") from None
+
+
+@pytest.mark.parametrize("load", [press_ctrl_c, press_ctrl_c_in_a_library])
+def test_ctrl_c_while_a_command_is_loaded_is_one_line(
+    load: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("command_line.main.load_command", load)
+    told = invoke("compare", "file")
+    assert (told.status, told.errors, told.output) == (130, "Interrupted.\n", "")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -175,6 +175,7 @@ def test_after_forgetting_a_run_goes_on_without_the_entry_and_makes_nothing_agai
     told = invoke(*words)
     assert (told.status, "with which iteration 4 begins" in told.output) == (0, True)
     assert "trained on the reflection itself" in told.output
+    assert "may write it again; then it is a new entry." in told.output
     assert invoke(*words).status == 2
     shown = ask(copied, "show", "small", entry)
     assert (shown["removed"]["reason"], shown["removed"]["detail"]) == ("forgotten", "it misleads \ufffd")

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from command_line.memory.run import credit_line, effect_lines, interval
+import polars as pl
+
+from command_line.memory.run import credit_line, effect_lines, interval, roles_in_words
 from erl_pipeline.evaluation.memory_effect import MemoryArm, MemoryEffect
 from erl_pipeline.statistics import Estimate, MeanEstimate
 
@@ -17,6 +19,15 @@ def test_both_sides_and_what_lies_between_them() -> None:
         "effect of memory on reward: +0.250 (+0.125 to +0.375), 36 compared with their groups, of 9 tasks; "
         "the seed drew which reflections see memory, so the effect is causal",
     ]
+
+
+def test_what_gets_memory_is_named_by_its_role() -> None:
+    searching = roles_in_words(pl.DataFrame({"role": ["first_attempt"]}))
+    lines = effect_lines(MemoryEffect(GUIDED, FREE, EFFECT), searching)
+    assert lines[0].startswith("first attempts that could see memory: 20 of 40")
+    assert lines[1].startswith("first attempts without memory: 10 of 40")
+    assert "the seed drew which first attempts see memory" in lines[2]
+    assert roles_in_words(pl.DataFrame({"role": ["reflection"] * 2})) == "reflections"
 
 
 def test_where_there_is_nothing_to_compare_with_it_says_so() -> None:

@@ -148,6 +148,14 @@ def test_mistakes_are_named_with_status_2(made: TrainingStore, words: list[str],
     assert said in result.errors
 
 
+def test_a_role_that_no_row_has_is_refused(made: TrainingStore) -> None:
+    words = ("lineage", "trained-on", made.ids["update-2"], "--store", made.store.uri, "--role")
+    told = invoke(*words, "nonsense")
+    assert told.status == 2
+    assert "--role nonsense: no row has this role; the rows are of distilled, first_attempt" in told.errors
+    assert invoke(*words, "first_attempt").status == 0
+
+
 def test_what_is_not_a_checkpoint_is_refused(made: TrainingStore) -> None:
     result = invoke("lineage", "trained-on", made.ids["rollouts"], "--store", made.store.uri)
     assert (result.status, "is of kind rollouts; give a checkpoint" in result.errors) == (2, True)

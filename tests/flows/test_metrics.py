@@ -23,6 +23,7 @@ def stage(
         artifact_id="a" * 32,
         reused=reused,
         seconds=seconds,
+        making_seconds=seconds,
         made_by="lake",
         counters=numbers,
         metrics=numbers,

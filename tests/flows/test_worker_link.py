@@ -29,6 +29,7 @@ OUTCOME = StageOutcome(
     artifact_id="a" * 32,
     reused=False,
     seconds=1.5,
+    making_seconds=1.4,
     made_by="lake",
     counters={"episodes": 4},
     metrics={"greedy_success": 0.5},

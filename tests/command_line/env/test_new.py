@@ -126,7 +126,7 @@ def test_a_scorer_that_fails_stops_the_run_and_the_task_is_named(written: Writte
     ("name", "said"),
     [
         ("Words", "allowed are lower-case letters, digits and _"),
-        ("class", "allowed are lower-case letters"),
+        ("class", "'class' is a keyword of Python; choose another"),
         ("exact", "is the name of one of the scorers already"),
         ("frozen_lake", "is the name of one of the environments already"),
         ("json", "there is a Python module 'json' already"),

@@ -6,7 +6,9 @@ import hashlib
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 
+from erl_pipeline.runs.audit import AuditResult
 from storage.artifacts.manifest import parse_manifest
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
@@ -70,7 +72,9 @@ def test_an_audit_finds_a_flipped_bit(store: Path) -> None:
     path.write_bytes(bytes(content))
     result = invoke("replay", "small", "--iteration", "2", "--from", "evaluate", "--store", store)
     assert result.status == 1
-    assert "1 artifact computed again: 1 damaged; 0 files have the stored bytes." in result.output
+    assert "0 artifacts computed again: none; 0 files have the stored bytes." in result.output
+    assert "1 artifact not computed: the stored files are damaged." in result.output
+    assert "iteration 2, evaluate: " in result.output
     assert f"{path} has SHA-256" in result.output
 
 
@@ -85,3 +89,16 @@ def test_a_difference_in_bytes_that_were_never_promised_is_no_fault(store: Path)
         "not promised",
         ["counter episodes is 8; stored is 7"],
     )
+
+
+def test_only_what_was_computed_counts_as_computed(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = [
+        AuditResult(2, "update_policy", "", "a" * 32, "equal", 3, 1.0),
+        AuditResult(2, "evaluate", "", "b" * 32, "other recipe", 0, 0.0, ("the code",)),
+    ]
+    monkeypatch.setattr("command_line.replay.audit.audit", lambda *_: results)
+    told = invoke("replay", "small", "--iteration", "2", "--from", "update_policy", "--store", store)
+    assert told.status == 1
+    assert "1 artifact computed again: 1 equal; 3 files have the stored bytes." in told.output
+    assert "1 artifact not computed: today's code would make other ones." in told.output
+    assert "iteration 2, evaluate: the code\n" in told.output

@@ -14,6 +14,7 @@ import uvicorn
 from command_line.ui import access
 from command_line.ui.access import LimitedProtocol, access_for, listen
 from command_line.ui.app import create_app
+from storage.errors import InputError
 from tests.waiting import wait_for
 
 
@@ -61,3 +62,8 @@ def test_an_honest_client_is_answered_beside_many_silent_ones(port: int) -> None
     assert is_closed(silent[0])
     for client in silent:
         client.close()
+
+
+def test_an_empty_host_is_no_address() -> None:
+    with pytest.raises(InputError, match="--host names no address"), listen("", 0):
+        pass

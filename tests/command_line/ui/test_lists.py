@@ -53,7 +53,7 @@ def test_rows_of_a_seed_are_those_of_no_other(page: TestClient) -> None:
     assert seeds.filter(Filter("seed", str(largest)).condition())["seed"].to_list() == [largest]
     for asked in (">3", "1.5", "-1", str(largest + 1)):
         answer = page.get("/runs/one/rows", params={"seed": asked})
-        assert (answer.status_code, "give a whole number" in answer.text) == (404, True)
+        assert (answer.status_code, "give a whole number" in answer.text) == (400, True)
 
 
 def test_each_table_has_a_link_to_its_rows_as_csv(page: TestClient) -> None:
@@ -98,7 +98,7 @@ def test_an_episode_leads_to_the_next_of_the_list_that_one_came_from(page: TestC
     assert next_to(page, 1, "episode", "reward=1") == []
     assert next_to(page, 2, "episode-2", "reward=1") == []  # it is not in that list
     assert next_to(page, 1, "episode", "") == []  # the only one of its iteration
-    assert page.get(f"{one}?within=sort%3Dtaste").status_code == 404
+    assert page.get(f"{one}?within=sort%3Dtaste").status_code == 400
 
 
 def test_a_task_is_shown_iteration_by_iteration(page: TestClient) -> None:

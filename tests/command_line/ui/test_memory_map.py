@@ -91,7 +91,7 @@ def test_a_rectangle_of_the_address_filters_the_list(page: TestClient, query: st
 @pytest.mark.parametrize("asked", ["1", "left", "1..", "nan..1", "..", "1..inf"])
 def test_what_is_no_range_is_refused_with_a_word(page: TestClient, asked: str) -> None:
     answer = page.get("/runs/one/memory", params={"up": asked})
-    assert (answer.status_code, "give a range on the map" in answer.text) == (404, True)
+    assert (answer.status_code, "give a range on the map" in answer.text) == (400, True)
 
 
 def test_of_a_large_memory_every_so_many_entries_are_on_the_map(

@@ -147,7 +147,7 @@ def test_rows_are_filtered_by_any_column(page: TestClient, query: str, rows: int
 )
 def test_filters_that_mean_nothing_are_refused_with_a_word(page: TestClient, query: str) -> None:
     answer = page.get(f"/runs/one/rows?{query}")
-    assert answer.status_code == 404
+    assert answer.status_code == 400
     assert "role=alert" in answer.text.replace('"', "")
 
 
@@ -212,7 +212,7 @@ def test_runs_are_compared_and_their_curves_are_numbers(page: TestClient) -> Non
     assert "Settings that differ" in shown(page, "/compare?run=one&run=two")
     found = page.get("/curves?run=one&x=tokens").json()
     assert found["x"] == "generated tokens"
-    assert page.get("/compare").status_code == 404
+    assert page.get("/compare").status_code == 400
 
 
 def test_every_link_leads_somewhere_and_every_command_is_one(page: TestClient) -> None:

@@ -77,6 +77,21 @@ def test_unknown_things_are_named(hostile: TestClient) -> None:
         assert (answer.status_code, said in main_text(answer.text)) == (404, True), path
 
 
+def test_a_mistyped_address_is_not_understood_and_names_no_option(hostile: TestClient) -> None:
+    for path, said in (
+        ("/runs/one/rows?iteration=abc", "iteration=abc: give one, such as 7"),
+        ("/runs/one/rows?iteration=3..1", "iteration=3..1: the first is after the last"),
+        ("/runs/one/rows?reward=abc", "reward=abc: give a number"),
+        ("/runs/one/rows?sort=bad", "Rows cannot be sorted by bad"),
+        ("/runs/one/iterations/1?sort=bad", "Groups cannot be sorted by bad"),
+        ("/compare", "Choose 1 to 12 runs"),
+    ):
+        answer = hostile.get(path)
+        text = main_text(answer.text)
+        assert (answer.status_code, said in text, "--iteration" in text) == (400, True, False), path
+        assert "The address cannot be understood" in text
+
+
 def test_a_damaged_artifact_is_named_also_after_it_was_read(tmp_path: Path) -> None:
     made = write_page_store(tmp_path)
     page = client(made.store.uri)

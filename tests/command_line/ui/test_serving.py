@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,11 @@ from starlette.testclient import TestClient
 from erl_pipeline.serving.learning.collect import collect
 from erl_pipeline.serving.learning.gate import Comparison, verdict
 from erl_pipeline.serving.settings import EpisodeSettings, GateSettings
+from storage.memory.standalone import Lesson, StandaloneMemory
 from storage.serving.aliases import change_alias
 from storage.serving.gates import record_verdict
-from tests.command_line.ui.clients import client, main_text
+from tests.command_line.ui.clients import client, links_of, main_text
+from tests.embedders import WordEmbedder
 from tests.erl_pipeline.serving.learning.served_traffic import TOMORROW, at, begin_run, end, log, rating, turn
 from tests.storage.serving.aliases import alias_change
 
@@ -60,6 +63,22 @@ def test_a_served_conversation_has_its_calls_and_its_feedback_in_their_order(pag
     assert "comment from user the whole episode <b>too long</b>" in text
     assert "says other" not in text
     assert "&lt;b&gt;too long&lt;/b&gt;" in served(page)
+
+
+def test_runs_that_are_no_training_lead_to_the_pages_that_they_have(store: Path, page: TestClient) -> None:
+    memory = StandaloneMemory(str(store), "kitchen", WordEmbedder())
+    memory.add([Lesson("This oven runs hot.", "the bread came out black")])
+    for run, first, gone in (
+        ("small-traffic", "Episodes", ("Overview", "Memory", "Plan")),
+        ("kitchen", "Memory", ("Overview", "Plan")),
+    ):
+        answer = page.get(f"/runs/{run}")
+        assert answer.status_code == 200
+        tabs = re.findall(r">([^<]*)</a>", answer.text.partition('class="tabs"')[2].partition("</nav>")[0])
+        assert set(gone).isdisjoint(tabs)
+        assert f'aria-current="page">{first}</a>' in answer.text
+        links = {each for each in links_of(answer.text) if f"/runs/{run}" in each}
+        assert {each: page.get(each).status_code for each in links} == dict.fromkeys(links, 200)
 
 
 def test_feedback_that_came_too_late_is_marked(page: TestClient) -> None:

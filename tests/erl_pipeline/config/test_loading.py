@@ -116,6 +116,27 @@ def test_a_switch_is_no_number(small: Path, setting: str, said: str) -> None:
     assert message(small, setting).endswith(f"--set: {said}")
 
 
+def test_a_setting_is_named_once_also_by_its_own_check(small: Path) -> None:
+    assert message(small, 'method.prompts.retry="{{ x }}"').endswith(
+        "--set: method.prompts.retry: the template uses the unknown variable 'x'; known variables: feedback, "
+        "instructions, notes, observation, reward, trace"
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("optimizer.learning_rate=inf", "optimizer.learning_rate: 'inf'; allowed: a finite number"),
+        ("optimizer.learning_rate=nan", "optimizer.learning_rate: 'nan'; allowed: a finite number"),
+        ("optimizer.learning_rate=1e400", "optimizer.learning_rate: '1e400'; allowed: a finite number"),
+        ("update.epochs=1e30", "update.epochs: 1e+30; the number is too large"),
+        ("environment.rows=[4,4,4]", "environment.rows: [4, 4, 4]; allowed: a list of at most 2 values"),
+    ],
+)
+def test_numbers_and_lists_that_are_too_large_are_told_plainly(small: Path, setting: str, said: str) -> None:
+    assert message(small, setting).endswith(f"--set: {said}")
+
+
 def test_a_number_that_may_be_off_still_may(small: Path) -> None:
     replay = load_config(small, ["method=rlvr", "replay=on", "replay.shaping_beta=off"]).replay
     assert replay is not None

@@ -16,6 +16,11 @@ def test_an_unknown_variable_is_refused_with_those_that_are_known() -> None:
         check_template("greeting", "{{ nme }}", {"name": "x"})
 
 
+def test_a_template_that_cannot_be_read_is_told_in_one_sentence() -> None:
+    with pytest.raises(ValueError, match=r"expected 'end of print statement'; known variables: name$"):
+        check_template("greeting", "{{ name", {"name": "x"})
+
+
 def test_a_template_has_no_way_to_python() -> None:
     with pytest.raises(TemplateError):
         render("{{ name.__class__.__mro__ }}", {"name": "x"})

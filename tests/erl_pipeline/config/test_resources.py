@@ -34,7 +34,7 @@ def test_the_first_worker_samples_the_second_trains_and_others_have_no_gpu() -> 
     [
         (["resources.groups={sample: [0, 1], train: [1, 2]}", PROCESSES], "GPU 1 is named twice"),
         (["resources.groups={sample: [0, 0], train: [1]}", PROCESSES], "GPU 0 is named twice"),
-        (["resources.groups={sample: [0], train: []}", PROCESSES], "at least 1 item"),
+        (["resources.groups={sample: [0], train: []}", PROCESSES], "at least 1 value"),
         (["resources.groups={sample: [-1], train: [0]}", PROCESSES], "allowed: at least 0"),
         ([GROUPS, PROCESSES, "resources.devices=2"], "devices: 2 cannot be combined with groups"),
         ([GROUPS], r"set runner\.task_runner: processes and runner\.workers: 2"),

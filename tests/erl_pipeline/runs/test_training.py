@@ -77,7 +77,7 @@ def test_what_a_process_that_was_killed_after_its_last_commit_left_is_removed(st
     before = hashes(store)
     left = StagingFolder(store / "staging")
     left.name_place("evaluate", ids(store)[StageKey(2, "evaluate", "")])
-    dead = shutil.copytree(left.path, store / "staging" / "dead")
+    dead = shutil.copytree(left.path, store / "staging" / "0123456789abcdef")
     left.release()
     assert go(small(), store).made == []
     assert (dead.exists(), hashes(store)) == (False, before)

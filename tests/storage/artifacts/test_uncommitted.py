@@ -138,7 +138,7 @@ def test_only_the_place_of_an_artifact_is_ever_removed(store: ArtifactStore, nam
     kept = Path(store.uri) / "keep"
     kept.mkdir(parents=True)
     place_of(store).mkdir(parents=True)
-    left = store.staging_folder / "left"
+    left = store.staging_folder / "0123456789abcdef"
     left.mkdir(parents=True)
     (left / ".place").write_text(named)
     remove_abandoned(store.staging_folder)

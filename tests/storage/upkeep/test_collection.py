@@ -14,12 +14,12 @@ import pytest
 
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
-from storage.errors import RunBusy, StoreError
+from storage.errors import InputError, RunBusy, StoreError
 from storage.filesystem import StoreRoot
 from storage.runs.lease import hold_lease
 from storage.runs.run import RunStore
 from storage.serving.aliases import change_alias
-from storage.upkeep.collection import collect, committed_bytes, plan_collection
+from storage.upkeep.collection import collect, plan_collection
 from storage.upkeep.runs import usage_by_run
 from tests.histories import write_history
 from tests.storage.serving.aliases import alias_change
@@ -54,7 +54,9 @@ def test_only_what_no_run_reaches_goes_and_consumers_go_first(store_uri: str) ->
     store = ArtifactStore(store_uri)
     a, b, c, d = chain(store)
     plan = plan_collection(store_uri, NOW)
-    assert (plan.runs, plan.reached, plan.young, plan.bytes) == (1, 2, 0, 2)
+    assert (plan.runs, plan.reached, plan.young) == (1, 2, 0)
+    assert plan.bytes == sum(plan.unreached_bytes.values()) > 2  # their manifests, too
+    assert plan.unreached_bytes.keys() == {c, d}
     assert [manifest.artifact_id for manifest in plan.unreached] == [d, c]
     assert ids(store) == {a, b, c, d}
     assert [manifest.artifact_id for manifest in collect(store_uri, NOW).unreached] == [d, c]
@@ -153,18 +155,20 @@ def test_leftovers_of_dead_processes_go_and_those_of_living_ones_stay(store: Art
     done = subprocess.run([sys.executable, "-c", program, store.uri], check=False)
     assert done.returncode == -signal.SIGKILL
     root = Path(store.uri)
-    (root / "trash" / "half").mkdir(parents=True)
-    (root / "trash" / "half" / "file").write_text("12")
+    half, lost = root / "trash" / "0123456789abcdef-01234567", root / "artifacts" / "evaluate" / ("0" * 32)
+    half.mkdir(parents=True)
+    (half / "file").write_text("12")
     (root / "runs" / "run" / ".run.json.0123456789abcdef").write_text("123")
     (root / "memory" / "gone").mkdir(parents=True)
-    (root / "artifacts" / "evaluate" / "no-manifest").mkdir()
-    (root / "artifacts" / "evaluate" / "no-manifest" / "file").write_text("12345")
+    lost.mkdir()
+    (lost / "file").write_text("12345")
     store.discard_damaged(a)
     old = ArtifactStore(store.uri)
     with old.create(Recipe("y", 1, {}, {}, 0), run="run", iteration=1) as living:
         # Beginning an artifact also removes the staging folders of dead processes.
         (living.path / "file").write_text("mine")
-        (store.staging_folder / "dead").mkdir()
+        (store.staging_folder / "0123456789abcdef").mkdir()
+        assert collect(store.uri, timedelta(hours=1)).leftovers == ()
         found = collect(store.uri, NOW).leftovers
         assert (living.path / "file").read_text() == "mine"
     assert sorted(
@@ -178,8 +182,34 @@ def test_leftovers_of_dead_processes_go_and_those_of_living_ones_stay(store: Art
     ]
     (aside,) = (item for item in found if item.kind == "set aside as damaged")
     assert (aside.files, Path(aside.path).exists()) == (2, False)
-    assert not (root / "artifacts" / "evaluate" / "no-manifest").exists()
+    assert not lost.exists()
     assert collect(store.uri, NOW).leftovers == ()
+
+
+def test_a_folder_that_is_no_store_loses_nothing_and_gets_nothing(tmp_path: Path) -> None:
+    for name in ("staging/0123456789abcdef", "trash/x", "artifacts/build/release", "memory/notes"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "mine.txt").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    for act in (plan_collection, collect):
+        with pytest.raises(InputError, match="neither a run nor an artifact"):
+            act(str(tmp_path), NOW)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_files_that_a_user_has_beside_those_of_a_store_stay(store: ArtifactStore) -> None:
+    chain(store)
+    names = ("staging/s", "trash/x", "artifacts/build/release", "memory/notes", "damaged/old/part")
+    own = [Path(store.uri) / name / "mine.txt" for name in names]
+    own += [Path(store.uri) / "staging" / "important.txt", Path(store.uri) / "trash" / "important.txt"]
+    for path in own:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    table = Path(store.uri) / "memory" / "gone" / "reflections.lance"
+    table.mkdir(parents=True)
+    assert {item.path for item in collect(store.uri, NOW).leftovers} == {str(table.parent)}
+    commit(store, "another, whose beginning clears the staging folder")
+    assert [path for path in own if not path.is_file()] == []
 
 
 COLLECTOR = """
@@ -225,9 +255,26 @@ def test_what_two_runs_have_is_shared_and_the_rest_their_own(tmp_path: Path) -> 
     for run, only in (("branch", {"update-branch"}), ("base", set(history.ids) - shared - {"update-branch"})):
         assert usage[run].own == sum(size(tmp_path, history.ids[name]) for name in only)
         assert usage[run].shared == sum(size(tmp_path, history.ids[name]) for name in shared)
-    manifest = history.store.find(history.ids["shard"])
-    assert manifest is not None
-    assert 0 < committed_bytes(manifest) < size(tmp_path, manifest.artifact_id)
+
+
+def test_bytes_that_artifacts_share_count_once_and_are_freed_with_the_last_of_them(
+    store: ArtifactStore,
+) -> None:
+    _, b, c, d = chain(store)
+    places = [Path(store.uri) / "artifacts" / "evaluate" / artifact_id for artifact_id in (b, c, d)]
+    whole = usage_by_run(store.uri)["run"]
+    (places[0] / "weights").write_bytes(bytes(5000))
+    assert usage_by_run(store.uri)["run"].own == whole.own + 5000
+    alone = plan_collection(store.uri, NOW)
+    for place in places[1:]:
+        os.link(places[0] / "weights", place / "weights")
+    assert plan_collection(store.uri, NOW).bytes == alone.bytes  # the run has the bytes, too
+    usage = usage_by_run(store.uri)["run"]
+    assert (usage.own, usage.shared) == (whole.own, 5000)
+    (places[0] / "weights").unlink()
+    plan = plan_collection(store.uri, NOW)
+    assert plan.bytes == alone.bytes + 5000
+    assert plan.unreached_bytes[c] + plan.unreached_bytes[d] == plan.bytes
 
 
 def size(folder: Path, artifact_id: str) -> int:
