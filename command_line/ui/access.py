@@ -215,7 +215,7 @@ def listen(host: str, port: int) -> Iterator[socket.socket]:
     Raises InputError, which says what to do, if the server cannot listen on this address.
     """
     if not host:  # else all addresses, none of which could be printed
-        raise InputError("--host names no address; 0.0.0.0 is every address of this machine.")
+        raise InputError("no address is given by --host; 0.0.0.0 is every address of this machine.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

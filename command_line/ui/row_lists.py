@@ -32,8 +32,8 @@ class RowList:
         try:
             return iteration_span(self.iteration or None)
         except InputError as error:
-            # It names an option of the commands.
-            raise AddressError(str(error).replace("--iteration ", "iteration=", 1)) from error
+            # It begins with the option of the commands.
+            raise AddressError(f"iteration={str(error).partition(' ')[2]}") from error
 
     @property
     def needs_records(self) -> bool:

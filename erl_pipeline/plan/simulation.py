@@ -5,9 +5,10 @@ holds its devices from its first transfer to its last.
 """
 
 import heapq
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
 from typing import Any
 
 from erl_pipeline.config.pipeline import ResourcesConfig
@@ -239,6 +240,14 @@ def simulate(jobs: Sequence[Job], cluster: ClusterConfig, overhead_seconds: floa
 
 _SOME_FIELDS: Callable[..., Manifest] = Manifest.model_construct
 """Nothing is stored, so that no more of a manifest is looked at."""
+_NEVER = datetime.fromtimestamp(0, UTC)
+_NOTHING_MADE: Mapping[str, Any] = {
+    "run": "",
+    "counters": {},
+    "metrics": {},
+    "started_at": _NEVER,
+    "finished_at": _NEVER,
+}
 
 
 class SimulatedRunner:
@@ -306,7 +315,7 @@ class SimulatedRunner:
             _, number, future = heapq.heappop(self._ending)
             self._end(self._jobs[ids[number]])
             self._ended_now.append(ids[number])
-            future.set_result(_SOME_FIELDS(artifact_id=ids[number], run="", counters={}, metrics={}))
+            future.set_result(_SOME_FIELDS(artifact_id=ids[number], **_NOTHING_MADE))
             done.append(future)
         return done
 

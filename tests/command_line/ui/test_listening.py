@@ -65,5 +65,5 @@ def test_an_honest_client_is_answered_beside_many_silent_ones(port: int) -> None
 
 
 def test_an_empty_host_is_no_address() -> None:
-    with pytest.raises(InputError, match="--host names no address"), listen("", 0):
+    with pytest.raises(InputError, match="no address is given by --host"), listen("", 0):
         pass
