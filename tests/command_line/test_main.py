@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -222,6 +222,15 @@ def press_ctrl_c_in_a_library(name: str) -> None:
         raise ValueError("a class could not be made") from None
 
 
+@pytest.fixture
+def stopped_by_ctrl_c() -> Iterator[None]:
+    """As in a terminal: a process that a shell has started in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("stopped_by_ctrl_c")
 @pytest.mark.parametrize("load", [press_ctrl_c, press_ctrl_c_in_a_library])
 def test_ctrl_c_while_a_command_is_loaded_is_one_line(
     load: Callable[[str], None], monkeypatch: pytest.MonkeyPatch

@@ -323,14 +323,10 @@ def packed_attention(
 def compiled_blocks(model: PreTrainedModel, backend: str = "inductor") -> Iterator[None]:
     """Within the context the model's blocks are compiled by a backend of `torch.compile`: each class of
     blocks once, for any number of tokens."""
-    blocks = _blocks_of(model)
-    for block in blocks:
-        block.forward = MethodType(_compiled(type(block).forward, backend), block)
-    try:
+    with _other_forward(
+        _blocks_of(model), lambda block: MethodType(_compiled(type(block).forward, backend), block)
+    ):
         yield
-    finally:
-        for block in blocks:
-            del block.forward
 
 
 @contextmanager
@@ -347,9 +343,17 @@ def checkpointed_blocks(model: PreTrainedModel) -> Iterator[None]:
             f"gradient_checkpointing: {type(model).__name__} has no blocks that could be computed again; "
             "switch it off"
         )
+    with _other_forward(blocks, lambda block: partial(checkpoint, block.forward, use_reentrant=False)):
+        yield
+
+
+@contextmanager
+def _other_forward(
+    blocks: Sequence[torch.nn.Module], made: Callable[[torch.nn.Module], Callable[..., Any]]
+) -> Iterator[None]:
     before = [block.__dict__.get("forward") for block in blocks]
     for block in blocks:
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        block.forward = made(block)
     try:
         yield
     finally:

@@ -15,7 +15,7 @@ def test_fewer_reflections_see_the_memory_until_none_does(tmp_path: Path) -> Non
     """Of four samples two see it in iteration 2, and none in iteration 3."""
     config = small(
         iterations=3,
-        method={"type": "erl", "memory": {"withhold": 0.0, "withdrawal": {"first": 2, "last": 4}}},
+        method={"type": "erl", "memory": {"withhold": 0.0, "withdrawal": {"first": 2, "last": 3}}},
         rollouts={"tasks_per_iteration": 2, "group_size": 4, "tasks_per_shard": 2},
     )
     go(config, tmp_path)
