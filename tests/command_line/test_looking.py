@@ -145,7 +145,7 @@ def test_evaluate_gives_intervals_and_leaves_the_run_as_it_was(copied: Path) -> 
 
 def test_evaluate_on_a_task_file_with_a_checkpoint_of_an_iteration(copied: Path, tmp_path: Path) -> None:
     tasks = tmp_path / "tasks.jsonl"
-    tasks.write_text('{"task_id": "t1", "board": ["SFF", "FFF", "FFG"], "max_steps": 4}\n')
+    tasks.write_text('{"task_id": "t1", "board": ["FFF", "FSF", "FFG"], "max_steps": 2}\n')
     words = ["evaluate", "small", "--tasks", tasks, "--checkpoint", "iteration:0", "--samples", "0"]
     found = invoke(*words, "--store", copied, "--json").json
     assert (found["tasks"], found["iteration"]) == (1, 0)
