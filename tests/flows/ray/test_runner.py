@@ -92,11 +92,13 @@ def test_workers_keep_to_devices_and_threads(cluster: LocalCluster, store: Path)
     cluster.add_node(gpus=3)
     listener = Recorded()
     on_device = chain(3, SAY_WHERE_ON_DEVICE)
-    beside = planned(SAY_WHERE, "beside", {"before": on_device[0]})
+    # Both workers are there once these have met: until the second is, the first computes everything.
+    meeting = [planned(MEET, "first", folder=store), planned(MEET, "second", folder=store)]
+    beside = planned(SAY_WHERE, "beside", {"before": on_device[0], "met": meeting[0]})
     threads = planned(SAY_VARIABLE_ON_DEVICE, "OMP_NUM_THREADS")
     devices = planned(SAY_VARIABLE_ON_DEVICE, "CUDA_VISIBLE_DEVICES")
     none = planned(SAY_VARIABLE, "CUDA_VISIBLE_DEVICES")
-    stages = [*on_device, beside, threads, devices, none]
+    stages = [*meeting, *on_device, beside, threads, devices, none]
     walk(RAY, on(cluster, device_stage={"cpus": 2, "gpus": 2}), store, stages, listener=listener)
     messages = [str(message) for _, message in listener.told]
     said = dict(message.split(" in ") for message in messages if " in " in message)
