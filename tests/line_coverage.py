@@ -51,7 +51,23 @@ class _MeasuredImports:
         return spec
 
 
-_MEASURED = slipcover.Slipcover(source=[str(ROOT / package) for package in PACKAGES])
+class _Measured(slipcover.Slipcover):  # type: ignore[misc]
+    """Looks again where another thread has changed what it looked at, as by an import."""
+
+    def deinstrument_seen(self) -> None:
+        for _ in range(_TRIES - 1):
+            try:
+                super().deinstrument_seen()
+            except RuntimeError as error:
+                if "changed size during iteration" not in str(error):
+                    raise
+            else:
+                return
+        super().deinstrument_seen()
+
+
+_TRIES = 5
+_MEASURED = _Measured(source=[str(ROOT / package) for package in PACKAGES])
 # Now, since conftest.py imports the packages.
 sys.meta_path.insert(0, _MeasuredImports(_MEASURED))
 
