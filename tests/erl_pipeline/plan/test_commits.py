@@ -148,16 +148,18 @@ def test_the_failure_of_a_stage_is_told_before_that_of_a_commit(
 ) -> None:
     """A worker that is killed, for example, neither computes nor writes on."""
     commits: list[Future[Manifest]] = []
-    add = Commits.add
+    add, second_began = Commits.add, threading.Event()
 
     def added(*given: Any) -> Future[Manifest]:
         commits.append(add(*given))
         return commits[-1]
 
     def refuse(_stage: str) -> None:
+        assert second_began.wait(WAIT)  # Otherwise it might never begin.
         raise NO_ROOM
 
     def fail(_call: StageCall[Word]) -> None:
+        second_began.set()
         wait(commits, WAIT)
         raise failure
 
