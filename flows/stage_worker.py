@@ -66,7 +66,7 @@ def compute_stage(
 
     Raises TimeoutError, which Prefect shows as the state TimedOut, and what the stage raises.
     """
-    from erl_pipeline.plan.runner import can_pass
+    from erl_pipeline.plan.runner import can_pass, pause
     from storage.artifacts.uncommitted import Draft
     from storage.errors import Interrupted
 
@@ -84,11 +84,9 @@ def compute_stage(
     except Exception as error:
         if can_pass(error) and task_run.run_count <= len(delays) and not work.is_stopped():
             listener.warn(f"{title} failed and is tried again: {error}")
-            due = time.monotonic() + delays[task_run.run_count - 1]
-            while time.monotonic() < due:
-                if work.is_stopped():
-                    return Cancelled(message=STOPPED)
-                time.sleep(_LOOK_SECONDS)
+            pause(delays[task_run.run_count - 1], work.is_stopped)
+            if work.is_stopped():
+                return Cancelled(message=STOPPED)
         raise
     manifest = made.manifest if isinstance(made, Draft) else made
     done = "Wrote" if isinstance(made, Draft) else "Committed"

@@ -55,15 +55,13 @@ class _Measured(slipcover.Slipcover):  # type: ignore[misc]
     """Looks again where another thread has changed what it looked at, as by an import."""
 
     def deinstrument_seen(self) -> None:
-        for _ in range(_TRIES - 1):
+        for left in reversed(range(_TRIES)):
             try:
                 super().deinstrument_seen()
+                break
             except RuntimeError as error:
-                if "changed size during iteration" not in str(error):
+                if not left or "changed size during iteration" not in str(error):
                     raise
-            else:
-                return
-        super().deinstrument_seen()
 
 
 _TRIES = 5

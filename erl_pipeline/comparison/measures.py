@@ -47,6 +47,12 @@ def _check_curve(x: Sequence[float], y: Sequence[float]) -> None:
         raise ValueError(f"positions of a curve must rise, got {list(x)}")
 
 
+SEEDS_FOR_INTERVAL = 3
+"""Fewer seeds than these give neither an interval nor a p value: two often differ by the same by chance."""
+_NO_SPREAD = 1e-12
+"""Standard deviations up to this are 0 but for rounding."""
+
+
 @dataclass(frozen=True)
 class SeedSummary:
     """Mean over independent seeds, their sample standard deviation (n - 1) and a 95 % interval of the mean.
@@ -59,6 +65,11 @@ class SeedSummary:
     low: float | None
     high: float | None
     seeds: int
+
+    @property
+    def has_spread(self) -> bool:
+        """Whether enough seeds differ, by more than rounding, for an interval or a p value to be known."""
+        return self.seeds >= SEEDS_FOR_INTERVAL and self.sd is not None and self.sd > _NO_SPREAD
 
 
 @dataclass(frozen=True)
@@ -86,12 +97,6 @@ def across_seeds(values: Sequence[float]) -> SeedSummary:
     return SeedSummary(mean, sd, mean - half_width, mean + half_width, len(values))
 
 
-SEEDS_FOR_INTERVAL = 3
-"""Fewer seeds than these give neither an interval nor a p value: two often differ by the same by chance."""
-_NO_SPREAD = 1e-12
-"""Standard deviations up to this are 0 but for rounding."""
-
-
 def seed_difference(ours: Sequence[float], theirs: Sequence[float]) -> SeedDifference:
     """`ours` less `theirs`, which hold one figure for each seed in the same order.
 
@@ -102,10 +107,9 @@ def seed_difference(ours: Sequence[float], theirs: Sequence[float]) -> SeedDiffe
         raise ValueError(f"no pairs of {len(ours)} and {len(theirs)} seeds")
     by_seed = [one - other for one, other in zip(ours, theirs, strict=True)]
     summary = across_seeds(by_seed)
-    if summary.sd is None or summary.seeds < SEEDS_FOR_INTERVAL:
-        return SeedDifference(by_seed, summary, None)
-    if summary.sd <= _NO_SPREAD:
-        return SeedDifference(by_seed, summary, None if abs(summary.mean) > _NO_SPREAD else 1.0)
+    if summary.sd is None or not summary.has_spread:
+        is_same = summary.seeds >= SEEDS_FOR_INTERVAL and abs(summary.mean) <= _NO_SPREAD
+        return SeedDifference(by_seed, summary, 1.0 if is_same else None)
     t = abs(summary.mean) / (summary.sd / math.sqrt(summary.seeds))
     return SeedDifference(by_seed, summary, max(0.0, 1 - student_coverage(t, summary.seeds - 1)))
 

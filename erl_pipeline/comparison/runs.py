@@ -21,6 +21,7 @@ from erl_pipeline.evaluation.history import (
 )
 from erl_pipeline.plan.column import Column
 from erl_pipeline.plan.plan import Plan
+from erl_pipeline.plan.planner import falls_due
 from erl_pipeline.plan.stage import Listener
 from erl_pipeline.runs.config import method_columns, refuse_other_settings
 from erl_pipeline.runs.driver import execute_run, open_run
@@ -99,12 +100,8 @@ def read_curve(run: ComparedRun, store_uri: str) -> list[CurvePoint]:
 def _of_the_curve(run: ComparedRun, evaluations: Sequence[StageRecord]) -> list[StageRecord]:
     """Without those at ends of earlier calls: a curve has the same points, however often it was continued."""
     every = run.config.evaluation.every
-    kept = {0, run.iterations, max((each.iteration for each in evaluations), default=0)}
-    return [
-        each
-        for each in evaluations
-        if each.iteration in kept or (every is not None and each.iteration % every == 0)
-    ]
+    ends = {run.iterations, max((each.iteration for each in evaluations), default=0)}
+    return [each for each in evaluations if each.iteration in ends or falls_due(each.iteration, every)]
 
 
 def read_outcomes(run: ComparedRun, store_uri: str) -> dict[str, list[bool]]:

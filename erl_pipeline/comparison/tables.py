@@ -297,9 +297,7 @@ def rate_text(summary: SeedSummary) -> str:
 
 
 def _ends(summary: SeedSummary) -> str:
-    if summary.low is None or summary.low == summary.high or summary.seeds < SEEDS_FOR_INTERVAL:
-        return ""
-    return f"{summary.low:.3f} to {summary.high:.3f}"
+    return f"{summary.low:.3f} to {summary.high:.3f}" if summary.has_spread else ""
 
 
 def _p(value: float | None) -> str:

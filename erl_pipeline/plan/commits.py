@@ -1,6 +1,5 @@
 """Committing what stages have written, beside the stages that come next."""
 
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -8,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from erl_pipeline.plan.plan import PlannedStage
-from erl_pipeline.plan.runner import can_pass
+from erl_pipeline.plan.runner import can_pass, pause
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.artifacts.uncommitted import Draft, Uncommitted
 
 MOST_CHECKPOINTS = 2
 """How many checkpoints may be written and not committed: a kill loses the work for them."""
-_LOOK_SECONDS = 0.1
 _MOST_KNOWN = 64
 """How many committed artifacts workers are told of, so that they need not hash the files."""
 
@@ -128,9 +126,7 @@ class Commits:
                     if not left or self._stopped() or not can_pass(error):
                         self._error = error
                         raise
-                    due = time.monotonic() + left.pop(0)
-                    while time.monotonic() < due and not self._stopped():
-                        time.sleep(_LOOK_SECONDS)
+                    pause(left.pop(0), self._stopped)
                 else:
                     self._store.remember(artifact)
                     return artifact.manifest

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 SettingsT = TypeVar("SettingsT", bound=Settings)
 
 
+def falls_due(iteration: int, every: int | None) -> bool:
+    """Whether an iteration is followed by an evaluation, wherever the run ends: see
+    `Planner.evaluation_due`."""
+    return iteration == 0 or (every is not None and iteration % every == 0)
+
+
 class Planner:
     """Collects the stages of one configuration. Methods and the functions that plan a run call `add`.
 
@@ -127,7 +133,7 @@ class Planner:
         """
         if self._recorded is not None:
             return StageKey(iteration, stage.name, "") in self._recorded
-        return last or iteration == 0 or (every is not None and iteration % every == 0)
+        return last or falls_due(iteration, every)
 
     def take(self, node: PlannedStage) -> str:
         """Put in a stage of another plan unchanged; return the id of its artifact."""

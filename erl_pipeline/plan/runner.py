@@ -4,6 +4,7 @@ other processes."""
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -195,6 +196,7 @@ class WorkerDied(PipelineError):
     """The process that computed a stage ended without reporting a result."""
 
 
+_LOOK_SECONDS = 0.1
 MOST_DEATHS = 3
 """How many worker processes may die in one stage before the run gives up."""
 
@@ -204,6 +206,13 @@ def can_pass(error: BaseException) -> bool:
     return isinstance(error, EngineError | StoreError) and not isinstance(
         error, DamagedArtifact | PrunedFileError
     )
+
+
+def pause(seconds: float, stopped: Callable[[], bool]) -> None:
+    """Wait before something that failed is tried again, but no longer than until the run is asked to stop."""
+    due = time.monotonic() + seconds
+    while (left := due - time.monotonic()) > 0 and not stopped():
+        time.sleep(min(left, _LOOK_SECONDS))
 
 
 class Runner(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from erl_pipeline.stages.columns import ENTRIES
@@ -149,7 +150,9 @@ def test_evaluate_on_a_task_file_with_a_checkpoint_of_an_iteration(copied: Path,
     words = ["evaluate", "small", "--tasks", tasks, "--checkpoint", "iteration:0", "--samples", "0"]
     found = invoke(*words, "--store", copied, "--json").json
     assert (found["tasks"], found["iteration"]) == (1, 0)
-    assert found["metrics"]["greedy_success"] in (0.0, 1.0)
+    [file] = copied.glob(f"artifacts/evaluate*/{found['artifact_id']}/*.parquet")
+    [solved] = pl.read_parquet(file)["success"]
+    assert found["metrics"]["greedy_success"] == float(solved)
 
 
 @pytest.mark.parametrize("checkpoint", ["iteration:9", "iteration:x", "ffffffff"])

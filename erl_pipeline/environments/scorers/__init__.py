@@ -7,8 +7,9 @@ from erl_pipeline.environments.scorers.interface import (
     checked_score,
     scorer_named,
 )
+from erl_pipeline.environments.scorers.numbers import numeric
 from erl_pipeline.environments.scorers.symbolic import math
-from erl_pipeline.environments.scorers.texts import contains, exact, f1, numeric
+from erl_pipeline.environments.scorers.texts import contains, exact, f1
 
 __all__ = [
     "Scored",

@@ -73,8 +73,14 @@ def test_unknown_things_are_named(hostile: TestClient) -> None:
         ("/nowhere", "Nothing is at /nowhere"),
         ("/static/../access.py", "Nothing is at"),
     ):
-        answer = hostile.get(path)
-        assert (answer.status_code, said in main_text(answer.text)) == (404, True), path
+        assert said in told(hostile, path, 404), path
+
+
+def told(page: TestClient, path: str, status: int) -> str:
+    """The text of a page that has this status."""
+    answer = page.get(path)
+    assert answer.status_code == status, path
+    return main_text(answer.text)
 
 
 def test_a_mistyped_address_is_not_understood_and_names_no_option(hostile: TestClient) -> None:
@@ -86,9 +92,8 @@ def test_a_mistyped_address_is_not_understood_and_names_no_option(hostile: TestC
         ("/runs/one/iterations/1?sort=bad", "Groups cannot be sorted by bad"),
         ("/compare", "Choose 1 to 12 runs"),
     ):
-        answer = hostile.get(path)
-        text = main_text(answer.text)
-        assert (answer.status_code, said in text, "--iteration" in text) == (400, True, False), path
+        text = told(hostile, path, 400)
+        assert (said in text, "--iteration" in text) == (True, False), path
         assert "The address cannot be understood" in text
 
 

@@ -19,8 +19,9 @@ from erl_pipeline.environments.questions.environment import FORMATS
 from erl_pipeline.environments.questions.settings import AnswerFormat
 from erl_pipeline.environments.questions.tasks import read_questions
 from erl_pipeline.environments.scorers import Scored, Scorer, checked_score, scorer_named
+from erl_pipeline.environments.scorers.numbers import Number, read_number
 from erl_pipeline.environments.scorers.symbolic import has_huge_number
-from erl_pipeline.environments.scorers.texts import Number, read_number, reading_key
+from erl_pipeline.environments.scorers.texts import reading_key
 from erl_pipeline.qualification.hostile_answers import hostile_answers
 from storage.errors import InputError
 

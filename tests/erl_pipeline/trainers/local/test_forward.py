@@ -46,6 +46,17 @@ def one_by_one(model: PreTrainedModel, sequences: Sequence[TrainingSequence]) ->
     return torch.stack(logprobs)
 
 
+def shares_prompts_and_is_right(
+    model: PreTrainedModel, sequences: Sequence[TrainingSequence], gradient_checkpointing: bool
+) -> bool:
+    """Whether the model, whose log-probabilities have to be those of plain passes, shares prompts."""
+    expected = one_by_one(model, sequences).detach()
+    with ready_for_training(model, gradient_checkpointing) as forward:
+        logprobs = forward.logprobs(sequences, torch.full_like(expected, TEMPERATURE), 1000)
+        torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=0)
+        return forward.shares_prompts
+
+
 def weighted(weights: torch.Tensor) -> TokenLoss:
     """A loss that is the weighted sum of the log-probabilities."""
     return lambda chunk, _, place: weights[place] @ chunk
@@ -120,10 +131,7 @@ def test_gradient_checkpointing_applies_no_dropout(sequences: list[TrainingSeque
         pad_token_id=0,
     )
     model = OPTForCausalLM(config).eval()
-    temperatures = torch.full((sum(each.trained_tokens for each in sequences),), TEMPERATURE)
-    with ready_for_training(model, gradient_checkpointing=True) as forward:
-        logprobs = forward.logprobs(sequences, temperatures, 1000)
-    torch.testing.assert_close(logprobs, one_by_one(model, sequences).detach(), atol=1e-5, rtol=0)
+    assert shares_prompts_and_is_right(model, sequences, gradient_checkpointing=True)
 
 
 def test_a_model_whose_blocks_do_not_hand_on_segments_is_trained_in_rows(
@@ -138,11 +146,7 @@ def test_a_model_whose_blocks_do_not_hand_on_segments_is_trained_in_rows(
         num_key_value_heads=2,
     )
     model = StableLmForCausalLM(config).eval()
-    temperatures = torch.full((sum(each.trained_tokens for each in sequences),), TEMPERATURE)
-    with ready_for_training(model, gradient_checkpointing=False) as forward:
-        assert not forward.shares_prompts
-        logprobs = forward.logprobs(sequences, temperatures, 1000)
-    torch.testing.assert_close(logprobs, one_by_one(model, sequences).detach(), atol=1e-5, rtol=0)
+    assert not shares_prompts_and_is_right(model, sequences, gradient_checkpointing=False)
 
 
 def test_one_microbatch_with_its_masks_is_in_memory_at_a_time(
