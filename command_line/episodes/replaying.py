@@ -37,7 +37,7 @@ from erl_pipeline.episodes.gateway.recorded import RecordedPolicy, recorded_answ
 from erl_pipeline.episodes.gateway.server import Gateway
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
 from erl_pipeline.plan.plan import POLICY
-from erl_pipeline.policies.checkpoints import BASE, MODEL, read_instruction
+from erl_pipeline.policies.checkpoints import BASE, MODEL, instruction_for, read_instructions
 from erl_pipeline.policies.tokenizers import load_tokenizer
 from erl_pipeline.runs.config import run_config
 from storage.artifacts.artifact import Artifact
@@ -154,8 +154,10 @@ async def _replayed(
 ) -> list[ReplayedAttempt]:
     replayed = []
     async with Gateway() as gateway:
-        context, text = _episode(store, artifact, config, plugin, attempts[0].row, gateway)
-        instructed = read_instruction(store.open(attempts[0].row.policy_version)) is not None
+        row = attempts[0].row
+        context, text = _episode(store, artifact, config, plugin, row, gateway)
+        instructions = read_instructions(store.open(row.policy_version))
+        instructed = instruction_for(instructions, row.task_type) is not None
         try:
             for number, attempt in enumerate(attempts):
                 # Nothing was inserted into the first attempt without an instruction. So what the agent says

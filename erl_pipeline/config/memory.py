@@ -9,6 +9,9 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from erl_pipeline.config.base import Settings, switch
 
+InstructionPer = Literal["policy", "task_type"]
+"""What has an instruction of its own, where a policy is given any."""
+
 
 class WithdrawalConfig(Settings):
     """Memory is withdrawn over the iterations, so that the policy learns to do without: from `first` on fewer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -33,6 +33,7 @@ from erl_pipeline.episodes.context import (
 )
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
+from erl_pipeline.policies.checkpoints import instruction_for
 from storage.artifacts.manifest import Determinism
 from storage.errors import EnvironmentFailed, InputError
 from storage.tables.trajectories import Trajectory
@@ -64,8 +65,8 @@ class EpisodeSetup:
     withhold: float = 0.0
     """Share of a group's samples that see no memory."""
     chat_server: ChatServer | None = None
-    instruction: str | None = None
-    """The policy's own, where its method has one."""
+    instructions: Mapping[str, str] = field(default_factory=dict)
+    """The policy's own by type of task, where its method has any."""
 
     @cached_property
     def gateway(self) -> Gateway | None:
@@ -232,7 +233,7 @@ def _context(
         mean_metrics=part.plugin.episodes.mean_metrics,
         withhold=setup.withhold,
         chat_server=setup.chat_server,
-        instruction=setup.instruction,
+        instruction=instruction_for(setup.instructions, identity.task.task_type),
         gateway=setup.gateway if part.plugin.episodes.played_by == "agent" else None,
     )
 

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import Field
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from storage.artifacts.store import ArtifactStore
 
 
+InstructionT = TypeVar("InstructionT")
+
 MODEL = "model"
 """The folder of a checkpoint that has the weights, or the adapter."""
 
@@ -46,16 +48,26 @@ is in `optimizer-00001-of-0000n.safetensors` and so on."""
 OPTIMIZER_STATE_FILES = "optimizer*.safetensors"
 
 INSTRUCTION = f"{MODEL}/instruction.json"
-"""The file of a checkpoint whose policy is told more than the task: its key `text` is put into the prompt of
-each first attempt. It lies beside the weights, so that an exported model has it too."""
+"""The file of a checkpoint whose policy is told more than the task: task type -> a JSON object whose key
+`text` is put into the prompt of each first attempt at such a task. It lies beside the weights, so that an
+exported model has it too."""
+
+ANY_TYPE = "*"
+"""The task type of an instruction that is for tasks of all types."""
 
 
-def read_instruction(checkpoint: Artifact) -> str | None:
-    """The instruction of a checkpoint; None for one without."""
+def read_instructions(checkpoint: Artifact) -> dict[str, dict[str, Any]]:
+    """The instructions of a checkpoint by type of task, each with its `text` and what its trial showed; empty
+    for a checkpoint without."""
     if all(entry.path != INSTRUCTION for entry in checkpoint.manifest.files):
-        return None
-    text: str = json.loads(checkpoint.path(INSTRUCTION).read_text(encoding="utf-8"))["text"]
-    return text
+        return {}
+    found: dict[str, dict[str, Any]] = json.loads(checkpoint.path(INSTRUCTION).read_text(encoding="utf-8"))
+    return found
+
+
+def instruction_for(instructions: Mapping[str, InstructionT], task_type: str) -> InstructionT | None:
+    """The instruction for a task, of those by type of task; None where there is none for its type."""
+    return instructions.get(task_type, instructions.get(ANY_TYPE))
 
 
 def lacks_state(checkpoint: Manifest) -> bool:

@@ -106,11 +106,11 @@ class StoredPolicies:
             resources=self.resources,
         )
         policy = sampled_checkpoint(call, weights_settings(made_by), change.alias)
-        if policy.instruction is not None:
+        if policy.instructions:
             raise ConfigError(
-                f"checkpoint {change.checkpoint_id} of run {change.run} has an instruction, which served "
+                f"checkpoint {change.checkpoint_id} of run {change.run} has instructions, which served "
                 "conversations do not show, and its weights are those that the run began with; `export` it, "
-                "and put the text of its instruction.json into the system messages of your calls"
+                "and put the texts of its instruction.json into the system messages of your calls"
             )
         opened = opened_engine(call, self._settings.engine, policy.model)
         return OpenedPolicy(

@@ -3,7 +3,8 @@ does."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from erl_pipeline.policies.checkpoints import (
     LoadedPolicies,
     WeightsSettings,
     checkpoint_parts,
-    read_instruction,
+    read_instructions,
     require_lora,
 )
 
@@ -29,14 +30,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class SampledCheckpoint:
     """What a stage must know of the policy that it samples from; `context_length` is in tokens. `model` is
-    what an engine is opened with. `instruction` is shown in first attempts; None for no such text."""
+    what an engine is opened with. `instructions` are shown in first attempts, by type of task."""
 
     tokenizer: PreTrainedTokenizerBase
     tokenizer_digest: str
     context_length: int
     end_token_ids: frozenset[int]
     model: SampledModel
-    instruction: str | None = None
+    instructions: Mapping[str, str] = field(default_factory=dict)
 
 
 def sampled_checkpoint(call: StageCall[Any], weights: WeightsSettings, name: str) -> SampledCheckpoint:
@@ -59,7 +60,7 @@ def sampled_checkpoint(call: StageCall[Any], weights: WeightsSettings, name: str
         tokenizer_digest=facts.tokenizer_digest,
         context_length=facts.context_length,
         end_token_ids=end_token_ids,
-        instruction=read_instruction(checkpoint),
+        instructions={name: each["text"] for name, each in read_instructions(checkpoint).items()},
         model=SampledModel(
             name=name,
             checkpoint_id=parts.checkpoint_id,

@@ -1,5 +1,5 @@
 """The stage that ends an iteration: the policy for the next one, with the weights that it had and the best
-instruction."""
+instructions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.policies.checkpoints import CHECKPOINT, INSTRUCTION, MODEL
+from erl_pipeline.policies.checkpoints import CHECKPOINT, INSTRUCTION, MODEL, read_instructions
 from erl_pipeline.stages.names import NOTE_TRIALS
 
 TRIALS = "trials"
@@ -21,15 +21,24 @@ class AdoptSettings(Settings):
     """Nothing: the checkpoint and the trials are inputs."""
 
 
-def best_proposal(trials: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The row of the proposal, among those that beat the instruction so far by the margin, that has gained
-    most mean reward on its tasks; of equal ones the first. None where none did.
+def best_proposals(trials: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Task type -> the row of the proposal, among those that beat the instruction so far by the margin, that
+    has gained most mean reward on its tasks; of equal ones the first. Types without such a row are left out.
 
-    All are tried on the same tasks, so it also has the highest mean reward, but for attempts that were not
-    scored: a task without both kinds does not count.
+    All proposals for a type are tried on the same tasks, so it also has the highest mean reward, but for
+    attempts that were not scored: a task without both kinds does not count.
     """
-    kept = [row for row in trials if row["kept"]]
-    return max(kept, key=lambda row: row["reward"] - row["reward_without"], default=None)
+    best: dict[str, Mapping[str, Any]] = {}
+    for row in trials:
+        before = best.get(row["task_type"])
+        if row["kept"] and (before is None or _gain(row) > _gain(before)):
+            best[row["task_type"]] = row
+    return best
+
+
+def _gain(row: Mapping[str, Any]) -> float:
+    gain: float = row["reward"] - row["reward_without"]
+    return gain
 
 
 def _adopt(call: StageCall[AdoptSettings]) -> StageResult:
@@ -45,14 +54,15 @@ def _adopt(call: StageCall[AdoptSettings]) -> StageResult:
             target = call.folder / entry.path
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(checkpoint.path(entry.path), target)
-    best = best_proposal(read_rows([trials.path(NOTE_TRIALS)], TABLE))
-    if best is not None:
+    best = best_proposals(read_rows([trials.path(NOTE_TRIALS)], TABLE))
+    if best:
         # The proposal's iteration, and its parent, are in its row of the rollouts.
-        written = {name: best[name] for name in ("text", "source_trajectory_id", "reward", "reward_without")}
-        text = json.dumps(written, ensure_ascii=False, indent=2)
+        kept = ("text", "source_trajectory_id", "reward", "reward_without")
+        adopted = {task_type: {name: row[name] for name in kept} for task_type, row in best.items()}
+        text = json.dumps({**read_instructions(checkpoint), **adopted}, ensure_ascii=False, indent=2)
         (call.folder / INSTRUCTION).write_text(f"{text}\n", encoding="utf-8")
     return StageResult(
-        counters={"adopted": int(best is not None)},
+        counters={"adopted": len(best)},
         policy_version=call.artifact_id,
         unchanged=CHECKPOINT,
     )
@@ -60,7 +70,7 @@ def _adopt(call: StageCall[AdoptSettings]) -> StageResult:
 
 ADOPT_INSTRUCTION = Stage(
     name="adopt_instruction",
-    version=1,
+    version=2,
     output="checkpoint",
     settings=AdoptSettings,
     compute=_adopt,

@@ -32,14 +32,16 @@ def plan_rollouts(planner: Planner, state: RunState, iteration: int) -> str:
 def plan_learning(
     planner: Planner, state: RunState, iteration: int, rollouts: str, *, remember: bool
 ) -> RunState:
-    """Try the proposals, and adopt the best one."""
+    """Try the proposals, and adopt the best ones."""
     settings = planner.config.method
     assert isinstance(settings, PromptEvolutionConfig)
     trials = rollouts
     # Without `remember` only the stages of a policy are asked for, of an environment that may be missing:
     # stored rollouts are refused.
     if remember:
-        trials = plan_trials(planner, state, iteration, rollouts, settings.trials, instructions=True)
+        trials = plan_trials(
+            planner, state, iteration, rollouts, settings.trials, instruction_per=settings.instruction_per
+        )
     checkpoint = planner.add(
         ADOPT_INSTRUCTION,
         {CHECKPOINT: state.models[POLICY], TRIALS: trials},
@@ -73,7 +75,7 @@ _ADOPTED = Column(
     ADOPT_INSTRUCTION.name,
     "adopted",
     "adopted",
-    "whether a new instruction took the place of the one before",
+    "new instructions that took the place of those before",
     ",d",
     adds_up=True,
 )

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from erl_pipeline.config.base import PluginSettings
-from erl_pipeline.config.memory import NoteTrialConfig
+from erl_pipeline.config.memory import InstructionPer, NoteTrialConfig
 from erl_pipeline.config.prompts import PromptTemplates
 
 FIRST_ATTEMPT = "first_attempt"
@@ -59,6 +59,9 @@ class PromptEvolutionConfig(PromptEvolutionEpisodeSettings):
     """Prompt evolution, after GEPA (arXiv 2507.19457), without its Pareto front: the weights stay as they
     are, and what changes is an instruction in the prompt of first attempts."""
 
+    instruction_per: InstructionPer = "policy"
+    """`policy`: one instruction for all tasks. `task_type`: one for each type of task, tried on tasks of that
+    type."""
     candidates: int = Field(default=4, ge=1)
     """The most proposals that are tried in an iteration: those that were written most often, then the
     earliest."""

@@ -175,7 +175,7 @@ def play_with_checkpoint(
             run_seed=run_seed,
         ),
         withhold=settings.retrieval.withhold if settings.retrieval is not None else 0.0,
-        instruction=policy.instruction,
+        instructions=policy.instructions,
         chat_server=(
             None if first_only or own is not None else _chat_server(method.chat_server(settings.episode))
         ),

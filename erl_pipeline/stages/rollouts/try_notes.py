@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.config.memory import NoteTrialConfig
+from erl_pipeline.config.memory import InstructionPer, NoteTrialConfig
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.policies.checkpoints import CHECKPOINT, read_instruction
+from erl_pipeline.policies.checkpoints import ANY_TYPE, CHECKPOINT, read_instructions
 from erl_pipeline.stages.memory import opened_memory, written_notes
 from erl_pipeline.stages.names import (
     MEMORY,
@@ -52,9 +52,6 @@ if TYPE_CHECKING:
 TRIAL = "trial"
 """The role of attempts with a new note, and of those without at the same tasks."""
 
-ANY_TYPE = "*"
-"""The task type of an instruction, which is for tasks of all types."""
-
 
 class NoteTrialSettings(Settings):
     """What trials depend on, besides the rollouts, the checkpoint, the tasks and the memory."""
@@ -63,9 +60,10 @@ class NoteTrialSettings(Settings):
     trials: NoteTrialConfig
     embedding_model: str
     """Of the memory; empty where there is none."""
-    instructions: bool = Field(default=False, exclude_if=lambda instructions: not instructions)
-    """The notes are for tasks of all types, and each is tried in place of the policy's instruction. Attempts
-    with a note have the random numbers of those without, so that equal texts have equal rewards."""
+    instruction_per: InstructionPer | None = Field(default=None, exclude_if=lambda per: per is None)
+    """The notes are instructions, for tasks of all types or of one, and each is tried in place of that of the
+    policy. Attempts with a note have the random numbers of those without, so that equal texts have equal
+    rewards."""
 
 
 @dataclass(frozen=True)
@@ -90,15 +88,15 @@ def plan_trials(
     trials: NoteTrialConfig,
     embedding_model: str = "",
     *,
-    instructions: bool = False,
+    instruction_per: InstructionPer | None = None,
 ) -> str:
-    """Plan trials of the notes, or `instructions`, that these rollouts have, by the policy of the state."""
+    """Plan trials of the notes, or instructions, that these rollouts have, by the policy of the state."""
     play = play_settings(planner.config).model_copy(update={"retrieval": None})
     inputs = {ROLLOUTS: rollouts, TASKS: state.tasks, **state.model_inputs(POLICY)}
     if MEMORY in state.memories:
         inputs[MEMORY] = state.memories[MEMORY]
     settings = NoteTrialSettings(
-        play=play, trials=trials, embedding_model=embedding_model, instructions=instructions
+        play=play, trials=trials, embedding_model=embedding_model, instruction_per=instruction_per
     )
     return planner.add(
         TRY_NOTES,
@@ -142,18 +140,22 @@ def _note_type(task: Task, notes: Container[str]) -> str:
 
 
 async def play_trial(
-    context: EpisodeContext, prompts: AttemptPrompts, notes: Mapping[str, Sequence[str]], attempts: int
+    context: EpisodeContext,
+    prompts: AttemptPrompts,
+    notes: Mapping[str, Sequence[str]],
+    attempts: int,
+    instructions: bool,
 ) -> list[Trajectory]:
     """Attempt the task without a note, or with one of those of its type. The first `attempts` samples of a
-    task have none, or the policy's instruction; the next ones the first note, and so on; that is their
-    `revision_index`."""
+    task have none, or the policy's own one if notes are `instructions`; the next ones the first note, and so
+    on; that is their `revision_index`."""
     from erl_pipeline.episodes.attempt import play_attempt
     from erl_pipeline.episodes.context import TurnKey
 
     number, sample = divmod(context.identity.sample_index, attempts)
     task_type = _note_type(context.identity.task, notes)
     own: list[str] = []
-    if task_type == ANY_TYPE:
+    if instructions:
         context = replace(context, identity=replace(context.identity, seeded_as=(sample, 0)))
         own = [] if context.instruction is None else [context.instruction]
     shown = [notes[task_type][number - 1]] if number else own
@@ -176,7 +178,7 @@ def _compute(call: StageCall[NoteTrialSettings]) -> StageResult:
     prompts = plugins("environments")[play.environment.type].value.prompts(play.environment) or spec.prompts
     rows = read_trajectories(trajectory_files(call.inputs[ROLLOUTS], call.resources.store))
     written = written_notes(rows, spec.reflection, spec.attempt)
-    if call.settings.instructions:
+    if call.settings.instruction_per == "policy":
         written = [replace(row, task_type=ANY_TYPE) for row in written]
     notes = _unknown(call, [note for note in new_notes(written) if note.successes or trials.failures])
     tried = notes[: trials.notes]
@@ -196,7 +198,13 @@ def _compute(call: StageCall[NoteTrialSettings]) -> StageResult:
         run_seed=call.seed,
         with_memory=False,
         own=EpisodeOverride(
-            partial(play_trial, prompts=prompts, notes=texts, attempts=trials.attempts),
+            partial(
+                play_trial,
+                prompts=prompts,
+                notes=texts,
+                attempts=trials.attempts,
+                instructions=call.settings.instruction_per is not None,
+            ),
             {TRIAL: method.role_limits(play.episode, play.sampling)[spec.retry]},
         ),
     )
@@ -228,12 +236,12 @@ def _compute(call: StageCall[NoteTrialSettings]) -> StageResult:
 
 
 def _unknown(call: StageCall[NoteTrialSettings], notes: Sequence[NewNote]) -> list[NewNote]:
-    """The notes that the memory does not have; of instructions, those that are not the policy's own."""
+    """The notes that the memory does not have; of instructions, those that the policy does not have."""
     from storage.memory.entries import text_key
 
-    if call.settings.instructions:
-        own = read_instruction(call.inputs[CHECKPOINT])
-        return [note for note in notes if note.text != own]
+    if call.settings.instruction_per is not None:
+        own = read_instructions(call.inputs[CHECKPOINT])
+        return [note for note in notes if note.text != own.get(note.task_type, {}).get("text")]
     if MEMORY not in call.inputs:
         return list(notes)
     memory = opened_memory(call.resources, call.settings.embedding_model)

@@ -18,7 +18,7 @@ from erl_pipeline.episodes.play import PlayedEpisodes
 from erl_pipeline.evaluation.history import learning_curve, read_history, training_cost
 from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.plan.stage import Listener, StageCall
-from erl_pipeline.policies.checkpoints import export_checkpoint, read_instruction
+from erl_pipeline.policies.checkpoints import ANY_TYPE, export_checkpoint, read_instructions
 from erl_pipeline.runs.driver import open_run
 from erl_pipeline.runs.on_request import evaluate_on_request
 from erl_pipeline.runs.origins import require_offline
@@ -31,8 +31,8 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError
 from storage.runs.run import RunStore
 from storage.serving.aliases import AliasChange
-from storage.tables.trajectories import Trajectory
-from tests.erl_pipeline.runs.small_runs import DECOUPLED, Notes, go, hashes, ids, small
+from storage.tables.trajectories import Trajectory, read_trajectories
+from tests.erl_pipeline.runs.small_runs import DECOUPLED, SMALL, Notes, go, hashes, ids, small
 
 METHOD = {"type": "prompt_evolution", "tasks": 2, "attempts": 2}
 RUN = small(iterations=3, method=METHOD)
@@ -73,6 +73,10 @@ def opened(store: Path, iteration: int, stage: str, key: str = "") -> Artifact:
     return ArtifactStore(str(store)).open(ids(store)[StageKey(iteration, stage, key)])
 
 
+def texts(checkpoint: Artifact) -> dict[str, str]:
+    return {task_type: each["text"] for task_type, each in read_instructions(checkpoint).items()}
+
+
 def prompts(artifact: Artifact, file: str = "trajectories.parquet") -> set[str]:
     """The slots that the prompts of first attempts end with."""
     rows = pl.read_parquet(artifact.path(file)).filter(pl.col("role") == "first_attempt")
@@ -91,8 +95,8 @@ def test_the_proposal_with_the_highest_mean_is_adopted_and_stays_until_it_is_bea
     assert second.select("text", "reward", "reward_without", "kept").rows() == [(WORSE, 0.5, 0.75, False)]
     adopted = [opened(store, number, "adopt_instruction") for number in (1, 2, 3)]
     assert [each.manifest.counters["adopted"] for each in adopted] == [1, 0, 0]
-    assert [read_instruction(each) for each in adopted] == [BETTER] * 3
-    assert read_instruction(opened(store, 0, "bootstrap")) is None
+    assert [texts(each) for each in adopted] == [{ANY_TYPE: BETTER}] * 3
+    assert texts(opened(store, 0, "bootstrap")) == {}
 
 
 def test_all_arms_have_the_same_tasks_and_seeds(store: Path) -> None:
@@ -156,7 +160,7 @@ def test_the_checkpoint_of_an_iteration_is_found_evaluated_and_exported(store: P
     assert prompts(ArtifactStore(str(store)).open(outcome.artifact_id), "evaluation.parquet") == {BETTER}
     export_checkpoint(ArtifactStore(str(store)), RUN.policy, found.artifact_id, tmp_path / "model")
     exported = json.loads((tmp_path / "model/instruction.json").read_text())
-    assert (exported["text"], exported["reward"]) == (BETTER, 0.75)
+    assert (exported[ANY_TYPE]["text"], exported[ANY_TYPE]["reward"]) == (BETTER, 0.75)
 
 
 def test_a_policy_with_an_instruction_is_not_served_without_it(store: Path) -> None:
@@ -171,8 +175,33 @@ def test_a_policy_with_an_instruction_is_not_served_without_it(store: Path) -> N
             gate={},
             changed=datetime(2026, 1, 1, tzinfo=UTC),
         )
-        with pytest.raises(ConfigError, match="has an instruction, which served conversations do not show"):
+        with pytest.raises(ConfigError, match="has instructions, which served conversations do not show"):
             policies.open(change)
+
+
+def test_each_type_of_task_has_an_instruction_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generate_rollouts, "play_with_checkpoint", rollouts)
+    monkeypatch.setattr(try_notes, "play_with_checkpoint", trials)
+    board = SMALL["environment"] | {"training_boards": 32, "rows": [3, 4]}
+    go(small(iterations=3, method={**METHOD, "instruction_per": "task_type"}, environment=board), tmp_path)
+    before: dict[str, str] = {}
+    for number in (1, 2, 3):
+        rollouts_of = opened(tmp_path, number, "generate_rollouts").manifest.inputs.values()
+        rows = read_trajectories(
+            [ArtifactStore(str(tmp_path)).open(each).path("trajectories.parquet") for each in rollouts_of]
+        )
+        for row in rows:
+            if row.role == "first_attempt":
+                assert f"notes {before.get(row.task_type, '? ? ? ?')}" in row.messages
+        tried = pl.read_parquet(opened(tmp_path, number, "try_notes").path("note_trials.parquet"))
+        kept = dict(tried.filter("kept").select("task_type", "text").rows())
+        adopted = texts(opened(tmp_path, number, "adopt_instruction"))
+        # Instructions for other types of task stay.
+        assert adopted == before | kept
+        before = adopted
+    assert len(before) > 1
 
 
 def test_stored_rollouts_are_refused() -> None:

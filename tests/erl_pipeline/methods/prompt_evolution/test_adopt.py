@@ -2,11 +2,23 @@
 
 from typing import Any
 
-from erl_pipeline.methods.prompt_evolution.adopt import best_proposal
+from erl_pipeline.methods.prompt_evolution.adopt import best_proposals
 
 
-def trial(text: str, reward: float | None, without: float | None, *, kept: bool) -> dict[str, Any]:
-    return {"text": text, "reward": reward, "reward_without": without, "kept": kept}
+def trial(
+    text: str, reward: float | None, without: float | None, *, kept: bool, task_type: str = "*"
+) -> dict[str, Any]:
+    return {
+        "task_type": task_type,
+        "text": text,
+        "reward": reward,
+        "reward_without": without,
+        "kept": kept,
+    }
+
+
+def best(trials: list[dict[str, Any]]) -> dict[str, str]:
+    return {task_type: row["text"] for task_type, row in best_proposals(trials).items()}
 
 
 def test_the_highest_mean_reward_of_those_that_beat_the_instruction_wins() -> None:
@@ -17,19 +29,25 @@ def test_the_highest_mean_reward_of_those_that_beat_the_instruction_wins() -> No
         trial("as good, but later", 0.75, 0.5, kept=True),
         trial("not tried", None, None, kept=False),
     ]
-    best = best_proposal(trials)
-    assert best is not None
-    assert best["text"] == "best"
+    assert best(trials) == {"*": "best"}
 
 
 def test_where_attempts_were_not_scored_the_gain_on_the_same_tasks_decides() -> None:
     # The second had only the easy tasks: .9 there is less gain than .6 on all.
     trials = [trial("gains .3", 0.6, 0.3, kept=True), trial("gains .1", 0.9, 0.8, kept=True)]
-    best = best_proposal(trials)
-    assert best is not None
-    assert best["text"] == "gains .3"
+    assert best(trials) == {"*": "gains .3"}
 
 
 def test_nothing_is_adopted_where_nothing_is_better() -> None:
-    assert best_proposal([trial("worse", 0.25, 0.5, kept=False)]) is None
-    assert best_proposal([]) is None
+    assert best([trial("worse", 0.25, 0.5, kept=False)]) == {}
+    assert best([]) == {}
+
+
+def test_each_type_of_task_has_its_own_best() -> None:
+    trials = [
+        trial("gains .1", 0.6, 0.5, kept=True, task_type="ice"),
+        trial("gains .3", 0.9, 0.6, kept=True, task_type="lake"),
+        trial("gains .2", 0.7, 0.5, kept=True, task_type="ice"),
+        trial("worse", 0.25, 0.5, kept=False, task_type="pond"),
+    ]
+    assert best(trials) == {"ice": "gains .2", "lake": "gains .3"}

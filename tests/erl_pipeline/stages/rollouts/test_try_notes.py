@@ -9,8 +9,8 @@ import pytest
 
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.episodes.context import RoleLimits
+from erl_pipeline.policies.checkpoints import ANY_TYPE
 from erl_pipeline.stages.rollouts.try_notes import (
-    ANY_TYPE,
     TRIAL,
     TrialRewards,
     new_notes,
@@ -65,23 +65,20 @@ def test_the_first_samples_see_no_note_and_each_note_has_as_many(sample: int, sh
     context = scripted(["right a", "right a"], [], sample=sample)
     context = replace(context, limits=replace(context.limits, by_role={TRIAL: RoleLimits(1.0, 8)}))
     notes = {TASK.task_type: [f"{word} ? ? ?" for word in "ab"]}
-    [row] = asyncio.run(play_trial(context, prompts=COMPACT, notes=notes, attempts=2))
+    [row] = asyncio.run(play_trial(context, prompts=COMPACT, notes=notes, attempts=2, instructions=False))
     assert (row.role, row.revision_index, row.reward) == (TRIAL, sample // 2, 1.0)
     assert f"notes {shown} ? ? ?" in row.messages
     assert row.parent_trajectory_id is None
 
 
-def test_instructions_are_tried_on_tasks_of_all_types_in_place_of_the_policys_own() -> None:
-    tasks = [Task(f"t{number}", ("lake", "ice")[number % 2], "frozen_lake", {}) for number in range(6)]
-    notes = new_notes([reflection("a", success=False, task="t1", task_type=ANY_TYPE)])
-    chosen = trial_tasks(tasks, notes, 9, seed=5)
-    assert {task.task_id for task in chosen[ANY_TYPE]} == {"t0", "t2", "t3", "t4", "t5"}
+@pytest.mark.parametrize("task_type", [ANY_TYPE, TASK.task_type])
+def test_an_instruction_is_tried_in_place_of_the_policys_own_with_the_same_seeds(task_type: str) -> None:
     seen = []
     for sample in (0, 1, 2, 3):
         context = scripted(["right a", "right a"], [], sample=sample)
         limits = replace(context.limits, by_role={TRIAL: RoleLimits(1.0, 8)})
         context = replace(context, limits=limits, instruction="b ? ? ?")
-        [row] = asyncio.run(play_trial(context, COMPACT, {ANY_TYPE: ["a ? ? ?"]}, attempts=2))
+        [row] = asyncio.run(play_trial(context, COMPACT, {task_type: ["a ? ? ?"]}, 2, instructions=True))
         seen.append(("notes a ? ? ?" in row.messages, "notes b ? ? ?" in row.messages, row.seed))
     seeds = [seed for _, _, seed in seen[:2]]
     assert seen == [
@@ -91,6 +88,13 @@ def test_instructions_are_tried_on_tasks_of_all_types_in_place_of_the_policys_ow
         (True, False, seeds[1]),
     ]
     assert seeds[0] != seeds[1]
+
+
+def test_an_instruction_for_all_tasks_is_tried_on_tasks_of_all_types() -> None:
+    tasks = [Task(f"t{number}", ("lake", "ice")[number % 2], "frozen_lake", {}) for number in range(6)]
+    notes = new_notes([reflection("a", success=False, task="t1", task_type=ANY_TYPE)])
+    chosen = trial_tasks(tasks, notes, 9, seed=5)
+    assert {task.task_id for task in chosen[ANY_TYPE]} == {"t0", "t2", "t3", "t4", "t5"}
     rows = [attempt("t1", 0, 0.0), attempt("t1", 1, 1.0), replace(attempt("t2", 0, 0.5), task_type="ice")]
     rows.append(replace(attempt("t2", 1, 0.0), task_type="ice"))
     assert trial_rewards(ANY_TYPE, 1, rows) == TrialRewards(["t1", "t2"], 0.5, 0.25)
