@@ -93,7 +93,7 @@ def try_(
 
     For an agent of one's own this shows what it asked, what came back, and what would be trained.
     """
-    from command_line.env.trying import try_task
+    from command_line.env.playing import try_task
 
     try_task(config, task, split, seed, settings or [], json)
 
