@@ -3,6 +3,7 @@ tokenizer of seven words, and one that knows every byte."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -22,6 +23,8 @@ from transformers import (
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
+
+from erl_pipeline.policies.tiny.model import build_tokenizer
 
 WORDS = ["<pad>", "<bos>", "<end>", "<user>", "<assistant>", "left", "right"]
 TEMPLATE = "<bos>{% for m in messages %} <user> {{ m['content'] }}{% endfor %} <assistant>"
@@ -79,6 +82,23 @@ def random_llama(
         **settings,
     )
     return LlamaForCausalLM(config).eval()
+
+
+def save_llama(folder: Path, words: Sequence[str], positions: int) -> Path:
+    """A Llama that knows the words of a game, as a checkpoint in a folder. Its embeddings are large, so that
+    it prefers some words."""
+    tokenizer = build_tokenizer(words, positions)
+    model = random_llama(
+        len(tokenizer),
+        positions=positions,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    with torch.no_grad():
+        model.get_input_embeddings().weight *= 4
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def save_byte_llama(folder: Path, positions: int, layers: int = 2) -> Path:

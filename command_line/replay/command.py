@@ -1,13 +1,23 @@
 """`erl-pipeline replay`: a branch of a run with other settings, an audit of its bytes, or training on its
 stored rollouts."""
 
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from command_line import options
+from command_line.output import counted, print_json, print_line, print_table
 from storage.errors import InputError
+
+if TYPE_CHECKING:
+    from command_line.interruption import StopRequest
+    from command_line.progress import ProgressDisplay
+    from erl_pipeline.runs.audit import AuditResult, AuditVerdict
 
 Iteration = Annotated[
     str | None,
@@ -35,6 +45,8 @@ ConfigOption = Annotated[
 Scratch = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Where an audit computes; default: the system's.")
 ]
+
+_NOT_COMPUTED: tuple[AuditVerdict, ...] = ("input pruned", "other recipe", "damaged")
 
 
 def replay(
@@ -75,9 +87,7 @@ def replay(
         raise InputError("say where to begin, with --iteration N and --from STAGE, or use --offline")
     first = _whole(iteration)
     if not settings and name is None:
-        from command_line.replay.audit import replay_audit
-
-        replay_audit(run, first, stage, iterations, scratch, store, json)
+        _audit(run, first, stage, iterations, scratch, store, json)
         return
     if name is None:
         raise InputError("changed settings make a new run: name it with --name NAME")
@@ -86,6 +96,79 @@ def replay(
     from command_line.replay.branches import replay_branch
 
     replay_branch(run, first, stage, iterations, settings or [], name, store, json)
+
+
+def _audit(
+    run: str, iteration: int, stage: str, last: int | None, scratch: Path | None, store: str, json: bool
+) -> None:
+    """Compute stored artifacts again and compare the bytes.
+
+    Raises InputError when the run does not have these iterations, typer.Exit with status 1 when bytes differ.
+    """
+    from command_line.foreground import in_foreground
+    from command_line.stored_run import StoredRun
+    from erl_pipeline.runs.audit import REFUTED, audit
+    from storage.filesystem import users_scratch
+
+    stored = StoredRun.open(run, store)
+    last = stored.last_of_span(iteration, last)
+    folder = scratch or users_scratch() / "audits"
+
+    def work(display: ProgressDisplay, stop: StopRequest) -> list[AuditResult]:
+        return audit(store, run, iteration, stage, last, folder, display, stop.event)
+
+    heading = f"Audit of {run} in {store}: {stage} of iteration {iteration} through iteration {last}"
+    kept = "Stopped; nothing is kept of this audit."
+    results = in_foreground(heading, last, stored.config, work, lambda: kept)
+    verdicts = Counter(result.verdict for result in results)
+    if json:
+        print_json(
+            {
+                "run": run,
+                "store": store,
+                "equal": not any(result.verdict in REFUTED for result in results),
+                "verdicts": dict(verdicts),
+                "artifacts": [asdict(result) for result in results],
+            }
+        )
+    else:
+        print_table([_audit_cells(result) for result in results], left=["stage", "artifact", "verdict"])
+        for result in results:
+            for line in result.differences:
+                print_line(f"iteration {result.iteration}, {_named(result)}: {line}")
+        files = sum(result.files for result in results if result.verdict == "equal")
+        pruned, other, damaged = (verdicts.pop(each, 0) for each in _NOT_COMPUTED)
+        summary = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
+        print_line(
+            f"{counted(verdicts.total(), 'artifact')} computed again: {summary or 'none'}; "
+            f"{counted(files, 'file')} {'has' if files == 1 else 'have'} the stored bytes."
+        )
+        if pruned:
+            print_line(
+                f"{counted(pruned, 'artifact')} not computed: retention has removed what they are made "
+                "from. `train` in another store makes all of it again."
+            )
+        if other:
+            print_line(f"{counted(other, 'artifact')} not computed: today's code would make other ones.")
+        if damaged:
+            print_line(f"{counted(damaged, 'artifact')} not computed: the stored files are damaged.")
+    if any(result.verdict in REFUTED for result in results):
+        raise typer.Exit(1)
+
+
+def _named(result: AuditResult) -> str:
+    return f"{result.stage} {result.key}".strip()
+
+
+def _audit_cells(result: AuditResult) -> dict[str, str]:
+    return {
+        "iter": str(result.iteration),
+        "stage": _named(result),
+        "artifact": result.artifact_id[:12],
+        "files": str(result.files),
+        "seconds": f"{result.seconds:.1f}",
+        "verdict": result.verdict,
+    }
 
 
 def _whole(text: str) -> int:

@@ -209,7 +209,7 @@ def _plain(entry: LedgerEntry) -> dict[str, object]:
 
 def status(run: RunName, store: ExistingStore = DEFAULT_STORE, json: Json = False) -> None:
     """Show how far a run is, iteration by iteration."""
-    from command_line.runs.iterations import show_status
+    from command_line.runs.described import show_status
 
     show_status(run, store, json)
 

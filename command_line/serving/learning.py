@@ -84,7 +84,7 @@ def learn(
     if json:
         print_json(_judged(night, judged))
     else:
-        _print_judged(run, night, judged, store)
+        _print_judged(run, judged, store)
 
 
 def _moment(text: str | None) -> datetime:
@@ -148,7 +148,7 @@ def _judged(night: Night, judged: Judged) -> Mapping[str, Any]:
     }
 
 
-def _print_judged(run: str, night: Night, judged: Judged, store: str) -> None:
+def _print_judged(run: str, judged: Judged, store: str) -> None:
     verdict, change = judged.verdict, judged.change
     print_line(f"Gate of checkpoint {verdict.checkpoint_id[:12]}: {verdict.reason}.")
     if change is None:

@@ -74,8 +74,7 @@ def promote(
 
 
 def _show_aliases(run: str, store: str, json: bool) -> None:
-    from storage.serving.aliases import alias_changes, current_aliases
-    from storage.serving.gates import verdicts
+    from storage.serving.aliases import alias_changes, current_aliases, verdicts
 
     changes, judged = alias_changes(store, run), verdicts(store, run)
     if json:

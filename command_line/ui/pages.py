@@ -1,7 +1,12 @@
-"""Rendering of pages: the templates, their filters, what every page shows and what routes need."""
+"""Rendering of pages: the templates, their filters, what every page shows and what routes need, and tables
+as CSV."""
 
+import csv
+import io
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -11,12 +16,13 @@ from jinja2 import PackageLoader
 from starlette.responses import HTMLResponse, Response
 
 from command_line.output import command
-from command_line.ui.csv_tables import csv_text
 from command_line.ui.stored import RunView, Stored
 from erl_pipeline.views.report.templating import templates
 from storage.texts import storable
 
 T = TypeVar("T")
+_BEGINS_A_FORMULA = tuple("=+-@\t\r\n＝＋－＠")
+"""What spreadsheets take for the beginning of a formula."""
 
 
 @dataclass(frozen=True)
@@ -140,3 +146,28 @@ class RunVisit(Visit):
 
 AVisit = Annotated[Visit, Depends(Visit)]
 ARunVisit = Annotated[RunVisit, Depends(RunVisit)]
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Rows under a heading, as RFC 4180 has them. A text that a spreadsheet would compute gets an apostrophe
+    before it, with which it is a text there too; numbers stay numbers."""
+    written = io.StringIO()
+    table = csv.writer(written)
+    table.writerow(map(_cell, columns))
+    table.writerows([_cell(row[column]) for column in columns] for row in rows)
+    return storable(written.getvalue())
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return str(value)
+        case datetime():
+            return value.isoformat()
+        case str():
+            return f"'{value}" if value.startswith(_BEGINS_A_FORMULA) else value
+    return json.dumps(value, ensure_ascii=False)

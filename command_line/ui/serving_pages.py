@@ -14,9 +14,8 @@ from command_line.ui.pages import ARunVisit
 from command_line.ui.stored import Stored
 from storage.artifacts.manifest import Manifest
 from storage.filesystem import open_root
-from storage.serving.aliases import alias_changes
+from storage.serving.aliases import alias_changes, verdicts
 from storage.serving.collected import COLLECT_STAGE, SERVED_TRAJECTORIES, traffic_run
-from storage.serving.gates import verdicts
 from storage.serving.traffic import Record, read_record, segments
 from storage.tables.parquet import scan_files
 

@@ -50,9 +50,9 @@ def plugin_fingerprints(found: Sequence[Plugin], *, whole: bool = False) -> dict
     }
 
 
-def reached_code(found: Sequence[Plugin], *, whole: bool = False) -> dict[Name, str]:
+def reached_code(found: Sequence[Plugin]) -> dict[Name, str]:
     """The definitions of some plug-ins that give bytes, and the digest of each."""
-    return _reached(_tree(found, whole), found)
+    return _reached(_tree(found, whole=False), found)
 
 
 def _reached(tree: SourceTree, found: Sequence[Plugin]) -> dict[Name, str]:

@@ -1,15 +1,22 @@
-"""Which checkpoint an alias means, such as `production`: a list of changes, of which the last one holds."""
+"""Which checkpoint an alias means, such as `production`, and what gates found of new checkpoints: lists of
+sealed records, which are only appended to. The last change of an alias holds."""
 
 from __future__ import annotations
 
+import json
+import os
 from datetime import datetime
 from pathlib import Path
+from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from storage.filesystem import open_root
-from storage.serving.records import append_record, read_records
+from storage.artifacts.sealing import seal, unseal
+from storage.errors import DamagedRecord, store_errors
+from storage.filesystem import make_folder, open_root, open_to_write, sync_folder
 from storage.serving.traffic import serving_folder
+
+RecordT = TypeVar("RecordT", bound=BaseModel)
 
 
 class AliasChange(BaseModel):
@@ -41,7 +48,7 @@ def alias_changes(store_uri: str, run: str) -> list[AliasChange]:
 
     Raises DamagedRecord for any other line that is not as it was written.
     """
-    return read_records(alias_file(store_uri, run), AliasChange)
+    return _read_records(alias_file(store_uri, run), AliasChange)
 
 
 def current_aliases(store_uri: str, run: str) -> dict[str, AliasChange]:
@@ -51,7 +58,7 @@ def current_aliases(store_uri: str, run: str) -> dict[str, AliasChange]:
 
 def change_alias(store_uri: str, run: str, change: AliasChange) -> None:
     """Append a change; it is on disk when this returns. The run has to be locked (`storage.runs.locks`)."""
-    append_record(alias_file(store_uri, run), change)
+    _append_record(alias_file(store_uri, run), change)
 
 
 def aliased_checkpoints(store_uri: str) -> set[str]:
@@ -64,3 +71,70 @@ def aliased_checkpoints(store_uri: str) -> set[str]:
     runs = [folder.name for folder in served.iterdir()] if served.exists() else []
     changes = [change for run in runs for change in current_aliases(store_uri, run).values()]
     return {each for change in changes for each in (change.checkpoint_id, change.previous) if each}
+
+
+class Verdict(BaseModel):
+    """A new checkpoint, compared with the one that served."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    checkpoint_id: str
+    against: str
+    """The checkpoint that it was compared with."""
+    run: str
+    """The run that has made the new checkpoint."""
+    passed: bool
+    reason: str
+    """In words, with the numbers that decided."""
+    numbers: dict[str, float | int | str | bool]
+    decided: datetime
+
+
+def gate_file(store_uri: str, run: str) -> Path:
+    """The file with the verdicts of a served run's gate."""
+    return serving_folder(store_uri, run) / "gates.jsonl"
+
+
+def verdicts(store_uri: str, run: str) -> list[Verdict]:
+    """All verdicts, the oldest first. Raises DamagedRecord as `alias_changes`."""
+    return _read_records(gate_file(store_uri, run), Verdict)
+
+
+def record_verdict(store_uri: str, run: str, verdict: Verdict) -> None:
+    """Append a verdict. The run has to be locked."""
+    _append_record(gate_file(store_uri, run), verdict)
+
+
+def _read_records(path: Path, model: type[RecordT]) -> list[RecordT]:
+    """The records of a file, the oldest first; none where there is no file. A last line that a kill cut short
+    does not count.
+
+    Raises DamagedRecord for any other line that is not as it was written.
+    """
+    if not path.exists():
+        return []
+    with store_errors("read", path):
+        written = path.read_bytes()
+    records = []
+    for number, line in enumerate(written[: written.rfind(b"\n") + 1].splitlines(), start=1):
+        try:
+            records.append(model.model_validate_json(unseal(line) or b""))
+        except ValidationError as error:
+            raise DamagedRecord(
+                f"{path}, line {number} is not as it was written; put it back from a copy"
+            ) from error
+    return records
+
+
+def _append_record(path: Path, record: BaseModel) -> None:
+    """Append a record; it is on disk when this returns. Only one process at a time may do so."""
+    make_folder(path.parent)
+    line = seal(json.dumps(record.model_dump(mode="json"), ensure_ascii=False)) + b"\n"
+    with store_errors("write", path):
+        written = path.read_bytes() if path.exists() else b""
+        with open_to_write(path, "ab") as file:
+            file.truncate(written.rfind(b"\n") + 1)
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(path.parent)

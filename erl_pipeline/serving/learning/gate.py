@@ -16,8 +16,8 @@ from erl_pipeline.stages.names import TRAJECTORIES
 from erl_pipeline.statistics import bootstrap_low
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import Run
+from storage.serving.aliases import Verdict
 from storage.serving.collected import SERVED, SERVED_TRAJECTORIES
-from storage.serving.gates import Verdict
 from storage.tables.parquet import scan_files
 from storage.tables.scored import NOT_TRAINABLE, REDACTED_NOT_TRAINABLE, was_scored
 from storage.tables.sequences import FURTHER_SEQUENCES

@@ -29,9 +29,15 @@ from erl_pipeline.serving.settings import ServingSettings
 from storage.artifacts.store import ArtifactStore
 from storage.runs.documents import OfflineOrigin, read_origin
 from storage.runs.run import RunStore
-from storage.serving.aliases import AliasChange, change_alias, current_aliases
+from storage.serving.aliases import (
+    AliasChange,
+    Verdict,
+    change_alias,
+    current_aliases,
+    record_verdict,
+    verdicts,
+)
 from storage.serving.collected import traffic_run
-from storage.serving.gates import Verdict, record_verdict, verdicts
 from storage.upkeep.retention import retain_chain
 
 

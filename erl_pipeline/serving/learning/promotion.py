@@ -11,8 +11,7 @@ from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
 from storage.runs.run import RunStore
-from storage.serving.aliases import AliasChange, change_alias, current_aliases
-from storage.serving.gates import Verdict, verdicts
+from storage.serving.aliases import AliasChange, Verdict, change_alias, current_aliases, verdicts
 
 PRODUCTION, CANDIDATE = "production", "candidate"
 

@@ -63,7 +63,6 @@ def plan_shards(
     iteration: int,
     *,
     memory: str | None,
-    model: str = POLICY,
     samples: str | None = None,
 ) -> str:
     """Plan an iteration's episodes, in shards, and the list of the shards; returns the id of the list.
@@ -77,7 +76,7 @@ def plan_shards(
     Raises ConfigError where `samples` are given and `rollouts.refill` asks for more tasks than these.
     """
     rollouts = planner.config.rollouts
-    inputs = {**state.model_inputs(model), TASKS: state.tasks}
+    inputs = {**state.model_inputs(POLICY), TASKS: state.tasks}
     if memory is not None:
         inputs[MEMORY] = memory
     if samples is None:

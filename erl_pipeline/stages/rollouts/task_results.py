@@ -146,11 +146,6 @@ class DrawnTask:
     reason: Reason
 
 
-def difficulty_weight(expected: float, selection: ByDifficultySelection) -> float:
-    """exp(-(expected - target)^2 / (2 width^2)): 1 at the target."""
-    return math.exp(_log_weight(expected, selection))
-
-
 def draw_by_difficulty(
     tasks: Sequence[Task],
     count: int,
@@ -199,6 +194,7 @@ def window_of(tasks: int, count: int, selection: EasyToHardSelection, iteration:
 
 
 def _log_weight(expected: float, selection: ByDifficultySelection) -> float:
+    """Logarithm of exp(-(expected - target)^2 / (2 width^2)), which is 1 at the target."""
     return -((expected - selection.target) ** 2) / (2 * selection.width**2)
 
 

@@ -186,12 +186,10 @@ def plan_datasets(planner: Planner, iteration: int, rollouts: str) -> dict[str, 
     return {NEWEST: dataset, **older}
 
 
-def plan_fine_tune(
-    planner: Planner, state: RunState, iteration: int, dataset: str, model: str = POLICY
-) -> RunState:
-    """Plan the training of a model on a dataset, an artifact of kind `sft_dataset` from any stage. Returns
+def plan_fine_tune(planner: Planner, state: RunState, iteration: int, dataset: str) -> RunState:
+    """Plan the training of the policy on a dataset, an artifact of kind `sft_dataset` from any stage. Returns
     the state after it."""
-    return plan_training(planner, state, iteration, FINE_TUNE, {NEWEST: dataset}, model)
+    return plan_training(planner, state, iteration, FINE_TUNE, {NEWEST: dataset}, POLICY)
 
 
 def read_datasets(inputs: Mapping[str, Artifact]) -> list[SftRow]:

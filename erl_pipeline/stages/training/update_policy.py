@@ -94,16 +94,10 @@ class AgedUpdateSettings(UpdateSettings):
     max_age: int
 
 
-def plan_update(
-    planner: Planner,
-    state: RunState,
-    iteration: int,
-    rollouts: str,
-    model: str = POLICY,
-) -> RunState:
-    """Plan the training of a model on rollouts, with what the configuration adds to the update of any method:
-    replay, self-distillation, distillation. Returns the state after it. The reference of the KL term, where
-    it is on, is the checkpoint that the model began with."""
+def plan_update(planner: Planner, state: RunState, iteration: int, rollouts: str) -> RunState:
+    """Plan the training of the policy on rollouts, with what the configuration adds to the update of any
+    method: replay, self-distillation, distillation. Returns the state after it. The reference of the KL term,
+    where it is on, is the checkpoint that the policy began with."""
     inputs = {ROLLOUTS: rollouts}
     changed: dict[str, Any] = {}
     replayed = replayed_in(planner, iteration)
@@ -113,18 +107,18 @@ def plan_update(
         how = planner.config.self_distillation.at(iteration)
         changed["self_distillation"] = None if how is None else how.for_update
         if how is not None:
-            inputs[SCORED] = plan_scores(planner, state, iteration, rollouts, model, how)
+            inputs[SCORED] = plan_scores(planner, state, iteration, rollouts, POLICY, how)
     settings = planner.shared(planner.settings(UPDATE_POLICY).model_copy(update=changed)) if changed else None
     if planner.config.objective.needs_reference:
-        inputs[REFERENCE] = state.initial[model]
+        inputs[REFERENCE] = state.initial[POLICY]
     form = planner.config.distillation_form
     if form == "joint":
         inputs |= distillation.plan_datasets(planner, iteration, rollouts)
-    state = training_stage.plan_training(planner, state, iteration, UPDATE_POLICY, inputs, model, settings)
+    state = training_stage.plan_training(planner, state, iteration, UPDATE_POLICY, inputs, POLICY, settings)
     if form == "separate":
         datasets = distillation.plan_datasets(planner, iteration, rollouts)
         state = training_stage.plan_training(
-            planner, state, iteration, distillation.FINE_TUNE, datasets, model
+            planner, state, iteration, distillation.FINE_TUNE, datasets, POLICY
         )
     return state
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from command_line.env.new_package import Kind, write_package
+from command_line.env.command import Kind, write_package
 from erl_pipeline.config.pipeline import RetentionConfig
 from erl_pipeline.environments.questions import ENVIRONMENT
 from erl_pipeline.environments.questions.settings import QuestionsConfig

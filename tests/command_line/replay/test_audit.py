@@ -96,7 +96,7 @@ def test_only_what_was_computed_counts_as_computed(store: Path, monkeypatch: pyt
         AuditResult(2, "update_policy", "", "a" * 32, "equal", 3, 1.0),
         AuditResult(2, "evaluate", "", "b" * 32, "other recipe", 0, 0.0, ("the code",)),
     ]
-    monkeypatch.setattr("command_line.replay.audit.audit", lambda *_: results)
+    monkeypatch.setattr("erl_pipeline.runs.audit.audit", lambda *_: results)
     told = invoke("replay", "small", "--iteration", "2", "--from", "update_policy", "--store", store)
     assert told.status == 1
     assert "1 artifact computed again: 1 equal; 3 files have the stored bytes." in told.output

@@ -11,8 +11,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from command_line.ui import rows
-from command_line.ui.csv_tables import csv_text
 from command_line.ui.filters import Filter
+from command_line.ui.pages import csv_text
 from tests.command_line.ui.clients import client, links_of, main_text
 from tests.command_line.ui.stores import write_page_store
 

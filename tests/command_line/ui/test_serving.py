@@ -12,8 +12,7 @@ from erl_pipeline.serving.learning.collect import collect
 from erl_pipeline.serving.learning.gate import Comparison, verdict
 from erl_pipeline.serving.settings import EpisodeSettings, GateSettings
 from storage.memory.standalone import Lesson, StandaloneMemory
-from storage.serving.aliases import change_alias
-from storage.serving.gates import record_verdict
+from storage.serving.aliases import change_alias, record_verdict
 from tests.command_line.ui.clients import client, links_of, main_text
 from tests.embedders import WordEmbedder
 from tests.erl_pipeline.serving.learning.served_traffic import TOMORROW, at, begin_run, end, log, rating, turn

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -91,6 +92,17 @@ def play(
     rows: list[Trajectory] = asyncio.run(given.protocol(context))
     assert not remaining
     return rows, asked
+
+
+def row(*behaviour: float) -> Trajectory:
+    """A first attempt with one response token for each log-probability of the sampler."""
+    tokens = tuple(range(len(behaviour)))
+    return replace(
+        play(["right a", "right a"])[0][0],
+        response_token_ids=tokens,
+        response_mask=(1,) * len(tokens),
+        behaviour_logprobs=behaviour,
+    )
 
 
 def scripted(

@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 
 from erl_pipeline.config.objective import DecoupledCorrection
 from erl_pipeline.objectives.staleness import effective_sample_size, summarize_weights
-from storage.tables.trajectories import Trajectory
-from tests.erl_pipeline.episodes.script import play
+from tests.erl_pipeline.episodes.script import row
 
 TOKEN = DecoupledCorrection(type="decoupled", cap=2.0)
-
-
-def row(*behaviour: float) -> Trajectory:
-    """One response token for each log-probability of the sampler."""
-    tokens = tuple(range(len(behaviour)))
-    return replace(
-        play(["right a", "right a"])[0][0],
-        response_token_ids=tokens,
-        response_mask=(1,) * len(tokens),
-        behaviour_logprobs=behaviour,
-    )
 
 
 def test_effective_sample_size_is_the_share_of_samples_that_weights_are_worth() -> None:

@@ -9,14 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
-from erl_pipeline.policies.tiny.model import build_tokenizer
 from tests.erl_pipeline.runs.small_runs import SMALL
-from tests.random_models import random_llama
+from tests.random_models import save_llama
 
 SETTINGS: Mapping[str, Any] = {
     **SMALL,
@@ -38,15 +35,4 @@ def save_base(folder: Path) -> Path:
     lake = RunConfig.model_validate(SETTINGS).environment
     assert isinstance(lake, FrozenLakeConfig)
     parts = ENVIRONMENT.tiny.require(lake)
-    tokenizer = build_tokenizer(parts.words, parts.context_length)
-    model = random_llama(
-        len(tokenizer),
-        positions=parts.context_length,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    with torch.no_grad():
-        model.get_input_embeddings().weight *= 4
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return save_llama(folder, parts.words, parts.context_length)

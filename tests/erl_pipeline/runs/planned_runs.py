@@ -21,6 +21,16 @@ SMALL: Mapping[str, Any] = {
 }
 SOURCES = Sources(code={**NO_CODE, "environment": {"lake": "1"}, "method": {"erl": "1"}}, weights="w" * 64)
 DECOUPLED = "objective.correction={type: decoupled}"
+ITERATION = [
+    "rollout_shard 0000",
+    "rollout_shard 0001",
+    "generate_rollouts",
+    "index_memory",
+    "update_policy",
+    "build_distillation",
+    "fine_tune",
+]
+"""Stages of an iteration of these runs that does not evaluate."""
 
 
 def config(*settings: str, **changes: Any) -> RunConfig:

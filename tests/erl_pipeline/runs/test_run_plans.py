@@ -17,6 +17,7 @@ from storage.artifacts.recipe import Recipe
 from storage.errors import ConfigError, InputError
 from tests.erl_pipeline.runs.planned_runs import (
     DECOUPLED,
+    ITERATION,
     SOURCES,
     at,
     config,
@@ -26,15 +27,6 @@ from tests.erl_pipeline.runs.planned_runs import (
     stages,
 )
 
-ITERATION = [
-    "rollout_shard 0000",
-    "rollout_shard 0001",
-    "generate_rollouts",
-    "index_memory",
-    "update_policy",
-    "build_distillation",
-    "fine_tune",
-]
 LLAMA = {"policy": {"type": "pretrained", "model": "/models/llama"}}
 LORA = {"policy": {**LLAMA["policy"], "lora": {"rank": 4}}}
 VLLM = "engine={type: vllm}"

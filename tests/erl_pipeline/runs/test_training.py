@@ -19,17 +19,8 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import RunBusy
 from storage.runs.run import RunStore
 from storage.upkeep.verification import verify_run
+from tests.erl_pipeline.runs.planned_runs import ITERATION
 from tests.erl_pipeline.runs.small_runs import Notes, damage, go, hashes, ids, small
-
-ITERATION = [
-    "rollout_shard 0000",
-    "rollout_shard 0001",
-    "generate_rollouts",
-    "index_memory",
-    "update_policy",
-    "build_distillation",
-    "fine_tune",
-]
 
 
 def of(iteration: int, *names: str) -> list[str]:

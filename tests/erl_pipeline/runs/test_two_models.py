@@ -6,16 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from erl_pipeline.environments.frozen_lake import ENVIRONMENT
 from erl_pipeline.environments.frozen_lake.settings import FrozenLakeConfig
 from erl_pipeline.plan.plan import StageKey
-from erl_pipeline.policies.tiny.model import build_tokenizer
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
 from tests.erl_pipeline.runs.small_runs import SMALL, go, ids, small
-from tests.random_models import random_llama
+from tests.random_models import save_llama
 
 METHOD = {
     "type": "complementary",
@@ -27,18 +25,7 @@ def save_model(folder: Path) -> Path:
     """A random Llama with the words of the extractor: those of the policy and some more."""
     parts = ENVIRONMENT.tiny.extractor(FrozenLakeConfig.model_validate(SMALL["environment"]))
     assert parts is not None
-    tokenizer = build_tokenizer(parts.words, 128)
-    model = random_llama(
-        len(tokenizer),
-        positions=128,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    with torch.no_grad():
-        model.get_input_embeddings().weight *= 4
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return save_llama(folder, parts.words, 128)
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 4, "alpha": 8}], ids=["all weights", "adapter"])

@@ -17,8 +17,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError, Interrupted
 from storage.lineage.trained_on import RowFilter, TrainedOn
 from storage.runs.run import RunStore
-from storage.serving.aliases import alias_changes, current_aliases
-from storage.serving.gates import verdicts
+from storage.serving.aliases import alias_changes, current_aliases, verdicts
 from storage.serving.traffic import ServedTurn
 from storage.upkeep.verification import verify_run
 from tests.erl_pipeline.serving.learning.served_traffic import RUN, TOMORROW, conversations, log

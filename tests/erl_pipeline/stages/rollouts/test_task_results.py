@@ -13,7 +13,6 @@ from erl_pipeline.environments.interface import Task
 from erl_pipeline.stages.rollouts.task_results import (
     DrawnTask,
     TaskResult,
-    difficulty_weight,
     draw_by_difficulty,
     draw_from_window,
     expected_success,
@@ -82,10 +81,11 @@ def names(found: list[DrawnTask]) -> list[str]:
 
 
 def test_weights_by_hand() -> None:
-    selection = ByDifficultySelection(target=0.5, width=0.25)
-    assert difficulty_weight(0.5, selection) == 1.0
-    assert difficulty_weight(0.25, selection) == pytest.approx(math.exp(-0.5))  # one width away
-    assert difficulty_weight(1.0, selection) == pytest.approx(math.exp(-2.0))  # two widths
+    expected = {"often": 0.5, "never": 0.25, "always": 1.0}  # the target, one width away, two widths
+    selection = ByDifficultySelection(target=0.5, width=0.25, new=0.0)
+    found = draw_by_difficulty(TASKS[:3], 3, expected, RESULTS, selection, random.Random(0))
+    weights = {each.task.task_id: each.weight for each in found}
+    assert weights == pytest.approx({"often": 1.0, "never": math.exp(-0.5), "always": math.exp(-2.0)})
 
 
 def test_probabilities_by_hand_are_those_of_single_draws() -> None:

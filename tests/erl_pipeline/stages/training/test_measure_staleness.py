@@ -13,19 +13,7 @@ from erl_pipeline.stages.training.measure_staleness import policy_age, require_r
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.tables.trajectories import Trajectory
-from tests.erl_pipeline.episodes.script import play
-
-
-def row(*behaviour: float) -> Trajectory:
-    """One response token for each log-probability of the sampler."""
-    tokens = tuple(range(len(behaviour)))
-    return replace(
-        play(["right a", "right a"])[0][0],
-        response_token_ids=tokens,
-        response_mask=(1,) * len(tokens),
-        behaviour_logprobs=behaviour,
-    )
+from tests.erl_pipeline.episodes.script import row
 
 
 def test_age_counts_policy_versions_along_the_lineage(tmp_path: Path) -> None:

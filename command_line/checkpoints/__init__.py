@@ -1,1 +1,0 @@
-"""A checkpoint on chosen tasks, and as a folder for other programs."""

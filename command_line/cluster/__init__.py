@@ -1,1 +1,0 @@
-"""The machines that a run is computed on."""
