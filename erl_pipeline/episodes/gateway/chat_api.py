@@ -47,9 +47,12 @@ class _Function(Strict):
 
 
 class _Call(Strict):
+    """What a client has put together from a stream still has the call's `index` there."""
+
     id: str
     type: Literal["function"] = "function"
     function: _Function
+    index: int | None = None
 
 
 class _Message(Strict):

@@ -105,8 +105,27 @@ def streams_by_messages(task: AgentTask) -> dict[str, Any]:
     return by_messages(task, stream=True)
 
 
+def streams_by_chat(task: AgentTask) -> dict[str, Any]:
+    """Sends each answer back as OpenAI's library has put it together."""
+    messages: Any = [{"role": "system", "content": "be brief"}, {"role": "user", "content": task.prompt}]
+    given: Any = {"tools": [{"type": "function", "function": SEARCH}], "temperature": 0.1}
+    given["stream_options"] = {"include_usage": True}
+    while True:
+        with client(task).chat.completions.stream(model="any", messages=messages, **given) as events:
+            answer = events.get_final_completion()
+        message = answer.choices[0].message
+        messages.append(message)
+        if not message.tool_calls:
+            assert answer.usage is not None
+            return {"answer": message.content, "metrics": {"said": answer.usage.completion_tokens}}
+        for call in message.tool_calls:
+            found = f"page on {json.loads(call.function.arguments)['for']}"
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": found})
+
+
 @pytest.mark.parametrize(
-    "agent", [asks_by_responses, streams_by_responses, asks_by_messages, streams_by_messages]
+    "agent",
+    [asks_by_responses, streams_by_responses, asks_by_messages, streams_by_messages, streams_by_chat],
 )
 def test_tools_are_called_and_answered_in_one_sequence(agent: Any) -> None:
     """The items or blocks of an answer, which the agent sends back, are one message again."""
