@@ -185,8 +185,11 @@ class AttemptSequences:
         sequence.behaviour_logprobs.extend(generation.logprobs)
         sequence.truncated = sequence.truncated or generation.finish_reason == "length"
         offered, keys = call.history
-        turn = read_turn(text, self._answered, self._chat.texts, has_tools=has_tools)
-        self._answered += 1
+        turn = self._turn(text, has_tools)
+        # An earlier checkpoint or server may have answered in this history, and counted from 0 as well.
+        known = _ids_of_calls(call.messages)
+        while any(each.call_id in known for each in turn.tool_calls):
+            turn = self._turn(text, has_tools)
         message = turn_message(turn)
         sequence.messages = [*call.messages, message]
         last = generation.token_ids[-1] if generation.token_ids else None
@@ -200,6 +203,12 @@ class AttemptSequences:
         self._turns.setdefault((offered, (*keys, _key(message))), recorded)
         cut_off = generation.finish_reason == "length"
         return Answer(sequence, start, turn, len(generation.token_ids), cut_off, stopped_by)
+
+    def _turn(self, text: str, has_tools: bool) -> AssistantTurn:
+        """An answer as the next turn; the ids of its tool calls derive from its number."""
+        turn = read_turn(text, self._answered, self._chat.texts, has_tools=has_tools)
+        self._answered += 1
+        return turn
 
     def _cut(
         self, generation: Generation, stop: Sequence[str], has_tools: bool
@@ -259,6 +268,10 @@ def history_of(messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Hist
     """What tells one beginning of a conversation from another. Tools are rendered from it, so that their keys
     keep the order in which they were sent."""
     return json.dumps(list(tools)) if tools else "[]", tuple(map(_key, messages))
+
+
+def _ids_of_calls(messages: Sequence[Message]) -> set[str]:
+    return {call["id"] for message in messages for call in message.get("tool_calls", ())}
 
 
 def last_answer(messages: Sequence[Message]) -> int:

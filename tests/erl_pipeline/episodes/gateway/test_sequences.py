@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from erl_pipeline.environments.messages import Message, ToolSchema, assistant_message, user_message
+from erl_pipeline.environments.messages import (
+    FunctionCall,
+    Message,
+    ToolSchema,
+    assistant_message,
+    user_message,
+)
 from erl_pipeline.episodes.dialogue import ChatTokenizer, Dialogue
 from erl_pipeline.episodes.gateway.sequences import Answer, AttemptSequences, Call, SampledSequence
 from tests.erl_pipeline.episodes.test_dialogue import SEARCH, chatml_tokenizer, end_ids, said
@@ -150,6 +156,27 @@ def test_a_tool_call_is_found_again_by_its_name_and_arguments() -> None:
         f"{written}{END}[\n<|im_start|>user\n<tool_response>page 7</tool_response>{END}\n"
         f"<|im_start|>assistant\n]7{END}"
     )
+
+
+def test_the_id_of_a_tool_call_is_new_in_its_conversation_whoever_answered_before() -> None:
+    """As where a server of before, or an earlier checkpoint, has given the ids that a client sends back."""
+    written = f'<tool_call>{{"name": "search"}}</tool_call>{END}'
+    history: list[Message] = [user_message("go")]
+    ids = []
+    for _ in range(3):
+        sequences = attempt()
+        (called,) = answered(sequences, place(sequences, history, [SEARCH]), written).turn.tool_calls
+        ids.append(called.call_id)
+        function: FunctionCall = {"name": "search", "arguments": {}}
+        history += [
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [{"id": called.call_id, "type": "function", "function": function}],
+            },
+            {"role": "tool", "content": "page 7", "tool_call_id": called.call_id},
+        ]
+    assert ids == ["call00000", "call00100", "call00200"]
 
 
 def test_an_answer_is_cut_at_the_token_that_completes_a_stop_text() -> None:
