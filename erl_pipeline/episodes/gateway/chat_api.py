@@ -134,6 +134,7 @@ def read_request(body: bytes) -> ChatRequest:
         choices=asked.n or 1,
         max_tokens=min(limits, default=None),
         stop=stop,
+        one_call=asked.parallel_tool_calls is False,
         stream=bool(asked.stream),
         with_usage=asked.stream_options is not None and bool(asked.stream_options.include_usage),
         overridden=given(asked, OVERRIDDEN),

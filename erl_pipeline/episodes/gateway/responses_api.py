@@ -152,6 +152,7 @@ def read_request(body: bytes) -> ChatRequest:
         messages=tuple(_messages(asked)),
         tools=tuple(tool_schema(each.name, each.description, each.parameters) for each in asked.tools or ()),
         max_tokens=asked.max_output_tokens,
+        one_call=asked.parallel_tool_calls is False,
         stream=bool(asked.stream),
         overridden=given(asked, _OVERRIDDEN),
     )

@@ -232,7 +232,8 @@ class AgentSession:
                 raise RequestRefused("the policy cannot be asked any more", status=403) from error
             seconds = perf_counter() - began
             self._sampled_tokens += len(generation.token_ids)
-            return Choice(self._sequences.answer(call, generation, seed, request.stop), seconds)
+            answer = self._sequences.answer(call, generation, seed, request.stop, one_call=request.one_call)
+            return Choice(answer, seconds)
 
         return sample(), len(call.prompt_token_ids)
 

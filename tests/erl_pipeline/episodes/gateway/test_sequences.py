@@ -193,6 +193,32 @@ def test_an_answer_is_cut_at_the_token_that_completes_a_stop_text() -> None:
     )
 
 
+GOOD = '<tool_call>{"name": "search"}</tool_call>'
+BAD = "<tool_call>search</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        (f"look {GOOD} {GOOD}{END}", f"look {GOOD}"),
+        (f"{BAD}{GOOD}{BAD}{END}", f"{BAD}{GOOD}"),
+        (f"{GOOD}<tool_call>", GOOD),
+        # Nothing follows, so it ends as the policy has ended it.
+        (f"{BAD}{GOOD} so{END}", f"{BAD}{GOOD} so{END}"),
+    ],
+)
+def test_an_answer_with_one_call_ends_behind_its_first_well_formed_one(written: str, kept: str) -> None:
+    sequences = attempt()
+    call = place(sequences, [user_message("go")], [SEARCH])
+    answer = sequences.answer(call, said(TOKENIZER, written), seed=0, one_call=True)
+    assert [call.problem is None for call in answer.turn.tool_calls].count(True) == 1
+    assert (answer.turn.text, answer.cut_off, answer.stopped_by) == (kept.removesuffix(END), False, None)
+    assert read(sequences.sequences[0])[1] == kept
+
+    several = answered(attempt(), place(attempt(), [user_message("go")], [SEARCH]), f"{GOOD}{GOOD}{END}")
+    assert len(several.turn.tool_calls) == 2
+
+
 @pytest.mark.parametrize(
     ("stop", "said", "told", "kept"),
     [
