@@ -40,8 +40,9 @@ class Client:
 def served(
     use: Callable[[Client], Awaitable[None]],
     answer: Callable[[], Awaitable[Generation]] | None = None,
+    calls: int = 10_000,
 ) -> None:
-    """Serve one attempt whose policy says `up`, and use it."""
+    """Serve one attempt of so many calls, whose policy says `up`, and use it."""
 
     async def ask(asked: GenerationRequest) -> Generation:
         return await answer() if answer is not None else said(TOKENIZER, "up<|im_end|>")
@@ -53,7 +54,7 @@ def served(
         policy = AskedPolicy(
             ChatTokenizer(TOKENIZER), 2000, end_ids(TOKENIZER), "policy", 1.0, 8, 0, "episode", ask
         )
-        session = AgentSession(policy, AgentLimits(60.0, 10_000, 10_000), unchanged)
+        session = AgentSession(policy, AgentLimits(60.0, calls, 10_000), unchanged)
         async with (
             Gateway() as gateway,
             gateway.serving(session, 0, 60.0) as endpoint,
@@ -222,6 +223,21 @@ def test_a_request_that_a_client_sends_again_gets_the_first_answer() -> None:
         assert len(client.session.sequences) == 2
 
     served(use)
+
+
+def test_an_agent_that_goes_on_asking_behind_its_limit_does_not_fill_the_memory() -> None:
+    async def use(client: Client) -> None:
+        await client.post(GOOD)
+        for number in range(4):
+            body = {"messages": [{"role": "user", "content": f"again {number}"}]}
+            status, refused, _ = await client.post(body)
+            assert (status, refused["error"]["code"]) == (403, "attempt_limit")
+        status, *_ = await client.post(body, **{"x-stainless-retry-count": "1"})
+        assert (status, client.session.refused) == (403, 5)
+        assert [each.call.problem is None for each in client.session.recorded] == [True, False]
+        assert len(client.session._answers) == 1
+
+    served(use, calls=1)
 
 
 def test_a_client_that_goes_away_and_asks_again_gets_the_answer_that_was_sampled() -> None:
