@@ -114,6 +114,10 @@ class _Request(StrictOptions):
     response_format: _TextFormat | None = None
     logprobs: Literal[False] | None = None
     user: str | None = None
+    safety_identifier: str | None = None
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
     metadata: dict[str, Any] | None = None
     store: bool | None = None
 

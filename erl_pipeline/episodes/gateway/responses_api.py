@@ -139,6 +139,8 @@ class _Request(StrictOptions):
     conversation: None = None
     prompt: None = None
     prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    service_tier: str | None = None
     safety_identifier: str | None = None
     user: str | None = None
     metadata: dict[str, Any] | None = None

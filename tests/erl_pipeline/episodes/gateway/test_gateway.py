@@ -314,6 +314,19 @@ def test_a_null_asks_for_nothing(path: str, more: dict[str, Any]) -> None:
     served(use)
 
 
+@pytest.mark.parametrize("path", ["chat/completions", "responses"])
+def test_what_changes_no_answer_is_taken(path: str) -> None:
+    hints = {"service_tier": "auto", "safety_identifier": "u", "prompt_cache_key": "k"}
+
+    async def use(client: Client) -> None:
+        asked = {"input": "go"} if path == "responses" else {"messages": GOOD["messages"]}
+        more = {**hints, "prompt_cache_retention": "24h"}
+        status, body, _ = await client.post({"model": "m", **asked, **more}, path=path)
+        assert status == 200, body
+
+    served(use)
+
+
 def test_what_a_client_has_read_from_an_answer_may_come_back() -> None:
     """The openai package's `chat.completions.parse` adds it to its messages."""
 
