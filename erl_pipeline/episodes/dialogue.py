@@ -88,13 +88,16 @@ class ChatTokenizer:
         last = read_turn(after, 0, StorableTexts()).tool_calls[-1:]
         return [(call.name, call.problem) for call in last] == [("look", None)]
 
-    def completion(self, turns: Sequence[Message], tools: str = "[]") -> tuple[list[int], list[int]]:
+    def completion(
+        self, turns: Sequence[Message], end_token_ids: frozenset[int], tools: str = "[]"
+    ) -> tuple[list[int], list[int]]:
         """Ids and mask of what follows a prompt, from the assistant's first turn to its last.
 
-        Each turn of the assistant ends with the tokenizer's end token, and is trained with it (mask 1); what
-        others say in between is not. What they say after the last turn is left out. `tools` as JSON.
+        Each turn of the assistant ends with that of `end_token_ids`, the tokens that end sampling, with which
+        the chat template ends it, else with the tokenizer's own. It is trained with it (mask 1); what others
+        say in between is not. What they say after the last turn is left out. `tools` as JSON.
         """
-        end = int(self._tokenizer.eos_token_id)
+        end = self._end_of_turn(end_token_ids)
         ids: list[int] = []
         mask: list[int] = []
         others: list[Message] = []
@@ -130,6 +133,14 @@ class ChatTokenizer:
         ids = [token for token in token_ids if not (keep_tool_calls and token in self._unspoken)]
         text = str(self._tokenizer.decode(ids, skip_special_tokens=not keep_tool_calls))
         return text.strip() if strip else text
+
+    def _end_of_turn(self, end_token_ids: frozenset[int]) -> int:
+        # Many models end their turns with another token than the tokenizer's, such as Gemma and Phi.
+        written = self._render((*_OPENING, _OPENING[0]), "[]").partition(_ASSISTANT_TURN)[2].lstrip()
+        ends = zip(
+            sorted(end_token_ids), self._tokenizer.convert_ids_to_tokens(sorted(end_token_ids)), strict=True
+        )
+        return next((token for token, text in ends if written.startswith(text)), self._tokenizer.eos_token_id)
 
     def _prompt(self, messages: tuple[_Frozen, ...], tools: str) -> tuple[int, ...]:
         return self._ids(self._render(messages, tools))

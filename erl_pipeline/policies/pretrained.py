@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    GenerationConfig,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -67,7 +68,7 @@ def load_policy(
     folder = checkpoint_folder(checkpoint)
     model = _load_model(folder, checkpoint, dtype).to(device).eval()
     tokenizer = load_tokenizer(checkpoint)
-    eos_token_ids = _eos_token_ids(model, tokenizer)
+    eos_token_ids = _eos_token_ids(model.generation_config, tokenizer)
     if not eos_token_ids:
         raise InputError(
             f"{checkpoint} names no end-of-sequence token: set eos_token in its tokenizer_config.json"
@@ -99,6 +100,16 @@ def _in_float32(head: torch.nn.Linear, hidden: torch.Tensor) -> torch.Tensor:
 def read_context_length(folder: Path) -> int:
     """The context length of a checkpoint, in tokens. Raises InputError as `load_policy`."""
     return _context_length(_load_config(folder, folder), folder)
+
+
+def read_eos_token_ids(folder: Path, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """The tokens at which sampling from a checkpoint ends, without its weights. Raises InputError as
+    `load_policy`."""
+    try:
+        generation = GenerationConfig.from_pretrained(folder)
+    except OSError:  # Without a file of its own, the model's configuration names them.
+        generation = GenerationConfig.from_model_config(_load_config(folder, folder))
+    return _eos_token_ids(generation, tokenizer)
 
 
 def save_policy(
@@ -186,8 +197,8 @@ def _load_model(folder: Path, checkpoint: str | Path, dtype: Precision) -> PreTr
     return model
 
 
-def _eos_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    named = model.generation_config.eos_token_id if model.generation_config is not None else None
+def _eos_token_ids(generation: GenerationConfig | None, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    named = generation.eos_token_id if generation is not None else None
     listed = named if isinstance(named, list) else [named]
     return frozenset(token for token in [*listed, tokenizer.eos_token_id] if token is not None)
 

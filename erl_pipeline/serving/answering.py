@@ -126,7 +126,9 @@ class PolicyService:
             for number, generation in enumerate(generations):
                 call, request = placed.choices[number], placed.request
                 seed = asked[number].seed
-                answer = placed.sequences.answer(call, generation, seed, request.chat.stop)
+                answer = placed.sequences.answer(
+                    call, generation, seed, request.chat.stop, one_call=request.chat.one_call
+                )
                 choices.append(Choice(answer, seconds))
                 turn = served_turn(placed, number, asked[number], choices[-1], generation.logprobs, seconds)
                 turns.append(turn)

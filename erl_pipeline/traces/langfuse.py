@@ -15,7 +15,8 @@ from erl_pipeline.traces.openai import said
 from storage.tables.row_links import shown
 
 MAPPING = 1
-_NUMBERS = ("NUMERIC", "BOOLEAN", "CATEGORICAL")
+_NUMERIC = ("NUMERIC", "BOOLEAN")
+_NUMBERS = (*_NUMERIC, "CATEGORICAL")
 
 
 class _Record(Envelope):
@@ -51,6 +52,8 @@ def read(record: Any, _place: str) -> Iterator[Call | Score]:
     if isinstance(record, Mapping) and "type" not in record:
         score = checked(_Score, record, "score")
         target = score.observation_id or score.trace_id or score.session_id or ""
+        if score.data_type in _NUMERIC and not isinstance(score.value, int | float | None):
+            raise Refused("value", f"is {shown(score.value)}; allowed is a number")
         number = score.value if score.data_type in _NUMBERS and isinstance(score.value, int | float) else None
         value = None if number is None else float(number)
         yield Score(score.name, value, score.comment, target, score.trace_id or "")

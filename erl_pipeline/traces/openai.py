@@ -82,9 +82,11 @@ def read(record: Any, place: str) -> Iterator[Call]:
 
 def _example(record: Mapping[str, Any], place: str) -> Call:
     example = checked(_Example, without_empty(record), "")
-    weights = [each.get("weight", 1) if isinstance(each, Mapping) else 1 for each in example.messages]
+    left_out = [isinstance(each, Mapping) and each.get("weight") == 0 for each in example.messages]
     turns = [said(each, f"messages.{number}") for number, each in enumerate(example.messages)]
-    learned = [number for number, each in enumerate(turns) if each.role == "assistant" and weights[number]]
+    learned = [
+        number for number, each in enumerate(turns) if each.role == "assistant" and not left_out[number]
+    ]
     if not learned:
         raise Refused("messages", "the answer is missing: no message is the assistant's, with weight 1")
     name = place.replace(" ", "-")

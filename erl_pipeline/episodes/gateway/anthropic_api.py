@@ -123,6 +123,7 @@ def read_request(body: bytes) -> ChatRequest:
         ),
         max_tokens=asked.max_tokens,
         stop=tuple(asked.stop_sequences or ()),
+        one_call=asked.tool_choice is not None and bool(asked.tool_choice.disable_parallel_tool_use),
         stream=bool(asked.stream),
         overridden=given(asked, _OVERRIDDEN),
     )

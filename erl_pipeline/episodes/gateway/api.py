@@ -45,13 +45,15 @@ def attempt_closed() -> RequestRefused:
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """What a request asks for. `stop`: texts that end an answer. `overridden`: fields that do not count."""
+    """What a request asks for. `stop`: texts that end an answer. `one_call`: an answer may call one tool
+    only. `overridden`: fields that do not count."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSchema, ...] = ()
     choices: int = 1
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    one_call: bool = False
     stream: bool = False
     with_usage: bool = False
     overridden: tuple[str, ...] = ()

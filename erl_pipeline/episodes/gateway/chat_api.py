@@ -47,9 +47,12 @@ class _Function(Strict):
 
 
 class _Call(Strict):
+    """What a client has put together from a stream still has the call's `index` there."""
+
     id: str
     type: Literal["function"] = "function"
     function: _Function
+    index: int | None = None
 
 
 class _Message(Strict):
@@ -111,6 +114,10 @@ class _Request(StrictOptions):
     response_format: _TextFormat | None = None
     logprobs: Literal[False] | None = None
     user: str | None = None
+    safety_identifier: str | None = None
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
     metadata: dict[str, Any] | None = None
     store: bool | None = None
 
@@ -131,6 +138,7 @@ def read_request(body: bytes) -> ChatRequest:
         choices=asked.n or 1,
         max_tokens=min(limits, default=None),
         stop=stop,
+        one_call=asked.parallel_tool_calls is False,
         stream=bool(asked.stream),
         with_usage=asked.stream_options is not None and bool(asked.stream_options.include_usage),
         overridden=given(asked, OVERRIDDEN),

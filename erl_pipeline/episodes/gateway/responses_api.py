@@ -139,6 +139,8 @@ class _Request(StrictOptions):
     conversation: None = None
     prompt: None = None
     prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    service_tier: str | None = None
     safety_identifier: str | None = None
     user: str | None = None
     metadata: dict[str, Any] | None = None
@@ -152,6 +154,7 @@ def read_request(body: bytes) -> ChatRequest:
         messages=tuple(_messages(asked)),
         tools=tuple(tool_schema(each.name, each.description, each.parameters) for each in asked.tools or ()),
         max_tokens=asked.max_output_tokens,
+        one_call=asked.parallel_tool_calls is False,
         stream=bool(asked.stream),
         overridden=given(asked, _OVERRIDDEN),
     )

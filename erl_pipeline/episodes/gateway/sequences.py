@@ -11,14 +11,22 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import NamedTuple
 
 from erl_pipeline.engines.interface import Generation
-from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema, read_turn, turn_message
+from erl_pipeline.environments.messages import (
+    MARKERS,
+    AssistantTurn,
+    Message,
+    ToolSchema,
+    read_turn,
+    turn_message,
+)
 from erl_pipeline.episodes.dialogue import ChatTokenizer, without_end
+from storage.texts import StorableTexts
 
 _Key = tuple[str, ...]
 History = tuple[str, tuple[_Key, ...]]
@@ -165,11 +173,20 @@ class AttemptSequences:
         if call.after is not None:
             call.after.followed = False
 
-    def answer(self, call: Call, generation: Generation, seed: int, stop: Sequence[str] = ()) -> Answer:
+    def answer(
+        self,
+        call: Call,
+        generation: Generation,
+        seed: int,
+        stop: Sequence[str] = (),
+        *,
+        one_call: bool = False,
+    ) -> Answer:
         """Record what was sampled after the call's tokens, which the agent is told as this turn.
 
         Of an answer that holds one of the `stop` texts, the tokens up to the one that completes it are kept,
-        and the agent is told what is before it. So a long answer is cut as if sampling had ended there.
+        and the agent is told what is before it. So a long answer is cut as if sampling had ended there. With
+        `one_call` the same holds for the end of the first tool call, which the agent is told.
         """
         has_tools = call.history[0] != "[]"
         spoken = without_end(generation.token_ids, self._end_token_ids)
@@ -177,6 +194,8 @@ class AttemptSequences:
         stopped_by = None
         if any(each in text for each in stop):
             generation, text, stopped_by = self._cut(generation, stop, has_tools)
+        if one_call and has_tools and any(_well_formed(text)[:-1]):
+            generation, text, stopped_by = self._cut_behind_call(generation)
         text = text.strip() if stopped_by is None else text.lstrip()
         sequence = self._sequence_of(call, seed)
         start = len(sequence.response_token_ids)
@@ -185,8 +204,11 @@ class AttemptSequences:
         sequence.behaviour_logprobs.extend(generation.logprobs)
         sequence.truncated = sequence.truncated or generation.finish_reason == "length"
         offered, keys = call.history
-        turn = read_turn(text, self._answered, self._chat.texts, has_tools=has_tools)
-        self._answered += 1
+        turn = self._turn(text, has_tools)
+        # An earlier checkpoint or server may have answered in this history, and counted from 0 as well.
+        known = _ids_of_calls(call.messages)
+        while any(each.call_id in known for each in turn.tool_calls):
+            turn = self._turn(text, has_tools)
         message = turn_message(turn)
         sequence.messages = [*call.messages, message]
         last = generation.token_ids[-1] if generation.token_ids else None
@@ -201,24 +223,38 @@ class AttemptSequences:
         cut_off = generation.finish_reason == "length"
         return Answer(sequence, start, turn, len(generation.token_ids), cut_off, stopped_by)
 
+    def _turn(self, text: str, has_tools: bool) -> AssistantTurn:
+        """An answer as the next turn; the ids of its tool calls derive from its number."""
+        turn = read_turn(text, self._answered, self._chat.texts, has_tools=has_tools)
+        self._answered += 1
+        return turn
+
     def _cut(
         self, generation: Generation, stop: Sequence[str], has_tools: bool
     ) -> tuple[Generation, str, str]:
         """The answer up to the token that completes a stop text, what it says before that text, and the
         text."""
 
+        kept, text = self._until(generation, lambda text: any(each in text for each in stop), has_tools)
+        place, found = min((text.find(each), each) for each in stop if each in text)
+        return kept, text[:place], found
+
+    def _cut_behind_call(self, generation: Generation) -> tuple[Generation, str, None]:
+        """The same for the end of the first well-formed tool call, which is said too."""
+        kept, text = self._until(generation, lambda text: any(_well_formed(text)), has_tools=True)
+        return kept, text[: text.rfind(MARKERS[1]) + len(MARKERS[1])], None
+
+    def _until(
+        self, generation: Generation, is_said: Callable[[str], bool], has_tools: bool
+    ) -> tuple[Generation, str]:
+        """The fewest tokens with which something is said, and their text."""
+
         def said(tokens: int) -> str:
             return self._chat.text(generation.token_ids[:tokens], keep_tool_calls=has_tools, strip=False)
 
-        tokens = bisect_left(
-            range(len(generation.token_ids)),
-            True,
-            key=lambda count: any(each in said(count) for each in stop),
-        )
-        text = said(tokens)
+        tokens = bisect_left(range(len(generation.token_ids)), True, key=lambda count: is_said(said(count)))
         kept = Generation(generation.token_ids[:tokens], generation.logprobs[:tokens], "stop")
-        place, found = min((text.find(each), each) for each in stop if each in text)
-        return kept, text[:place], found
+        return kept, said(tokens)
 
     def _sequence_of(self, call: Call, seed: int) -> SampledSequence:
         """The sequence that the answer belongs to, with all tokens of the call."""
@@ -259,6 +295,15 @@ def history_of(messages: Sequence[Message], tools: Sequence[ToolSchema]) -> Hist
     """What tells one beginning of a conversation from another. Tools are rendered from it, so that their keys
     keep the order in which they were sent."""
     return json.dumps(list(tools)) if tools else "[]", tuple(map(_key, messages))
+
+
+def _well_formed(text: str) -> list[bool]:
+    """Of each tool call in a text."""
+    return [call.problem is None for call in read_turn(text, 0, StorableTexts()).tool_calls]
+
+
+def _ids_of_calls(messages: Sequence[Message]) -> set[str]:
+    return {call["id"] for message in messages for call in message.get("tool_calls", ())}
 
 
 def last_answer(messages: Sequence[Message]) -> int:

@@ -7,6 +7,7 @@ import hashlib
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest
@@ -73,6 +74,7 @@ class AgentSession:
         self._under_way = set[asyncio.Task[ChatCompletion]]()
         self._closed = False
         self._sampled_tokens = 0
+        self._not_sampled = 0
         self._began = perf_counter()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.calls = 0
@@ -81,6 +83,7 @@ class AgentSession:
         self.refused = 0
         """Calls that could not be answered."""
         self.recorded: list[RecordedCall] = []
+        """All that was sampled, and of other calls the first ones, as many as `limits` allows calls."""
         self.limit_reached = False
 
     @property
@@ -106,7 +109,7 @@ class AgentSession:
         # A task of its own: the client may go away and ask for the same answer again.
         task = self._answers[key] = asyncio.create_task(self._complete(request, api))
         self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        task.add_done_callback(partial(self._ended, key))
         return await asyncio.shield(task)
 
     def refuse(self, api: str, refused: RequestRefused) -> None:
@@ -121,6 +124,12 @@ class AgentSession:
         for task in under_way:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
+
+    def _ended(self, key: bytes, task: asyncio.Task[ChatCompletion]) -> None:
+        self._under_way.discard(task)
+        # A refusal holds the whole request; sent again it is refused again.
+        if (task.cancelled() or task.exception() is not None) and self._answers.get(key) is task:
+            del self._answers[key]
 
     async def _complete(self, request: ChatRequest, api: str) -> ChatCompletion:
         arrived = perf_counter()
@@ -160,6 +169,10 @@ class AgentSession:
     ) -> None:
         """Note a call. `arrived` is on the clock of `perf_counter`; `request` is None where it could not be
         read, `choice` where nothing was sampled for it."""
+        if choice is None:
+            self._not_sampled += 1
+            if self._not_sampled > self._limits.calls:
+                return  # An agent may go on asking for as long as it has time.
         answer = None if choice is None else choice.answer
         ill_formed = (
             [] if answer is None else [each.problem for each in answer.turn.tool_calls if each.problem]
@@ -232,7 +245,8 @@ class AgentSession:
                 raise RequestRefused("the policy cannot be asked any more", status=403) from error
             seconds = perf_counter() - began
             self._sampled_tokens += len(generation.token_ids)
-            return Choice(self._sequences.answer(call, generation, seed, request.stop), seconds)
+            answer = self._sequences.answer(call, generation, seed, request.stop, one_call=request.one_call)
+            return Choice(answer, seconds)
 
         return sample(), len(call.prompt_token_ids)
 

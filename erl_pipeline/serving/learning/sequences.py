@@ -3,8 +3,9 @@ tokens that it was sampled after."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from erl_pipeline.config.rollouts import LEAST_TEMPERATURE
@@ -80,15 +81,16 @@ class _End:
     messages: int
 
 
-def turn_sequences(turns: Iterable[ServedTurn]) -> list[TurnSequence]:
-    """Each turn in exactly one sequence, in the order in which they were asked for.
+def turn_sequences(turns: Sequence[ServedTurn]) -> list[TurnSequence]:
+    """Each turn in exactly one sequence, in the order in which they were asked for; `turns` are in that of
+    the log.
 
     A turn goes on with the sequence of the turn before it, unless another turn has done so or the sampler is
     another one: then it begins a sequence, whose prompt is everything before it.
     """
     sequences: list[TurnSequence] = []
     ends: dict[str, _End] = {}
-    for turn in sorted(turns, key=lambda each: each.arrived):
+    for turn in _as_asked_for(turns):
         if turn.turn_id in ends:
             continue
         before = None if turn.after is None else ends.get(turn.after)
@@ -101,6 +103,15 @@ def turn_sequences(turns: Iterable[ServedTurn]) -> list[TurnSequence]:
         sequence.add(turn)
         ends[turn.turn_id] = _End(sequence, len(sequence.response), len(sequence.messages))
     return sequences
+
+
+def _as_asked_for(turns: Sequence[ServedTurn]) -> list[ServedTurn]:
+    """By time, but each turn behind the one before it: a clock may have been set back in between."""
+    asked: dict[str, datetime] = {}
+    for turn in turns:
+        before = turn.arrived if turn.after is None else asked.get(turn.after, turn.arrived)
+        asked[turn.turn_id] = max(turn.arrived, before)
+    return sorted(turns, key=lambda each: asked[each.turn_id])
 
 
 def _begun(turn: ServedTurn, before: _End | None) -> TurnSequence:

@@ -138,10 +138,11 @@ def conversation_sequences(
     from jinja2 import TemplateError
 
     from erl_pipeline.episodes.dialogue import ChatTokenizer
-    from erl_pipeline.policies.pretrained import read_context_length
+    from erl_pipeline.policies.pretrained import read_context_length, read_eos_token_ids
     from erl_pipeline.policies.tokenizers import load_tokenizer
 
-    chat, room = ChatTokenizer(load_tokenizer(model)), read_context_length(model)
+    tokenizer, room = load_tokenizer(model), read_context_length(model)
+    chat, ends = ChatTokenizer(tokenizer), read_eos_token_ids(model, tokenizer)
     found = []
     for number, each in enumerate(conversations, start=1):
         if each.tools != "[]" and not chat.knows_tools:
@@ -151,7 +152,7 @@ def conversation_sequences(
             )
         try:
             prompt = chat.prompt(each.prompt, each.tools)
-            response, mask = chat.completion(each.completion, each.tools)
+            response, mask = chat.completion(each.completion, ends, each.tools)
         except TemplateError as error:
             raise InputError(f"{name} {number}: the model's chat template refuses it: {error}") from error
         if len(prompt) + len(response) > room:

@@ -58,7 +58,8 @@ def _build(call: StageCall[CorrectionSettings]) -> StageResult:
         )
         answered = {row.trajectory_id: row for row in read}
     policy = sampled_checkpoint(call, call.settings.weights, POLICY)
-    made = list(corrected_rows(corrections, answered, ChatTokenizer(policy.tokenizer)))
+    chat = ChatTokenizer(policy.tokenizer)
+    made = list(corrected_rows(corrections, answered, chat, policy.end_token_ids))
     rows = [row for row in made if len(row.input_token_ids) <= policy.context_length]
     return StageResult(
         counters={**count_rows(rows), "too_long": len(made) - len(rows)},
@@ -77,7 +78,10 @@ BUILD_CORRECTIONS = Stage(
 
 
 def corrected_rows(
-    corrections: Sequence[ServedCorrection], answered: Mapping[str, Trajectory], chat: ChatTokenizer
+    corrections: Sequence[ServedCorrection],
+    answered: Mapping[str, Trajectory],
+    chat: ChatTokenizer,
+    end_token_ids: frozenset[int],
 ) -> Iterator[SftRow]:
     """Supervised rows: what stood before an answer, token for token, and then the corrected answer, which
     alone is trained. What a forgotten user said gives none."""
@@ -87,7 +91,7 @@ def corrected_rows(
             continue
         said = [{"role": one["role"], "content": one["content"]} for one in json.loads(row.messages)]
         before = row.prompt_token_ids + row.response_token_ids[: each.tokens_before]
-        tokens, mask = chat.completion([{"role": "assistant", "content": each.text}])
+        tokens, mask = chat.completion([{"role": "assistant", "content": each.text}], end_token_ids)
         yield replace(
             distilled_row(row),
             sft_row_id=f"s-{each.feedback_id}",

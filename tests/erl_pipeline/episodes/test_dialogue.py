@@ -232,3 +232,32 @@ def test_whether_long_tools_are_shown_is_found_out_once(tokenized: list[int]) ->
     for shown in (tools, tools, []):
         assert chat.shows(shown) == bool(shown)
     assert tokenized == [20, 0]
+
+
+@pytest.mark.parametrize(
+    ("ends", "end"),
+    [
+        (["<|im_end|>", "<eos>"], "<|im_end|>"),
+        # Sampling would not end at what the template writes.
+        (["<eos>"], "<eos>"),
+    ],
+)
+def test_a_given_turn_ends_as_the_chat_template_ends_turns_if_sampling_ends_there(
+    ends: list[str], end: str
+) -> None:
+    tokenizer = chatml_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    tokenizer.add_special_tokens({"eos_token": "<eos>"})
+    turns: list[Message] = [
+        {"role": "assistant", "content": "up"},
+        user_message("more"),
+        {"role": "assistant", "content": "no"},
+    ]
+
+    ids, mask = ChatTokenizer(tokenizer).completion(turns, frozenset(tokenizer.convert_tokens_to_ids(ends)))
+
+    left = "" if end == "<|im_end|>" else "<|im_end|>"
+    between = f"{left}\n<|im_start|>user\nmore<|im_end|>\n<|im_start|>assistant\n"
+    assert "".join(tokenizer.convert_ids_to_tokens(ids)) == f"up{end}{between}no{end}"
+    untrained = len(tokenizer(between)["input_ids"])
+    assert mask == [1, 1, 1, *[0] * untrained, 1, 1, 1]

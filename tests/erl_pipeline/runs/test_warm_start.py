@@ -103,8 +103,9 @@ def test_a_step_takes_a_batch_of_demonstrations_and_each_comes_once(store: Path)
     assert len(conversations(made)) == 2 * 4
     assert made.manifest.counters["rows"] == 8
     assert made.manifest.counters["optimizer_steps"] == 2
-    chat = ChatTokenizer(byte_tokenizer())
-    said = sum(sum(chat.completion(each[-1:])[1]) for each in conversations(made))
+    tokenizer = byte_tokenizer()
+    chat, ends = ChatTokenizer(tokenizer), frozenset({tokenizer.eos_token_id})
+    said = sum(sum(chat.completion(each[-1:], ends)[1]) for each in conversations(made))
     assert made.manifest.counters["trained_tokens"] == said
 
 
@@ -202,7 +203,8 @@ def test_conversations_of_a_file_are_learned_and_some_held_out(base: Path, tmp_p
 def test_only_the_assistants_turns_are_trained() -> None:
     """Each byte is a token. A turn is its text and the end token. Between two turns of the assistant are a
     line feed and the user's message, up to the beginning of the next turn."""
-    _, mask = ChatTokenizer(byte_tokenizer()).completion(TWO_TURNS[2:])
+    tokenizer = byte_tokenizer()
+    _, mask = ChatTokenizer(tokenizer).completion(TWO_TURNS[2:], frozenset({tokenizer.eos_token_id}))
     between = len("\nuser: 3\nassistant: ")
     assert mask == [1] * len("2") + [1] + [0] * between + [1] * len("45") + [1]
 

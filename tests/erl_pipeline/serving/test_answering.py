@@ -106,6 +106,25 @@ def test_choices_stop_texts_and_tools(tmp_path: Path) -> None:
     Scripted(tmp_path, says=says).use(use)
 
 
+def test_of_an_answer_with_one_call_only_what_is_kept_is_logged(tmp_path: Path) -> None:
+    written = '<tool_call>{"name": "search"}</tool_call>'
+
+    async def says(checkpoint: str, request: GenerationRequest) -> Generation:
+        return said(TOKENIZER, f"{written}{written}<|im_end|>")
+
+    async def use(served: Served) -> None:
+        async with served.openai() as client:
+            await client.chat.completions.create(
+                model="any", messages=HI, tools=[SEARCH], parallel_tool_calls=False
+            )
+        (turn,) = await turns(served)
+        assert text_of(turn.sampled_token_ids) == written
+        assert len(turn.logprobs) == len(turn.sampled_token_ids)
+        assert len(turn.answer["tool_calls"]) == 1
+
+    Scripted(tmp_path, says=says).use(use)
+
+
 def test_what_must_not_be_stored_is_not_logged_and_nothing_goes_on_with_it(tmp_path: Path) -> None:
     async def use(served: Served) -> None:
         answer, headers = await served.chat("hi", store=False)

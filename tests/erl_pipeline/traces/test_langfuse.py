@@ -82,3 +82,8 @@ def test_a_score_belongs_to_its_observation_else_to_its_trace(tmp_path: Path) ->
 )
 def test_what_is_refused_is_named(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
     refuse(tmp_path, "langfuse", {**EXPORTED, **changes}, said)
+
+
+def test_a_score_that_is_no_number_is_refused_and_not_passed_over(tmp_path: Path) -> None:
+    """Else its answer would count as one without a score."""
+    refuse(tmp_path, "langfuse", {**SCORE, "value": "0.7"}, 'value: is "0.7"; allowed is a number')

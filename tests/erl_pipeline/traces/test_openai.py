@@ -127,3 +127,9 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     path.write_text("\n")
     with pytest.raises(MalformedTraces, match="it holds no calls"):
         read_traces(path, "openai", "m", skip_bad=False)
+
+
+def test_an_answer_whose_weight_is_null_is_trained(tmp_path: Path) -> None:
+    line = {"messages": [USER, {**ANSWER, "weight": None}, USER, ANSWER]}
+    [call] = read(tmp_path, "openai", line).calls
+    assert call.answers == (1, 3)

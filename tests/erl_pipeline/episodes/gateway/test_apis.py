@@ -13,12 +13,16 @@ from openai.types.responses import Response, ResponseFunctionToolCall
 
 from erl_pipeline.environments.agent.attempts import AgentTask
 from erl_pipeline.episodes.gateway import anthropic_api, responses_api
-from erl_pipeline.episodes.gateway.api import RequestRefused
+from erl_pipeline.episodes.gateway.anthropic_api import ANTHROPIC
+from erl_pipeline.episodes.gateway.api import Api, RequestRefused
+from erl_pipeline.episodes.gateway.chat_api import CHAT
+from erl_pipeline.episodes.gateway.responses_api import RESPONSES
 from tests.erl_pipeline.episodes.gateway.agents import client
 from tests.erl_pipeline.episodes.gateway.playing import END, only, played, text
 
 SEARCH: Any = {"name": "search", "description": "Find pages.", "parameters": {"type": "object"}}
 CALL = {"type": "function_call", "call_id": "c", "name": "f"}
+GO: Any = [{"role": "user", "content": "go"}]
 USE = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
 CALLS = (
     'look <tool_call>{"name": "search", "arguments": {"for": "lakes"}}</tool_call>'
@@ -105,8 +109,27 @@ def streams_by_messages(task: AgentTask) -> dict[str, Any]:
     return by_messages(task, stream=True)
 
 
+def streams_by_chat(task: AgentTask) -> dict[str, Any]:
+    """Sends each answer back as OpenAI's library has put it together."""
+    messages: Any = [{"role": "system", "content": "be brief"}, {"role": "user", "content": task.prompt}]
+    given: Any = {"tools": [{"type": "function", "function": SEARCH}], "temperature": 0.1}
+    given["stream_options"] = {"include_usage": True}
+    while True:
+        with client(task).chat.completions.stream(model="any", messages=messages, **given) as events:
+            answer = events.get_final_completion()
+        message = answer.choices[0].message
+        messages.append(message)
+        if not message.tool_calls:
+            assert answer.usage is not None
+            return {"answer": message.content, "metrics": {"said": answer.usage.completion_tokens}}
+        for call in message.tool_calls:
+            found = f"page on {json.loads(call.function.arguments)['for']}"
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": found})
+
+
 @pytest.mark.parametrize(
-    "agent", [asks_by_responses, streams_by_responses, asks_by_messages, streams_by_messages]
+    "agent",
+    [asks_by_responses, streams_by_responses, asks_by_messages, streams_by_messages, streams_by_chat],
 )
 def test_tools_are_called_and_answered_in_one_sequence(agent: Any) -> None:
     """The items or blocks of an answer, which the agent sends back, are one message again."""
@@ -188,6 +211,23 @@ def test_messages_that_cannot_be_honoured_are_refused_by_name(changed: dict[str,
     with pytest.raises(RequestRefused) as refused:
         anthropic_api.read_request(json.dumps({**good, **changed}).encode())
     assert (refused.value.param or "").startswith(field)
+
+
+@pytest.mark.parametrize(
+    ("api", "asked", "wished"),
+    [
+        (CHAT, {"messages": GO}, {"parallel_tool_calls": False}),
+        (RESPONSES, {"input": "go"}, {"parallel_tool_calls": False}),
+        (
+            ANTHROPIC,
+            {"max_tokens": 5, "messages": GO},
+            {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
+        ),
+    ],
+)
+def test_each_api_can_ask_for_one_call_only(api: Api, asked: dict[str, Any], wished: dict[str, Any]) -> None:
+    assert api.read(json.dumps({**asked, **wished}).encode()).one_call
+    assert not api.read(json.dumps(asked).encode()).one_call
 
 
 def is_refused(task: AgentTask) -> dict[str, Any]:

@@ -40,8 +40,9 @@ class Client:
 def served(
     use: Callable[[Client], Awaitable[None]],
     answer: Callable[[], Awaitable[Generation]] | None = None,
+    calls: int = 10_000,
 ) -> None:
-    """Serve one attempt whose policy says `up`, and use it."""
+    """Serve one attempt of so many calls, whose policy says `up`, and use it."""
 
     async def ask(asked: GenerationRequest) -> Generation:
         return await answer() if answer is not None else said(TOKENIZER, "up<|im_end|>")
@@ -53,7 +54,7 @@ def served(
         policy = AskedPolicy(
             ChatTokenizer(TOKENIZER), 2000, end_ids(TOKENIZER), "policy", 1.0, 8, 0, "episode", ask
         )
-        session = AgentSession(policy, AgentLimits(60.0, 10_000, 10_000), unchanged)
+        session = AgentSession(policy, AgentLimits(60.0, calls, 10_000), unchanged)
         async with (
             Gateway() as gateway,
             gateway.serving(session, 0, 60.0) as endpoint,
@@ -224,6 +225,21 @@ def test_a_request_that_a_client_sends_again_gets_the_first_answer() -> None:
     served(use)
 
 
+def test_an_agent_that_goes_on_asking_behind_its_limit_does_not_fill_the_memory() -> None:
+    async def use(client: Client) -> None:
+        await client.post(GOOD)
+        for number in range(4):
+            body = {"messages": [{"role": "user", "content": f"again {number}"}]}
+            status, refused, _ = await client.post(body)
+            assert (status, refused["error"]["code"]) == (403, "attempt_limit")
+        status, *_ = await client.post(body, **{"x-stainless-retry-count": "1"})
+        assert (status, client.session.refused) == (403, 5)
+        assert [each.call.problem is None for each in client.session.recorded] == [True, False]
+        assert len(client.session._answers) == 1
+
+    served(use, calls=1)
+
+
 def test_a_client_that_goes_away_and_asks_again_gets_the_answer_that_was_sampled() -> None:
     begun = asyncio.Event()
     asked = 0
@@ -292,6 +308,19 @@ def test_equal_calls_under_way_all_end_with_the_attempt() -> None:
 def test_a_null_asks_for_nothing(path: str, more: dict[str, Any]) -> None:
     async def use(client: Client) -> None:
         asked = {"input": "go"} if path == "responses" else {"messages": GOOD["messages"]}
+        status, body, _ = await client.post({"model": "m", **asked, **more}, path=path)
+        assert status == 200, body
+
+    served(use)
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "responses"])
+def test_what_changes_no_answer_is_taken(path: str) -> None:
+    hints = {"service_tier": "auto", "safety_identifier": "u", "prompt_cache_key": "k"}
+
+    async def use(client: Client) -> None:
+        asked = {"input": "go"} if path == "responses" else {"messages": GOOD["messages"]}
+        more = {**hints, "prompt_cache_retention": "24h"}
         status, body, _ = await client.post({"model": "m", **asked, **more}, path=path)
         assert status == 200, body
 

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from erl_pipeline.environments.messages import Message, ToolSchema, assistant_message, user_message
+from erl_pipeline.environments.messages import (
+    FunctionCall,
+    Message,
+    ToolSchema,
+    assistant_message,
+    user_message,
+)
 from erl_pipeline.episodes.dialogue import ChatTokenizer, Dialogue
 from erl_pipeline.episodes.gateway.sequences import Answer, AttemptSequences, Call, SampledSequence
 from tests.erl_pipeline.episodes.test_dialogue import SEARCH, chatml_tokenizer, end_ids, said
@@ -152,6 +158,27 @@ def test_a_tool_call_is_found_again_by_its_name_and_arguments() -> None:
     )
 
 
+def test_the_id_of_a_tool_call_is_new_in_its_conversation_whoever_answered_before() -> None:
+    """As where a server of before, or an earlier checkpoint, has given the ids that a client sends back."""
+    written = f'<tool_call>{{"name": "search"}}</tool_call>{END}'
+    history: list[Message] = [user_message("go")]
+    ids = []
+    for _ in range(3):
+        sequences = attempt()
+        (called,) = answered(sequences, place(sequences, history, [SEARCH]), written).turn.tool_calls
+        ids.append(called.call_id)
+        function: FunctionCall = {"name": "search", "arguments": {}}
+        history += [
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [{"id": called.call_id, "type": "function", "function": function}],
+            },
+            {"role": "tool", "content": "page 7", "tool_call_id": called.call_id},
+        ]
+    assert ids == ["call00000", "call00100", "call00200"]
+
+
 def test_an_answer_is_cut_at_the_token_that_completes_a_stop_text() -> None:
     sequences = attempt()
     call = place(sequences, [user_message("go")])
@@ -164,6 +191,32 @@ def test_an_answer_is_cut_at_the_token_that_completes_a_stop_text() -> None:
     assert read(sequences.sequences[0])[1] == (
         f"look Observation:[{END}\n<|im_start|>user\nObservation: ice{END}\n<|im_start|>assistant\n]up{END}"
     )
+
+
+GOOD = '<tool_call>{"name": "search"}</tool_call>'
+BAD = "<tool_call>search</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        (f"look {GOOD} {GOOD}{END}", f"look {GOOD}"),
+        (f"{BAD}{GOOD}{BAD}{END}", f"{BAD}{GOOD}"),
+        (f"{GOOD}<tool_call>", GOOD),
+        # Nothing follows, so it ends as the policy has ended it.
+        (f"{BAD}{GOOD} so{END}", f"{BAD}{GOOD} so{END}"),
+    ],
+)
+def test_an_answer_with_one_call_ends_behind_its_first_well_formed_one(written: str, kept: str) -> None:
+    sequences = attempt()
+    call = place(sequences, [user_message("go")], [SEARCH])
+    answer = sequences.answer(call, said(TOKENIZER, written), seed=0, one_call=True)
+    assert [call.problem is None for call in answer.turn.tool_calls].count(True) == 1
+    assert (answer.turn.text, answer.cut_off, answer.stopped_by) == (kept.removesuffix(END), False, None)
+    assert read(sequences.sequences[0])[1] == kept
+
+    several = answered(attempt(), place(attempt(), [user_message("go")], [SEARCH]), f"{GOOD}{GOOD}{END}")
+    assert len(several.turn.tool_calls) == 2
 
 
 @pytest.mark.parametrize(

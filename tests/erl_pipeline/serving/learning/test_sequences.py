@@ -26,6 +26,22 @@ def test_a_second_continuation_is_a_sequence_behind_the_same_tokens_which_are_no
     assert [each["content"] for each in branch.messages] == ["asks a", "says a", "asks c", "says c"]
 
 
+def test_turns_follow_each_other_though_the_clock_was_set_back() -> None:
+    turns = [
+        turn("a", arrived=at(9)),
+        turn("b", after="a", arrived=at(1)),
+        turn("c", after="b", arrived=at(2)),
+        turn("other", arrived=at(10)),
+    ]
+
+    conversation, other = turn_sequences(turns)
+
+    assert [each.turn_id for each in conversation.turns] == ["a", "b", "c"]
+    assert (conversation.prompt, conversation.response) == ((1, 3), [5, 2, 1, 3, 5, 2, 1, 3, 5, 2])
+    assert (sum(conversation.mask), conversation.not_trainable) == (6, "")
+    assert [each.turn_id for each in other.turns] == ["other"]
+
+
 def test_another_checkpoint_begins_a_sequence() -> None:
     later = turn("b", after="a", policy_version="newer", arrived=at(1))
 
