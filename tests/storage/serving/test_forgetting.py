@@ -25,6 +25,7 @@ from storage.tables.trajectories import read_trajectories
 from storage.upkeep.collection import plan_collection
 from storage.upkeep.retention import retain
 from storage.upkeep.rules import parse_rule
+from storage.upkeep.runs import remove_run
 from storage.upkeep.verification import verify_run
 from tests.embedders import WordEmbedder
 from tests.storage.serving.traffic_of_users import (
@@ -194,6 +195,23 @@ def test_what_killed_processes_left_goes_too(served: Served) -> None:
         assert files_that_say(store, "alice") == [f"staging/{living.path.name}/trajectories.parquet"]
     assert files_that_say(store, "alice") == []
     assert find(served).left_behind == 0
+
+
+def test_tables_of_removed_runs_go_too(served: Served) -> None:
+    store, runs, version = Path(served.store.uri), RunStore(served.store.uri), served.ids["index_memory"]
+    for name in ("branch", "killed"):
+        run = runs.create(name, {"seed": 1})
+        with run.lock():
+            run.record(1, "index_memory", version, kind="memory", reused=True, seconds=0.0)
+        ReflectionMemory(served.store.uri, name, served.store, WordEmbedder()).at(version)
+        remove_run(served.store.uri, name)
+    # As a killed removal leaves it.
+    (store / "memory/killed").rename(store / "memory/.killed.0123456789abcdef")
+
+    delete(served)
+
+    assert files_that_say(store, "alice") == []
+    assert [path.name for path in (store / "memory").iterdir() if path.is_dir()] == []
 
 
 def test_a_segment_that_a_server_writes_is_left_alone(served: Served) -> None:
