@@ -27,6 +27,8 @@ TRASH = "trash"
 ARTIFACTS = "artifacts"
 _PLACE = ".place"
 """File, in a staging folder: where its files were moved, although there is no manifest yet."""
+FILES = "files"
+"""Folder, in a staging folder, of files that are moved to their place before there is a manifest."""
 _PLACE_PATTERN = re.compile(r"[A-Za-z0-9_-]+/[0-9a-f]+")
 # A store may lie in a folder of its user's, with files beside it: only what has such a name is the program's.
 ARTIFACT_NAME = re.compile(r"[0-9a-f]{32}")
@@ -164,8 +166,9 @@ def _place(folder: Path) -> Path | None:
         named = (folder / _PLACE).read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    # Half a name, after a kill: nothing was moved yet.
-    return Path(named) if _PLACE_PATTERN.fullmatch(named) else None
+    # Half a name, after a kill, or files that are still here: what is at the place is another writer's.
+    was_moved = _PLACE_PATTERN.fullmatch(named) and not (folder / FILES).exists()
+    return Path(named) if was_moved else None
 
 
 def _create_locked(parent: Path) -> tuple[Path, int]:

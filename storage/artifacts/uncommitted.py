@@ -15,7 +15,7 @@ from typing import TypedDict, Unpack
 
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.late_files import wait_until_whole
-from storage.artifacts.layout import StagingFolder, StoreLayout
+from storage.artifacts.layout import FILES, StagingFolder, StoreLayout
 from storage.artifacts.manifest import (
     MANIFEST,
     Determinism,
@@ -151,7 +151,7 @@ class Uncommitted:
         self._share = share
         self._folder = StagingFolder(layout.staging)
         self._target: Path | None = None
-        self.path = self._folder.path / "files"
+        self.path = self._folder.path / FILES
         """The empty folder for the artifact's files."""
         with store_errors("write", self.path):
             self.path.mkdir()

@@ -1,7 +1,8 @@
 """Which policies learned from some rows, directly or by inheritance, and what going back would cost."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import polars as pl
 
@@ -39,12 +40,20 @@ class BranchPoint:
 
 
 def learners(
-    store: ArtifactStore, graph: ArtifactGraph, trajectory_ids: Collection[str], holders: Iterable[str]
+    store: ArtifactStore,
+    graph: ArtifactGraph,
+    trajectory_ids: Collection[str],
+    holders: Iterable[str],
+    behind: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> list[Learner]:
     """Every checkpoint of the graph that learned from trajectories, the nearest to them first.
 
     Training records say which rows were trained on. A checkpoint without one counts if its training read an
     artifact of `holders`, those that hold the rows.
+
+    Args:
+        behind: artifact with a teacher's scores -> the trajectories that it has scored behind texts of those
+            rows. A training by these scores learned from the texts, whosever the trajectories are.
     """
     recorded = {
         store.open_file(manifest, name): manifest.artifact_id
@@ -52,10 +61,19 @@ def learners(
         if manifest.kind == "checkpoint" and (name := record_file(manifest)) is not None
     }
     records = scan_training_records(list(recorded), path_column="policy")
-    named = pl.col("trajectory_id").is_in(pl.Series(list(trajectory_ids), dtype=pl.String).implode())
-    trained = records.filter(named & pl.col("not_trained").is_null()).group_by("policy").len().collect()
     policies = {str(path): artifact_id for path, artifact_id in recorded.items()}
-    rows: dict[str, int | None] = {policies[path]: count for path, count in trained.rows()}
+
+    def trained_on(ids: Collection[str]) -> dict[str, int]:
+        named = pl.col("trajectory_id").is_in(pl.Series(list(ids), dtype=pl.String).implode())
+        trained = records.filter(named & pl.col("not_trained").is_null()).group_by("policy").len().collect()
+        return {policies[path]: count for path, count in trained.rows()}
+
+    rows: dict[str, int | None] = {**trained_on(trajectory_ids)}
+    for scores, scored in behind.items():
+        reading = set(graph.policies_trained_on(scores))
+        for policy, count in trained_on(set(scored).difference(trajectory_ids)).items():
+            if policy in reading:
+                rows[policy] = (rows.get(policy) or 0) + count
     for holder in holders:
         for policy in graph.policies_trained_on(holder):
             if record_file(graph.manifests[policy]) is None:

@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.errors import StoreError
+from storage.errors import InputError, StoreError
 from storage.tables.parquet import TableFormat, require_format, scan_files, write_rows
 
 
@@ -156,7 +156,7 @@ def entry_of(row: Mapping[str, Any]) -> MemoryEntry:
 def write_delta(path: Path, entries: Sequence[MemoryEntry], embedder: Embedder) -> int:
     """Write what a memory version adds to its parent, with vectors; returns the number of entries.
 
-    Raises ValueError when two entries have one id.
+    Raises what `write_embedded` raises.
     """
     vectors = embedder.embed([entry.key_text for entry in entries])
     return write_embedded(path, entries, vectors, embedder.embedding_model)
@@ -167,8 +167,15 @@ def write_embedded(
 ) -> int:
     """Like `write_delta`, with vectors that were computed before: [entry, dimension], of unit length.
 
-    Raises ValueError when two entries have one id.
+    Raises ValueError when two entries have one id, InputError for a vector that points nowhere: no search
+    finds a zero, and one that is not finite keeps the whole memory from being opened.
     """
+    lengths = np.linalg.norm(vectors, axis=1) if len(entries) else np.empty(0)
+    for place in np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0))):
+        raise InputError(
+            f"embedding model {embedding_model} gave a vector of length {lengths[place]} for the text "
+            f"{entries[place].key_text[:60]!r}: no search can compare it. Use another model."
+        )
     ids = [entry.entry_id for entry in entries]
     doubles = (
         sorted({entry_id for entry_id in ids if ids.count(entry_id) > 1}) if len(set(ids)) < len(ids) else []

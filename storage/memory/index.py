@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import threading
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from lancedb.table import Table
 
 _TABLE = "reflections"
+_ASIDE = re.compile(r"\.(.+)\.[0-9a-f]{16}")
+"""Name of a table's folder while it is being removed; the table's own name is in it."""
 _MAX_FRAGMENTS, _FRAGMENTS_AT_MOST, _FRAGMENT_ROWS = 16, 256, 5000
 _NAMED_AT_ONCE = 1000
 _BATCH_ROWS = 4096
@@ -49,6 +52,16 @@ _KEEP_VERSIONS = timedelta(days=100 * 365)
 def index_folder(store_uri: str, run_name: str) -> Path:
     """The folder of a run's table: in a local store, or on this machine for an object store."""
     return open_root(store_uri).scratch / "memory" / run_name
+
+
+def tables_in(store_uri: str) -> list[str]:
+    """Names of all tables of a store, also those of runs that were removed, and of those that a killed
+    `MemoryIndex.discard` has left."""
+    folder = index_folder(store_uri, "")
+    found = list(folder.iterdir()) if folder.is_dir() else []
+    found = [path for path in found if (path / f"{_TABLE}.lance").is_dir()]
+    aside = (_ASIDE.fullmatch(path.name) for path in found)
+    return sorted({path.name if left is None else left[1] for path, left in zip(found, aside, strict=True)})
 
 
 def copy_index(source: Path, folder: Path) -> None:

@@ -1,7 +1,7 @@
 """A memory without a policy or training run, for any program that learns from its attempts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -16,6 +16,7 @@ from storage.memory.search import MemoryFilter, SearchMode
 from storage.memory.versions import EMPTY_MEMORY, PARENT_INPUT, MemoryVersion, latest_version, memory_versions
 from storage.memory.view import MemoryHit, MemoryView, ReflectionMemory
 from storage.runs.run import Run, RunStore
+from storage.texts import storable
 
 STANDALONE = "standalone"
 """Key in the settings of a run that is a memory by itself; such a run is not trained."""
@@ -76,9 +77,11 @@ class StandaloneMemory(ReflectionMemory):
 
         A lesson that was added before, for any situation, changes nothing, even if it was evicted or
         forgotten since: what was forgotten stays forgotten. If none is new, the version stays the same.
+        Halves of characters are replaced.
 
-        Raises RunBusy while another process adds lessons.
+        Raises InputError for a lesson without a text, RunBusy while another process adds lessons.
         """
+        lessons = list(map(_storable, lessons))
         with self._run.lock():
             parent = latest_version(self._run)
             wanted = {lesson.entry_id: lesson for lesson in lessons}
@@ -142,6 +145,13 @@ class StandaloneMemory(ReflectionMemory):
             write_change(staging.path, change, self.embedder)
             staging.commit(counters=change.counters, memory_version=version)
         self._run.record(number, recipe.stage, version, kind=recipe.kind, reused=False, seconds=0.0)
+
+
+def _storable(lesson: Lesson) -> Lesson:
+    if not lesson.text:
+        raise InputError(f"a lesson for {lesson.situation[:60]!r} has no text: there is nothing to remember.")
+    texts = {name: storable(text) for name, text in vars(lesson).items() if text is not None}
+    return replace(lesson, **texts)
 
 
 def _entry(lesson: Lesson, number: int, version: str) -> MemoryEntry:

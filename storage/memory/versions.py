@@ -58,7 +58,9 @@ def forget_requests(entries: Iterable[LedgerEntry]) -> dict[int, tuple[str, ...]
         if entry.kind == "request":
             requests.setdefault(entry.iteration or 0, []).append((entry.key, entry.artifact_id))
     return {
-        iteration: tuple(artifact_id for _, artifact_id in sorted(of)) for iteration, of in requests.items()
+        # Keys are numbers of four digits, and of more from 10000 on.
+        iteration: tuple(artifact_id for _, artifact_id in sorted(of, key=lambda each: (len(each[0]), each)))
+        for iteration, of in requests.items()
     }
 
 

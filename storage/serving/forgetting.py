@@ -19,7 +19,7 @@ from storage.filesystem import open_root
 from storage.lineage.graph import START, ArtifactGraph
 from storage.memory.entries import MEMORY
 from storage.memory.forgetting import forget
-from storage.memory.index import MemoryIndex, index_folder
+from storage.memory.index import MemoryIndex, index_folder, tables_in
 from storage.runs.locks import lock_collection
 from storage.runs.run import RunStore
 from storage.serving.rewriting import half_rewritten, is_being_written, rewrite_segment
@@ -118,9 +118,11 @@ def _silenced(rows: pa.Table, content: Content, ids: frozenset[str]) -> pa.Table
 
 def _drop_memory_tables(store: ArtifactStore, runs: RunStore, files: Sequence[InFile]) -> None:
     """Remove the tables, with all their versions, of memories that had entries of the user; they are made
-    again from the artifacts when they are searched."""
+    again from the artifacts when they are searched. A table of no run may have been one of them."""
     added = {each.manifest.artifact_id for each in files if each.table == MEMORY.name}
     versions = ArtifactGraph(store.list()).descendants(dict.fromkeys(added, START)) if added else {}
-    for name in runs.list() if versions else ():
-        if any(entry.artifact_id in versions for entry in runs.open(name).recorded()):
+    known = set(runs.list())
+    for name in tables_in(store.uri) if versions else ():
+        entries = runs.open(name).recorded() if name in known else None
+        if entries is None or any(entry.artifact_id in versions for entry in entries):
             MemoryIndex(index_folder(store.uri, name), store).discard()

@@ -154,7 +154,13 @@ def find_user(store_uri: str, run: str, user: NamedUser) -> UserTraces:
     graph = ArtifactGraph(store.list())
     found = _Rows(store, graph, user)
     files = found.files()
-    learned = learners(store, graph, found.trajectories, {each.manifest.artifact_id for each in files})
+    learned = learners(
+        store,
+        graph,
+        found.trajectories,
+        {each.manifest.artifact_id for each in files},
+        {each.manifest.artifact_id: each.ids for each in files if each.table == TEACHER_SCORES.name},
+    )
     touched = {each.manifest.artifact_id for each in learned}
     return UserTraces(
         user=user.digests[0],

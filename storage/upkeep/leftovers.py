@@ -124,7 +124,11 @@ def local_leftovers(
         for path in left
     ]
     memory = [path for path in _children(scratch / "memory") if path.name not in runs and _is_table(path)]
-    found += [_of_folder("memory table of no run", path) for path in memory if _touched(path) < before]
+    found += [
+        _of_folder("memory table of no run" if is_run_name(path.name) else "half deleted", path)
+        for path in memory
+        if _touched(path) < before
+    ]
     if not root.local:
         gone = [path for path in store.unused_copies() if path.name.partition("-")[0] not in ids]
         return found + [_of_folder("download of a deleted artifact", path) for path in gone]
@@ -142,8 +146,10 @@ def _children(folder: Path) -> list[Path]:
 
 
 def _is_table(path: Path) -> bool:
-    """Whether a folder is a run's table of the memory, and has nothing else in it."""
-    return is_run_name(path.name) and path.is_dir() and {each.name for each in path.iterdir()} <= {_TABLE}
+    """Whether a folder is a run's table of the memory, maybe one that was being removed, and has nothing else
+    in it."""
+    is_named_so = is_run_name(path.name) or _TEMPORARY.fullmatch(path.name) is not None
+    return is_named_so and path.is_dir() and {each.name for each in path.iterdir()} <= {_TABLE}
 
 
 def _touched(path: Path) -> datetime:

@@ -44,7 +44,8 @@ def plan_retention(
     """What the rules would prune; changes nothing.
 
     A file is pruned only if no run keeps it: a shared artifact stays as long as one run keeps it. A
-    checkpoint that an alias means, or meant before, stays whole.
+    checkpoint that an alias means, or meant before, stays whole, and so do trajectories that were imported or
+    collected.
 
     Args:
         run_name: the only run whose artifacts may lose files; None for all runs of the store.
@@ -223,8 +224,8 @@ def _pruning_of(
     store: ArtifactStore, artifact_id: str, kind: Kept, rule: RetentionRule
 ) -> Sequence[PlannedPruning]:
     manifest = store.find(artifact_id)
-    if manifest is None:
-        return []
+    if manifest is None or (kind == "trajectories" and not manifest.inputs):
+        return []  # What was made of nothing came from elsewhere: no stage could make it again.
     there = present_files(manifest, store.pruned(manifest))
     present = [
         entry for entry in files_of(manifest, kind) if entry in there or store.has_file(manifest, entry.path)

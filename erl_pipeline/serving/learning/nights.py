@@ -229,13 +229,15 @@ def night_name(run: str, last: int) -> str:
 def _origins_of_nights(store_uri: str, run: str) -> dict[str, OfflineOrigin]:
     """The nights that were begun, the oldest first."""
     pattern = re.compile(re.escape(run) + r"-night-\d{3,}")
-    names = sorted(name for name in RunStore(store_uri).list() if pattern.fullmatch(name))
+    names = (name for name in RunStore(store_uri).list() if pattern.fullmatch(name))
     origins = {name: read_origin(store_uri, name) for name in names}
-    return {
+    found = {
         name: origin
         for name, origin in origins.items()
         if isinstance(origin, OfflineOrigin) and origin.run == traffic_run(run)
     }
+    # Not by their names: those of three digits come after night 1000.
+    return dict(sorted(found.items(), key=lambda each: each[1].last_iteration))
 
 
 def _rated(batches: Sequence[SealedBatch]) -> int:

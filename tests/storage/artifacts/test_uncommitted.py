@@ -133,6 +133,22 @@ def test_the_next_writer_removes_what_a_killed_one_left(store: ArtifactStore) ->
     assert not (Path(store.uri) / "damaged").exists()
 
 
+def test_what_a_living_writer_has_moved_stays_when_another_dies_before_its_move(store: ArtifactStore) -> None:
+    living = store.begin()
+    made = written(living)
+    assert living.place(made.manifest)
+    dead = store.staging_folder / "0123456789abcdef"
+    (dead / "files").mkdir(parents=True)
+    (dead / ".place").write_text(f"write/{ID}")
+
+    remove_abandoned(store.staging_folder)
+
+    assert not dead.exists()
+    living.commit(made)
+    living.close()
+    assert store.open(ID).path("file").read_text() == "one"
+
+
 @pytest.mark.parametrize("named", ["../..", "write/../../keep", "write/abc/..", "/etc/passwd", "write", ""])
 def test_only_the_place_of_an_artifact_is_ever_removed(store: ArtifactStore, named: str) -> None:
     kept = Path(store.uri) / "keep"

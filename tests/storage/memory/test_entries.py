@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from storage.errors import InputError
 from storage.memory.entries import (
     MEMORY_SCHEMA,
     Embedder,
@@ -16,6 +17,7 @@ from storage.memory.entries import (
     iterate_delta,
     scan_deltas,
     write_delta,
+    write_embedded,
 )
 
 Entry = Callable[..., MemoryEntry]
@@ -46,6 +48,14 @@ def test_a_delta_holds_the_embedding_of_the_key(entry: Entry, embedder: Embedder
 def test_two_entries_with_one_id_are_refused(entry: Entry, embedder: Embedder, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="more than once: m-001"):
         write_delta(tmp_path / "one.parquet", [entry(1), entry(2), entry(1)], embedder)
+
+
+@pytest.mark.parametrize("wrong", [0.0, np.nan, np.inf])
+def test_a_vector_that_points_nowhere_is_refused(entry: Entry, tmp_path: Path, wrong: float) -> None:
+    vectors = np.array([[1, 0], [wrong, 0]], np.float32)
+    with pytest.raises(InputError, match=rf"model broken gave .* {wrong} for the text 'a box'"):
+        write_embedded(tmp_path / "one.parquet", [entry(1, "a lake"), entry(2, "a box")], vectors, "broken")
+    assert not (tmp_path / "one.parquet").exists()
 
 
 def test_the_digest_is_of_rows_not_of_their_order(entry: Entry, embedder: Embedder, tmp_path: Path) -> None:

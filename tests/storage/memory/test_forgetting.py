@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from storage.memory.entries import Embedder, MemoryEntry, write_delta
 from storage.memory.forgetting import forget
 from storage.memory.versions import forget_requests, latest_version, memory_versions
 from storage.memory.view import ReflectionMemory
+from storage.runs.ledger import LedgerEntry
 from storage.runs.run import RunStore
 from storage.tables.trajectories import Trajectory, write_trajectories
 from storage.upkeep.verification import verify_run
@@ -70,6 +72,23 @@ def test_in_the_middle_of_an_iteration_it_waits_for_its_end(tiny_run: TinyRun, e
     assert held(tiny_run, embedder, latest_version(tiny_run.run)) == ["m-001"]
     with pytest.raises(InputError, match="leaves the memory after iteration 2: it is wrong"):
         forget(tiny_run.store, tiny_run.run, "m-001", "again")
+
+
+def test_more_than_ten_thousand_requests_stay_in_their_order() -> None:
+    asked = [
+        LedgerEntry(
+            iteration=1,
+            stage="forget_request",
+            kind="request",
+            key=f"{number:04d}",
+            artifact_id=f"request {number}",
+            reused=False,
+            seconds=0.0,
+            recorded_at=datetime(2026, 1, 1, tzinfo=UTC),
+        )
+        for number in (10_000, 9_999, 2)
+    ]
+    assert forget_requests(asked) == {1: ("request 2", "request 9999", "request 10000")}
 
 
 def test_what_cannot_be_forgotten_is_refused(tiny_run: TinyRun) -> None:

@@ -38,6 +38,16 @@ def test_lessons_are_added_found_and_forgotten(tmp_path: Path) -> None:
         memory.forget(OVEN.entry_id, "again")
 
 
+def test_a_lesson_without_a_text_is_refused_and_half_a_character_replaced(tmp_path: Path) -> None:
+    memory = StandaloneMemory(str(tmp_path), "kitchen", WordEmbedder())
+    with pytest.raises(InputError, match="'the bread' has no text"):
+        memory.add([OVEN, Lesson("", "the bread")])
+    assert memory.versions() == []
+
+    memory.add([Lesson("Weigh it \ud83d", "the dough \ud83d")])
+    assert memory.search("the dough \ud83d")[0].entry.text == "Weigh it \ufffd"
+
+
 def test_another_process_finds_the_same_memory(tmp_path: Path) -> None:
     version = StandaloneMemory(str(tmp_path), "kitchen", WordEmbedder()).add([OVEN, FLOUR])
     again = StandaloneMemory(str(tmp_path), "kitchen", WordEmbedder())

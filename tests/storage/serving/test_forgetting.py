@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from storage.artifacts.layout import StagingFolder
+from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError, RunBusy
 from storage.memory.view import ReflectionMemory
@@ -20,11 +22,12 @@ from storage.serving.traffic import EpisodeEnd, ReadTraffic, Record, TrafficLog,
 from storage.serving.user_traces import REASON, UserTraces, find_user, tenants
 from storage.serving.users import LOCAL_TENANT, NamedUser, named_user, user_digest
 from storage.tables.teacher_scores import read_teacher_scores
-from storage.tables.training import read_sft_rows
+from storage.tables.training import TRAINING_RECORD_FILE, read_sft_rows, write_training_record
 from storage.tables.trajectories import read_trajectories
 from storage.upkeep.collection import plan_collection
 from storage.upkeep.retention import retain
 from storage.upkeep.rules import parse_rule
+from storage.upkeep.runs import remove_run
 from storage.upkeep.verification import verify_run
 from tests.embedders import WordEmbedder
 from tests.storage.serving.traffic_of_users import (
@@ -32,7 +35,9 @@ from tests.storage.serving.traffic_of_users import (
     RUN,
     TENANT,
     Served,
+    conversation,
     files_that_say,
+    trained,
     turn,
     write_served,
 )
@@ -104,6 +109,26 @@ def test_checkpoints_that_learned_are_named_with_the_last_one_from_before(served
     assert (point.updates, point.trained_tokens, point.generated_tokens) == (2, 150, 0)
     assert [(run, change.alias) for run, change in found.aliases] == [(RUN, "production")]
     assert {each.how for each in find(served, "bob").learners} == {"directly"}
+
+
+def test_a_checkpoint_that_a_teacher_taught_by_what_the_user_said_is_named(served: Served) -> None:
+    run = RunStore(served.store.uri).open(RUN)
+    carl = conversation("bob", "chat", policy_version=served.ids["first"])
+    made = {}
+    # The first is taught by the scores of carl's attempt; the second is only trained on it.
+    for number, inputs in enumerate([{"teacher": served.ids["scores"]}, {"batch": served.ids["batch"]}]):
+        recipe = Recipe("update_3", 1, {"number": number}, inputs, 0, kind="checkpoint")
+        with served.store.create(recipe, run=RUN, iteration=3) as staging:
+            rows = trained([replace(carl, trajectory_id="chat-carl")])
+            write_training_record(staging.path / TRAINING_RECORD_FILE, rows)
+            staging.commit()
+        run.record(3, recipe.stage, recipe.artifact_id, kind=recipe.kind, reused=False, seconds=1.0)
+        made[number] = recipe.artifact_id
+
+    found = {each.manifest.artifact_id: (each.how, each.rows) for each in find(served).learners}
+
+    assert found[made[0]] == ("directly", 1)
+    assert made[1] not in found
 
 
 def test_no_file_of_the_store_says_what_a_deleted_user_said(served: Served) -> None:
@@ -194,6 +219,23 @@ def test_what_killed_processes_left_goes_too(served: Served) -> None:
         assert files_that_say(store, "alice") == [f"staging/{living.path.name}/trajectories.parquet"]
     assert files_that_say(store, "alice") == []
     assert find(served).left_behind == 0
+
+
+def test_tables_of_removed_runs_go_too(served: Served) -> None:
+    store, runs, version = Path(served.store.uri), RunStore(served.store.uri), served.ids["index_memory"]
+    for name in ("branch", "killed"):
+        run = runs.create(name, {"seed": 1})
+        with run.lock():
+            run.record(1, "index_memory", version, kind="memory", reused=True, seconds=0.0)
+        ReflectionMemory(served.store.uri, name, served.store, WordEmbedder()).at(version)
+        remove_run(served.store.uri, name)
+    # As a killed removal leaves it.
+    (store / "memory/killed").rename(store / "memory/.killed.0123456789abcdef")
+
+    delete(served)
+
+    assert files_that_say(store, "alice") == []
+    assert [path.name for path in (store / "memory").iterdir() if path.is_dir()] == []
 
 
 def test_a_segment_that_a_server_writes_is_left_alone(served: Served) -> None:

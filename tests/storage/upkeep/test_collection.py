@@ -160,6 +160,7 @@ def test_leftovers_of_dead_processes_go_and_those_of_living_ones_stay(store: Art
     (half / "file").write_text("12")
     (root / "runs" / "run" / ".run.json.0123456789abcdef").write_text("123")
     (root / "memory" / "gone").mkdir(parents=True)
+    (root / "memory" / ".run.0123456789abcdef" / "reflections.lance").mkdir(parents=True)
     lost.mkdir()
     (lost / "file").write_text("12345")
     store.discard_damaged(a)
@@ -174,6 +175,7 @@ def test_leftovers_of_dead_processes_go_and_those_of_living_ones_stay(store: Art
     assert sorted(
         (item.kind, item.files, item.bytes) for item in found if item.kind != "set aside as damaged"
     ) == [
+        ("half deleted", 0, 0),
         ("half deleted", 1, 2),
         ("half written", 1, 3),
         ("memory table of no run", 0, 0),

@@ -14,10 +14,12 @@ from storage.errors import DamagedArtifact, InputError, PrunedFileError, RunBusy
 from storage.lineage.reach import explain
 from storage.runs.run import Run, RunStore
 from storage.serving.aliases import change_alias
+from storage.tables.trajectories import write_trajectories
 from storage.upkeep.collection import collect
 from storage.upkeep.retention import RunRetention, plan_retention, retain
 from storage.upkeep.rules import Kept, RetentionRule, parse_rule
 from storage.upkeep.verification import verify_run
+from tests.storage.conftest import FIRST
 from tests.storage.serving.aliases import alias_change
 
 
@@ -170,6 +172,18 @@ def test_lineage_of_pruned_rollouts_stays_to_the_row(tiny_run: Any) -> None:
 def _later_shard(store: ArtifactStore) -> str:
     with store.create(Recipe("rollout_shard", 1, {"later": True}, {}, 0), run="run", iteration=2) as staging:
         return staging.commit().manifest.artifact_id
+
+
+def test_trajectories_from_elsewhere_stay_whole(store: ArtifactStore) -> None:
+    run = RunStore(store.uri).create("theirs", {"imported": {"file": "rows.jsonl"}})
+    for iteration in (1, 2, 3):
+        recipe = Recipe("import_trajectories", 1, {"iteration": iteration}, {}, 0, kind="trajectories")
+        with store.create(recipe, run="theirs", iteration=iteration) as staging:
+            write_trajectories(staging.path / "trajectories.parquet", [FIRST])
+            staging.commit()
+        run.record(iteration, recipe.stage, recipe.artifact_id, kind=recipe.kind, reused=False, seconds=0.0)
+
+    assert retain(store.uri, {"trajectories": parse_rule("1")}) == []
 
 
 def test_a_changed_record_or_changed_kept_rows_are_found(tiny_run: Any) -> None:

@@ -12,10 +12,12 @@ import pytest
 from erl_pipeline.config.pipeline import RetentionConfig
 from erl_pipeline.serving.learning import gate
 from erl_pipeline.serving.learning.collect import collect
+from erl_pipeline.serving.learning.nights import _origins_of_nights, night_name
 from erl_pipeline.serving.learning.promotion import promote, roll_back
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError, Interrupted
 from storage.lineage.trained_on import RowFilter, TrainedOn
+from storage.runs.documents import OfflineOrigin, write_origin
 from storage.runs.run import RunStore
 from storage.serving.aliases import alias_changes, current_aliases, verdicts
 from storage.serving.traffic import ServedTurn
@@ -71,6 +73,22 @@ def test_a_night_trains_on_what_people_rated_and_makes_a_candidate(served: Path)
     # Half of them have reward 1: of the 15 others of each, 8 have the other reward.
     assert sorted(own["advantage"].to_list()) == pytest.approx([-8 / 15] * 8 + [8 / 15] * 8)
     assert verify_run(store, RunStore(str(served)).open(night.name)).problems == []
+
+
+def test_the_thousandth_night_comes_after_those_before_it(tmp_path: Path) -> None:
+    uri = str(tmp_path)
+    for number in (1000, 999):
+        RunStore(uri).create(night_name(RUN, number), {})
+        origin = OfflineOrigin(
+            run=f"{RUN}-traffic",
+            first_iteration=number,
+            last_iteration=number,
+            checkpoint_id=None,
+            evaluates=False,
+        )
+        write_origin(uri, night_name(RUN, number), origin)
+
+    assert list(_origins_of_nights(uri, RUN)) == [f"{RUN}-night-999", f"{RUN}-night-1000"]
 
 
 def test_of_more_batches_than_max_age_the_newest_are_trained_on(served: Path) -> None:
