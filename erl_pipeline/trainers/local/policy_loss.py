@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, ReplayLoss
+from erl_pipeline.config.objective import UNSAMPLED, DecoupledCorrection, ObjectiveConfig, ReplayLoss
 from erl_pipeline.objectives import policy_gradient
 from erl_pipeline.trainers.local.observations import BatchLog, Statistics
 from erl_pipeline.trainers.local.packing import Microbatch
@@ -17,7 +17,6 @@ from erl_pipeline.trainers.local.tokens import (
     TokenLoss,
 )
 from erl_pipeline.trainers.metrics import ReplayMetrics
-from erl_pipeline.trainers.sequences import UNSAMPLED
 
 _RATIO, _WEIGHT, _REPLAYED, _FRESH = "replay_ratio", "replay_weight", "replay_loss", "fresh_loss"
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, RoleTerms
+from erl_pipeline.config.objective import UNSAMPLED, DecoupledCorrection, ObjectiveConfig, RoleTerms
 from erl_pipeline.config.optimizer import UpdateConfig
 from erl_pipeline.config.replay import REPLAYED
 from erl_pipeline.objectives.policy_gradient import kl_returns, sequence_log_ratios
@@ -25,7 +25,7 @@ from erl_pipeline.trainers.local.policy_loss import PolicyLoss, ReplayedPart, re
 from erl_pipeline.trainers.local.self_distillation import TaughtPart, distillation_metrics
 from erl_pipeline.trainers.local.tokens import TokenColumns, role_columns, token_columns
 from erl_pipeline.trainers.metrics import NotTrained, RoleMetrics, SequenceRecord, UpdateMetrics
-from erl_pipeline.trainers.sequences import UNSAMPLED, TrainingSequence
+from erl_pipeline.trainers.sequences import TrainingSequence
 
 
 def reinforce(
