@@ -1,6 +1,10 @@
 """The loss of one optimizer batch of the reinforcement-learning update."""
 
+from __future__ import annotations
+
+from copy import copy
 from dataclasses import replace
+from typing import Literal
 
 import torch
 
@@ -150,6 +154,19 @@ class PolicyLoss:
     def parts(self) -> dict[str, float]:
         """The parts of the loss over all microbatches so far."""
         return {name: float(part) for name, part in self._parts.items()}
+
+    def alone(self, part: Literal["reinforcement", "distillation"]) -> PolicyLoss:
+        """The same loss without self-distillation, or nothing but that. It observes nothing."""
+        found, none = copy(self), torch.zeros_like(self._columns.policy_weights)
+        found._statistics, found._log = Statistics(), BatchLog(len(none), none.device)
+        found._measure_mismatch, found._parts = False, {}
+        if part == "reinforcement":
+            found._taught = None
+            return found
+        found._columns = replace(self._columns, policy_weights=none)
+        found._roles = replace(self._roles, has_entropy=False)
+        found._reference_logprobs = None
+        return found
 
     def of(self, microbatch: Microbatch) -> TokenLoss:
         def loss(
