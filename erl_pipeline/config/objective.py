@@ -9,12 +9,16 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from erl_pipeline.config.base import Settings
+from erl_pipeline.config.distillation import DISTILLED
 from erl_pipeline.config.plugins import function_of
 from storage.errors import ConfigError
 
 OBSERVED = "observed"
 """The role of what an environment said, in an update whose policy also learns to predict it
 (`objective.observation_coefficient`)."""
+
+UNSAMPLED = frozenset({DISTILLED, OBSERVED})
+"""Roles of sequences whose trained tokens no policy sampled: they are trained by supervision."""
 
 
 class BypassCorrection(Settings):
@@ -162,7 +166,9 @@ class ObjectiveConfig(Settings):
     """Bounds a token's loss at `dual_clip` times |A| if its advantage A is negative (arXiv 1912.09729);
     `null`: no bound."""
     kl_coefficient: float = Field(default=0.0, ge=0.0)
-    """Weight of the KL divergence to the reference policy; 0 loads no reference."""
+    """Weight of the KL divergence to the reference policy; 0 loads no reference. Tokens that no policy
+    sampled (roles `distilled` and `observed`) have no such term, and none of `entropy_coefficient`, unless
+    `roles` sets one for their role: their loss is that of supervision alone."""
     kl_in: Literal["loss", "reward"] = Field(default="loss", exclude_if=lambda kl_in: kl_in == "loss")
     """Where that divergence counts. `loss`: a term beside the surrogate (GRPO). `reward`: each sampled token
     loses `kl_coefficient` times its log-ratio of sampler to reference (`k1`), and its advantage is that of
@@ -218,7 +224,9 @@ class ObjectiveConfig(Settings):
     def terms(self, role: str) -> RoleTerms:
         """The numbers of the objective for trajectories of this role."""
         own = self.roles.get(role, RoleObjective()).model_dump(exclude_none=True)
-        return RoleTerms(**(self.model_dump(include=set(RoleObjective.model_fields)) | own))
+        # Both terms are estimated on tokens that the policy sampled, and would work against supervision.
+        none = {"kl_coefficient": 0.0, "entropy_coefficient": 0.0} if role in UNSAMPLED else {}
+        return RoleTerms(**(self.model_dump(include=set(RoleObjective.model_fields)) | none | own))
 
     def penalizes(self, role: str) -> bool:
         """Whether tokens of this role lose reward by their divergence from the reference."""

@@ -43,6 +43,9 @@ class DistillationLoss(Settings):
     count."""
     skip_tokens: int = Field(default=0, ge=0)
     """The first tokens of each attempt that have no such loss (3 in SDFT)."""
+    grad_norms: bool = Field(default=False, exclude_if=lambda measured: not measured)
+    """Measure the gradients of both losses apart, in the first step of each update, by two more passes over
+    its batch. What is trained does not depend on it."""
 
     @model_validator(mode="after")
     def _can_be_estimated(self) -> DistillationLoss:

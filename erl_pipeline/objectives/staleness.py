@@ -64,7 +64,8 @@ def summarize_weights(
     used, capped = weights.weights, weights.capped
     if correction.level == "sequence":
         log_ratios = torch.zeros(len(rows), dtype=log_ratios.dtype).index_add(0, sequence, log_ratios)
-        first = torch.tensor([int((sequence == i).nonzero()[0]) for i in range(len(rows))])
+        counts = sequence.bincount()
+        first = counts.cumsum(0) - counts
         used, capped = used[first], capped[first]
     return WeightSummary(
         tokens=len(olds),

@@ -89,6 +89,7 @@ def training_memory(
     *,
     uses: int = 1,
     processes: int | None = None,
+    head_dtype: Precision | None = None,
 ) -> list[MemoryPart]:
     """What one optimizer step needs besides the program itself. The reference model of the KL term is freed
     before the first step, whose gradients take at least as much.
@@ -99,6 +100,7 @@ def training_memory(
         processes: over how many weights, gradients and state are sharded; None: they are not. Parts in
             `trainer` are then those of one process, parts in its host those of all. Also a single process
             that shards gathers its weights.
+        head_dtype: that in which the output head computes; None: that of the weights.
     """
     width = BYTES[dtype]
     trained = size.adapter_parameters or size.parameters
@@ -126,7 +128,10 @@ def training_memory(
     if processes is not None:
         parts += _gathered(size, width, trained, held, processes)
     parts.append(_activations(size, width, microbatch))
-    parts.append(_logits(size, width))
+    if head_dtype is None:
+        parts.append(_logits(size, width))
+    else:
+        parts += [_copied_head(size, BYTES[head_dtype]), _logits(size, BYTES[head_dtype])]
     return parts
 
 
@@ -206,8 +211,14 @@ def _activations(size: ModelSize, width: int, microbatch: MicrobatchConfig) -> M
     )
 
 
+def _copied_head(size: ModelSize, width: int) -> MemoryPart:
+    """The weights of a head that computes in another precision, and their gradient where they are trained."""
+    weights, each = size.vocabulary * size.hidden, width if size.adapter_parameters else 2 * width
+    return MemoryPart("trainer", "copy of the head", weights * each, f"{count(weights)} x {each}")
+
+
 def _logits(size: ModelSize, width: int) -> MemoryPart:
-    """Logits and their gradient in the weights' precision, and two fp32 copies while the softmax is computed
+    """Logits and their gradient in the head's precision, and two fp32 copies while the softmax is computed
     (on a GPU for all rows together; a CPU takes some rows at a time)."""
     per_logit = 2 * width + 8
     return MemoryPart(
@@ -287,13 +298,23 @@ def estimate_memory(
             each,
             uses=len(passes),
             processes=processes,
+            head_dtype=traits.head_dtype,
         )
         for each in passes
     ]
     warm_start = traits.warm_start
     if warm_start is not None:  # it trains all weights, also where an adapter is trained afterwards
         whole = replace(size, adapter_parameters=0)
-        estimates.append(training_memory(whole, dtype, config.optimizer, warm_start, processes=processes))
+        estimates.append(
+            training_memory(
+                whole,
+                dtype,
+                config.optimizer,
+                warm_start,
+                processes=processes,
+                head_dtype=traits.head_dtype,
+            )
+        )
     training = max(estimates, key=lambda parts: sum(part.bytes for part in parts))
     capacity = _capacity(config)
     tokens = sequence_tokens or longest_sequence(config)

@@ -28,6 +28,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from erl_pipeline.config.optimizer import TrainingUse
 from erl_pipeline.policies.adapters import add_fresh_adapter, has_adapter
 from erl_pipeline.policies.model_size import config_file
+from erl_pipeline.policies.pretrained import compute_head_in_float32
 from erl_pipeline.sizing.recorder import GRADIENTS, MASTERS, MOMENTS, REFERENCE, WEIGHTS, Costs, Recorder
 from erl_pipeline.sizing.simulated_work import (
     GPU,
@@ -151,6 +152,8 @@ class _Updates:
         model = self._skeletons.pop(part).to_empty(device=self._device)
         self._recorder.held_on = None
         model.tie_weights()
+        if self._work.head_dtype is not None:
+            compute_head_in_float32(model)
         weights = list(model.parameters())
         if self._device.type == GPU:
             self._recorder.costs.to_device_bytes += sum(each.numel() * each.itemsize for each in weights)

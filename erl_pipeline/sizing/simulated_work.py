@@ -45,6 +45,7 @@ class SimulatedWork:
     processes: int | None = None
     rank: int = 0
     passes: Passes = DEFAULT_PASSES
+    head_dtype: str | None = None
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,7 @@ def simulated_work(
         device=device,
         processes=training_processes(config),
         passes=config.trainer.passes,
+        head_dtype=traits.head_dtype,
     )
 
 

@@ -117,6 +117,11 @@ class DistillationMetrics(_Metrics):
     """Probability in p of the tokens that are not compared."""
     teacher_tail: float
     """The same in q."""
+    reinforcement_grad_norm: float | None = None
+    """Euclidean norm of the gradient of all other parts of the loss in the first step, before clipping; None
+    where it was not measured."""
+    distillation_grad_norm: float | None = None
+    """The same of this part, with its coefficient."""
 
 
 @dataclass(frozen=True)

@@ -139,10 +139,6 @@ def trajectory_sequence(row: Trajectory, advantage: float = 0.0) -> TrainingSequ
     )
 
 
-UNSAMPLED = frozenset({DISTILLED, OBSERVED})
-"""Roles of sequences whose trained tokens no policy sampled: they are trained by supervision."""
-
-
 def observed_sequence(row: Trajectory, weight: float) -> TrainingSequence | None:
     """What the environment said between a trajectory's turns, to be predicted; None for one of a single
     turn."""

@@ -1,6 +1,8 @@
 """The table of the variant `weights`, and the trajectories that it has stored."""
 
+import math
 import random
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +36,8 @@ EXPERIENCE_SCORES = TableFormat(
 
 _LEAST = 1e-9
 """Trajectories of a smaller weight are drawn with this one."""
+
+_SMALLEST = sys.float_info.min  # in place of a random number of 0, which has no logarithm
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,10 @@ def drawn_by_weight(weights: Sequence[float], count: int, seed: int) -> list[int
     """Indices of at most `count` trajectories, drawn without replacement, in the order of the draws. Each
     draw takes one of those left, with a probability proportional to its weight."""
     stream = random.Random(seed)
-    # Efraimidis and Spirakis 2006: the largest keys u^(1/w) are such a sample.
-    keys = [(stream.random() ** (1.0 / max(weight, _LEAST)), place) for place, weight in enumerate(weights)]
+    # Efraimidis and Spirakis 2006: the largest keys u^(1/w) are such a sample. Their logarithms have the same
+    # order, and do not become 0 where weights are small.
+    keys = [
+        (math.log(stream.random() or _SMALLEST) / max(weight, _LEAST), place)
+        for place, weight in enumerate(weights)
+    ]
     return [place for _, place in sorted(keys, key=lambda each: (-each[0], each[1]))[:count]]

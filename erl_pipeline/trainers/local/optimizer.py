@@ -80,10 +80,14 @@ class PolicyOptimizer:
         self.hand_over_gradients()
         return float(torch.nn.utils.clip_grad_norm_(self._masters.values(), self.config.max_grad_norm))
 
+    def drop_gradients(self) -> None:
+        """Forget the gradients that were handed over."""
+        self._adamw.zero_grad(set_to_none=True)
+
     def step(self) -> None:
         self.hand_over_gradients()
         self._adamw.step()
-        self._adamw.zero_grad(set_to_none=True)
+        self.drop_gradients()
         self._round_to_model()
         self.steps += 1
 

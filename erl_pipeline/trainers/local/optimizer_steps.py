@@ -93,10 +93,7 @@ class OptimizerSteps:
 
         Raises `TrainingDiverged`, before the step, where a loss or gradient is not finite.
         """
-        self.passes += self._forward.backward_batch(
-            batch, temperatures, self._microbatch_tokens, loss.of, self._optimizer.collect_gradients
-        )
-        grad_norm = self._optimizer.clip_gradients()
+        grad_norm = self._gradients(batch, temperatures, loss)
         parts = _over_ranks(loss.parts(), self._forward.ranks)
         step = len(self.losses) + 1
         raise_if_diverged(step, {**parts, "grad_norm": grad_norm}, batch)
@@ -105,6 +102,23 @@ class OptimizerSteps:
         self.grad_norms.append(grad_norm)
         if self._on_step is not None:
             self._on_step(step, self.losses[-1])
+
+    def grad_norm(
+        self, batch: Sequence[TrainingSequence], temperatures: torch.Tensor, loss: BatchLoss
+    ) -> float:
+        """The Euclidean norm of a loss's gradients; no step is taken. Arguments as in `take`."""
+        norm = self._gradients(batch, temperatures, loss)
+        self._optimizer.drop_gradients()
+        return norm
+
+    def _gradients(
+        self, batch: Sequence[TrainingSequence], temperatures: torch.Tensor, loss: BatchLoss
+    ) -> float:
+        """Compute the gradients of a batch, and clip them; returns their norm before that."""
+        self.passes += self._forward.backward_batch(
+            batch, temperatures, self._microbatch_tokens, loss.of, self._optimizer.collect_gradients
+        )
+        return self._optimizer.clip_gradients()
 
 
 def _over_ranks(parts: Mapping[str, float], ranks: Ranks) -> Mapping[str, float]:

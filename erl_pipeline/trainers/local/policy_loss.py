@@ -1,10 +1,14 @@
 """The loss of one optimizer batch of the reinforcement-learning update."""
 
+from __future__ import annotations
+
+from copy import copy
 from dataclasses import replace
+from typing import Literal
 
 import torch
 
-from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, ReplayLoss
+from erl_pipeline.config.objective import UNSAMPLED, DecoupledCorrection, ObjectiveConfig, ReplayLoss
 from erl_pipeline.objectives import policy_gradient
 from erl_pipeline.trainers.local.observations import BatchLog, Statistics
 from erl_pipeline.trainers.local.packing import Microbatch
@@ -17,7 +21,6 @@ from erl_pipeline.trainers.local.tokens import (
     TokenLoss,
 )
 from erl_pipeline.trainers.metrics import ReplayMetrics
-from erl_pipeline.trainers.sequences import UNSAMPLED
 
 _RATIO, _WEIGHT, _REPLAYED, _FRESH = "replay_ratio", "replay_weight", "replay_loss", "fresh_loss"
 
@@ -151,6 +154,19 @@ class PolicyLoss:
     def parts(self) -> dict[str, float]:
         """The parts of the loss over all microbatches so far."""
         return {name: float(part) for name, part in self._parts.items()}
+
+    def alone(self, part: Literal["reinforcement", "distillation"]) -> PolicyLoss:
+        """The same loss without self-distillation, or nothing but that. It observes nothing."""
+        found, none = copy(self), torch.zeros_like(self._columns.policy_weights)
+        found._statistics, found._log = Statistics(), BatchLog(len(none), none.device)
+        found._measure_mismatch, found._parts = False, {}
+        if part == "reinforcement":
+            found._taught = None
+            return found
+        found._columns = replace(self._columns, policy_weights=none)
+        found._roles = replace(self._roles, has_entropy=False)
+        found._reference_logprobs = None
+        return found
 
     def of(self, microbatch: Microbatch) -> TokenLoss:
         def loss(

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, RoleTerms
+from erl_pipeline.config.objective import UNSAMPLED, DecoupledCorrection, ObjectiveConfig, RoleTerms
 from erl_pipeline.config.optimizer import UpdateConfig
 from erl_pipeline.config.replay import REPLAYED
 from erl_pipeline.objectives.policy_gradient import kl_returns, sequence_log_ratios
@@ -25,7 +25,7 @@ from erl_pipeline.trainers.local.policy_loss import PolicyLoss, ReplayedPart, re
 from erl_pipeline.trainers.local.self_distillation import TaughtPart, distillation_metrics
 from erl_pipeline.trainers.local.tokens import TokenColumns, role_columns, token_columns
 from erl_pipeline.trainers.metrics import NotTrained, RoleMetrics, SequenceRecord, UpdateMetrics
-from erl_pipeline.trainers.sequences import UNSAMPLED, TrainingSequence
+from erl_pipeline.trainers.sequences import TrainingSequence
 
 
 def reinforce(
@@ -58,10 +58,10 @@ def reinforce(
     with learner.ready(work.update.gradient_checkpointing) as forward:
         steps = OptimizerSteps(forward, learner.optimizer, work.update.microbatch_tokens, on_step)
         log = SequenceLog(selection.kept, work.update.record_tokens)
-        statistics = _take_steps(forward, steps, work, selection, references, log)
+        statistics, grad_norms = _take_steps(forward, steps, work, selection, references, log)
     seconds = time.perf_counter() - started
     records = _records(work, selection, log)
-    return _metrics(work, selection, steps, statistics, seconds, forward.attention, records)
+    return _metrics(work, selection, steps, statistics, grad_norms, seconds, forward.attention, records)
 
 
 @dataclass(frozen=True)
@@ -167,11 +167,12 @@ def _take_steps(
     selection: _Selection,
     references: Sequence[torch.Tensor] | None,
     log: SequenceLog,
-) -> Statistics:
-    """Take all optimizer steps of the update; returns what was observed in them."""
+) -> tuple[Statistics, tuple[float, float] | None]:
+    """Take all optimizer steps of the update; returns what was observed in them, and the norms of the
+    gradients of reinforcement and of self-distillation in the first one, where they are asked for."""
     objective, update, kept, replay = work.objective, work.update, selection.kept, work.replay
     statistics = Statistics()
-    olds = None
+    olds = grad_norms = None
     if _needs_old_logprobs(objective, update):
         olds = forward.sequence_logprobs(kept, update.microbatch_tokens)
     for members in _minibatches(kept, update, work.seed):
@@ -202,10 +203,14 @@ def _take_steps(
             if work.distillation is None
             else TaughtPart(work.distillation, batch, objective, forward.device),
         )
+        if work.distillation is not None and work.distillation.grad_norms and not steps.losses:
+            apart = (loss.alone("reinforcement"), loss.alone("distillation"))
+            first, second = (steps.grad_norm(batch, columns.temperatures, each) for each in apart)
+            grad_norms = first, second
         steps.take(batch, columns.temperatures, loss)
         seen.add_up(forward.ranks)
         log.take(members, seen)
-    return statistics.over(forward.ranks)
+    return statistics.over(forward.ranks), grad_norms
 
 
 def _sequence_log_ratios(
@@ -250,6 +255,7 @@ def _metrics(
     selection: _Selection,
     steps: OptimizerSteps,
     statistics: Statistics,
+    grad_norms: tuple[float, float] | None,
     seconds: float,
     attention: PackedAttention,
     records: list[SequenceRecord],
@@ -294,7 +300,7 @@ def _metrics(
         else replay_metrics(statistics, sum(row.role == work.replay.role for row in kept), len(steps.losses)),
         distillation=None
         if work.distillation is None
-        else distillation_metrics(statistics, kept, len(steps.losses)),
+        else distillation_metrics(statistics, kept, len(steps.losses), grad_norms),
     )
 
 

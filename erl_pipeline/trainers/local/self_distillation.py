@@ -152,9 +152,14 @@ class TaughtPart:
 
 
 def distillation_metrics(
-    statistics: Statistics, sequences: Sequence[TrainingSequence], steps: int
+    statistics: Statistics,
+    sequences: Sequence[TrainingSequence],
+    steps: int,
+    grad_norms: tuple[float, float] | None = None,
 ) -> DistillationMetrics:
-    """What was observed of taught tokens over all steps of an update."""
+    """What was observed of taught tokens over all steps of an update. `grad_norms`: of the other parts of the
+    loss, and of this one, where they were measured."""
+    others, own = grad_norms or (None, None)
     return DistillationMetrics(
         taught_sequences=sum(each.teacher is not None for each in sequences),
         distillation_loss=statistics.total(_LOSS) / max(steps, 1),
@@ -163,4 +168,6 @@ def distillation_metrics(
         distillation_clipped=statistics.mean(_CLIPPED),
         student_tail=statistics.mean(_STUDENT_TAIL),
         teacher_tail=statistics.mean(_TEACHER_TAIL),
+        reinforcement_grad_norm=others,
+        distillation_grad_norm=own,
     )

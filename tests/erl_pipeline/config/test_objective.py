@@ -61,6 +61,16 @@ def test_a_role_takes_the_common_value_for_what_it_does_not_set() -> None:
     assert ObjectiveConfig.model_validate(config.model_dump(mode="json")) == config
 
 
+@pytest.mark.parametrize("role", ["distilled", "observed"])
+def test_what_no_policy_sampled_has_neither_kl_nor_entropy_unless_its_role_sets_them(role: str) -> None:
+    common: dict[str, object] = {"kl_coefficient": 0.2, "entropy_coefficient": 0.01}
+    config = ObjectiveConfig.model_validate(common)
+    assert config.terms("first_attempt") == RoleTerms(0.2, 0.2, None, 0.2, 0.01, 1.0)
+    assert config.terms(role) == RoleTerms(0.2, 0.2, None, 0.0, 0.0, 1.0)
+    own = ObjectiveConfig.model_validate({**common, "roles": {role: {"entropy_coefficient": 0.03}}})
+    assert own.terms(role) == RoleTerms(0.2, 0.2, None, 0.0, 0.03, 1.0)
+
+
 def test_what_is_off_is_in_no_recipe() -> None:
     off = {"loss_length", "truncated", "length_penalty", "ratio", "kl_in", "subgroup_losses", "credit"}
     assert not off & ObjectiveConfig().model_dump().keys()

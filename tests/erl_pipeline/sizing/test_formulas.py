@@ -284,6 +284,24 @@ def test_the_larger_of_the_two_updates_counts(tmp_path: Path) -> None:
     assert activations.reason.startswith("100 tokens")
 
 
+def test_a_head_that_computes_in_fp32_needs_a_copy_its_gradient_and_wider_logits(tmp_path: Path) -> None:
+    """49,152 words of 576 numbers, of 4 bytes each, and as much for the gradient, which a frozen head has
+    not; a logit takes 16 bytes in place of 12."""
+    model = write(SMOLLM2_135M, tmp_path)
+
+    def parts(**policy: object) -> dict[str, int]:
+        given = {"type": "pretrained", "model": model, "dtype": "bfloat16", **policy}
+        run = config(model, policy=given)
+        return {part.name: part.bytes for part in estimate_memory(run, model_size(run))}
+
+    plain, wide = parts(), parts(head_dtype="float32")
+    assert wide.pop("copy of the head") == 49_152 * 576 * 8
+    assert wide.pop("logits") == 512 * 49_152 * 16
+    assert plain.pop("logits") == 512 * 49_152 * 12
+    assert wide == plain
+    assert parts(head_dtype="float32", lora={"rank": 8})["copy of the head"] == 49_152 * 576 * 4
+
+
 def test_moments_by_use_count_for_each_update_that_the_run_makes(tmp_path: Path) -> None:
     def moments(**settings: object) -> int:
         run = config(write(SMOLLM2_135M, tmp_path), **settings)

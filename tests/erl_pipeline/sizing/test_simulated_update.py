@@ -86,6 +86,12 @@ def test_a_local_update_in_bf16_takes_16_bytes_a_weight_beside_gradients(report:
     assert report.updates["commit"].costs.to_host_bytes == PARAMETERS * 14 + 4 * (2 * 9 + 2)
 
 
+def test_a_head_that_computes_in_fp32_takes_more_memory(work: SimulatedWork, report: RankReport) -> None:
+    """Its weights are copied, and its logits are twice as wide."""
+    wide = simulate(replace(work, head_dtype="float32"))
+    assert wide.peaks[GPU].bytes > report.peaks[GPU].bytes
+
+
 def test_passes_cost_the_same_whether_they_are_computed_or_only_counted(
     work: SimulatedWork, report: RankReport
 ) -> None:

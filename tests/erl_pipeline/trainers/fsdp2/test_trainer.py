@@ -327,7 +327,7 @@ def test_two_ranks_learn_from_a_teacher_what_one_process_learns(
     beginning = start(first / "llama")
     assert beginning.context is not None
     found: dict[str, Any] = {}
-    work = replace(reinforcement(), distillation=DistillationObjective(coefficient=1.0))
+    work = replace(reinforcement(), distillation=DistillationObjective(coefficient=1.0, grad_norms=True))
     for name, trainer in (("one", LocalTrainer(beginning)), ("two", on_two(beginning, ranks))):
         trainer.reinforce(reinforcement())
         own = trainer.token_scores(ROWS, 12, top_k=2)

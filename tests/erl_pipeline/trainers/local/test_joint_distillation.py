@@ -100,6 +100,21 @@ def test_one_step_on_unsampled_rows_is_one_supervised_step(
         assert torch.allclose(one, other, atol=1e-6)
 
 
+def test_entropy_and_kl_do_not_work_against_distilled_rows(
+    make_model: Callable[[], PreTrainedModel],
+) -> None:
+    plain, regularized = make_model(), make_model()
+    for model, objective in (
+        (plain, ObjectiveConfig()),
+        (regularized, ObjectiveConfig(entropy_coefficient=0.3, kl_coefficient=0.3)),
+    ):
+        learner = Learner(model, PolicyOptimizer(model, OptimizerConfig(learning_rate=1e-3)))
+        work = Reinforcement([DISTILLED], objective, UpdateConfig(epochs=2), seed=0)
+        reinforce(learner, work, make_model if objective.needs_reference else None)
+    for one, other in zip(plain.parameters(), regularized.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
 def test_other_rows_still_need_the_log_probabilities_of_their_sampler(
     make_model: Callable[[], PreTrainedModel],
 ) -> None:

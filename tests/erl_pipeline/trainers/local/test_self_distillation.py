@@ -205,6 +205,51 @@ def test_a_teacher_that_is_the_policy_changes_nothing(
     assert metrics.metrics()["distillation_loss"] == pytest.approx(0.0, abs=1e-6)
 
 
+@pytest.mark.parametrize("microbatch_tokens", [1000, 12])
+def test_gradients_of_both_losses_are_measured_apart_and_nothing_else_changes(
+    make_model: MakeModel, sequences: list[TrainingSequence], microbatch_tokens: int
+) -> None:
+    """Each norm is that of an update by this loss alone."""
+    torch.manual_seed(1)
+    teacher = make_model()
+    with torch.no_grad():
+        for weight in teacher.parameters():
+            weight.add_(0.05 * torch.randn_like(weight))
+    taught = [
+        replace(row, advantage=sampled.advantage)
+        for row, sampled in zip(taught_by(teacher, sequences), sequences, strict=True)
+    ]
+
+    def trained(
+        rows: Sequence[TrainingSequence], *, reinforced: bool = True, **distillation: bool
+    ) -> tuple[UpdateMetrics, PreTrainedModel]:
+        model = make_model()
+        work = Reinforcement(
+            rows,
+            ObjectiveConfig(entropy_coefficient=0.01 if reinforced else 0.0),
+            UpdateConfig(epochs=2 if distillation else 1, microbatch_tokens=microbatch_tokens),
+            seed=0,
+            distillation=DistillationObjective(coefficient=1.0, **distillation),
+        )
+        return reinforce(learner(model), work), model
+
+    both, model = trained(taught, grad_norms=True)
+    without, same = trained(taught, grad_norms=False)
+    reinforced, _ = trained(sequences)
+    distilled, _ = trained([replace(row, advantage=0.0) for row in taught], reinforced=False)
+
+    found = both.metrics()
+    assert found["reinforcement_grad_norm"] == pytest.approx(reinforced.grad_norm, rel=1e-5)
+    assert found["distillation_grad_norm"] == pytest.approx(distilled.grad_norm, rel=1e-5)
+    assert both.microbatches == 2 * without.microbatches  # 2 epochs, and 2 passes more
+    assert "distillation_grad_norm" not in without.metrics()
+    assert both.grad_norm == without.grad_norm
+    assert found["distillation_loss"] == without.metrics()["distillation_loss"]
+    assert both.records == without.records
+    for one, other in zip(model.parameters(), same.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
 def test_packing_changes_neither_loss_nor_gradient(
     make_model: MakeModel, sequences: list[TrainingSequence]
 ) -> None:
