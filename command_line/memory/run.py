@@ -102,7 +102,7 @@ def _embedding_model(run: Run) -> str:
     config = readable_config(run)
     retrieval = config.retrieval
     if retrieval is None:
-        raise InputError(f"run {run.name} has no memory: its configuration says method.memory: off")
+        raise InputError(f"run {run.name} has no memory: its method has none, or says method.memory: off")
     named: str = retrieval.embedding_model
     return named
 

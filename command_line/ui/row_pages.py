@@ -1,7 +1,7 @@
 """Iterations, groups, episodes and tokens of a run."""
 
 from collections.abc import Iterable, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
 import polars as pl
@@ -135,12 +135,17 @@ def iteration_page(
 
 @router.get("/iterations/{iteration}/group")
 def group_page(iteration: int, id: str, here: ARunVisit) -> HTMLResponse:
-    """The rows whose rewards are compared with each other."""
+    """The rows of a task and role, apart from each other where their rewards are."""
     name = here.name
     joined = stored_rows.joined_rows(here.stored, here.run, (iteration, iteration))
     found = stored_rows.read_page(joined, [Filter("group_id", id)], "reward", 1, rising=False)
     if not found.rows:
         raise InputError(f"Iteration {iteration} of run {name} has no group {id}.")
+    compared: dict[str | None, list[dict[str, Any]]] = {}
+    config = here.run.config
+    split = config is None or config.objective.advantages_per == "subgroup"
+    for row in found.rows:
+        compared.setdefault(row["subgroup"] if split else None, []).append(row)
     words = ["episodes", "list", name, "--iteration", str(iteration), "--task", found.rows[0]["task_id"]]
     return here.page(
         "group.html.j2",
@@ -150,6 +155,7 @@ def group_page(iteration: int, id: str, here: ARunVisit) -> HTMLResponse:
         iteration=iteration,
         group_id=id,
         found=found,
+        compared=compared,
         within=urlencode({"iteration": iteration, "group_id": id, "sort": "reward"}),
     )
 

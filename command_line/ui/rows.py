@@ -38,6 +38,7 @@ SHOWN = (
     "task_id",
     "task_type",
     "sample_index",
+    "subgroup",
     "reward",
     "success",
     "finish_reason",

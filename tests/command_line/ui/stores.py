@@ -336,6 +336,8 @@ def add_agent(made: TrainingStore) -> TrainingStore:
     """
     config = load_config(AGENT, ["name=helper", "metrics=[]"])
     made.runs.create("helper", config.model_dump(mode="json"))
+    made.commit("build_environment_files", "tasks", None, run="helper")
+    made.commit("build_environment_files-0000", "tasks", 1, run="helper")
     system = {"role": "system", "content": "Be brief."}
     asked = {"role": "user", "content": "Who is the mayor?"}
     opening = [system, asked]

@@ -43,7 +43,9 @@ AXE = Path(__file__).parent / "vendor" / "axe" / "axe.min.js"
 PAGES = (
     "/",
     "/runs/one",
+    "/runs/helper",
     "/runs/one/iterations/1",
+    "/runs/one/iterations/1/group?id=g%2Freflection",
     "/runs/one/iterations/1/episodes/episode",
     "/runs/asked/iterations/1/episodes/episode",
     "/runs/helper/iterations/1/episodes/episode",

@@ -17,7 +17,7 @@ from command_line.main import command_tree
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
 from tests.command_line.ui.clients import client, commands_of, links_of, main_text
-from tests.command_line.ui.stores import add_searches, write_page_store
+from tests.command_line.ui.stores import add_searches, small_config, trajectories, write_page_store
 from tests.training_stores import TrainingStore
 
 
@@ -262,3 +262,26 @@ def test_looking_writes_nothing_into_the_store(made: TrainingStore, page: TestCl
     ):
         page.get(path)
     assert files() == before
+
+
+@pytest.mark.parametrize(
+    ("per", "said", "tables"),
+    [
+        ("subgroup", "4 rows; each reward is compared only with the others of its table", (2, 1, 1)),
+        ("group", "4 rows whose rewards are compared with each other", (4,)),
+    ],
+)
+def test_rows_of_a_group_are_apart_where_their_rewards_are(
+    tmp_path: Path, per: str, said: str, tables: tuple[int, ...]
+) -> None:
+    uri = str(tmp_path / "store")
+    made = TrainingStore(ArtifactStore(uri), RunStore(uri))
+    made.runs.create("split", small_config(tmp_path, "split", **{"objective.advantages_per": per}))
+    rows = [
+        {"trajectory_id": f"t{sample}", "group_id": "g", "sample_index": sample, "subgroup": subgroup}
+        for sample, subgroup in enumerate(("guided", "free", "guided", None))
+    ]
+    made.commit("rollout_shard", "trajectories", 1, None, trajectories(*rows), run="split")
+    page = client(uri).get("/runs/split/iterations/1/group?id=g").text
+    assert said in main_text(page)
+    assert tuple(table.count('data-label="Row"') for table in page.split("<tbody>")[1:]) == tables
