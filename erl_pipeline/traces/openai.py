@@ -22,7 +22,7 @@ from erl_pipeline.traces.calls import (
 )
 from storage.tables.row_links import shown
 
-MAPPING = 1
+MAPPING = 2
 
 
 class _Function(Form):

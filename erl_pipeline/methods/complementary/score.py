@@ -221,7 +221,7 @@ def _in_order(rows: Sequence[Trajectory], ids: Sequence[str]) -> list[Trajectory
 
 SCORE_EXPERIENCE = Stage(
     name="score_experience",
-    version=5,
+    version=6,
     output="table",
     settings=ScoreSettings,
     compute=_compute,
@@ -288,7 +288,7 @@ def _update(call: StageCall[UpdateSettings]) -> StageResult:
 
 WEIGHTED_UPDATE = Stage(
     name=UPDATE_POLICY.name,
-    version=8,
+    version=9,
     output="checkpoint",
     settings=UpdateSettings,
     compute=_update,

@@ -141,7 +141,7 @@ def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
 
 EVALUATE = Stage(
     name="evaluate",
-    version=9,
+    version=10,
     output="evaluation",
     settings=EvaluationSettings,
     compute=_evaluate,

@@ -204,7 +204,7 @@ def observed_sequences(trajectories: Sequence[Trajectory], weight: float) -> lis
 
 UPDATE_POLICY = Stage(
     name="update_policy",
-    version=11,
+    version=12,
     output="checkpoint",
     settings=UpdateSettings,
     compute=_compute,
