@@ -160,7 +160,9 @@ class ChatTokenizer:
         suffix = self._render((*_OPENING, *messages), tools).partition(_ASSISTANT_TURN)[2]
         if after_end_token is not None:
             end = self._tokenizer.convert_ids_to_tokens(after_end_token)
-            suffix = suffix.lstrip(" ").removeprefix(end)
+            # Some templates write a line feed before the end, which the policy did not say.
+            before, found, rest = suffix.partition(end)
+            suffix = rest if found and not before.strip() else suffix.lstrip(" ")
         return self._ids(suffix)
 
     def _render(self, messages: Sequence[_Frozen], tools: str) -> str:

@@ -274,3 +274,17 @@ def test_a_given_turn_ends_with_a_token_that_the_tokenizer_has(own: str | None) 
         [{"role": "assistant", "content": "up"}], frozenset({eos, len(tokenizer) + 5})
     )
     assert ids[-1] == eos
+
+
+@pytest.mark.parametrize("before", ["", " ", "\n"])
+def test_white_space_that_the_template_writes_before_the_end_gives_no_second_end(before: str) -> None:
+    tokenizer = chatml_tokenizer()
+    tokenizer.add_special_tokens({"eos_token": "<|im_end|>"})
+    tokenizer.chat_template = (
+        "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}"
+        + before
+        + "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+    )
+    between = ChatTokenizer(tokenizer).between_turns([user_message("more")], tokenizer.eos_token_id)
+    written = "".join(tokenizer.convert_ids_to_tokens(between))
+    assert written == f"\nuser: more{before}<|im_end|>\nassistant: "
