@@ -94,8 +94,9 @@ class ChatTokenizer:
         """Ids and mask of what follows a prompt, from the assistant's first turn to its last.
 
         Each turn of the assistant ends with that of `end_token_ids`, the tokens that end sampling, with which
-        the chat template ends it, else with the tokenizer's own. It is trained with it (mask 1); what others
-        say in between is not. What they say after the last turn is left out. `tools` as JSON.
+        the chat template ends it, else with the tokenizer's own, or the first of them. It is trained with it
+        (mask 1); what others say in between is not. What they say after the last turn is left out. `tools` as
+        JSON.
         """
         end = self._end_of_turn(end_token_ids)
         ids: list[int] = []
@@ -137,10 +138,15 @@ class ChatTokenizer:
     def _end_of_turn(self, end_token_ids: frozenset[int]) -> int:
         # Many models end their turns with another token than the tokenizer's, such as Gemma and Phi.
         written = self._render((*_OPENING, _OPENING[0]), "[]").partition(_ASSISTANT_TURN)[2].lstrip()
-        ends = zip(
+        named = zip(
             sorted(end_token_ids), self._tokenizer.convert_ids_to_tokens(sorted(end_token_ids)), strict=True
         )
-        return next((token for token, text in ends if written.startswith(text)), self._tokenizer.eos_token_id)
+        # A model may name ends that its tokenizer does not have, and a tokenizer no end of its own.
+        ends = [(token, text) for token, text in named if text]
+        own = self._tokenizer.eos_token_id
+        return next(
+            (token for token, text in ends if written.startswith(text)), ends[0][0] if own is None else own
+        )
 
     def _prompt(self, messages: tuple[_Frozen, ...], tools: str) -> tuple[int, ...]:
         return self._ids(self._render(messages, tools))
@@ -154,7 +160,9 @@ class ChatTokenizer:
         suffix = self._render((*_OPENING, *messages), tools).partition(_ASSISTANT_TURN)[2]
         if after_end_token is not None:
             end = self._tokenizer.convert_ids_to_tokens(after_end_token)
-            suffix = suffix.lstrip(" ").removeprefix(end)
+            # Some templates write a line feed before the end, which the policy did not say.
+            before, found, rest = suffix.partition(end)
+            suffix = rest if found and not before.strip() else suffix.lstrip(" ")
         return self._ids(suffix)
 
     def _render(self, messages: Sequence[_Frozen], tools: str) -> str:

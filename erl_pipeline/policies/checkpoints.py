@@ -61,8 +61,9 @@ def read_instructions(checkpoint: Artifact) -> dict[str, dict[str, Any]]:
     for a checkpoint without."""
     if all(entry.path != INSTRUCTION for entry in checkpoint.manifest.files):
         return {}
-    found: dict[str, dict[str, Any]] = json.loads(checkpoint.path(INSTRUCTION).read_text(encoding="utf-8"))
-    return found
+    found: dict[str, Any] = json.loads(checkpoint.path(INSTRUCTION).read_text(encoding="utf-8"))
+    # Earlier checkpoints have one instruction, for all tasks.
+    return {ANY_TYPE: found} if isinstance(found.get("text"), str) else found
 
 
 def instruction_for(instructions: Mapping[str, InstructionT], task_type: str) -> InstructionT | None:

@@ -68,11 +68,7 @@ def load_policy(
     folder = checkpoint_folder(checkpoint)
     model = _load_model(folder, checkpoint, dtype).to(device).eval()
     tokenizer = load_tokenizer(checkpoint)
-    eos_token_ids = _eos_token_ids(model.generation_config, tokenizer)
-    if not eos_token_ids:
-        raise InputError(
-            f"{checkpoint} names no end-of-sequence token: set eos_token in its tokenizer_config.json"
-        )
+    eos_token_ids = _eos_token_ids(model.generation_config, tokenizer, checkpoint)
     context_length = _context_length(model.config, checkpoint)
     return LoadedPolicy(model, tokenizer, tokenizer_digest(tokenizer), context_length, eos_token_ids)
 
@@ -109,7 +105,7 @@ def read_eos_token_ids(folder: Path, tokenizer: PreTrainedTokenizerBase) -> froz
         generation = GenerationConfig.from_pretrained(folder)
     except OSError:  # Without a file of its own, the model's configuration names them.
         generation = GenerationConfig.from_model_config(_load_config(folder, folder))
-    return _eos_token_ids(generation, tokenizer)
+    return _eos_token_ids(generation, tokenizer, folder)
 
 
 def save_policy(
@@ -197,10 +193,17 @@ def _load_model(folder: Path, checkpoint: str | Path, dtype: Precision) -> PreTr
     return model
 
 
-def _eos_token_ids(generation: GenerationConfig | None, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+def _eos_token_ids(
+    generation: GenerationConfig | None, tokenizer: PreTrainedTokenizerBase, checkpoint: str | Path
+) -> frozenset[int]:
     named = generation.eos_token_id if generation is not None else None
     listed = named if isinstance(named, list) else [named]
-    return frozenset(token for token in [*listed, tokenizer.eos_token_id] if token is not None)
+    found = frozenset(token for token in [*listed, tokenizer.eos_token_id] if token is not None)
+    if not found:
+        raise InputError(
+            f"{checkpoint} names no end-of-sequence token: set eos_token in its tokenizer_config.json"
+        )
+    return found
 
 
 def _first_line(error: Exception) -> str:

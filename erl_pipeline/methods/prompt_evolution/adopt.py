@@ -10,7 +10,7 @@ from typing import Any
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.policies.checkpoints import CHECKPOINT, INSTRUCTION, MODEL, read_instructions
+from erl_pipeline.policies.checkpoints import ANY_TYPE, CHECKPOINT, INSTRUCTION, MODEL, read_instructions
 from erl_pipeline.stages.names import NOTE_TRIALS
 
 TRIALS = "trials"
@@ -36,6 +36,17 @@ def best_proposals(trials: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str
     return best
 
 
+def instructions_after(
+    before: Mapping[str, Mapping[str, Any]], best: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Mapping[str, Any]]:
+    """The policy's instructions by type of task, once the best proposals are adopted."""
+    # The proposal's iteration, and its parent, are in its row of the rollouts.
+    kept = ("text", "source_trajectory_id", "reward", "reward_without")
+    adopted = {task_type: {name: row[name] for name in kept} for task_type, row in best.items()}
+    # One for all tasks has beaten those of single types, which a task would be shown instead of it.
+    return {**({} if ANY_TYPE in adopted else before), **adopted}
+
+
 def _gain(row: Mapping[str, Any]) -> float:
     gain: float = row["reward"] - row["reward_without"]
     return gain
@@ -56,10 +67,8 @@ def _adopt(call: StageCall[AdoptSettings]) -> StageResult:
             shutil.copyfile(checkpoint.path(entry.path), target)
     best = best_proposals(read_rows([trials.path(NOTE_TRIALS)], TABLE))
     if best:
-        # The proposal's iteration, and its parent, are in its row of the rollouts.
-        kept = ("text", "source_trajectory_id", "reward", "reward_without")
-        adopted = {task_type: {name: row[name] for name in kept} for task_type, row in best.items()}
-        text = json.dumps({**read_instructions(checkpoint), **adopted}, ensure_ascii=False, indent=2)
+        next_ones = instructions_after(read_instructions(checkpoint), best)
+        text = json.dumps(next_ones, ensure_ascii=False, indent=2)
         (call.folder / INSTRUCTION).write_text(f"{text}\n", encoding="utf-8")
     return StageResult(
         counters={"adopted": len(best)},

@@ -62,7 +62,7 @@ def require_possible(config: RunConfig) -> None:
         "evaluation.whole_episodes": config.evaluation.whole_episodes
         and "an episode has one attempt, which evaluations make anyway",
         "environment": bool(environment.parts(config.environment))
-        and "the parts of a mixture have prompts of their own, and one instruction is not for all",
+        and "the parts of a mixture have prompts of their own",
     }
     for setting, why in refused.items():
         if why:

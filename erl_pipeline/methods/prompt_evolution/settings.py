@@ -63,11 +63,12 @@ class PromptEvolutionConfig(PromptEvolutionEpisodeSettings):
     """`policy`: one instruction for all tasks. `task_type`: one for each type of task, tried on tasks of that
     type."""
     candidates: int = Field(default=4, ge=1)
-    """The most proposals that are tried in an iteration: those that were written most often, then the
-    earliest."""
+    """The most proposals that are tried in an iteration, of all types together: those that were written most
+    often, then the earliest."""
     tasks: int = Field(default=8, ge=1)
-    """On how many training tasks they are tried, all on the same ones. The seed draws them anew in each
-    iteration, and no proposal was written on one of them."""
+    """On how many training tasks they are tried, all on the same ones; with `instruction_per: task_type`, so
+    many of each type. The seed draws them anew in each iteration, and no proposal was written on one of
+    them."""
     attempts: int = Field(default=2, ge=1)
     """Attempts at each of them with each proposal, and as many with the instruction so far, with the same
     seeds."""

@@ -261,3 +261,30 @@ def test_a_given_turn_ends_as_the_chat_template_ends_turns_if_sampling_ends_ther
     assert "".join(tokenizer.convert_ids_to_tokens(ids)) == f"up{end}{between}no{end}"
     untrained = len(tokenizer(between)["input_ids"])
     assert mask == [1, 1, 1, *[0] * untrained, 1, 1, 1]
+
+
+@pytest.mark.parametrize("own", ["<eos>", None])
+def test_a_given_turn_ends_with_a_token_that_the_tokenizer_has(own: str | None) -> None:
+    tokenizer = chatml_tokenizer()
+    tokenizer.add_special_tokens({"eos_token": "<eos>"})
+    eos = tokenizer.convert_tokens_to_ids("<eos>")
+    tokenizer.eos_token = own
+    # The vocabulary of a model is often padded, and its configuration names an id of the padding.
+    ids, _ = ChatTokenizer(tokenizer).completion(
+        [{"role": "assistant", "content": "up"}], frozenset({eos, len(tokenizer) + 5})
+    )
+    assert ids[-1] == eos
+
+
+@pytest.mark.parametrize("before", ["", " ", "\n"])
+def test_white_space_that_the_template_writes_before_the_end_gives_no_second_end(before: str) -> None:
+    tokenizer = chatml_tokenizer()
+    tokenizer.add_special_tokens({"eos_token": "<|im_end|>"})
+    tokenizer.chat_template = (
+        "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}"
+        + before
+        + "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+    )
+    between = ChatTokenizer(tokenizer).between_turns([user_message("more")], tokenizer.eos_token_id)
+    written = "".join(tokenizer.convert_ids_to_tokens(between))
+    assert written == f"\nuser: more{before}<|im_end|>\nassistant: "

@@ -12,7 +12,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from erl_pipeline.config.policy import LoraConfig
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.policies.adapters import add_fresh_adapter, write_adapter
-from erl_pipeline.policies.checkpoints import LoadedPolicies, export_checkpoint
+from erl_pipeline.policies.checkpoints import (
+    ANY_TYPE,
+    INSTRUCTION,
+    LoadedPolicies,
+    export_checkpoint,
+    read_instructions,
+)
 from erl_pipeline.policies.pretrained import load_policy
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
@@ -126,3 +132,21 @@ def test_a_whole_model_has_no_adapter_to_write(checkpoints: Checkpoints, tmp_pat
             adapter_only=True,
         )
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ('{"text": "Go up.", "reward": 0.5}', {ANY_TYPE: {"text": "Go up.", "reward": 0.5}}),
+        ('{"text": {"text": "Go up."}}', {"text": {"text": "Go up."}}),
+    ],
+    ids=["of an earlier version", "of a type with that name"],
+)
+def test_a_checkpoint_of_an_earlier_version_has_its_instruction(
+    tmp_path: Path, written: str, found: dict[str, dict[str, object]]
+) -> None:
+    recipe = Recipe("adopt_instruction", 1, {}, {}, 0, kind="checkpoint")
+    with ArtifactStore(str(tmp_path)).create(recipe, run="r", iteration=1) as staging:
+        (staging.path / INSTRUCTION).parent.mkdir()
+        (staging.path / INSTRUCTION).write_text(written)
+        assert read_instructions(staging.commit()) == found

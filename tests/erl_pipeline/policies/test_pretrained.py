@@ -15,7 +15,12 @@ from transformers import (
 )
 
 from erl_pipeline.policies.checkpoint_files import weights_digest
-from erl_pipeline.policies.pretrained import compute_head_in_float32, load_policy, save_policy
+from erl_pipeline.policies.pretrained import (
+    compute_head_in_float32,
+    load_policy,
+    read_eos_token_ids,
+    save_policy,
+)
 from erl_pipeline.policies.tokenizers import tokenizer_digest
 from storage.errors import InputError
 
@@ -42,7 +47,17 @@ def test_a_policy_comes_with_what_generation_must_know(checkpoint: Path) -> None
 
 def test_all_end_tokens_are_found(checkpoint: Path) -> None:
     (checkpoint / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 4]}))
-    assert load_policy(checkpoint, device=CPU).eos_token_ids == {0, 2, 4}
+    policy = load_policy(checkpoint, device=CPU)
+    assert policy.eos_token_ids == {0, 2, 4} == read_eos_token_ids(checkpoint, policy.tokenizer)
+
+
+def test_a_model_without_an_end_token_is_refused(
+    checkpoint: Path, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    (checkpoint / "generation_config.json").write_text("{}")
+    tokenizer.eos_token = None
+    with pytest.raises(InputError, match="names no end-of-sequence token"):
+        read_eos_token_ids(checkpoint, tokenizer)
 
 
 def test_a_head_in_float32_adds_up_without_rounding_to_bfloat16(checkpoint: Path) -> None:

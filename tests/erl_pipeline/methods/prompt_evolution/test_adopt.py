@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from erl_pipeline.methods.prompt_evolution.adopt import best_proposals
+from erl_pipeline.methods.prompt_evolution.adopt import best_proposals, instructions_after
 
 
 def trial(
@@ -51,3 +51,16 @@ def test_each_type_of_task_has_its_own_best() -> None:
         trial("worse", 0.25, 0.5, kept=False, task_type="pond"),
     ]
     assert best(trials) == {"ice": "gains .2", "lake": "gains .3"}
+
+
+def test_an_instruction_for_all_tasks_takes_the_place_of_those_for_types() -> None:
+    """As in a branch that goes over to one instruction, and back."""
+
+    def after(before: list[str], types: list[str]) -> set[str]:
+        rows = [{**trial("new", 0.6, 0.5, kept=True), "task_type": each} for each in types]
+        best = {each["task_type"]: {**each, "source_trajectory_id": "t"} for each in rows}
+        found = instructions_after({each: {"text": "old"} for each in before}, best)
+        return {f"{task_type} {each['text']}" for task_type, each in found.items()}
+
+    assert after(["ice", "lake"], ["*"]) == {"* new"}
+    assert after(["*", "ice"], ["ice"]) == {"* old", "ice new"}

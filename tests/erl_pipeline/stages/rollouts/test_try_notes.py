@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.episodes.context import RoleLimits
-from erl_pipeline.policies.checkpoints import ANY_TYPE
+from erl_pipeline.policies.checkpoints import ANY_TYPE, CHECKPOINT, INSTRUCTION
 from erl_pipeline.stages.rollouts.try_notes import (
     TRIAL,
     TrialRewards,
+    _unknown,
     new_notes,
     play_trial,
     trial_rewards,
     trial_tasks,
 )
+from storage.artifacts.recipe import Recipe
+from storage.artifacts.store import ArtifactStore
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.script import COMPACT, TASK, play, scripted
 
@@ -127,3 +134,22 @@ def test_rewards_are_means_over_tasks_that_were_scored_with_the_note_and_without
     assert trial_rewards("lake", 2, attempts) == TrialRewards(["t1", "t2", "t3"], 0.25, 0.5)
     assert trial_rewards("lake", 3, attempts) is None
     assert trial_rewards("ice", 1, attempts) is None
+
+
+def test_an_instruction_that_the_policy_is_shown_at_such_tasks_is_not_tried(tmp_path: Path) -> None:
+    recipe = Recipe("adopt_instruction", 1, {}, {}, 0, kind="checkpoint")
+    with ArtifactStore(str(tmp_path)).create(recipe, run="r", iteration=1) as staging:
+        (staging.path / INSTRUCTION).parent.mkdir()
+        own = {ANY_TYPE: {"text": "for all"}, "ice": {"text": "for ice"}}
+        (staging.path / INSTRUCTION).write_text(json.dumps(own))
+        checkpoint = staging.commit()
+    call: Any = SimpleNamespace(
+        settings=SimpleNamespace(instruction_per="task_type"), inputs={CHECKPOINT: checkpoint}
+    )
+    notes = new_notes(
+        reflection(text, success=False, task_type=task_type)
+        for task_type in ("lake", "ice")
+        for text in ("for all", "for ice")
+    )
+    tried = [(note.task_type, note.text) for note in _unknown(call, notes)]
+    assert tried == [("lake", "for ice"), ("ice", "for all")]
