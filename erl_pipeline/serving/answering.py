@@ -61,6 +61,7 @@ class PolicyService:
         self.aliases, self.log, self.notes = aliases, log, notes
         self.episodes = OpenEpisodes(traffic, settings.episode.idle_minutes * 60)
         self.under_way = 0
+        self._choices_under_way = 0
         self.is_stopping = False
         self._ended = asyncio.Event()
         self._one_long = asyncio.Lock()
@@ -72,10 +73,10 @@ class PolicyService:
         Raises `RequestRefused` for one that cannot be answered.
         """
         arrived, began = datetime.now(UTC), time.monotonic()
-        self._require_room()
+        self._require_room(request.chat.choices)
         async with AsyncExitStack() as held:
             episode = self._episode(tenant, request)
-            self._hold(held, episode)
+            self._hold(held, episode, request.chat.choices)
             # A call without both is alone: without a name of its own, all such would be of one side.
             drawn_by = episode.known.user or episode.known.episode_id or str(self._draw.random())
             policy = await held.enter_async_context(self.aliases.chosen_for(drawn_by))
@@ -174,13 +175,16 @@ class PolicyService:
         async with self._one_long:
             return await asyncio.to_thread(make)
 
-    def _require_room(self) -> None:
+    def _require_room(self, choices: int) -> None:
         if self.is_stopping:
             raise Unavailable("the server is stopping", "stopping", 503, 5.0)
         if self.log.failure:
             raise Unavailable(f"the log cannot be written: {self.log.failure}", "log_failed", 503, 5.0)
-        if self.under_way >= self._settings.limits.in_flight:
-            what = f"{self.under_way} calls are under way, as many as limits.in_flight allows"
+        most = self._settings.limits.in_flight
+        if choices > most:
+            raise RequestRefused(f"n: this server gives at most {most} answers to a call", "n")
+        if self._choices_under_way + choices > most:
+            what = f"limits.in_flight allows {most} answers, and {self._choices_under_way} are under way"
             raise Unavailable(what, "too_many_calls", 429)
 
     def _episode(self, tenant: str, request: ServedRequest) -> Episode:
@@ -189,13 +193,15 @@ class PolicyService:
             return self.episodes.of_call(tenant, user, request)
         return Episode(KnownEpisode("", tenant, user), request.task_type)
 
-    def _hold(self, held: AsyncExitStack, episode: Episode) -> None:
+    def _hold(self, held: AsyncExitStack, episode: Episode, choices: int) -> None:
         def end() -> None:
             self.under_way -= 1
+            self._choices_under_way -= choices
             episode.under_way -= 1
             self._ended.set()
 
         self.under_way += 1
+        self._choices_under_way += choices
         episode.under_way += 1
         held.callback(end)
 

@@ -70,9 +70,10 @@ class _Repeats:
         if retries != "0" and known.refusals:
             # It was refused itself: the answer that is known belongs to another call with the same body.
             known.refusals -= 1
-        elif retries != "0" and known.call is not None and not _has_failed(known.call):
+        elif retries != "0" and known.call is not None:
             return await asyncio.shield(known.call)
         known.call = task = asyncio.create_task(begin())
+        task.add_done_callback(partial(_forget_failed, known, task))
         return await asyncio.shield(task)
 
     def refused(self, tenant: str, body: bytes) -> None:
@@ -92,13 +93,14 @@ class _Repeats:
         return known
 
 
-def _has_failed(call: asyncio.Task[_Begun]) -> bool:
-    """Whether a call got an error, so that it is answered when it comes again."""
-    return _raised(call) or (call.done() and _raised(call.result().answering))
-
-
-def _raised(task: asyncio.Task[Any]) -> bool:
-    return task.done() and (task.cancelled() or task.exception() is not None)
+def _forget_failed(known: _Known, call: asyncio.Task[_Begun], ended: asyncio.Task[Any]) -> None:
+    """Forget a call of which a part, `ended`, has failed: it is answered when it comes again. Its error holds
+    the whole request."""
+    if ended.cancelled() or ended.exception() is not None:
+        if known.call is call:
+            known.call = None
+    elif ended is call:
+        call.result().answering.add_done_callback(partial(_forget_failed, known, call))
 
 
 class PolicyServer:

@@ -40,7 +40,8 @@ class EpisodeSettings(Settings):
     idle_minutes: float = Field(default=30.0, gt=0, le=525_600)
     """An episode without a call for so long is over."""
     settle_hours: float = Field(default=24.0, ge=0, le=87_600)
-    """Feedback is waited for so long after the end of an episode."""
+    """Feedback is waited for so long after an episode has ended by itself. One that its client closes is
+    settled at once."""
 
 
 class Metric(Settings):
@@ -114,7 +115,7 @@ class ServingLimits(Settings):
     max_tokens: int | None = Field(default=None, ge=1)
     """Most tokens of an answer; by default as many as the run samples in a turn."""
     in_flight: int = Field(default=64, ge=1)
-    """Calls that are answered at the same time; further ones get 429."""
+    """Answers that are sampled at the same time: a call with `n` is so many. Further calls get 429."""
 
 
 class ServingSettings(Settings):

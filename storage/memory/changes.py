@@ -4,6 +4,7 @@ merged, and a full memory evicts.
 The change depends only on the entries and the trajectories: searches are exact, and ties are ordered.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,8 @@ Eviction = Literal["oldest", "lowest_credit"]
 
 _CANDIDATES = 32
 _DECIMALS = 6
+_MARGIN = 1e-3
+"""More than a product of unit vectors in 32 bits can be wrong by."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +66,17 @@ def near_duplicates(
     texts = list(dict.fromkeys(each.text for each in [*entries, *(one for some in earlier for one in some)]))
     vectors = dict(zip(texts, embedder.embed(texts), strict=True)) if texts else {}
     merged: dict[str, tuple[str, float]] = {}
-    kept: list[MemoryEntry] = []
+    kept: dict[str, list[MemoryEntry]] = {}
+    rows: dict[str, np.ndarray] = {}
+    counts = Counter(entry.task_type for entry in entries)
     for entry, candidates in zip(entries, earlier, strict=True):
-        others = [*candidates, *(each for each in kept if each.task_type == entry.task_type)]
+        same, vector = kept.setdefault(entry.task_type, []), vectors[entry.text]
+        if not same:
+            rows[entry.task_type] = np.empty((counts[entry.task_type], len(vector)), np.float32)
+        before = rows[entry.task_type]
+        # One product finds the few that the exact comparison, which takes far longer, can find alike.
+        near = np.flatnonzero(before[: len(same)] @ vector >= least - _MARGIN)
+        others = [*candidates, *(same[place] for place in near)]
         alike = [(_similarity(vectors[entry.text], vectors[other.text]), other) for other in others]
         similarity, best = min(
             alike, key=lambda pair: (-pair[0], pair[1].text, pair[1].entry_id), default=(-1.0, entry)
@@ -73,7 +84,8 @@ def near_duplicates(
         if similarity >= least:
             merged[entry.entry_id] = (best.entry_id, similarity)
         else:
-            kept.append(entry)
+            before[len(same)] = vector
+            same.append(entry)
     return merged
 
 

@@ -123,9 +123,20 @@ class Ledger:
         return _seal_of(lines[-1][2]) if lines else ""
 
     def readable(self) -> list[LedgerEntry]:
-        """The entries of the run's own undamaged lines, in the order of the file, whatever the chain says."""
-        found = [_written(line) for _, _, line in self._lines()]
-        return [each.entry for each in found if each is not None and each.run == self._run]
+        """The entries of the run's own undamaged lines, each once. Lines that the chain connects are in its
+        order; what begins where lines are missing is in the order of the file."""
+        lines = [(_seal_of(line), _written(line)) for _, _, line in self._lines()]
+        found = {name: each for name, each in lines if each is not None and each.run == self._run}
+        after: dict[str, list[str]] = {}
+        for name, each in found.items():
+            after.setdefault(each.previous, []).append(name)
+        ordered: list[LedgerEntry] = []
+        waiting = [name for name, each in reversed(found.items()) if each.previous not in found]
+        while waiting:
+            name = waiting.pop()
+            ordered.append(found[name].entry)
+            waiting += reversed(after.get(name, []))
+        return ordered
 
     def computed(self) -> set[str]:
         """Artifacts that lines say the run computed; nothing is checked, so that it is quick."""

@@ -109,9 +109,9 @@ class Run:
             assert content is not None
             name = path.rsplit("/", 1)[-1]
             write_new(self._root, self._root.join("runs", self.name, kept, name), content)
-        # Doubled lines differ in nothing but their place; lines of different leases may overlap in time.
+        # In the order in which they are read, never by time: a clock may have gone back.
         whole = {entry.model_dump_json(): entry for ledger in ledgers for entry in ledger.readable()}
-        found = sorted(whole.values(), key=lambda entry: entry.recorded_at)
+        found = list(whole.values())
         own = self._ledger(self._own_ledger())
         own.rewrite([*found, *missing(found)])
         for ledger in ledgers:

@@ -54,9 +54,11 @@ class SampledSequence:
 
 @dataclass(eq=False)
 class RecordedTurn:
-    """An answer of the policy: where it is, and all tokens up to its end."""
+    """An answer of the policy: where it is, and all tokens up to its end. Its own begin at `start` of the
+    sequence's response."""
 
     sequence: SampledSequence
+    start: int
     token_ids: tuple[int, ...]
     end_token: int | None
     """The end token that was sampled; None where the turn was cut off before it."""
@@ -96,10 +98,8 @@ class Call:
 @dataclass(frozen=True)
 class Answer:
     """What the agent is told: the turn, its number of sampled tokens, whether a limit cut it off, and the
-    stop text that ended it, if one did. Its tokens begin at `start` of the sequence's response."""
+    stop text that ended it, if one did. It is kept for clients that ask again, so it holds no sequence."""
 
-    sequence: SampledSequence
-    start: int
     turn: AssistantTurn
     tokens: int
     cut_off: bool
@@ -214,6 +214,7 @@ class AttemptSequences:
         last = generation.token_ids[-1] if generation.token_ids else None
         recorded = call.answered = RecordedTurn(
             sequence,
+            start,
             call.prompt_token_ids + generation.token_ids,
             last if last in self._end_token_ids else None,
             tuple(sequence.messages),
@@ -221,7 +222,7 @@ class AttemptSequences:
         # Of two equal answers to equal histories the first is continued: the agent cannot tell them apart.
         self._turns.setdefault((offered, (*keys, _key(message))), recorded)
         cut_off = generation.finish_reason == "length"
-        return Answer(sequence, start, turn, len(generation.token_ids), cut_off, stopped_by)
+        return Answer(turn, len(generation.token_ids), cut_off, stopped_by)
 
     def _turn(self, text: str, has_tools: bool) -> AssistantTurn:
         """An answer as the next turn; the ids of its tool calls derive from its number."""

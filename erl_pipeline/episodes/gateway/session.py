@@ -22,7 +22,7 @@ from erl_pipeline.episodes.gateway.api import (
     attempt_closed,
     tokenizing,
 )
-from erl_pipeline.episodes.gateway.sequences import AttemptSequences, SampledSequence
+from erl_pipeline.episodes.gateway.sequences import AttemptSequences, Call, RecordedTurn, SampledSequence
 from storage.artifacts.recipe import derive_seed, digest
 from storage.tables.agent_calls import AgentCall
 
@@ -147,12 +147,15 @@ class AgentSession:
         answered = await asyncio.gather(*(sampled for sampled, _ in choices))
         call_id = f"call-{digest([self._policy.conversation, number])[:24]}"
         for index, choice in enumerate(answered):
-            self._record(api, arrived, request=request, call_id=call_id, number=index, choice=choice)
+            turn = choices[index][1].answered
+            self._record(
+                api, arrived, request=request, call_id=call_id, number=index, choice=choice, turn=turn
+            )
         return ChatCompletion(
             call_id=call_id,
             model=self._policy.model,
             choices=answered,
-            prompt_tokens=choices[0][1],
+            prompt_tokens=len(choices[0][1].prompt_token_ids),
         )
 
     def _record(
@@ -164,11 +167,12 @@ class AgentSession:
         call_id: str | None = None,
         number: int = 0,
         choice: Choice | None = None,
+        turn: RecordedTurn | None = None,
         retry_of: str | None = None,
         problem: str | None = None,
     ) -> None:
         """Note a call. `arrived` is on the clock of `perf_counter`; `request` is None where it could not be
-        read, `choice` where nothing was sampled for it."""
+        read, `choice` and `turn` where nothing was sampled for it."""
         if choice is None:
             self._not_sampled += 1
             if self._not_sampled > self._limits.calls:
@@ -184,8 +188,8 @@ class AgentSession:
             choice=number,
             api=api,
             sequence_index=None,
-            start=None if answer is None else answer.start,
-            end=None if answer is None else answer.start + answer.tokens,
+            start=None if turn is None else turn.start,
+            end=None if turn is None or answer is None else turn.start + answer.tokens,
             finish=None if choice is None else choice.finish_reason,
             streamed=request is not None and request.stream,
             retry_of=retry_of,
@@ -195,7 +199,7 @@ class AgentSession:
             engine_ms=1000 * engine,
             gateway_ms=1000 * (perf_counter() - arrived - engine),
         )
-        self.recorded.append(RecordedCall(None if answer is None else answer.sequence, call))
+        self.recorded.append(RecordedCall(None if turn is None else turn.sequence, call))
 
     def _require_allowed(self) -> None:
         limits = self._limits
@@ -205,8 +209,8 @@ class AgentSession:
         what = f"{limits.calls} calls" if self.calls >= limits.calls else f"{limits.tokens} tokens of answers"
         raise RequestRefused(f"this attempt may have at most {what}", code="attempt_limit", status=403)
 
-    def _sample(self, request: ChatRequest, shown: Sequence[Message]) -> tuple[Awaitable[Choice], int]:
-        """What gives one choice, and the number of tokens before it. Its place is taken at once, so that the
+    def _sample(self, request: ChatRequest, shown: Sequence[Message]) -> tuple[Awaitable[Choice], Call]:
+        """What gives one choice, and where it belongs. Its place is taken at once, so that the
         choices of a call, and calls at the same time, each get one of their own."""
         policy = self._policy
         call = self._sequences.place(request.messages, shown, request.tools)
@@ -248,7 +252,7 @@ class AgentSession:
             answer = self._sequences.answer(call, generation, seed, request.stop, one_call=request.one_call)
             return Choice(answer, seconds)
 
-        return sample(), len(call.prompt_token_ids)
+        return sample(), call
 
 
 def _token_digest(token_ids: Sequence[int]) -> str:

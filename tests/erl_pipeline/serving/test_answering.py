@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import threading
 from pathlib import Path
@@ -13,9 +14,11 @@ import pytest
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.episodes.dialogue import ChatTokenizer
+from erl_pipeline.episodes.gateway.sequences import SampledSequence
 from erl_pipeline.serving.keys import Client
+from erl_pipeline.serving.requests import ServedRequest
 from tests.erl_pipeline.episodes.test_dialogue import said
-from tests.erl_pipeline.serving.served import TOKENIZER, HeldAnswers, Scripted, Served, turns
+from tests.erl_pipeline.serving.served import TOKENIZER, HeldAnswers, Scripted, Served, names_itself, turns
 
 HI: Any = [{"role": "user", "content": "hi"}]
 SEARCH: Any = {
@@ -224,6 +227,34 @@ def test_a_call_that_a_library_sends_again_gets_the_answer_of_the_first(
         logged = [turn.call_id for turn in await turns(served)]
         assert logged == [told[1] for told in (await first, *others)]
         assert len(set(logged)) == 3
+
+    Scripted(tmp_path, says=says).use(use)
+
+
+def test_what_is_kept_for_clients_that_ask_again_is_no_request_and_no_tokens(tmp_path: Path) -> None:
+    """Of an answer only what the client is told; nothing of a call that failed, or was refused."""
+    failing = False
+
+    async def says(checkpoint: str, request: GenerationRequest) -> Generation:
+        if failing:
+            raise RuntimeError("out of memory")
+        return await names_itself(checkpoint, request)
+
+    def held(text: str) -> list[object]:
+        gc.collect()
+        found = [each for each in gc.get_objects() if type(each) in (ServedRequest, SampledSequence)]
+        return [each for each in found if text in repr(each)]
+
+    async def use(served: Served) -> None:
+        nonlocal failing
+        headers = {"Authorization": "Bearer key-a", "x-stainless-retry-count": "0"}
+        url = f"{served.url}/v1/chat/completions"
+        for text, wanted in (("kept answer", 200), ("x" * 24_001, 400), ("kept failure", 503)):
+            failing = wanted == 503
+            body = {"messages": [{"role": "user", "content": text}], "store": False}
+            async with served.http.post(url, json=body, headers=headers) as told:
+                assert told.status == wanted
+            assert held(text) == []
 
     Scripted(tmp_path, says=says).use(use)
 

@@ -135,6 +135,27 @@ def test_no_more_calls_are_under_way_than_allowed(tmp_path: Path) -> None:
     Scripted(tmp_path, {"limits": {"in_flight": 1}}, says=held).use(use)
 
 
+def test_each_answer_that_a_call_asks_for_counts(tmp_path: Path) -> None:
+    """Room for three: two of one call leave no room for two more, but for one; four never have room."""
+    held = HeldAnswers()
+
+    async def use(served: Served) -> None:
+        first = asyncio.create_task(served.post("/v1/chat/completions", {**HI, "n": 2}))
+        await held.begun.wait()
+        refused = served.post("/v1/chat/completions", {**HI, "n": 2})
+        status, body, _ = await asyncio.wait_for(refused, 10)
+        assert (status, body["error"]["code"]) == (429, "too_many_calls")
+        assert "3 answers, and 2 are" in body["error"]["message"]
+        status, body, _ = await served.post("/v1/chat/completions", {**HI, "n": 4})
+        assert (status, body["error"]["param"]) == (400, "n")
+        second = asyncio.create_task(served.post("/v1/chat/completions", HI))
+        held.go_on.set()
+        assert [(await each)[0] for each in (first, second)] == [200, 200]
+        assert (await served.post("/v1/chat/completions", {**HI, "n": 3}))[0] == 200
+
+    Scripted(tmp_path, {"limits": {"in_flight": 3}}, says=held).use(use)
+
+
 def test_keys_are_read_from_a_file_and_its_mistakes_are_said(tmp_path: Path) -> None:
     path = tmp_path / "keys.yaml"
     # The SHA-256 of "key-a".

@@ -6,17 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.memory.chain import held_entries, read_chain, remaining, states
-from storage.memory.changes import MemoryChange, MemoryLimits, plan_change, write_change
+from storage.memory.changes import MemoryChange, MemoryLimits, near_duplicates, plan_change, write_change
 from storage.memory.credit import Evidence, growth
 from storage.memory.entries import Embedder, MemoryEntry, entries_digest
 from storage.memory.operations import Operation
 from storage.memory.versions import EMPTY_MEMORY
-from storage.memory.view import ReflectionMemory
+from storage.memory.view import MemoryView, ReflectionMemory
 
 Entry = Callable[..., MemoryEntry]
 
@@ -60,6 +61,9 @@ class Memory:
             staging.commit(counters=change.counters, memory_version=version)
         self.versions.append(version)
         return change
+
+    def view(self) -> MemoryView:
+        return self._memory.at(self.versions[-1])
 
     def held(self, number: int = -1) -> dict[str, MemoryEntry]:
         view = self._memory.at(self.versions[number])
@@ -151,6 +155,27 @@ def test_new_texts_are_merged_among_themselves(memory: Memory, entry: Entry) -> 
     written = [entry(number, text=text) for number, text in zip((3, 1, 2), texts, strict=True)]
     memory.change(written, limits=MemoryLimits(merge_similarity=0.85))
     assert {name: each.support for name, each in memory.held().items()} == {"m-003": 3}
+
+
+@pytest.mark.parametrize("least", [0.0, 0.85, 1.0])
+def test_the_filter_of_near_duplicates_leaves_what_comparing_all_pairs_gives(
+    memory: Memory, entry: Entry, embedder: Embedder, least: float
+) -> None:
+    words = ["walk", "around", "the hole", "walk!", "go down", "twice"]
+    texts = [f"{one} {other}" for one in words for other in words]
+    entries = [entry(n, text=text, task_type=f"lake-{n % 2}") for n, text in enumerate([*texts, *texts[::3]])]
+    vectors = embedder.embed([each.text for each in entries]).astype(np.float64)
+    expected: dict[str, tuple[str, float]] = {}
+    for n, each in enumerate(entries):
+        before = [
+            (-round(float(np.dot(vectors[n], vectors[m])), 6), other.text, other.entry_id)
+            for m, other in enumerate(entries[:n])
+            if other.task_type == each.task_type and other.entry_id not in expected
+        ]
+        if before and -min(before)[0] >= least:
+            expected[each.entry_id] = (min(before)[2], -min(before)[0])
+    assert expected
+    assert near_duplicates(memory.view(), entries, least, embedder) == expected
 
 
 def test_a_full_memory_lets_those_go_that_were_written_longest_ago(memory: Memory, entry: Entry) -> None:

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from storage.artifacts.recipe import Recipe
 from storage.artifacts.sealing import seal
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedRecord, StoreError
+from storage.filesystem import open_root
 from storage.memory.entries import Embedder, MemoryEntry, write_delta
 from storage.memory.view import ReflectionMemory
 from storage.runs.documents import BranchOrigin, write_origin
+from storage.runs.ledger import Ledger, LedgerEntry
 from storage.runs.run import RunStore
 from storage.tables.trajectories import Trajectory, write_trajectories
 from storage.upkeep.verification import verify_run
@@ -252,6 +255,33 @@ def test_a_ledger_over_several_leases_is_one_chain(object_store_uri: str) -> Non
         assert broken.mend_ledger(lambda _found: []) != ""
         broken.record(9, "first", "id", kind="evaluation", reused=False, seconds=1.0)
     assert [entry.iteration for entry in RunStore(object_store_uri).open("run").recorded()] == [0, 0, 2, 2, 9]
+
+
+def test_a_ledger_is_made_again_in_its_own_order_though_the_clock_went_back(tmp_path: Path) -> None:
+    """The line of `new` was moved to the front, that of `old` is there twice more, once
+    changed, and `new` was written by a clock that is an hour behind."""
+    run = RunStore(str(tmp_path)).create("run", {})
+    path = tmp_path / "runs" / "run" / "ledger.jsonl"
+    ledger = Ledger(open_root(str(tmp_path)), str(path), "run")
+    for artifact_id, hour in (("first", 11), ("old", 12), ("new", 11)):
+        ledger.append(
+            LedgerEntry(
+                iteration=1,
+                stage="first" if artifact_id == "first" else "second",
+                kind="evaluation",
+                key="",
+                artifact_id=artifact_id,
+                reused=False,
+                seconds=1.0,
+                recorded_at=datetime(2026, 1, 1, hour, tzinfo=UTC),
+            )
+        )
+    first, old, new = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(new + first + old + old + old.replace(b"1.0", b"1.5"))
+    with run.lock():
+        assert "line 1 does not follow" in run.mend_ledger(lambda _found: [])
+    assert [entry.artifact_id for entry in run.recorded()] == ["first", "old", "new"]
+    assert [entry.artifact_id for entry in run.stages()] == ["first", "new"]
 
 
 def test_a_dropped_request_to_forget_is_found_and_made_again(finished: FinishedRun, tmp_path: Path) -> None:
