@@ -21,7 +21,7 @@ from command_line.ui import (
 )
 from command_line.ui.access import Access, Guard
 from command_line.ui.filters import AddressError
-from command_line.ui.pages import Pages
+from command_line.ui.pages import Crumb, Pages, address
 from command_line.ui.stored import Stored
 from storage import errors
 
@@ -92,7 +92,18 @@ def _error_page(request: Request, error: Exception) -> HTMLResponse:
         request,
         "error.html.j2",
         title=heading,
+        crumbs=_run_crumbs(request),
         answer=status,
         message=message,
         commands=[pages.command("Check this machine and the store", "doctor")],
     )
+
+
+def _run_crumbs(request: Request) -> list[Crumb]:
+    """The run of the page that was asked for, if the store has it."""
+    name = request.path_params.get("name")
+    try:
+        known = name is not None and name in request.app.state.stored.names()
+    except errors.PipelineError:  # The page tells of the first error.
+        known = False
+    return [Crumb(name, address("runs", name))] if known else []

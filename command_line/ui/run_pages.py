@@ -18,6 +18,7 @@ from erl_pipeline.plan.plan import PlannedStage
 from erl_pipeline.plan.sources import unread_sources
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.planning import plan_for
+from erl_pipeline.runs.state import begun_iterations
 from erl_pipeline.views.report.curves import AXES, Axis
 from erl_pipeline.views.report.tables import version_rows
 from storage.runs.documents import read_origin
@@ -31,12 +32,14 @@ class LiveState:
     """The state of a run at one moment.
 
     `next_stage` is the first planned stage that has no artifact: the stage at work, if a process works on the
-    run. `rate` is that of the newest shard, in generated tokens per second.
+    run. `between`: every iteration that it began is complete, so that it may have ended where it was asked to
+    end. `rate` is that of the newest shard, in generated tokens per second.
     """
 
     status: RunStatus
     holder: str
     next_stage: PlannedStage | None
+    between: bool
     rate: float | None
     newest: Sequence[StageRecord]
 
@@ -49,10 +52,13 @@ def live_state(stored: Stored, run: RunView) -> LiveState:
     if shards and shards[0].seconds:
         rate = (shards[0].number("generated_tokens") or 0.0) / shards[0].seconds
     newest = sorted(run.history, key=lambda record: record.manifest.finished_at, reverse=True)[:_NEWEST]
+    next_stage = stored.kept(run.name, "next stage", lambda: _next_stage(stored, run))
+    lacks_stages = next_stage is not None and next_stage.place.iteration <= run.done
     return LiveState(
         stored.status(run),
         "" if holder is None else f"process {holder.pid} on {holder.host}",
-        stored.kept(run.name, "next stage", lambda: _next_stage(stored, run)),
+        next_stage,
+        0 < run.done == begun_iterations(run.entries) and not lacks_stages,
         rate,
         newest,
     )

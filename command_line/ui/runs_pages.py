@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from starlette.responses import HTMLResponse, Response
 
+from command_line.ui.differences import code_differences, varied_settings
 from command_line.ui.filters import AddressError
 from command_line.ui.pages import AVisit, Crumb, address
 from command_line.ui.stored import RunStatus, RunView, Stored
@@ -16,11 +17,9 @@ from erl_pipeline.evaluation.history import CurvePoint
 from erl_pipeline.views.report.curves import AXES, Axis, ChartedRun, curves_as_numbers
 from storage.errors import StoreError
 from storage.runs.notes import RunNotes, read_notes
-from storage.runs.run import flat_settings
 
 SortKey = Literal["name", "method", "done", "score", "age"]
 _MOST_SETTINGS = 4
-_NOT_COMPARED = ("name", "iterations", "runner", "resources", "store", "metrics", "schema_version")
 _SPARK_WIDTH, _SPARK_HEIGHT = 96, 24
 
 
@@ -66,25 +65,6 @@ def run_lines(
     ]
     lines = [line for line in lines if method in ("", line.method) and status in ("", line.status)]
     return sorted(lines, key=lambda line: _order(line, sort), reverse=not rising)
-
-
-def varied_settings(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    """Setting -> run -> its value as JSON, for the settings that differ between runs.
-
-    A run that lacks a setting is not among the runs of that setting.
-    """
-    flat = {name: _compared(config) for name, config in configs.items()}
-    keys = dict.fromkeys(key for settings in flat.values() for key in settings)
-    return {
-        key: {name: settings[key] for name, settings in flat.items() if key in settings}
-        for key in keys
-        if len({settings.get(key) for settings in flat.values()}) > 1
-    }
-
-
-def _compared(config: Mapping[str, Any]) -> dict[str, str]:
-    settings = flat_settings(config)
-    return {key: value for key, value in settings.items() if key.partition(".")[0] not in _NOT_COMPARED}
 
 
 def _differing(runs: Sequence[RunView]) -> dict[str, list[str]]:
@@ -204,25 +184,6 @@ def runs(
         rising=rising,
         methods=sorted({line.method for line in lines if line.method}),
     )
-
-
-def code_differences(runs: Sequence[RunView]) -> list[tuple[str, list[str]]]:
-    """What differs in the runs' code: (commit, package or stage version; its value in each run)."""
-    rows: list[dict[str, str]] = []
-    for run in runs:
-        found: dict[str, dict[str, None]] = {}
-        for record in run.history:
-            if record.on_request:
-                continue
-            found.setdefault("commit", {})[record.manifest.code_version[:19]] = None
-            for package, fingerprint in record.manifest.code.items():
-                found.setdefault(package, {})[fingerprint[:12]] = None
-            found.setdefault(f"version of {record.stage}", {})[str(record.manifest.stage_version)] = None
-        rows.append({name: ", ".join(values) for name, values in found.items()})
-    names = dict.fromkeys(name for row in rows for name in row)
-    # A stage or package that some runs lack is a difference of settings, and is shown with these.
-    in_all = [name for name in names if all(name in row for row in rows)]
-    return [(name, [row[name] for row in rows]) for name in in_all if len({row[name] for row in rows}) > 1]
 
 
 MOST_RUNS = 12

@@ -8,6 +8,9 @@ from typing import Any
 
 from starlette.testclient import TestClient
 
+from command_line.ui.run_pages import planned_stages
+from command_line.ui.stored import Stored
+from erl_pipeline.plan.plan import PlannedStage
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
 from tests.command_line.ui.clients import client, main_text
@@ -61,6 +64,32 @@ def test_a_store_that_is_no_folder_is_shown_too_and_says_what_cannot_be_seen(tmp
         assert page.get(path).status_code == 200, path
     assert "Second attempt" in page.get("/runs/one/iterations/1/episodes/episode").text
     assert "Whether a machine works on it cannot be seen" in page.get("/runs/two").text
+
+
+def test_a_run_that_ended_where_it_was_asked_to_end_says_how_it_goes_on(tmp_path: Path) -> None:
+    """The same command, with `--iterations 1`, has nothing to do."""
+    made = write_page_store(tmp_path)
+    stored = Stored(made.store.uri)
+    run = stored.run("two")
+    todo = [node for node in planned_stages(stored, run) if node.place not in run.places]
+    of_first = [node for node in todo if node.place.iteration <= 1]
+    page = client(made.store.uri)
+
+    def note(node: PlannedStage) -> None:
+        ledger = made.run("two")
+        kind, stage = node.stage.output, node.stage.name
+        ledger.record(node.iteration, stage, 32 * "0", kind=kind, key=node.key, reused=False, seconds=0.0)
+
+    for node in of_first:
+        told = " ".join(page.get("/runs/two/live").text.split())
+        assert "iterations, before" in told
+        assert "The same command goes on." in told
+        note(node)
+    told = " ".join(page.get("/runs/two/live").text.split())
+    assert "after 1 of 2 iterations, where <code>--iterations 1</code> ends a run." in told
+    assert "The same command goes on without <code>--iterations</code>, or with more." in told
+    note(todo[len(of_first)])
+    assert "The same command goes on." in " ".join(page.get("/runs/two/live").text.split())
 
 
 class Looks:

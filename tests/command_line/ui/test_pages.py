@@ -7,13 +7,18 @@ import html
 import json
 import re
 import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from starlette.testclient import TestClient
 
 from command_line.main import command_tree
+from command_line.ui.differences import code_differences
+from command_line.ui.stored import RunView
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
 from tests.command_line.ui.clients import client, commands_of, links_of, main_text
@@ -213,6 +218,36 @@ def test_runs_are_compared_and_their_curves_are_numbers(page: TestClient) -> Non
     found = page.get("/curves?run=one&x=tokens").json()
     assert found["x"] == "generated tokens"
     assert page.get("/compare").status_code == 400
+
+
+@dataclass(frozen=True)
+class MadeBy:
+    code: dict[str, str]
+    code_version: str = "c"
+    stage_version: int = 1
+
+
+@dataclass(frozen=True)
+class Made:
+    stage: str
+    manifest: MadeBy
+    on_request: bool = False
+
+
+def code_shown(*histories: Sequence[Made]) -> list[tuple[str, list[str]]]:
+    return code_differences([cast("RunView", SimpleNamespace(history=each)) for each in histories])
+
+
+def test_code_of_which_one_method_uses_more_does_not_differ() -> None:
+    tasks = Made("prepare_tasks", MadeBy({"prompts": "part"}))
+    rlvr = [tasks, Made("evaluate", MadeBy({"prompts": "part", "rlvr": "r"}))]
+    erl = [tasks, Made("evaluate", MadeBy({"prompts": "whole", "erl": "e"}))]
+    assert code_shown(erl, rlvr) == []
+    edited = Made("evaluate", MadeBy({"prompts": "edited", "erl": "e"}))
+    assert code_shown(erl, [tasks, edited]) == [("prompts", ["part, whole", "part, edited"])]
+    assert code_shown([*erl, edited], rlvr) == [("prompts", ["part, whole, edited", "part"])]
+    others = [Made("prepare_tasks", MadeBy({"prompts": "other"})), rlvr[1]]
+    assert code_shown(erl, others) == [("prompts", ["part", "other"])]
 
 
 def test_every_link_leads_somewhere_and_every_command_is_one(page: TestClient) -> None:

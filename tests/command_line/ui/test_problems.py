@@ -97,6 +97,16 @@ def test_a_mistyped_address_is_not_understood_and_names_no_option(hostile: TestC
         assert "The address cannot be understood" in text
 
 
+def test_what_is_wrong_on_a_page_of_a_run_leads_back_to_the_run(hostile: TestClient) -> None:
+    link = '<a href="/runs/one">one</a>'
+    for path in ("/runs/one/rows?reward=abc", "/runs/one/plan?first=x", "/runs/one/iterations/7"):
+        assert link in hostile.get(path).text, path
+    for path in ("/runs/nobody", "/nowhere", "/compare"):
+        answer = hostile.get(path)
+        assert answer.status_code >= 400
+        assert 'href="/runs/' not in answer.text, path
+
+
 def test_a_damaged_artifact_is_named_also_after_it_was_read(tmp_path: Path) -> None:
     made = write_page_store(tmp_path)
     page = client(made.store.uri)
