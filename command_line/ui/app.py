@@ -101,9 +101,9 @@ def _error_page(request: Request, error: Exception) -> HTMLResponse:
 
 def _run_crumbs(request: Request) -> list[Crumb]:
     """The run of the page that was asked for, if the store has it."""
-    name = request.path_params.get("name")
+    name: str = request.path_params.get("name", "")
     try:
-        known = name is not None and name in request.app.state.stored.names()
+        known = name in request.app.state.stored.names()
     except errors.PipelineError:  # The page tells of the first error.
         known = False
     return [Crumb(name, address("runs", name))] if known else []
