@@ -157,7 +157,7 @@ def _remember(store: str, rows: Sequence[Trajectory]) -> int:
 
     words = [(json.loads(row.messages)[-1]["content"], row.feedback, row.task_type) for row in rows]
     memory = StandaloneMemory(store, "qualification", _Directions())
-    version = memory.add([Lesson(text, feedback, kind) for text, feedback, kind in words])
+    version = memory.add([Lesson(text, feedback, kind) for text, feedback, kind in words if text])
     queries = [text for text, _, _ in words]
     memory.at(version).search(queries, 2)
     memory.at(version).search(queries, 2, mode="text")
