@@ -117,10 +117,10 @@ def test_a_worker_that_is_killed_is_replaced_and_its_stage_computed_again(
         PREFECT, TWO_PROCESSES, store, [stage], listener=listener, background_bytes=background_bytes
     )
     assert outcome.counters["names"] == 1
-    ((_, warning),) = [each for each in listener.told if each[0] == "warn"]
-    assert str(warning).startswith(
-        "die_once survivor of iteration 1: the worker process ended abruptly; see "
-    )
+    # A busy machine's server may be late with its records, which is told too.
+    warnings = [str(each[1]) for each in listener.told if each[0] == "warn"]
+    (warning,) = [each for each in warnings if each.startswith("die_once survivor")]
+    assert warning.startswith("die_once survivor of iteration 1: the worker process ended abruptly; see ")
     (names,) = file_hashes(store, [stage.artifact_id])
     assert list(names) == ["names.txt"]
     states = [run["state_type"] for run in task_runs_of(api, flow_run_of(api, store))]
