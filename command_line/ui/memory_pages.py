@@ -8,7 +8,7 @@ import polars as pl
 from fastapi import APIRouter, Query
 from starlette.responses import HTMLResponse, Response
 
-from command_line.memory.run import RunMemory, interval, open_memory
+from command_line.memory.run import RunMemory, open_memory
 from command_line.ui.episode import memory_files
 from command_line.ui.memory import (
     COLOURS,
@@ -181,7 +181,6 @@ def entry_page(entry: str, here: ARunVisit, policies: bool = False) -> HTMLRespo
         ],
         entry=found,
         credit=credit,
-        interval=interval(credit),
         removal=memory.removal(found.entry_id),
         uses=retrieval_counts(seen).filter(entry_id=found.entry_id).to_dicts(),
         seen=seen.sort("iteration", descending=True).head(PAGE_ROWS).to_dicts(),

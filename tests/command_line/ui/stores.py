@@ -98,10 +98,10 @@ SECOND = {
 
 
 REMEMBERED = {
-    "m-east": {"vector": [2.0, 0.0], "credit": 0.5, "text": "go right"},
-    "m-west": {"vector": [-2.0, 0.0], "credit": -0.25, "text": "go left"},
+    "m-east": {"vector": [2.0, 0.0], "credit": 0.5, "credit_count": 4, "text": "go right"},
+    "m-west": {"vector": [-2.0, 0.0], "credit": -0.25, "credit_count": 2, "text": "go left"},
     "m-north": {"vector": [0.0, 1.0], "credit": 0.0, "text": "<b>go up</b>", "task_type": "lake-8x8"},
-    "m-south": {"vector": [0.0, -1.0], "credit": 0.125, "text": "go down", "support": 3},
+    "m-south": {"vector": [0.0, -1.0], "credit": 0.125, "credit_count": 1, "text": "go down", "support": 3},
 }
 """Entries of the memory after iteration 1. Their mean is 0, and they differ most from east to west, so on the
 map the place of each is given by its vector."""

@@ -19,6 +19,7 @@ from starlette.testclient import TestClient
 from command_line.main import command_tree
 from command_line.ui.differences import code_differences
 from command_line.ui.stored import RunView
+from erl_pipeline.statistics import MeanEstimate
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
 from tests.command_line.ui.clients import client, commands_of, links_of, main_text
@@ -218,6 +219,32 @@ def test_runs_are_compared_and_their_curves_are_numbers(page: TestClient) -> Non
     found = page.get("/curves?run=one&x=tokens").json()
     assert found["x"] == "generated tokens"
     assert page.get("/compare").status_code == 400
+
+
+def test_an_entry_without_a_comparison_has_no_credit(page: TestClient) -> None:
+    text = shown(page, "/runs/one/memory?sort=credit")
+    assert re.findall(r"lake-\dx\d (\S+(?: of \d)?) \d 0 1 ", text) == [
+        "+0.500 of 4",
+        "+0.125 of 1",
+        "–",
+        "-0.250 of 2",
+    ]
+    assert "Credit – nothing to compare with yet" in shown(page, "/runs/one/memory/m-north")
+
+
+@pytest.mark.parametrize(
+    ("credit", "said"),
+    [
+        (MeanEstimate(0.25, -0.125, 0.625, 2, 3), "Credit +0.250 -0.125 to +0.625; 3 comparisons, 2 tasks S"),
+        (MeanEstimate(0.25, None, None, 1, 1), "Credit +0.250 no interval; 1 comparison, 1 task S"),
+    ],
+)
+def test_the_credit_of_an_entry_is_said_once(
+    made: TrainingStore, monkeypatch: pytest.MonkeyPatch, credit: MeanEstimate, said: str
+) -> None:
+    monkeypatch.setattr("command_line.ui.memory_pages.entry_credits", lambda _: {"m-east": credit})
+    text = shown(client(made.store.uri), "/runs/one/memory/m-east")
+    assert said in text
 
 
 @dataclass(frozen=True)
