@@ -37,7 +37,7 @@ from erl_pipeline.episodes.gateway.recorded import RecordedPolicy, recorded_answ
 from erl_pipeline.episodes.gateway.server import Gateway
 from erl_pipeline.episodes.guarded_environment import GuardedEnvironment
 from erl_pipeline.plan.plan import POLICY
-from erl_pipeline.policies.checkpoints import BASE, MODEL, instruction_for, read_instructions
+from erl_pipeline.policies.checkpoints import BASE, MODEL, instruction_for, instruction_texts
 from erl_pipeline.policies.tokenizers import load_tokenizer
 from erl_pipeline.runs.config import run_config
 from storage.artifacts.artifact import Artifact
@@ -156,8 +156,8 @@ async def _replayed(
     async with Gateway() as gateway:
         row = attempts[0].row
         context, text = _episode(store, artifact, config, plugin, row, gateway)
-        instructions = read_instructions(store.open(row.policy_version))
-        instructed = instruction_for(instructions, row.task_type) is not None
+        own = instruction_texts(store.open(row.policy_version))
+        instructed = instruction_for(own, row.task_type) is not None
         try:
             for number, attempt in enumerate(attempts):
                 # Nothing was inserted into the first attempt without an instruction. So what the agent says

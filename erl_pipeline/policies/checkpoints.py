@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from storage.artifacts.manifest import Manifest
     from storage.artifacts.store import ArtifactStore
 
-
-InstructionT = TypeVar("InstructionT")
 
 MODEL = "model"
 """The folder of a checkpoint that has the weights, or the adapter."""
@@ -66,7 +64,12 @@ def read_instructions(checkpoint: Artifact) -> dict[str, dict[str, Any]]:
     return {ANY_TYPE: found} if isinstance(found.get("text"), str) else found
 
 
-def instruction_for(instructions: Mapping[str, InstructionT], task_type: str) -> InstructionT | None:
+def instruction_texts(checkpoint: Artifact) -> dict[str, str]:
+    """The texts of these instructions by type of task."""
+    return {task_type: each["text"] for task_type, each in read_instructions(checkpoint).items()}
+
+
+def instruction_for(instructions: Mapping[str, str], task_type: str) -> str | None:
     """The instruction for a task, of those by type of task; None where there is none for its type."""
     return instructions.get(task_type, instructions.get(ANY_TYPE))
 

@@ -17,7 +17,7 @@ from erl_pipeline.policies.checkpoints import (
     LoadedPolicies,
     WeightsSettings,
     checkpoint_parts,
-    read_instructions,
+    instruction_texts,
     require_lora,
 )
 
@@ -60,7 +60,7 @@ def sampled_checkpoint(call: StageCall[Any], weights: WeightsSettings, name: str
         tokenizer_digest=facts.tokenizer_digest,
         context_length=facts.context_length,
         end_token_ids=end_token_ids,
-        instructions={name: each["text"] for name, each in read_instructions(checkpoint).items()},
+        instructions=instruction_texts(checkpoint),
         model=SampledModel(
             name=name,
             checkpoint_id=parts.checkpoint_id,

@@ -18,7 +18,7 @@ from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.interface import Task
 from erl_pipeline.plan.plan import POLICY
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.policies.checkpoints import ANY_TYPE, CHECKPOINT, instruction_for, read_instructions
+from erl_pipeline.policies.checkpoints import ANY_TYPE, CHECKPOINT, instruction_for, instruction_texts
 from erl_pipeline.stages.memory import opened_memory, written_notes
 from erl_pipeline.stages.names import (
     MEMORY,
@@ -240,7 +240,7 @@ def _unknown(call: StageCall[NoteTrialSettings], notes: Sequence[NewNote]) -> li
     from storage.memory.entries import text_key
 
     if call.settings.instruction_per is not None:
-        own = {name: each["text"] for name, each in read_instructions(call.inputs[CHECKPOINT]).items()}
+        own = instruction_texts(call.inputs[CHECKPOINT])
         return [note for note in notes if note.text != instruction_for(own, note.task_type)]
     if MEMORY not in call.inputs:
         return list(notes)

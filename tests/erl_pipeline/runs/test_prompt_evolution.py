@@ -18,7 +18,7 @@ from erl_pipeline.episodes.play import PlayedEpisodes
 from erl_pipeline.evaluation.history import learning_curve, read_history, training_cost
 from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.plan.stage import Listener, StageCall
-from erl_pipeline.policies.checkpoints import ANY_TYPE, export_checkpoint, read_instructions
+from erl_pipeline.policies.checkpoints import ANY_TYPE, export_checkpoint, instruction_texts
 from erl_pipeline.runs.driver import open_run
 from erl_pipeline.runs.on_request import evaluate_on_request
 from erl_pipeline.runs.origins import require_offline
@@ -73,10 +73,6 @@ def opened(store: Path, iteration: int, stage: str, key: str = "") -> Artifact:
     return ArtifactStore(str(store)).open(ids(store)[StageKey(iteration, stage, key)])
 
 
-def texts(checkpoint: Artifact) -> dict[str, str]:
-    return {task_type: each["text"] for task_type, each in read_instructions(checkpoint).items()}
-
-
 def prompts(artifact: Artifact, file: str = "trajectories.parquet") -> set[str]:
     """The slots that the prompts of first attempts end with."""
     rows = pl.read_parquet(artifact.path(file)).filter(pl.col("role") == "first_attempt")
@@ -95,8 +91,8 @@ def test_the_proposal_with_the_highest_mean_is_adopted_and_stays_until_it_is_bea
     assert second.select("text", "reward", "reward_without", "kept").rows() == [(WORSE, 0.5, 0.75, False)]
     adopted = [opened(store, number, "adopt_instruction") for number in (1, 2, 3)]
     assert [each.manifest.counters["adopted"] for each in adopted] == [1, 0, 0]
-    assert [texts(each) for each in adopted] == [{ANY_TYPE: BETTER}] * 3
-    assert texts(opened(store, 0, "bootstrap")) == {}
+    assert [instruction_texts(each) for each in adopted] == [{ANY_TYPE: BETTER}] * 3
+    assert instruction_texts(opened(store, 0, "bootstrap")) == {}
 
 
 def test_all_arms_have_the_same_tasks_and_seeds(store: Path) -> None:
@@ -197,7 +193,7 @@ def test_each_type_of_task_has_an_instruction_of_its_own(
                 assert f"notes {before.get(row.task_type, '? ? ? ?')}" in row.messages
         tried = pl.read_parquet(opened(tmp_path, number, "try_notes").path("note_trials.parquet"))
         kept = dict(tried.filter("kept").select("task_type", "text").rows())
-        adopted = texts(opened(tmp_path, number, "adopt_instruction"))
+        adopted = instruction_texts(opened(tmp_path, number, "adopt_instruction"))
         # Instructions for other types of task stay.
         assert adopted == before | kept
         before = adopted
