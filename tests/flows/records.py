@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from prefect.client.schemas.objects import TERMINAL_STATES
 
 from erl_pipeline.config.loading import load_config
 from storage.artifacts.store import ArtifactStore
@@ -57,6 +58,14 @@ def flow_run_of(api: str, store: Path) -> dict[str, Any]:
 
 
 def task_runs_of(api: str, flow_run: dict[str, Any]) -> list[dict[str, Any]]:
-    """The task runs of a flow run, the first to begin first."""
-    runs = ask(api, "task_runs", flow_runs={"id": {"any_": [flow_run["id"]]}})
+    """The task runs of a flow run, the first to begin first; of one that has ended, once all of them have.
+    The server of a busy machine writes that later than a minute after it was told."""
+    ended = {each.value for each in TERMINAL_STATES}
+    runs: list[dict[str, Any]] = []
+
+    def written() -> bool:
+        runs[:] = ask(api, "task_runs", flow_runs={"id": {"any_": [flow_run["id"]]}})
+        return flow_run["state_type"] not in ended or all(run["state_type"] in ended for run in runs)
+
+    wait_for("the last states of the task runs", written)
     return sorted(runs, key=lambda run: str(run["start_time"]))
