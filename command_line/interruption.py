@@ -27,7 +27,12 @@ class StopRequest:
         return 128 + (self.signal_number or signal.SIGINT)
 
 
-def call_interruptibly(work: Callable[[], T], stop: StopRequest, tell: Callable[[str], None]) -> T:
+def call_interruptibly(
+    work: Callable[[], T],
+    stop: StopRequest,
+    tell: Callable[[str], None],
+    after: str = "the commit in progress",
+) -> T:
     """Call `work` in a thread of its own while this one, the main thread, waits for signals.
 
     The first SIGINT or SIGTERM only sets `stop`, and `work` ends when it next checks it. A second one ends
@@ -35,6 +40,7 @@ def call_interruptibly(work: Callable[[], T], stop: StopRequest, tell: Callable[
 
     Args:
         tell: shows the user one line.
+        after: what a first signal lets end, for that line.
     """
 
     def handle(number: int) -> None:
@@ -44,6 +50,6 @@ def call_interruptibly(work: Callable[[], T], stop: StopRequest, tell: Callable[
             os._exit(128 + number)
         stop.signal_number = number
         stop.event.set()
-        tell("Stopping after the commit in progress; press Ctrl-C again to stop immediately.")
+        tell(f"Stopping after {after}; press Ctrl-C again to stop immediately.")
 
     return call_beside_signals(work, handle)
