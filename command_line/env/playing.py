@@ -163,7 +163,7 @@ def ready_environment(config: RunConfig) -> Iterator[EnvironmentPlugin[Any]]:
     from erl_pipeline.plan.stage import Resources, WorkerSettings
     from erl_pipeline.stages.tasks.environment_stages import ready_to_open
 
-    print(f"Building what environment {config.environment.type} reads ...", file=sys.stderr)
+    print(f"Preparing the files of environment {config.environment.type} ...", file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="erl-env-") as folder:
         files = Path(folder) / "files"
         files.mkdir()

@@ -28,8 +28,9 @@ from storage.texts import storable
 
 def headline(entry: MemoryEntry) -> str:
     """A line with the entry's id and numbers."""
+    of_type = f", {entry.task_type}" if entry.task_type else ""
     return (
-        f"{entry.entry_id}  iteration {entry.iteration}, {entry.task_type}, "
+        f"{entry.entry_id}  iteration {entry.iteration}{of_type}, "
         f"credit {entry.credit:+.3f}, support {entry.support}, retrieved {entry.retrievals}"
     )
 
@@ -38,7 +39,8 @@ def print_texts(entry: MemoryEntry) -> None:
     """Print the entry's situation and its text."""
     texts = {"task": entry.task_text, "feedback": entry.feedback, entry.kind: entry.text}
     for name, value in texts.items():
-        print_line(f"  {name + ':':<12}" + value.strip().replace("\n", "\n" + " " * 14))
+        if value:
+            print_line(f"  {name + ':':<12}" + value.strip().replace("\n", "\n" + " " * 14))
 
 
 def show_entry(run: str, entry: str, policies: bool, store: str, json: bool) -> None:

@@ -101,6 +101,11 @@ def _print_collected(found: Collected) -> None:
     print_line(
         f"Settled and in no batch yet: {counted(found.settled, 'episode')}, {found.rated:,} of them rated."
     )
+    if found.unsettled:
+        print_line(
+            f"Not settled yet: {counted(found.unsettled, 'episode')}; see episode.idle_minutes and "
+            "episode.settle_hours."
+        )
     if found.late:
         print_line(
             f"Came after their episode was sealed, and are in no batch: {counted(found.late, 'record')}."
@@ -125,6 +130,7 @@ def _collected(found: Collected) -> dict[str, Any]:
     return {
         "settled": found.settled,
         "rated": found.rated,
+        "unsettled": found.unsettled,
         "late": found.late,
         "torn": found.torn,
         "batch": None

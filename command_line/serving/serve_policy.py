@@ -62,7 +62,7 @@ def serve_policy(
 
     stop = StopRequest()
     with suppress(Interrupted):
-        call_interruptibly(lambda: serve(serving, stop.event, tell), stop, tell)
+        call_interruptibly(lambda: serve(serving, stop.event, tell), stop, tell, "the calls under way")
     if stop.signal_number is not None:
         tell("Stopped; all calls under way have ended, and the log is closed.")
         raise typer.Exit(stop.exit_status)

@@ -272,9 +272,11 @@ def _raise_when_all_failed(
     failure, first = environments[0].failure, identities[0]
     assert failure is not None
     place = f" ({failure.place})" if failure.place else ""
+    number = len(environments)
+    where = "the only episode" if number == 1 else f"all {number} episodes; in the first"
     raise EnvironmentFailed(
-        f"the environment {first.task.environment} failed in all {len(environments)} episodes; in the first, "
-        f"of task {first.task.task_id}: {failure}{place}"
+        f"the environment {first.task.environment} failed in {where}, of task {first.task.task_id}: "
+        f"{failure}{place}"
     ) from failure
 
 

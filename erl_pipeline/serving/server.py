@@ -225,7 +225,13 @@ class PolicyServer:
 
     def _client(self, request: web.Request) -> Client:
         scheme, _, key = request.headers.get("Authorization", "").partition(" ")
-        client = self._keys.client(key.strip()) if scheme.lower() == "bearer" else None
+        if scheme.lower() != "bearer":
+            raise RequestRefused(
+                "there is no key: send the header Authorization: Bearer KEY",
+                code="invalid_api_key",
+                status=401,
+            )
+        client = self._keys.client(key.strip())
         if client is None:
             raise RequestRefused("this key is not known here", code="invalid_api_key", status=401)
         return client

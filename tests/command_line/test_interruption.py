@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from command_line.interruption import StopRequest, call_interruptibly
+from command_line.interruption import SAME_REQUEST_SECONDS, StopRequest, call_interruptibly
 from storage.runs.run import RunStore
 from tests import forked
 from tests.command_line.invoke import FinishedRun, invoke
@@ -55,8 +57,24 @@ def test_the_second_signal_ends_the_process_at_once() -> None:
     assert process.stdout.readline() == "working\n"
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline().startswith("Stopping")
+    time.sleep(2 * SAME_REQUEST_SECONDS)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 130
+
+
+def test_a_signal_that_timeout_sends_twice_is_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`timeout` signals the process and then its group; a busy machine does not merge the two."""
+    monkeypatch.setattr(os, "_exit", lambda status: pytest.fail(f"ended with status {status}"))
+    stop, told = StopRequest(), list[str]()
+
+    def work() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.event.wait(timeout=60)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(SAME_REQUEST_SECONDS / 2)  # for the handler, which runs in the main thread
+
+    call_interruptibly(work, stop, told.append)
+    assert (len(told), stop.exit_status) == (1, 143)
 
 
 @pytest.mark.slow

@@ -39,6 +39,7 @@ _LAST_LINES = 20
 _LARGEST_OUTPUT = 64 * 1024  # bytes of its end that are read for a message
 _LARGEST_REPORT = 1024 * 1024
 _LARGEST_ERROR = 1000  # bytes of a server's answer that are shown
+_SHOWN_OF_REPORT = 100  # bytes of one that is no JSON
 _END_SECONDS = 5.0
 _SHORTEST_SECRET = 4
 """Characters; a shorter value may be a part of any text."""
@@ -220,7 +221,7 @@ async def _post(url: str, task: AgentTask) -> object:
         if answer.status != HTTPStatus.OK:
             said = body[:_LARGEST_ERROR].decode("utf-8", "replace")
             raise ValueError(f"no report: {url} answered with status {answer.status}: {said}")
-    return json.loads(body)
+    return _report_of(body, f"the answer of {url}")
 
 
 async def _at_most(content: StreamReader, size: int) -> bytes:
@@ -262,16 +263,21 @@ async def _run(config: AgentConfig, task: AgentTask, files: Path | None) -> obje
         }
         program, *arguments = config.command
         with output.open("wb") as out:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable if program == "python" else program,
-                *arguments,
-                cwd=folder,
-                env=variables,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    sys.executable if program == "python" else program,
+                    *arguments,
+                    cwd=folder,
+                    env=variables,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                )
+            except (FileNotFoundError, PermissionError) as error:
+                raise ValueError(
+                    f"environment.command: {program} cannot be started: {error.strerror}"
+                ) from error
         try:
             status = await process.wait()
         finally:
@@ -284,7 +290,17 @@ async def _run(config: AgentConfig, task: AgentTask, files: Path | None) -> obje
                 f"no report: the command ended with status {status} and wrote no file at ERL_REPORT_FILE"
                 f"{_last_lines(output)}"
             )
+        return _report_of(written, "the file at ERL_REPORT_FILE", output)
+
+
+def _report_of(written: bytes, where: str, output: Path | None = None) -> object:
+    """The report that is written there. Raises `ValueError` for what is no JSON, with how it begins."""
+    try:
         return json.loads(written)
+    except ValueError as error:  # no JSON, or no UTF-8
+        begins = repr(written[:_SHOWN_OF_REPORT].decode("utf-8", "replace")) if written else "it is empty"
+        said = "" if output is None else _last_lines(output)
+        raise ValueError(f"no report: {where} is no JSON ({error}): {begins}{said}") from error
 
 
 def _bytes_of_report(path: Path) -> bytes | None:

@@ -127,7 +127,10 @@ class AgentConfig(PluginSettings):
     def _installed(cls, name: str) -> str:
         if name not in plugins("scorers").found:
             allowed = ", ".join(sorted(plugins("scorers").found))
-            raise ValueError(f"there is no scorer {name!r} that can be used; allowed are {allowed}")
+            raise ValueError(
+                f"there is no scorer {name!r} that can be used; allowed are {allowed} "
+                "(`erl-pipeline plugins` lists what is installed)"
+            )
         return name
 
     @model_validator(mode="after")

@@ -52,7 +52,10 @@ class QuestionsConfig(PluginSettings):
             problems = [each.problem for each in found.broken if each.type == name]
             if problems:
                 raise ValueError(f"{name} cannot be used: {problems[0]}")
-            raise ValueError(f"there is no scorer {name!r}; allowed are {', '.join(sorted(found.found))}")
+            raise ValueError(
+                f"there is no scorer {name!r}; allowed are {', '.join(sorted(found.found))} "
+                "(`erl-pipeline plugins` lists what is installed)"
+            )
         return name
 
     @model_validator(mode="after")

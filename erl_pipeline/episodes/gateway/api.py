@@ -162,6 +162,10 @@ def validated(model: type[StrictT], body: bytes) -> StrictT:
         raise RequestRefused(f"{where or 'the body'}: {first['msg']}", where or None) from error
 
 
+_UNKNOWN_WORD = "Missing [UNK] token"
+"""Said by tokenizers of whole words, such as that of a tiny policy, of a word that they lack."""
+
+
 @contextmanager
 def tokenizing() -> Iterator[None]:
     """For a block that makes messages tokens, such as `AttemptSequences.place`: raises `RequestRefused` for
@@ -172,7 +176,8 @@ def tokenizing() -> Iterator[None]:
         # Tokenizers raise the class itself, for a word that they lack; templates refuse an order of roles.
         if type(error) is not Exception and not isinstance(error, TemplateError):
             raise
-        raise RequestRefused(f"messages: the policy's tokenizer refuses them: {error}", "messages") from error
+        said = "a word is not in its vocabulary" if _UNKNOWN_WORD in str(error) else error
+        raise RequestRefused(f"messages: the policy's tokenizer refuses them: {said}", "messages") from error
 
 
 def given(request: Strict, names: Sequence[str]) -> tuple[str, ...]:

@@ -59,13 +59,14 @@ class Collected:
     and the `batch` they are in now; None if they were left for later, or if there were none.
 
     Where all were left for want of rated ones, `rated` may leave out those that cannot be trained on, such as
-    answers at temperature 0. `late` counts records that came after their episode was sealed, which are in no
-    batch; `torn` counts those that a kill cut short.
+    answers at temperature 0. `unsettled` counts episodes that may still go on, `late` records that
+    came after their episode was sealed, which are in no batch, and `torn` those that a kill cut short.
     """
 
     batch: SealedBatch | None
     settled: int
     rated: int
+    unsettled: int
     late: int
     torn: int
 
@@ -97,7 +98,7 @@ def collect(
     served = RunStore(store_uri).open(run)
     paths = segments(store_uri, run)
     if not paths:
-        return Collected(None, 0, 0, 0, 0)
+        return Collected(None, 0, 0, 0, 0, 0)
     traffic = open_import(store_uri, traffic_run(run), {IMPORTED: {"served": run}})
     with traffic.lock():
         store = ArtifactStore(store_uri)
@@ -106,7 +107,8 @@ def collect(
         with mapping(processes or _processes(paths)) as map_parts:
             index = index_traffic(run, paths, map_parts)
             settle = timedelta(minutes=settings.idle_minutes, hours=settings.settle_hours)
-            episodes = index.settled(now, settle, sealed)
+            unsealed = index.unsealed(sealed)
+            episodes = index.settled(now, settle, unsealed)
             rated = index.rated(episodes)
             batch = None
             if episodes and rated >= at_least:
@@ -117,7 +119,8 @@ def collect(
                     )
                 except _TooFew as few:
                     rated = few.rated
-    return Collected(batch, len(episodes), rated, index.late(sealed), index.torn)
+    unsettled = len(unsealed) - len(episodes)
+    return Collected(batch, len(episodes), rated, unsettled, index.late(sealed), index.torn)
 
 
 def _processes(paths: Iterable[Path]) -> int:

@@ -200,8 +200,8 @@ def verdict(
         passed = passed and reached
         what = "held-out reward" if name == "held_out" else "feedback"
         reasons.append(
-            f"{what} {comparison.difference:+.3f}, at least {comparison.low:+.3f} by the lower bound; "
-            f"{'allowed' if reached else 'not allowed'}, the least is {least:+.3f}"
+            f"{what} {comparison.difference:+.3f}, lower bound {comparison.low:+.3f}, needed {least:+.3f}: "
+            f"{'reached' if reached else 'not reached'}"
         )
     return Verdict(
         checkpoint_id=new,

@@ -82,17 +82,19 @@ class TrafficIndex:
         """The same by the type of their tasks."""
         return Counter(self.task_types[episode] for episode in episodes if self.is_rated[episode])
 
-    def settled(self, now: datetime, settle: timedelta, sealed: Collection[str]) -> list[int]:
-        """Numbers of the episodes that are over and whose ids are not `sealed` yet: a client ended them, or
-        nothing was heard of them for so long."""
-        before = (now - settle).timestamp()
+    def unsealed(self, sealed: Collection[str]) -> list[int]:
+        """Numbers of the episodes whose ids are not `sealed` yet."""
         return [
             number
             for name, number in self.numbers.items()
-            if self.has_turn[number]
-            and (self.has_ended[number] or self.heard[number] <= before)
-            and not (sealed and episode_id(self.run, name) in sealed)
+            if self.has_turn[number] and not (sealed and episode_id(self.run, name) in sealed)
         ]
+
+    def settled(self, now: datetime, settle: timedelta, unsealed: Sequence[int]) -> list[int]:
+        """Those of the `unsealed` episodes that are over: a client ended them, or nothing was heard of them
+        for so long."""
+        before = (now - settle).timestamp()
+        return [number for number in unsealed if self.has_ended[number] or self.heard[number] <= before]
 
     def places(self, episodes: Sequence[int]) -> Places:
         """Numbers of the records of these episodes: episode by episode, each in the order of the log."""

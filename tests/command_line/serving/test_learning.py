@@ -47,6 +47,14 @@ def test_collect_says_what_it_sealed(store: Path) -> None:
     assert (again["settled"], again["batch"]) == (0, None)
 
 
+def test_collect_says_how_many_conversations_may_still_go_on(store: Path) -> None:
+    log(store, *conversations(store, 9, begun(store)))
+
+    early = command("collect", store, "--now", "2026-01-01T00:01:00")
+
+    assert "Not settled yet: 9 episodes" in early.output
+
+
 def test_learn_says_what_it_waits_for(store: Path) -> None:
     log(store, *conversations(store, 7, begun(store)))
 

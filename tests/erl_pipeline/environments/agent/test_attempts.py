@@ -108,7 +108,8 @@ def test_a_scorer_compares_an_answer_that_the_agent_never_saw(tmp_path: Path) ->
             "status 3 and wrote no file.*\nhalf way",
         ),
         ("pass", "status 0 and wrote no file"),
-        ("report('{')", "JSON|Expecting"),
+        ("report('{ab')", r"the file at ERL_REPORT_FILE is no JSON \(Expecting .*\): '{ab'"),
+        ("print('so far'); report('')", "is no JSON .*: it is empty; its last lines:\nso far"),
         ("report('[1]')", "is no object with reward or answer"),
         ("report('{}')", "reward is None, not a number"),
         ("report('{\"reward\": 2}')", "the reward is 2.0; allowed are numbers from 0 to 1"),
@@ -247,7 +248,7 @@ def _lives(pid: str) -> bool:
 
 def test_a_command_that_is_not_there_is_named(tmp_path: Path) -> None:
     config = AgentConfig(command=("no-such-program-here",))
-    with pytest.raises(FileNotFoundError, match="no-such-program-here"):
+    with pytest.raises(ValueError, match=r"environment\.command: no-such-program-here cannot be started"):
         run(AgentAttempts(config, TASK, None))
 
 
@@ -307,7 +308,7 @@ def test_an_agent_at_an_address_gets_the_task_and_answers_with_its_report() -> N
         (lambda: web.json_response({"reward": 1.0}, status=202), "answered with status 202"),
         (lambda: web.Response(status=500, text="no map"), "answered with status 500: no map"),
         (lambda: web.Response(status=307, headers={"Location": "/run"}), "answered with status 307"),
-        (lambda: web.Response(text="done"), "Expecting value"),
+        (lambda: web.Response(text="done"), r"the answer of http.* is no JSON \(Expecting value.*\): 'done'"),
         (lambda: web.json_response([1]), "is no object with reward or answer"),
         (lambda: web.Response(body=b"x" * 2_000_000), "more than 1048576 bytes"),
     ],

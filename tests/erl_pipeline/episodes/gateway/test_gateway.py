@@ -97,7 +97,7 @@ def test_messages_that_the_tokenizer_refuses_get_its_reason_and_the_next_call_an
             {"messages": [{"role": "user", "content": "no token: \u00e9"}]}
         )
         assert (status, body["error"]["param"]) == (400, "messages")
-        assert "the policy's tokenizer refuses them" in body["error"]["message"]
+        assert "a word is not in its vocabulary" in body["error"]["message"]
         assert answer.headers["x-should-retry"] == "false"
         assert (await client.post(GOOD))[0] == 200
         assert client.session.refused == 1

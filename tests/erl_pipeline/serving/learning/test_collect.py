@@ -99,6 +99,7 @@ def test_an_episode_is_settled_when_a_client_ends_it_or_when_nothing_was_heard_f
     second = sealed(store, settled)
 
     assert (first.settled, second.settled) == (1, 1)
+    assert (first.unsettled, second.unsettled) == (1, 0)
     assert [row.reward for row in trajectories(store, batch_of(second))] == [1.0]
     assert (batch_of(first).iteration, batch_of(second).iteration) == (1, 2)
     assert sealed(store).batch is None
