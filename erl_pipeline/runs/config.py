@@ -78,6 +78,10 @@ def refuse_texts(run: Run) -> None:
 def _require_trained(run: Run) -> None:
     """Raise InputError for a run that has no policy."""
     refuse_texts(run)
+    if (served := run.config.get(IMPORTED, {}).get("served")) is not None:
+        raise InputError(
+            f"run {run.name} holds the traffic of run {served} and is not trained; `learn {served}` trains on it"
+        )
     if IMPORTED in run.config:
         raise InputError(
             f"run {run.name} holds imported trajectories and is not trained; train another run on them with "
