@@ -5,6 +5,7 @@ through one. What the project writes itself is opened without following a link. 
 that were looked through before.
 """
 
+import errno
 import hashlib
 import os
 import re
@@ -130,6 +131,8 @@ _SMALL_FILE = 2**20
 """Most bytes of a file that is hashed in one read: for those the buffer of `file_digest` costs more time."""
 MOST_CONNECTIONS = 64
 """Most connections to an object store that a process has open at the same time."""
+WITHOUT_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK})
+"""Errors of a file system that has no hard links, or allows no more of them."""
 
 
 @dataclass(frozen=True)
@@ -245,6 +248,8 @@ def write_new(root: StoreRoot, path: str, content: bytes, *, unique: bool = Fals
 
     `unique` says that nobody else would write the same content. The response to a write to an object store
     may be lost, so that the write is repeated; with `unique`, the same content in place is known to be ours.
+
+    Raises StoreError if it cannot be written, as on a local file system without hard links.
     """
     with store_errors("write", path):
         if not root.local:
@@ -257,6 +262,15 @@ def write_new(root: StoreRoot, path: str, content: bytes, *, unique: bool = Fals
             os.link(temporary, target)
         except FileExistsError:
             return False
+        except OSError as error:
+            if error.errno not in WITHOUT_LINKS:
+                raise
+            # A file appears whole, and only where there is none, by a link; a rename would replace one.
+            raise StoreError(
+                f"cannot write {target}: its file system makes no hard links ({error.strerror}), which a "
+                "store needs. Put the store on one that does, such as ext4, XFS, APFS or NFS, not FAT or "
+                "exFAT; or use an object store (s3://, gs://)."
+            ) from error
         finally:
             temporary.unlink()
         sync_folder(target.parent)

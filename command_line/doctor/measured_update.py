@@ -9,6 +9,7 @@ import psutil
 from command_line.doctor.hardware import read_gpus
 from command_line.doctor.memory_needed import MemoryNeeded, gb
 from command_line.output import print_line, print_table
+from erl_pipeline.config.run import RunConfig
 from erl_pipeline.sizing.formulas import MemoryPart
 from erl_pipeline.sizing.recorder import GATHERED, GRADIENTS, MASTERS, MOMENTS, PARTS
 from erl_pipeline.sizing.simulated_work import (
@@ -83,6 +84,8 @@ class MeasuredUpdate:
     reports: Sequence[RankReport]
     estimate: Sequence[MemoryPart]
     """What the trainer's device needs by arithmetic."""
+    left_out: Sequence[str]
+    """What the configuration adds to its updates and is not measured."""
 
     def needed(self, report: RankReport) -> int:
         """Bytes that a rank needs on its device; all ranks share a processor."""
@@ -100,6 +103,7 @@ class MeasuredUpdate:
             "sequences": self.work.sequences,
             "prompt_tokens": self.work.prompt_tokens,
             "response_tokens": self.work.response_tokens,
+            "left_out": list(self.left_out),
             "ranks": [
                 {**REPORT.dump_python(report, mode="json"), "fits": self.fits(report)}
                 for report in self.reports
@@ -142,6 +146,8 @@ class MeasuredUpdate:
             "Not counted: what a sampler takes on the same card, the program and its libraries, and the "
             "working memory within an operation."
         )
+        if self.left_out:
+            print_line(f"Not measured, but in the updates of this run: {'; '.join(self.left_out)}.")
 
 
 def measure_update(
@@ -170,7 +176,16 @@ def measure_update(
     )
     reports = [simulate(replace(work, rank=rank)) for rank in ranks]
     estimate = [part for part in needed.parts if part.place == "trainer"]
-    return MeasuredUpdate(chosen, work, reports, estimate)
+    return MeasuredUpdate(chosen, work, reports, estimate, _left_out(needed.resolved))
+
+
+def _left_out(config: RunConfig) -> list[str]:
+    found = []
+    if config.replay is not None:
+        found.append("the rows of replay (more sequences; --sequences adds them)")
+    if config.self_distillation is not None:
+        found.append("self-distillation (its teacher's pass over the sequences, and the scores in the loss)")
+    return found
 
 
 def _cells(report: RankReport, name: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import polars as pl
 
-from command_line.memory.entry import headline, print_texts
+from command_line.memory.entry import credit_text, headline, print_texts
 from command_line.memory.run import RunMemory
 from command_line.output import counted, one_line, print_json, print_line, print_table
 from storage.errors import store_errors
@@ -110,7 +110,7 @@ def list_entries(memory: RunMemory, wanted: MemoryFilter, sort: str, limit: int,
                 "entry": row["entry_id"],
                 "iteration": str(row["iteration"]),
                 "task type": row["task_type"],
-                "credit": f"{row['credit']:+.3f}",
+                "credit": credit_text(row["credit"], row["credit_count"]),
                 "of": str(row["credit_count"]),
                 "support": str(row["support"]),
                 "retrieved": str(row["retrievals"]),

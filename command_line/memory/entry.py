@@ -26,12 +26,18 @@ from storage.tables.trajectories import FREE
 from storage.texts import storable
 
 
+def credit_text(credit: float, count: int) -> str:
+    """The credit of an entry that was compared `count` times; a dash if it never was."""
+    return f"{credit:+.3f}" if count else "-"
+
+
 def headline(entry: MemoryEntry) -> str:
     """A line with the entry's id and numbers."""
     of_type = f", {entry.task_type}" if entry.task_type else ""
+    credit = credit_text(entry.credit, entry.credit_count)
     return (
         f"{entry.entry_id}  iteration {entry.iteration}{of_type}, "
-        f"credit {entry.credit:+.3f}, support {entry.support}, retrieved {entry.retrievals}"
+        f"credit {credit}, support {entry.support}, retrieved {entry.retrievals}"
     )
 
 

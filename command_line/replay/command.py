@@ -103,15 +103,22 @@ def _audit(
 ) -> None:
     """Compute stored artifacts again and compare the bytes.
 
-    Raises InputError when the run does not have these iterations, typer.Exit with status 1 when bytes differ.
+    Raises InputError when the run does not have these iterations, or the first one no such stage; typer.Exit
+    with status 1 when bytes differ.
     """
     from command_line.foreground import in_foreground
     from command_line.stored_run import StoredRun
+    from erl_pipeline.plan.sources import unread_sources
     from erl_pipeline.runs.audit import REFUTED, audit
+    from erl_pipeline.runs.planning import plan_as_made
+    from erl_pipeline.runs.run_plans import shared_stages
     from storage.filesystem import users_scratch
 
     stored = StoredRun.open(run, store)
     last = stored.last_of_span(iteration, last)
+    # A stage that the run lacks is refused before the heading says that it is audited.
+    made = plan_as_made(store, stored.run, last, sources=unread_sources(stored.config))
+    shared_stages(made, iteration, stage)
     folder = scratch or users_scratch() / "audits"
 
     def work(display: ProgressDisplay, stop: StopRequest) -> list[AuditResult]:

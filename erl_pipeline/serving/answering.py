@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import random
 import secrets
 import time
@@ -33,7 +34,10 @@ from storage.errors import EngineError, StoreError
 from storage.serving.traffic import EpisodeEnd, Record
 from storage.serving.users import digest_of
 
+_LOG = logging.getLogger(__name__)
 _Made = TypeVar("_Made")
+STOP_SECONDS = 60.0
+"""How long calls under way may go on after the server was told to stop."""
 
 
 class PolicyService:
@@ -160,12 +164,22 @@ class PolicyService:
             ends.append(EpisodeEnd(episode_id=known.episode_id, tenant=tenant, received=datetime.now(UTC)))
         await self._write(ends)
 
-    async def stop(self) -> None:
-        """Answer no more calls, and wait until those under way have ended."""
+    async def stop(self, seconds: float = STOP_SECONDS) -> None:
+        """Answer no more calls, and wait until those under way have ended, for at most `seconds`."""
         self.is_stopping = True
-        while self.under_way:
-            self._ended.clear()
-            await self._ended.wait()
+        try:
+            async with asyncio.timeout(seconds):
+                while self.under_way:
+                    self._ended.clear()
+                    await self._ended.wait()
+        except TimeoutError:
+            calls = "call is" if self.under_way == 1 else "calls are"
+            _LOG.warning(
+                "%d %s cut off: still under way %g s after the server was told to stop",
+                self.under_way,
+                calls,
+                seconds,
+            )
 
     async def _made(self, is_long: bool, make: Callable[[], _Made]) -> _Made:
         """What makes messages tokens; of long ones beside the event loop, one after the other, so that other

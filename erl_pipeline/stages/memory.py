@@ -227,7 +227,7 @@ class ForgetSettings(Settings):
 
 
 def _forget(call: StageCall[ForgetSettings]) -> StageResult:
-    """Write the memory version without the entry that the request names."""
+    """Write the memory version without the entries that the request names."""
     from storage.memory.chain import OPERATIONS_FILE
     from storage.memory.forgetting import write_forgotten
 

@@ -134,9 +134,10 @@ class UpdateMetrics(_Metrics):
 
     policy_loss: float
     kl_loss: float
-    """Divergence to the reference in nats, before its coefficient."""
+    """Divergence to the reference in nats, before its coefficient; of tokens that a policy sampled, and of
+    others if their role has a KL term."""
     entropy: float
-    """Mean entropy at trained tokens in nats."""
+    """Mean entropy in nats at tokens that a policy sampled, and at others if their role has a bonus."""
     grad_norm: float
     """Euclidean norm of the gradient before clipping; the mean over steps."""
     ratio_mean: float

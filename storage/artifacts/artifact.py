@@ -109,21 +109,25 @@ def parse_pruned(content: bytes | None, artifact_id: str, where: str) -> PruneRe
 def keep_lineage_columns(source: Path, target: Path, name: str) -> FileEntry:
     """Write the columns of a Parquet file that lineage needs: all but token columns and messages.
 
-    `name` is the new file's name within the artifact.
+    Only one row group is in memory at a time, and of it only what is kept. `name` is the new file's name
+    within the artifact.
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with store_errors("write", target):
-        content = pq.read_table(source)
-        kept = content.drop_columns([column for column in _DROPPED_COLUMNS if column in content.column_names])
+    with store_errors("write", target), pq.ParquetFile(source) as content:
+        whole = content.schema_arrow
+        schema = pa.schema([each for each in whole if each.name not in _DROPPED_COLUMNS], whole.metadata)
         target.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(kept, target, compression="zstd", compression_level=3)
-        metadata = kept.schema.metadata or {}
+        with pq.ParquetWriter(target, schema, compression="zstd", compression_level=3) as writer:
+            for group in range(content.num_row_groups):
+                writer.write_table(content.read_row_group(group, columns=schema.names))
+        metadata = schema.metadata or {}
         return FileEntry(
             path=name,
             sha256=sha256_file(target),
             bytes=target.stat().st_size,
-            rows=kept.num_rows,
+            rows=content.metadata.num_rows,
             table=metadata[TABLE_KEY].decode() if TABLE_KEY in metadata else None,
         )
 

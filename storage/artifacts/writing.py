@@ -35,6 +35,7 @@ from storage.artifacts.transfers import copy_bytes, copy_name, upload
 from storage.artifacts.uncommitted import Told, Writer, draft, hashed
 from storage.errors import InputError, store_errors
 from storage.filesystem import (
+    WITHOUT_LINKS,
     make_folder,
     remove,
     replace_file,
@@ -256,10 +257,6 @@ def put_back(
             remove(root, f"{base}/{file.kept.path}")
 
 
-_WITHOUT_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.EMLINK})
-"""Errors of a file system that has no hard links, or allows no more of them."""
-
-
 def share_equal_files(folder: Path, manifest: Manifest, source: Artifact) -> None:
     """Replace files of a written folder by links to equal files, with the same names, of another artifact.
 
@@ -276,7 +273,7 @@ def share_equal_files(folder: Path, manifest: Manifest, source: Artifact) -> Non
             try:
                 os.link(older, beside)
             except OSError as error:
-                if error.errno in _WITHOUT_LINKS:
+                if error.errno in WITHOUT_LINKS:
                     return
                 raise
             beside.replace(written)

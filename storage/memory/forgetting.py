@@ -1,13 +1,14 @@
 """Forgetting: an entry is removed from a memory; the record of it and the reason stay. A policy that has
 learned its text may write it again; then it is a new entry.
 
-A request is an artifact whose recipe holds the entry and the reason. It belongs to the iteration that had
+A request is an artifact whose recipe holds the entries and the reason. It belongs to the iteration that had
 begun when it was made, and takes effect in a memory version of its own, right after the iteration's version.
 So nothing that a run has already made is made again, and all later artifacts are made without the entry.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,53 +44,80 @@ class Forgotten:
 
 
 def forget(store: ArtifactStore, run: Run, entry_id: str, reason: str) -> Forgotten:
-    """Remove an entry from a run's memory.
+    """Remove an entry from a run's memory; see `forget_all`."""
+    return forget_all(store, run, [entry_id], reason)[0]
 
-    A request that was recorded, and whose process was killed before the entry was removed, is fulfilled now.
 
-    Raises InputError when the memory does not hold the entry or no reason is given, RunBusy while the run
-    is being worked on.
+def forget_all(store: ArtifactStore, run: Run, entry_ids: Sequence[str], reason: str) -> list[Forgotten]:
+    """Remove entries from a run's memory by one request, so in one memory version.
+
+    A request that was recorded, and whose process was killed before its entries were removed, is fulfilled
+    now.
+
+    Raises InputError, and removes nothing, when the memory does not hold one of the entries or no reason is
+    given; RunBusy while the run is being worked on.
     """
     if not reason.strip():
         raise InputError("give the reason, in a few words: it is recorded for later readers.")
     with run.lock():
         version = versions.latest_version(run)
-        require_held(store, version, entry_id)
-        request = _request_for(store, run, entry_id)
-        asked_before = request is not None
-        if request is None:
-            request = _ask(store, run, versions.request_recipe(version, entry_id, reason))
-        given = store.open(request.artifact_id).manifest.settings
-        removed_by = None
-        if any(each.iteration == request.iteration for each in versions.memory_versions(run)):
-            removed_by = _fulfil(store, run, request)
-        elif asked_before:
-            raise InputError(
-                f"entry {entry_id} is forgotten already and leaves the memory after iteration "
-                f"{request.iteration}: {given['reason']}"
+        require_held(store, version, entry_ids)
+        made = {each.iteration for each in versions.memory_versions(run)}
+        request_of = _requests(store, run)
+        for entry_id in entry_ids:
+            asked = request_of.get(entry_id)
+            if asked is not None and asked.iteration not in made:
+                given = store.open(asked.artifact_id).manifest.settings
+                raise InputError(
+                    f"entry {entry_id} is forgotten already and leaves the memory after iteration "
+                    f"{asked.iteration}: {given['reason']}"
+                )
+        new = [entry_id for entry_id in dict.fromkeys(entry_ids) if entry_id not in request_of]
+        if new:
+            request = _ask(store, run, versions.request_recipe(version, new, reason))
+            request_of |= dict.fromkeys(new, request)
+        removed_by: dict[str, str | None] = {}
+        forgotten = []
+        for entry_id in entry_ids:
+            request = request_of[entry_id]
+            if request.artifact_id not in removed_by:
+                at_once = request.iteration in made
+                removed_by[request.artifact_id] = _fulfil(store, run, request) if at_once else None
+            given = store.open(request.artifact_id).manifest.settings
+            forgotten.append(
+                Forgotten(
+                    entry_id,
+                    str(given["reason"]),
+                    request.iteration or 0,
+                    request.artifact_id,
+                    removed_by[request.artifact_id],
+                )
             )
-    return Forgotten(entry_id, str(given["reason"]), request.iteration or 0, request.artifact_id, removed_by)
+    return forgotten
 
 
 def awaiting(store: ArtifactStore, run: Run) -> set[str]:
     """Entries of a run that are to be forgotten once the current iteration has its memory version."""
     made = {each.iteration for each in versions.memory_versions(run)}
     return {
-        str(store.open(artifact_id).manifest.settings["entry_id"])
+        entry_id
         for iteration, requests in versions.forget_requests(run.recorded()).items()
         if iteration not in made
         for artifact_id in requests
+        for entry_id in versions.requested_entries(store.open(artifact_id).manifest.settings)
     }
 
 
-def _request_for(store: ArtifactStore, run: Run, entry_id: str) -> LedgerEntry | None:
-    """The request of a run's ledger to forget an entry."""
+def _requests(store: ArtifactStore, run: Run) -> dict[str, LedgerEntry]:
+    """The first request of a run's ledger to forget each entry."""
+    found: dict[str, LedgerEntry] = {}
     for entry in run.stages():
         if entry.kind == "request":
             manifest = store.find(entry.artifact_id, entry.stage)
-            if manifest is not None and manifest.settings["entry_id"] == entry_id:
-                return entry
-    return None
+            if manifest is not None:
+                for entry_id in versions.requested_entries(manifest.settings):
+                    found.setdefault(entry_id, entry)
+    return found
 
 
 def _ask(store: ArtifactStore, run: Run, recipe: Recipe) -> LedgerEntry:
@@ -122,33 +150,36 @@ def _record(run: Run, iteration: int, recipe: Recipe, key: str) -> LedgerEntry:
 def write_forgotten(store: ArtifactStore, folder: Path, parent: str, request: Manifest, version: str) -> int:
     """Write the files of the memory version that fulfils a request; returns how many entries it removes.
 
-    It removes none if the entry is gone for another reason. `parent` is the version before.
+    An entry that is gone for another reason is not removed. `parent` is the version before.
     """
-    entry_id, reason = str(request.settings["entry_id"]), str(request.settings["reason"])
-    state = _state(store, parent, entry_id)
-    removal = Operation(
-        "remove", entry_id, request.iteration or 0, version, reason="forgotten", detail=reason
-    )
-    return write_operations(folder / OPERATIONS_FILE, [removal] if state == "held" else [])
+    reason = str(request.settings["reason"])
+    states = _states(store, parent, versions.requested_entries(request.settings))
+    removals = [
+        Operation("remove", entry_id, request.iteration or 0, version, reason="forgotten", detail=reason)
+        for entry_id, state in states.items()
+        if state == "held"
+    ]
+    return write_operations(folder / OPERATIONS_FILE, removals)
 
 
-def require_held(store: ArtifactStore, version: str, entry_id: str) -> None:
-    """Raise InputError, which says why, if a memory version does not hold an entry."""
-    state = _state(store, version, entry_id)
-    if state == "unknown":
-        raise InputError(
-            f"the memory never held an entry {entry_id}; `memory list` shows those that it holds."
-        )
-    if isinstance(state, Operation):
-        detail = f" ({state.detail})" if state.detail else ""
-        raise InputError(f"entry {entry_id} is not in the memory any more: {state.reason}{detail}.")
+def require_held(store: ArtifactStore, version: str, entry_ids: Sequence[str]) -> None:
+    """Raise InputError, which says why, if a memory version does not hold one of these entries."""
+    for entry_id, state in _states(store, version, entry_ids).items():
+        if state == "unknown":
+            raise InputError(
+                f"the memory never held an entry {entry_id}; `memory list` shows those that it holds."
+            )
+        if isinstance(state, Operation):
+            detail = f" ({state.detail})" if state.detail else ""
+            raise InputError(f"entry {entry_id} is not in the memory any more: {state.reason}{detail}.")
 
 
-def _state(store: ArtifactStore, version: str, entry_id: str) -> Operation | str:
-    """`held`, `unknown`, or the operation that removed the entry."""
+def _states(store: ArtifactStore, version: str, entry_ids: Sequence[str]) -> dict[str, Operation | str]:
+    """For each entry `held`, `unknown`, or the operation that removed it."""
     _, deltas = read_chain(store, version)
-    gone = removal_of(deltas, entry_id)
-    if gone is not None:
-        return gone
-    known = scan_entries(deltas).filter(pl.col("entry_id") == entry_id).select("entry_id").collect()
-    return "held" if known.height else "unknown"
+    named = pl.col("entry_id").is_in(pl.Series(entry_ids, dtype=pl.String).implode())
+    known = set(scan_entries(deltas).filter(named).select("entry_id").collect()["entry_id"])
+    return {
+        entry_id: removal_of(deltas, entry_id) or ("held" if entry_id in known else "unknown")
+        for entry_id in entry_ids
+    }

@@ -5,9 +5,9 @@ Plans look up a run's requests, so to keep them fast this module imports neither
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from storage.artifacts.recipe import Recipe
 from storage.errors import InputError
@@ -23,20 +23,26 @@ PARENT_INPUT = "memory"
 """Name of the input by which a memory version names its parent."""
 
 REQUEST_STAGE = "forget_request"
-"""Stage of a request: which entry to forget, and why."""
+"""Stage of a request: which entries to forget, and why."""
 
 FORGET_STAGE, FORGET_VERSION = "forget_memory", 2
-"""Stage that removes the entry that a request names, and the stage's version."""
+"""Stage that removes the entries that a request names, and the stage's version."""
 
 REQUEST_INPUT = "request"
 """Name of the input that is the request."""
 
 
-def request_recipe(version: str, entry_id: str, reason: str) -> Recipe:
-    """The recipe of the request to forget an entry, made when `version` was the newest memory."""
-    return Recipe(
-        REQUEST_STAGE, 1, {"entry_id": entry_id, "reason": reason}, {PARENT_INPUT: version}, 0, kind="request"
-    )
+def request_recipe(version: str, entry_ids: Sequence[str], reason: str) -> Recipe:
+    """The recipe of the request to forget entries, made when `version` was the newest memory."""
+    # One entry is named as it was before a request could name several: its id stays the same.
+    named = {"entry_id": entry_ids[0]} if len(entry_ids) == 1 else {"entry_ids": list(entry_ids)}
+    return Recipe(REQUEST_STAGE, 1, {**named, "reason": reason}, {PARENT_INPUT: version}, 0, kind="request")
+
+
+def requested_entries(settings: Mapping[str, Any]) -> list[str]:
+    """The entries that a request names, by its settings."""
+    one = settings.get("entry_id")
+    return [str(each) for each in settings["entry_ids"]] if one is None else [str(one)]
 
 
 def forget_recipe(parent: str, request_id: str) -> Recipe:

@@ -8,11 +8,13 @@ from difflib import SequenceMatcher
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
 from storage.artifacts.store import ArtifactStore
-from storage.errors import StoreError
+from storage.errors import InputError, StoreError
 from storage.memory import search as searching
 from storage.memory.entries import MEMORY_SCHEMA, Embedder, MemoryEntry, entries_digest
 from storage.memory.index import CACHE_BYTES, MemoryIndex, index_folder
@@ -93,6 +95,8 @@ class MemoryView:
         Raises:
             ValueError: `top_k` is less than 1.
             StoreError: the entries were embedded by another model than the queries (not in mode `text`).
+            InputError: the model gives a query no direction, so that nothing can be compared with it (not in
+                mode `text`).
         """
         if top_k < 1:
             raise ValueError(f"top_k is {top_k}; it must be at least 1")
@@ -106,17 +110,15 @@ class MemoryView:
         if mode == "vector" and by_index:
             return [
                 [MemoryHit(*found) for found in searching.indexed_entries(self._table, query, top_k, chosen)]
-                for query in self._embedder.embed(texts)
+                for query in self._embedded(texts)
             ]
         if mode == "text":
             found = searching.text_search(self._table, distinct, top_k, chosen.condition())
         elif mode == "hybrid":
-            queries = self._embedder.embed(distinct)
+            queries = self._embedded(distinct)
             found = searching.hybrid_search(self._table, distinct, queries, top_k, chosen, by_index)
         else:
-            found = searching.exact_search(
-                self._table, self._embedder.embed(distinct), top_k, chosen.condition()
-            )
+            found = searching.exact_search(self._table, self._embedded(distinct), top_k, chosen.condition())
         return _hits(self._table, texts, distinct, found)
 
     def retrieve(
@@ -125,16 +127,15 @@ class MemoryView:
         """For each text the `top_k` entries of the highest score, the best first; ties are ordered by text,
         then by entry id.
 
-        The search is exact, since a run's data depend on it. Raises StoreError as `search` does.
+        The search is exact, since a run's data depend on it. Raises StoreError and InputError as `search`
+        does.
         """
         if self._table is None or not texts:
             return [[] for _ in texts]
         self._require_same_model()
         condition = searching.MemoryFilter(task_type).condition()
         distinct = list(dict.fromkeys(texts))
-        found = searching.scored_search(
-            self._table, self._embedder.embed(distinct), top_k, condition, scoring
-        )
+        found = searching.scored_search(self._table, self._embedded(distinct), top_k, condition, scoring)
         if scoring.fallback == "recent" and not all(found):
             recent = searching.most_recent(self._table, top_k, condition)
             found = [ranked or recent for ranked in found]
@@ -183,6 +184,18 @@ class MemoryView:
         assert self._table is not None
         rows = self._table.search().select(["embedding_model"]).to_arrow()
         return set(rows.column("embedding_model").unique().to_pylist())
+
+    def _embedded(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
+        """The vectors of queries, [text, dimension]. LanceDB finds nothing for one that points nowhere."""
+        vectors = self._embedder.embed(texts)
+        lengths = np.linalg.norm(vectors, axis=1)
+        for place in np.flatnonzero(~(np.isfinite(lengths) & (lengths > 0))):
+            raise InputError(
+                f"embedding model {self._embedder.embedding_model} gave a vector of length {lengths[place]} "
+                f"for the query {texts[place][:60]!r}: no entry can be compared with it. Search by words "
+                "(mode `text`), say it in other words, or make the memory with another model."
+            )
+        return vectors
 
     def _require_same_model(self) -> None:
         other = self._models - {self._embedder.embedding_model}

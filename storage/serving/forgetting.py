@@ -18,7 +18,7 @@ from storage.errors import RunBusy
 from storage.filesystem import open_root
 from storage.lineage.graph import START, ArtifactGraph
 from storage.memory.entries import MEMORY
-from storage.memory.forgetting import forget
+from storage.memory.forgetting import forget_all
 from storage.memory.index import MemoryIndex, index_folder, tables_in
 from storage.runs.locks import lock_collection
 from storage.runs.run import RunStore
@@ -47,8 +47,8 @@ def forget_user(store_uri: str, run: str, user: NamedUser) -> UserTraces:
     with lock_collection(root, runs.list):
         pass  # Nothing is begun while a run is worked on.
     for name, entry_ids in before.held.items():
-        for entry_id in entry_ids:
-            forget(store, runs.open(name), entry_id, REASON)
+        if entry_ids:
+            forget_all(store, runs.open(name), entry_ids, REASON)
     with lock_collection(root, runs.list):
         now = find_user(store_uri, run, user)
         # A killed `collect` may have copied conversations.

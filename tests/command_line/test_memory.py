@@ -58,6 +58,19 @@ def test_list_counts_retrievals_as_the_trajectories_do(store: Path) -> None:
     assert f"{listed['entries']} entries after iteration 3; 1 shown, newest first" in text
 
 
+def test_an_entry_that_was_never_compared_has_no_credit(store: Path) -> None:
+    listed = ask(store, "list", "small", "--limit", "1000")["shown"]
+    never = next(row for row in listed if not row["credit_count"])
+    often = next(row for row in listed if row["credit_count"])
+    for row, shown in ((never, "-"), (often, f"{often['credit']:+.3f}")):
+        told = invoke("memory", "show", "small", row["entry_id"], "--store", store).output
+        assert f"credit {shown}, support {row['support']}" in told
+    table = invoke("memory", "list", "small", "--limit", "1000", "--store", store).output
+    assert table.count("+0.000") == sum(
+        f"{row['credit']:+.3f}" == "+0.000" for row in listed if row["credit_count"]
+    )
+
+
 def test_stats_add_up(store: Path) -> None:
     found = ask(store, "stats", "small")
     rows = trajectories(store)

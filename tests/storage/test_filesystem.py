@@ -31,6 +31,19 @@ from storage.runs.run import RunStore
 from tests.command_line.invoke import FinishedRun, invoke
 
 
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP])
+def test_a_file_system_without_hard_links_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(StoreError, match=r"makes no hard links .* Put the store on one that does"):
+        write_new(open_root(str(tmp_path)), str(tmp_path / "run.json"), b"first")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_new_file_is_written_once(store_uri: str) -> None:
     root = open_root(store_uri)
     path = root.join("runs", "one", "run.json")

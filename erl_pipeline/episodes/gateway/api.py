@@ -84,12 +84,14 @@ class Choice:
 
 @dataclass(frozen=True)
 class ChatCompletion:
-    """The answer to a request; `prompt_tokens` is the length of what was sent to the engine."""
+    """The answer to a request; `prompt_tokens` is the length of what was sent to the engine. `one_call`: the
+    request allowed one tool call only."""
 
     call_id: str
     model: str
     choices: Sequence[Choice]
     prompt_tokens: int
+    one_call: bool = False
 
     @property
     def answered_tokens(self) -> int:

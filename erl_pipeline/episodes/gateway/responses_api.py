@@ -213,7 +213,7 @@ def _begun(completion: ChatCompletion) -> dict[str, Any]:
         "instructions": None,
         "metadata": {},
         "output": [],
-        "parallel_tool_calls": True,
+        "parallel_tool_calls": not completion.one_call,
         "temperature": None,
         "tool_choice": "auto",
         "tools": [],

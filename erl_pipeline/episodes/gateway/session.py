@@ -156,6 +156,7 @@ class AgentSession:
             model=self._policy.model,
             choices=answered,
             prompt_tokens=len(choices[0][1].prompt_token_ids),
+            one_call=request.one_call,
         )
 
     def _record(

@@ -104,9 +104,9 @@ class PolicyLoss:
         old_logprobs: `[trained]`, the denominators of the ratio under `decoupled`; None under `bypass`, and
             in an update of one step, where the pass itself gives them.
         reference_logprobs: `[trained]`, for the KL term.
-        statistics: observes clipping, entropy and KL of all tokens; ratio and importance weights, and with
-            `measure_mismatch` the mismatch of trainer and sampler, of fresh tokens alone: neither replayed
-            nor distilled.
+        statistics: observes clipping of all tokens; entropy and KL of those that such terms are about; ratio
+            and importance weights, and with `measure_mismatch` the mismatch of trainer and sampler, of fresh
+            tokens alone: neither replayed nor distilled.
         log_ratios: `[trained]`, those of whole sequences, of the policy as it is before the step; None where
             each token has its own.
         log: records log-probability, ratio, clipping, entropy, mismatch and loss of all tokens, token by
@@ -191,7 +191,9 @@ class PolicyLoss:
         `support`: see `TaughtPart`."""
         columns, roles = self._columns, self._roles
         regularizer_weights = columns.regularizer_weights[tokens]
-        self._observe("entropy", entropies, tokens)
+        self._log.add("entropy", entropies, tokens)
+        self._observe_regularized("entropy", entropies, roles.entropy_coefficients, tokens)
+        self._observe_roles("entropy", entropies, tokens)
         self._log.add("logprob", logprobs, tokens)
         behaviour = self._sampled(columns.behaviour_logprobs[tokens], logprobs.detach(), tokens)
         self._observe_mismatch(logprobs.detach(), behaviour, tokens)
@@ -202,7 +204,7 @@ class PolicyLoss:
             divergence = policy_gradient.kl_estimate(
                 logprobs, self._reference_logprobs[tokens], self._objective.kl_estimator
             )
-            self._statistics.observe("kl", divergence)
+            self._observe_regularized("kl", divergence, roles.kl_coefficients, tokens)
             if self._objective.kl_in == "loss":
                 penalty = roles.kl_coefficients[tokens] * divergence * regularizer_weights
                 total = total + self._add("kl_loss", penalty, tokens)
@@ -281,7 +283,20 @@ class PolicyLoss:
         """Observe values of all tokens, by role and by sequence."""
         self._log.add(name, values, tokens)
         self._statistics.observe(name, values)
+        self._observe_roles(name, values, tokens)
+
+    def _observe_roles(self, name: str, values: torch.Tensor, tokens: torch.Tensor) -> None:
         self._statistics.observe_groups(name, values, self._roles.role[tokens], len(self._roles.roles))
+
+    def _observe_regularized(
+        self, name: str, values: torch.Tensor, coefficients: torch.Tensor, tokens: torch.Tensor
+    ) -> None:
+        """Observe what a KL or entropy term is about: sampled tokens, and those of a role that has the term
+        by its own settings. `coefficients`: `[trained]`, those of the term."""
+        chosen = None
+        if self._unsampled is not None:
+            chosen = ~self._unsampled[tokens] | (coefficients[tokens] > 0)
+        self._statistics.observe(name, values, chosen)
 
     def _observe_fresh(self, name: str, values: torch.Tensor, tokens: torch.Tensor) -> None:
         """Observe values of all tokens but those that another policy has sampled, or nobody on their

@@ -116,14 +116,17 @@ def ticks(low: float, high: float, most: int = 6) -> list[float]:
 
 
 def short_number(value: float) -> str:
-    """A number as an axis shows it: `0.25`, `1500`, `12k`, `3.4M`, `2e-5`."""
+    """A number as an axis shows it: `0.25`, `1,500`, `12k`, `3.4M`, `2e-5`."""
     size = abs(value)
+    if size >= 9999.5:  # what is rounded up to the next unit is written in it
+        value = float(f"{value:.3g}")
+        size = abs(value)
     for limit, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if size >= limit:
             unit = 1e3 if letter == "k" else limit
             return f"{value / unit:.3g}{letter}"
     if value == 0 or size >= 1e-3:
-        return f"{value:.4g}"
+        return f"{value:,.4g}"
     mantissa, _, exponent = f"{value:.1e}".partition("e")
     return f"{mantissa.removesuffix('.0')}e{int(exponent)}"
 

@@ -14,7 +14,7 @@ from erl_pipeline.plan.column import Column, Headline
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE, EVALUATE_ON_REQUEST
 from erl_pipeline.statistics import PairedDifference
 from erl_pipeline.views.report.charts import short_number
-from erl_pipeline.views.report.texts import seconds_text
+from erl_pipeline.views.report.texts import percent, seconds_text
 
 
 @dataclass(frozen=True)
@@ -121,11 +121,6 @@ def _tile(column: Column, headline: Headline, points: Sequence[tuple[StageRecord
 def written(column: Column, value: float) -> str:
     """A value as the tables of reports show it."""
     return percent(value) if column.share else column.text(value)
-
-
-def percent(share: float) -> str:
-    """`0.5` as `50 %`."""
-    return f"{100 * share:.0f} %"
 
 
 def _range(point: CurvePoint) -> str:

@@ -28,6 +28,7 @@ def templates(own: BaseLoader | None, address: Address) -> Environment:
         ago=texts.ago,
         number=texts.number,
         signed=texts.signed,
+        percent=texts.percent,
         printable=texts.printable,
         short=texts.short,
         bytes=texts.bytes_text,

@@ -40,6 +40,11 @@ def signed(value: float | None) -> str:
     return "–" if value is None else f"{value:+.3f}"
 
 
+def percent(share: float) -> str:
+    """`0.5` as `50 %`."""
+    return f"{100 * share:.0f} %"
+
+
 def short(identifier: str | None) -> str:
     """The beginning of an id."""
     return "" if identifier is None else identifier[:12]

@@ -40,8 +40,10 @@ def test_the_update_is_shown_part_by_part_and_does_not_fit_on_a_megabyte(
     # The next test starts a new Python for it, as users do, which takes seconds.
     simulated = partial(forked.call, "erl_pipeline.sizing.simulated_update:simulate_here")
     monkeypatch.setattr("command_line.doctor.measured_update.simulate", simulated)
-    result = invoke(*words)
+    result = invoke(*words, "--set", "replay=on", "--set", "self_distillation.hindsight=sibling")
     assert result.status == 0, result.errors
+    assert "Not measured, but in the updates of this run: the rows of replay (" in result.output
+    assert "; self-distillation (its teacher's pass" in result.output
     assert "4 sequences of 32 tokens, of which 8 are a prompt that 2 share" in result.output
     assert "DOES NOT FIT on a card of 0.001 GB" in result.output
     (moments,) = [line for line in result.output.splitlines() if line.startswith(" moments")]
@@ -51,6 +53,7 @@ def test_the_update_is_shown_part_by_part_and_does_not_fit_on_a_megabyte(
 def test_the_update_as_json_has_bytes_and_counts(words: list[str | Path]) -> None:
     shown = invoke(*words, "--json").json["update"]
     assert (shown["sequences"], shown["prompt_tokens"], shown["response_tokens"]) == (4, 8, 24)
+    assert shown["left_out"] == []
     (rank,) = shown["ranks"]
     assert (rank["rank"], rank["fits"]) == (0, False)
     assert rank["peaks"][GPU]["parts"]["weights"] == PARAMETERS * 2

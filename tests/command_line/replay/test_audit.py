@@ -36,6 +36,13 @@ def test_an_audit_computes_everything_again_and_finds_the_same_bytes(store: Path
     assert RunStore(str(store)).list() == ["small"]
 
 
+def test_a_stage_that_the_run_lacks_is_refused_before_the_audit_is_announced(store: Path) -> None:
+    result = invoke("replay", "small", "--iteration", "2", "--from", "evalaute", "--store", store)
+    assert result.status == 2
+    assert "--from evalaute: the stages of iteration 2 are generate_rollouts, " in result.errors
+    assert "Audit of small" not in result.errors + result.output
+
+
 def test_an_audit_names_the_file_that_differs(store: Path) -> None:
     folder = artifact_folder(store, 2, "build_distillation")
     path = folder / "sft.parquet"

@@ -94,6 +94,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     samples = [MachineUse(at=at + timedelta(seconds=seconds), **use) for seconds in (-5, 0, 5)]
     lines = "".join(f"{each.model_dump_json()}\n" for each in samples)
     log_file(made.store.uri, "one", MACHINE_LOG).write_text(lines)
+    log_file(made.store.uri, "two", MACHINE_LOG).write_text(f"{samples[0].model_dump_json()}\n")
     change_alias(made.store.uri, "one", alias_change(made.ids["bootstrap"]))
     yield from serve(made)
 
@@ -185,6 +186,21 @@ def test_the_curves_of_the_machine_are_drawn_with_the_stages_above_them(visit: V
     # Above the curves nothing is drawn but stripes, the first of them at the top.
     top = "canvas.getContext('2d').getImageData(0, 0, canvas.width, 6 * devicePixelRatio)"
     assert plot.locator("canvas").evaluate(f"(canvas) => {top}.data.some(Boolean)")
+    assert visit.problems == []
+
+
+def test_an_axis_under_a_single_point_is_about_that_point(visit: Visit, served: Served) -> None:
+    visit.page.goto(f"{served.address}/runs/two/machine")
+    visit.page.locator(".chart .uplot").first.wait_for()
+    ends = "drawn.map((chart) => [chart.scales.x.min, chart.scales.x.max])"
+    assert visit.page.evaluate(ends) == [[0, 1], [0, 1]]
+    # The same page with other numbers: an evaluation after iteration 50, or after 3,000 tokens.
+    series = "[{ ...read.charts[0].series[0], x: [%d] }]"
+    lone = "grow({ x: '%s', charts: [{ ...read.charts[0], series: " + series + " }] })"
+    visit.page.evaluate(lone % ("iteration", 50))
+    assert visit.page.evaluate(ends) == [[49, 51]]
+    visit.page.evaluate(lone % ("generated tokens", 3000))
+    assert visit.page.evaluate(ends) == [[1500, 4500]]
     assert visit.problems == []
 
 

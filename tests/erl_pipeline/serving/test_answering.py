@@ -344,6 +344,24 @@ def test_an_engine_that_fails_is_said_and_the_next_call_goes_on_from_the_same_tu
     Scripted(tmp_path, says=says).use(use)
 
 
+def test_a_server_that_stops_does_not_wait_for_a_call_for_ever(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = HeldAnswers()
+
+    async def use(served: Served) -> None:
+        asked = asyncio.create_task(served.chat("hi"))
+        await held.begun.wait()
+        await served.service.stop(seconds=0.01)
+        assert "1 call is cut off: still under way 0.01 s after" in caplog.text
+        held.go_on.set()
+        await asked
+        await served.service.stop(seconds=0.0)
+        assert caplog.text.count("cut off") == 1
+
+    Scripted(tmp_path, says=held).use(use)
+
+
 def test_a_call_whose_client_goes_away_is_logged(tmp_path: Path) -> None:
     held = HeldAnswers()
 

@@ -16,7 +16,7 @@ from storage.lineage.questions import policies_reached
 from storage.memory import forgetting
 from storage.memory.chain import read_delta_of
 from storage.memory.entries import Embedder, MemoryEntry, write_delta
-from storage.memory.forgetting import forget
+from storage.memory.forgetting import forget, forget_all
 from storage.memory.versions import forget_requests, latest_version, memory_versions
 from storage.memory.view import ReflectionMemory
 from storage.runs.ledger import LedgerEntry
@@ -72,6 +72,38 @@ def test_in_the_middle_of_an_iteration_it_waits_for_its_end(tiny_run: TinyRun, e
     assert held(tiny_run, embedder, latest_version(tiny_run.run)) == ["m-001"]
     with pytest.raises(InputError, match="leaves the memory after iteration 2: it is wrong"):
         forget(tiny_run.store, tiny_run.run, "m-001", "again")
+
+
+def test_several_entries_leave_by_one_request_and_in_one_version(
+    tiny_run: TinyRun, embedder: Embedder, entry: Callable[..., MemoryEntry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, run = tiny_run.store, tiny_run.run
+    more = Recipe("index_memory", 1, {}, {"memory": tiny_run.memory}, 0, kind="memory")
+    with store.create(more, run="run", iteration=1) as staging:
+        write_delta(staging.path / "memory.parquet", [entry(2), entry(3), entry(4)], embedder)
+        staging.commit()
+    run.record(1, more.stage, more.artifact_id, kind="memory", reused=False, seconds=0.0)
+    with pytest.raises(InputError, match="never held an entry m-9"):
+        forget_all(store, run, ["m-002", "m-9"], "wrong")
+    before = len(memory_versions(run))
+    with monkeypatch.context() as killed:
+        killed.setattr(forgetting, "_fulfil", _kill)
+        with pytest.raises(KeyboardInterrupt):
+            forget_all(store, run, ["m-002", "m-004"], "wrong")
+    # What was asked for before the kill is one request; the third entry needs one of its own.
+    first, other, third = forget_all(store, run, ["m-002", "m-004", "m-003"], "wrong too")
+    assert (first.reason, third.reason) == ("wrong", "wrong too")
+    assert (first.request_id, first.memory_version) == (other.request_id, other.memory_version)
+    assert len(memory_versions(run)) == before + 2
+    request = store.open(first.request_id).manifest
+    assert request.settings == {"entry_ids": ["m-002", "m-004"], "reason": "wrong"}
+    assert first.memory_version is not None
+    assert held(tiny_run, embedder, first.memory_version) == ["m-001", "m-003"]
+    assert held(tiny_run, embedder, latest_version(run)) == ["m-001"]
+
+
+def _kill(*_: object) -> str:
+    raise KeyboardInterrupt
 
 
 def test_more_than_ten_thousand_requests_stay_in_their_order() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
+from storage.errors import InputError
 from storage.memory.entries import Embedder, MemoryEntry, write_embedded
 from storage.memory.search import Found, MemoryFilter, Scoring, fuse
 from storage.memory.view import MemoryView, ReflectionMemory
@@ -237,3 +238,20 @@ def test_an_index_that_was_added_to_often_is_learnt_again(
     assert len(learnt_from) > 1
     found = memory.at(str(version)).search(["765"], 1, exact=False)[0]
     assert [hit.entry.entry_id for hit in found] == ["m-765"]
+
+
+@pytest.mark.parametrize("length", [0.0, float("nan")])
+def test_a_query_without_a_direction_is_refused_and_says_what_helps(
+    view: MemoryView, embedder: Embedder, monkeypatch: pytest.MonkeyPatch, length: float
+) -> None:
+    unit = embedder.embed(["a frozen lake"])
+    monkeypatch.setattr(embedder, "embed", lambda texts: np.repeat(unit * length, len(texts), axis=0))
+    said = r"gave a vector of length (0.0|nan) for the query 'a hole': .* Search by words"
+    for mode in ("vector", "hybrid"):
+        with pytest.raises(InputError, match=said):
+            view.search(["a hole"], 9, mode=mode)
+    with pytest.raises(InputError, match=said):
+        view.search(["a hole"], 9, exact=False)
+    with pytest.raises(InputError, match=said):
+        view.retrieve(["a hole"], 9, Scoring())
+    assert found(view, "a hole", mode="text") == ["m-001"]

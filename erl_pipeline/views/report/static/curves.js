@@ -25,7 +25,7 @@ function shown(value) {
   const size = Math.abs(value);
   if (size >= 1e6) return (value / 1e6).toPrecision(3) + "M";
   if (size >= 1e4) return (value / 1e3).toPrecision(3) + "k";
-  if (Number.isInteger(value)) return String(value);
+  if (Number.isInteger(value)) return value.toLocaleString("en");
   return size < 1e-3 ? value.toExponential(1) : String(+value.toPrecision(3));
 }
 
@@ -54,6 +54,14 @@ function numbers(chart) {
 
 function described(chart) {
   return chart.title + ": " + chart.series.map((one) => `${one.label} from ${shown(one.y[0])} to ${shown(one.y.at(-1))}`).join("; ");
+}
+
+// uPlot gives a single point a scale from 0 to 100, or to its double. Here it has room of its own on both sides.
+function across(chart, low, high) {
+  const x = chart.data[0];
+  if (x.length !== 1) return [low, high];
+  const room = read.x === "iteration" ? 1 : x[0] / 2 || 1;
+  return [Math.max(0, x[0] - room), x[0] + room];
 }
 
 // Times in which stages were at work, as stripes above the lines, one height for each colour.
@@ -126,7 +134,7 @@ function draw() {
     drawn.push(new uPlot({
       width: plot.clientWidth, height: 220, series, bands,
       // A flat line lies in the middle, not at the foot of a scale to 100.
-      scales: { x: { time: false }, y: { range: chart.share ? [0, 1] : (_, low, high) => low === high ? [low - 1, high + 1] : uPlot.rangeNum(low, high, 0.1, true) } },
+      scales: { x: { time: false, range: across }, y: { range: chart.share ? [0, 1] : (_, low, high) => low === high ? [low - 1, high + 1] : uPlot.rangeNum(low, high, 0.1, true) } },
       axes: [{ ...axis, ...(read.x === "iteration" ? { incrs: WHOLE } : {}), values: (_, ticks) => ticks.map(shown) }, { ...axis, size: 52, values: (_, ticks) => ticks.map(shown) }],
       cursor: { sync: { key: "runs" }, points: { size: 7 }, dataIdx: nearest },
       legend: { live: true },

@@ -12,11 +12,13 @@ from anthropic.types import Message, ToolUseBlock
 from openai.types.responses import Response, ResponseFunctionToolCall
 
 from erl_pipeline.environments.agent.attempts import AgentTask
+from erl_pipeline.environments.messages import AssistantTurn
 from erl_pipeline.episodes.gateway import anthropic_api, responses_api
 from erl_pipeline.episodes.gateway.anthropic_api import ANTHROPIC
-from erl_pipeline.episodes.gateway.api import Api, RequestRefused
+from erl_pipeline.episodes.gateway.api import Api, ChatCompletion, Choice, RequestRefused
 from erl_pipeline.episodes.gateway.chat_api import CHAT
 from erl_pipeline.episodes.gateway.responses_api import RESPONSES
+from erl_pipeline.episodes.gateway.sequences import Answer
 from tests.erl_pipeline.episodes.gateway.agents import client
 from tests.erl_pipeline.episodes.gateway.playing import END, only, played, text
 
@@ -228,6 +230,14 @@ def test_messages_that_cannot_be_honoured_are_refused_by_name(changed: dict[str,
 def test_each_api_can_ask_for_one_call_only(api: Api, asked: dict[str, Any], wished: dict[str, Any]) -> None:
     assert api.read(json.dumps({**asked, **wished}).encode()).one_call
     assert not api.read(json.dumps(asked).encode()).one_call
+
+
+@pytest.mark.parametrize("one_call", [False, True])
+def test_an_answer_of_the_responses_api_says_whether_it_could_call_several_tools(one_call: bool) -> None:
+    answer = Answer(AssistantTurn("done"), tokens=1, cut_off=False)
+    completion = ChatCompletion("call", "policy", [Choice(answer, 0.0)], 3, one_call=one_call)
+    answer = RESPONSES.answer(completion)
+    assert answer["parallel_tool_calls"] is not one_call
 
 
 def is_refused(task: AgentTask) -> dict[str, Any]:

@@ -100,6 +100,27 @@ def test_one_step_on_unsampled_rows_is_one_supervised_step(
         assert torch.allclose(one, other, atol=1e-6)
 
 
+@pytest.mark.parametrize(("own", "divergence"), [({}, 0.125), ({"kl_coefficient": 0.1}, 0.375)])
+def test_entropy_and_kl_are_means_over_the_tokens_that_these_terms_are_about(
+    own: dict[str, float], divergence: float
+) -> None:
+    """Entropies are 2 and 4 at sampled tokens, 8 at distilled ones, which have a KL term only by settings of
+    their role. By k2 the KL is half the squared difference: .125 at sampled tokens, .5 and .75 at the others,
+    in the mean .375."""
+    objective = ObjectiveConfig(kl_coefficient=0.1, kl_estimator="k2", roles={"distilled": own})
+    statistics, sequences = Statistics(), [SAMPLED, DISTILLED]
+    columns = token_columns(sequences, objective.loss_normalization, CPU)
+    roles = role_columns(sequences, objective, ROLES, CPU)
+    reference = CURRENT - torch.tensor([0.5, 0.5, 1.0, 1.5**0.5])
+    loss = PolicyLoss(objective, columns, roles, None, reference, statistics, measure_mismatch=False)
+    (microbatch,) = pack_rows(sequences, 100)
+    entropies = torch.tensor([2.0, 4.0, 8.0, 8.0])
+    loss.of(microbatch)(CURRENT[microbatch.tokens], entropies[microbatch.tokens], slice(0, 4))
+    assert statistics.mean("entropy") == pytest.approx(3.0)
+    assert statistics.group_mean("entropy", ROLES.index("distilled")) == pytest.approx(8.0)
+    assert statistics.mean("kl") == pytest.approx(divergence)
+
+
 def test_entropy_and_kl_do_not_work_against_distilled_rows(
     make_model: Callable[[], PreTrainedModel],
 ) -> None:

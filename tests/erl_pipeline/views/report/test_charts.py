@@ -37,14 +37,23 @@ def test_ticks_are_round_and_enclose_the_data() -> None:
 
 
 def test_numbers_are_short() -> None:
-    assert [short_number(value) for value in (0, 0.25, 1500, 12000, 3.4e6, 0.00002, -45000)] == [
+    assert [short_number(value) for value in (0, 0.25, 3907, 12000, 3.4e6, 0.00002, -45000)] == [
         "0",
         "0.25",
-        "1500",
+        "3,907",
         "12k",
         "3.4M",
         "2e-5",
         "-45k",
+    ]
+
+
+def test_a_number_that_is_rounded_up_to_a_unit_is_written_in_it() -> None:
+    assert [short_number(value) for value in (9999.4, 9999.6, 999_499, 999_501)] == [
+        "9,999",
+        "10k",
+        "999k",
+        "1M",
     ]
 
 

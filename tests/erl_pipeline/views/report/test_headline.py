@@ -8,7 +8,6 @@ from erl_pipeline.views.report.tables import (
     Tile,
     held_out_result,
     held_out_tile,
-    percent,
     summary_line,
     tiles,
 )
@@ -59,7 +58,3 @@ def test_the_summary_says_how_far_the_run_is(rlvr_run: Any) -> None:
     assert line.startswith(
         "RLVR · environment frozen_lake · tiny policy · seed 0 · 1 of 2 iterations · last "
     )
-
-
-def test_rates_are_written_without_decimals() -> None:
-    assert [percent(rate) for rate in (0.0, 0.125, 1.0)] == ["0 %", "12 %", "100 %"]

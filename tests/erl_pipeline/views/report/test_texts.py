@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from erl_pipeline.views.report.texts import bytes_text, printable, seconds_text
+from erl_pipeline.views.report.texts import bytes_text, percent, printable, seconds_text
 
 
 def test_a_text_is_cut_and_says_by_how_much() -> None:
@@ -14,3 +14,7 @@ def test_sizes_and_times_are_written_for_people() -> None:
     assert [seconds_text(each) for each in (0.04, 75.0, 7199.0, 11160.0, None)] == [
         *("0.0 s", "75.0 s", "120 min", "3.1 h", "")
     ]
+
+
+def test_shares_are_written_without_decimals() -> None:
+    assert [percent(share) for share in (0.0, 0.125, 1.0)] == ["0 %", "12 %", "100 %"]
