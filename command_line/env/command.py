@@ -41,7 +41,7 @@ Given = Annotated[
 Split = Annotated[
     Literal["training", "held_out", "test"], typer.Option(help="Take a task of this split, by the seed.")
 ]
-TaskId = Annotated[str | None, typer.Option(metavar="ID", help="Take the task with this id, and not one of the split.")]
+TaskId = Annotated[str | None, typer.Option(metavar="ID", help="Take the task with this id, of any split.")]
 Seed = Annotated[
     int | None, typer.Option(min=0, help="The run's seed, which the tasks depend on; default: the file's.")
 ]

@@ -80,7 +80,8 @@ def _require_trained(run: Run) -> None:
     refuse_texts(run)
     if (served := run.config.get(IMPORTED, {}).get("served")) is not None:
         raise InputError(
-            f"run {run.name} holds the traffic of run {served} and is not trained; `learn {served}` trains on it"
+            f"run {run.name} holds the traffic of run {served} and is not trained; "
+            f"`learn {served}` trains on it"
         )
     if IMPORTED in run.config:
         raise InputError(

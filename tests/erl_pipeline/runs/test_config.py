@@ -127,7 +127,9 @@ def test_settings_of_another_version_and_what_is_not_trained_are_refused(tmp_pat
         run_config(runs.create("old", {"name": "old", "of_old": 1}))
     with pytest.raises(InputError, match="holds imported trajectories"):
         run_config(runs.create("from-a-file", {"imported": {"file": "a.parquet"}}))
-    with pytest.raises(InputError, match="holds the traffic of run small .* `learn small` trains on it"):
+    with pytest.raises(
+        InputError, match="holds the traffic of run small and is not trained; `learn small` trains"
+    ):
         run_config(runs.create("small-traffic", {"imported": {"served": "small"}}))
     memory = {"standalone": True, "memory": {"embedding_model": "words"}}
     with pytest.raises(InputError, match="kitchen is a standalone memory"):
