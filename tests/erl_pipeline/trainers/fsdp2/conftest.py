@@ -13,9 +13,11 @@ from erl_pipeline.config.policy import LoraConfig
 from erl_pipeline.policies.checkpoints import CheckpointParts, StoredPolicy, WeightsSettings
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
 from erl_pipeline.trainers.interface import TrainerContext, TrainingStart
+from tests.erl_pipeline.runs.small_runs import go
 from tests.erl_pipeline.trainers.fsdp2.nodes import Node, running_node
 from tests.erl_pipeline.trainers.fsdp2.orders import Orders
 from tests.erl_pipeline.trainers.fsdp2.rows import Start
+from tests.erl_pipeline.trainers.fsdp2.sharded import TrainedOnTwo, sharded
 from tests.erl_pipeline.trainers.fsdp2.stopped import is_there
 from tests.random_models import WORDS, random_gpt2, random_llama, word_tokenizer
 from tests.waiting import wait_for
@@ -26,6 +28,16 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankGroup]:
     group = RankGroup(2, 1, tmp_path_factory.mktemp("ranks"))
     yield group
     group.end()
+
+
+@pytest.fixture(scope="session")
+def trained_on_two(tmp_path_factory: pytest.TempPathFactory) -> TrainedOnTwo:
+    """For tests that compare its bytes with those of another run."""
+    store = tmp_path_factory.mktemp("trained") / "store"
+    with pytest.MonkeyPatch.context() as patched:
+        noted = Orders(patched)
+        go(sharded(2, store={"background_commit_mb": None}), store, 2)
+    return TrainedOnTwo(store, noted)
 
 
 @pytest.fixture(scope="session")

@@ -18,23 +18,14 @@ from erl_pipeline.trainers.fsdp2.rank_group import _OtherNode
 from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
 from erl_pipeline.trainers.interface import TrainingStart
 from storage.artifacts.store import ArtifactStore
-from tests.erl_pipeline.runs.small_runs import go, hashes, ids, small
+from tests.erl_pipeline.runs.small_runs import go, hashes, ids
 from tests.erl_pipeline.runs.test_two_models import METHOD, save_model
 from tests.erl_pipeline.trainers.fsdp2.nodes import Node
 from tests.erl_pipeline.trainers.fsdp2.orders import Orders
 from tests.erl_pipeline.trainers.fsdp2.rows import ROWS, Start
+from tests.erl_pipeline.trainers.fsdp2.sharded import TrainedOnTwo, sharded
 from tests.erl_pipeline.trainers.fsdp2.stopped import is_there
 from tests.waiting import wait_for
-
-
-def sharded(processes: int, sleep: bool = False, **changes: Any) -> Any:
-    """A small run in other processes, whose updates take steps, since entropy is rewarded."""
-    return small(
-        objective={"advantages_per": "group", "entropy_coefficient": 0.1},
-        trainer={"type": "fsdp2", "processes": processes, "sleep": sleep},
-        resources={"threads": processes},
-        **changes,
-    )
 
 
 def kept_by(kept: KeptRanks, begun: TrainingStart) -> TrainingStart:
@@ -50,20 +41,23 @@ def without_states(store: Path) -> list[dict[str, str]]:
     ]
 
 
-def test_kept_ranks_load_once_and_give_the_bytes_of_new_ones(orders: Orders, tmp_path: Path) -> None:
-    """Three iterations have six training stages."""
-    go(sharded(2), tmp_path / "kept", 3)
-    assert orders.done.count("save") == 6
-    assert orders.done.count("begin") == 1
-    assert len(orders.groups) == 1
-    assert not list(tmp_path.glob("kept/**/fsdp2-*"))
+def test_kept_ranks_load_once_and_give_the_bytes_of_new_ones(
+    trained_on_two: TrainedOnTwo, orders: Orders, tmp_path: Path
+) -> None:
+    """Two iterations have four training stages. New ranks begin with each kind of stage, in the second
+    iteration."""
+    kept, told = trained_on_two.store, trained_on_two.orders
+    assert told.done.count("save") == 4
+    assert told.done.count("begin") == 1
+    assert len(told.groups) == 1
+    assert not list(kept.parent.glob("**/fsdp2-*"))
 
-    for place in ("update_policy of iteration 1", "fine_tune of iteration 2", "update_policy of iteration 3"):
-        go(sharded(2), tmp_path / "new", 3, stop_after=place)
-    go(sharded(2), tmp_path / "new", 3)
-    assert orders.done.count("begin") == len(orders.groups) == 1 + 4
-    assert hashes(tmp_path / "new") == hashes(tmp_path / "kept")
-    trained = [ids(tmp_path / "new")[StageKey(each, "update_policy", "")] for each in (1, 2, 3)]
+    for place in ("fine_tune of iteration 1", "update_policy of iteration 2"):
+        go(sharded(2), tmp_path / "new", 2, stop_after=place)
+    go(sharded(2), tmp_path / "new", 2)
+    assert orders.done.count("begin") == len(orders.groups) == 3
+    assert hashes(tmp_path / "new") == hashes(kept)
+    trained = [ids(tmp_path / "new")[StageKey(each, "update_policy", "")] for each in (1, 2)]
     steps = [ArtifactStore(str(tmp_path / "new")).open(each).manifest.counters for each in trained]
     assert all(each["optimizer_steps"] > 0 for each in steps)
 

@@ -19,7 +19,7 @@ from storage.errors import Interrupted, PipelineError, StoreError
 from tests.erl_pipeline.runs.small_runs import go, hashes
 from tests.erl_pipeline.trainers.fsdp2.orders import Orders
 from tests.erl_pipeline.trainers.fsdp2.rows import ROWS, Start, reinforcement
-from tests.erl_pipeline.trainers.fsdp2.test_kept_ranks import sharded
+from tests.erl_pipeline.trainers.fsdp2.sharded import TrainedOnTwo, sharded
 
 HELD = """
 from pathlib import Path
@@ -168,9 +168,11 @@ def test_who_waits_for_a_killed_rank_is_told(
     assert not trainer.lasts()
 
 
-def test_a_run_that_commits_beside_its_stages_has_the_same_bytes(orders: Orders, tmp_path: Path) -> None:
+def test_a_run_that_commits_beside_its_stages_has_the_same_bytes(
+    trained_on_two: TrainedOnTwo, orders: Orders, tmp_path: Path
+) -> None:
     """Two iterations have four training stages."""
-    for name, background_mb, begun in (("at-once", None, 0), ("beside", 0, 4)):
-        go(sharded(2, store={"background_commit_mb": background_mb}), tmp_path / name, 2)
-        assert orders.done.count("begin_state") == begun
-    assert hashes(tmp_path / "beside") == hashes(tmp_path / "at-once")
+    assert trained_on_two.orders.done.count("begin_state") == 0
+    go(sharded(2, store={"background_commit_mb": 0}), tmp_path / "beside", 2)
+    assert orders.done.count("begin_state") == 4
+    assert hashes(tmp_path / "beside") == hashes(trained_on_two.store)

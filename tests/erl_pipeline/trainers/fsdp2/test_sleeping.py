@@ -23,7 +23,7 @@ from erl_pipeline.trainers.fsdp2.work import Begin, Reinforce, Sleep
 from tests.erl_pipeline.runs.small_runs import go, hashes
 from tests.erl_pipeline.trainers.fsdp2.orders import Orders
 from tests.erl_pipeline.trainers.fsdp2.rows import Start, reinforcement
-from tests.erl_pipeline.trainers.fsdp2.test_kept_ranks import sharded
+from tests.erl_pipeline.trainers.fsdp2.sharded import TrainedOnTwo, sharded
 from tests.erl_pipeline.trainers.fsdp2.test_trainer import assert_equal
 
 CPU = torch.device("cpu")
@@ -105,13 +105,10 @@ def test_an_update_after_sleep_is_that_without(
 
 
 def test_a_run_whose_ranks_sleep_loads_once_and_has_the_same_bytes(
-    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained_on_two: TrainedOnTwo, orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU that sampling needs too. Each of two iterations is sampled from, and trains twice."""
-    go(sharded(2), tmp_path / "stay", 2)
     monkeypatch.setattr(kept_ranks, "training_device", lambda: torch.device("cuda"))
-    orders.done.clear()
-    orders.groups.clear()
     go(sharded(2), tmp_path / "end", 2)
     assert (orders.done.count("begin"), len(orders.groups), orders.done.count("sleep")) == (2, 2, 0)
     orders.done.clear()
@@ -119,4 +116,4 @@ def test_a_run_whose_ranks_sleep_loads_once_and_has_the_same_bytes(
     go(sharded(2, sleep=True), tmp_path / "sleep", 2)
     assert orders.done.count("sleep") > 0
     assert (orders.done.count("begin"), len(orders.groups)) == (1, 1)
-    assert hashes(tmp_path / "sleep") == hashes(tmp_path / "stay") == hashes(tmp_path / "end")
+    assert hashes(tmp_path / "sleep") == hashes(trained_on_two.store) == hashes(tmp_path / "end")
