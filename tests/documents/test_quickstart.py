@@ -48,7 +48,8 @@ def masked(output: str) -> list[str]:
 
 def _masked(line: str) -> str:
     without_ids = _ID.sub("ID", line)
-    numbers = re.sub(r"[+-]?\d[\d,.]*", "0", without_ids)
+    # A dash stands in a table where there is no number.
+    numbers = re.sub(r"[+-]?\d[\d,.]*|(?<= )-(?= )", "0", without_ids)
     words = re.sub(r"─+", "─", numbers).replace("MB", "kB")
     # Texts of the tiny policy in its four words.
     said = re.sub(r"(?<=\s)[abcd?](?: [abcd?]){3}(?=\s|$)", "WORDS", words)

@@ -236,8 +236,7 @@ def test_each_api_can_ask_for_one_call_only(api: Api, asked: dict[str, Any], wis
 def test_an_answer_of_the_responses_api_says_whether_it_could_call_several_tools(one_call: bool) -> None:
     answer = Answer(AssistantTurn("done"), tokens=1, cut_off=False)
     completion = ChatCompletion("call", "policy", [Choice(answer, 0.0)], 3, one_call=one_call)
-    answer = RESPONSES.answer(completion)
-    assert answer["parallel_tool_calls"] is not one_call
+    assert RESPONSES.answer(completion)["parallel_tool_calls"] is not one_call
 
 
 def is_refused(task: AgentTask) -> dict[str, Any]:
