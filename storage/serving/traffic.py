@@ -210,9 +210,10 @@ def read_record(line: bytes, where: str) -> Record:
     """The record in a line of a log. Raises DamagedRecord, which says `where`, for one that is not as it was
     written."""
     try:
-        return _RECORD.validate_json(unsealed(line, where))
+        record: Record = _RECORD.validator.validate_json(unsealed(line, where))
     except ValidationError as error:
         raise DamagedRecord(f"{where} is of another version of this program") from error
+    return record
 
 
 def unsealed(line: bytes, where: str) -> bytes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -15,6 +16,7 @@ from storage.tables.parquet import TableFormat, read_rows, scan_files, schema_of
 from storage.tables.scored import ALL_REDACTED, with_measured
 
 SCHEMA_VERSION = 3
+_OF_TOKENS = ("prompt_token_ids", "response_token_ids", "response_mask", "behaviour_logprobs")
 NO_METRICS = "{}"
 
 GUIDED, FREE = "guided", "free"
@@ -137,6 +139,35 @@ TRAJECTORIES = TableFormat(
     ),
     float_lists=("behaviour_logprobs.list.element",),
 )
+
+
+def validate_rows(rows: Iterable[Trajectory], table: pa.Table) -> None:
+    """Raise ValueError as `Trajectory.validate` does for the first row that it refuses. `table` holds the
+    same rows: where its columns show that there is none, which is the rule, no row is looked at."""
+    if not _is_plain(table):
+        for row in rows:
+            row.validate()
+
+
+def _is_plain(table: pa.Table) -> bool:
+    """Whether no row can have `contradictions`. There may be none where this is false, such as where a
+    log-probability has a rounding error."""
+    lists = [table[name].combine_chunks() for name in _OF_TOKENS]
+    if any(each.null_count or each.flatten().null_count for each in lists):
+        return False
+    _, response, *beside = (each.value_lengths() for each in lists)
+    prompts, responses, mask, logprobs = (each.flatten().to_numpy() for each in lists)
+    return (
+        all(each.equals(response) for each in beside)
+        and min(each.min(initial=0) for each in (prompts, responses, mask)) == 0
+        and mask.max(initial=0) <= 1
+        and logprobs.max(initial=0) == 0
+        and logprobs.min(initial=0) > -math.inf
+        and bool(np.isfinite(table["reward"].to_numpy()).all())
+        and "" not in table["role"].unique().to_pylist()
+        and table["metrics"].unique().to_pylist() in ([], [NO_METRICS])
+        and table["turn_rewards"].null_count == len(table)
+    )
 
 
 def contradictions(row: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -28,15 +29,14 @@ from storage.serving.collected import CORRECTIONS, SERVED, SERVED_CORRECTIONS, S
 from storage.tables.parquet import RowWriter, TableFormat, arrow_table
 from storage.tables.sequences import FURTHER_SEQUENCES
 from storage.tables.trajectories import TRAJECTORIES as TRAJECTORY_TABLE
-from storage.tables.trajectories import trajectory_id
+from storage.tables.trajectories import trajectory_id, validate_rows
 
 SMALLEST_GROUP = 8
 """Rated episodes of one type of tasks in a batch; the mean of fewer says too little to compare with."""
 
-_SHARE_EPISODES = 250
-"""Episodes whose rows are made at once."""
-_CHUNK_EPISODES = 1000
-"""Episodes that are written at once."""
+_SHARE_EPISODES = 1000
+"""Episodes whose rows are made, or written, at once. To hand over a table takes as long for few rows as for
+many."""
 _FILES: Mapping[str, TableFormat] = {
     TRAJECTORIES: TRAJECTORY_TABLE,
     FURTHER_SEQUENCES: TRAJECTORY_TABLE,
@@ -48,29 +48,26 @@ _ALWAYS_THERE = (TRAJECTORIES, SERVED)
 
 @dataclass(frozen=True)
 class EpisodeTables:
-    """The rows of some episodes: a table for each file, and where each episode's rows are in it."""
+    """The rows of some episodes: a table for each file, and where each episode's rows begin in it, with the
+    end of the last one's."""
 
     tables: Mapping[str, pa.Table]
-    episodes: Sequence[PlacedEpisode]
+    begins: Mapping[str, Sequence[int]]
+    task_types: Sequence[str]
+    are_scored: Sequence[bool]
     counts: Mapping[str, int]
 
 
-@dataclass(frozen=True)
-class PlacedEpisode:
-    """An episode whose rows are in tables. `rows`: file -> the first of them, and the one behind the last."""
+class GroupedEpisode(NamedTuple):
+    """An episode by its place in tables, and the group it shares with others; empty where it is alone."""
 
-    task_type: str
-    is_scored: bool
-    rows: Mapping[str, tuple[int, int]]
-
-
-@dataclass(frozen=True)
-class GroupedEpisode:
-    """An episode, its tables, and the group it shares with others; empty where it is alone in one."""
-
-    episode: PlacedEpisode
-    tables: Mapping[str, pa.Table]
+    tables: EpisodeTables
+    place: int
     group_id: str = ""
+
+    @property
+    def is_scored(self) -> bool:
+        return self.tables.are_scored[self.place]
 
 
 @lru_cache(maxsize=1)
@@ -104,10 +101,10 @@ def write_batch(
         writers = {
             name: opened.enter_context(RowWriter(folder / name, table)) for name, table in _FILES.items()
         }
-        while chunk := list(islice(grouped, _CHUNK_EPISODES)):
+        while chunk := list(islice(grouped, _SHARE_EPISODES)):
             for name, writer in writers.items():
                 writer.add_table(_rows(chunk, name))
-            scored = [each for each in chunk if each.episode.is_scored]
+            scored = [each for each in chunk if each.is_scored]
             counts["rated"] += len(scored)
             counts["not_grouped"] += sum(not each.group_id for each in scored)
     files = {name: writer.count for name, writer in writers.items()}
@@ -124,31 +121,34 @@ def _episode_tables(
 ) -> EpisodeTables:
     """The rows of some episodes, each alone in its group. Raises ValueError for contradictions in a row."""
     found = [episode_rows(batch, *each) for each in read_episodes(run, paths, places)]
-    for row in (row for each in found for row in each.trajectories):
-        row.validate()
-    rows: dict[str, list[Sequence[object]]] = {
-        TRAJECTORIES: [each.trajectories[:1] for each in found],
-        FURTHER_SEQUENCES: [each.trajectories[1:] for each in found],
+    firsts, further = [each.trajectories[:1] for each in found], [each.trajectories[1:] for each in found]
+    rows: dict[str, Sequence[Sequence[object]]] = {
+        TRAJECTORIES: firsts,
+        FURTHER_SEQUENCES: further,
         SERVED: [each.served for each in found],
         CORRECTIONS: [each.corrections if corrections else () for each in found],
     }
-    ends = {name: [0, *accumulate(map(len, of_episodes))] for name, of_episodes in rows.items()}
     tables = {
-        name: arrow_table([vars(row) for each in of_episodes for row in each], _FILES[name])
+        name: arrow_table(
+            [vars(row) for each in of_episodes for row in each], _FILES[name], plain_numbers=True
+        )
         for name, of_episodes in rows.items()
     }
-    episodes = []
-    for number, each in enumerate(found):
-        own = {name: (at[number], at[number + 1]) for name, at in ends.items()}
-        episodes.append(PlacedEpisode(each.task_type, each.is_scored, own))
-    return EpisodeTables(tables, episodes, count_rollouts([each.trajectories[0] for each in found]))
+    validate_rows(chain.from_iterable(firsts), tables[TRAJECTORIES])
+    validate_rows(chain.from_iterable(further), tables[FURTHER_SEQUENCES])
+    return EpisodeTables(
+        tables,
+        {name: [0, *accumulate(map(len, of_episodes))] for name, of_episodes in rows.items()},
+        [each.task_type for each in found],
+        [each.is_scored for each in found],
+        count_rollouts([each.trajectories[0] for each in found]),
+    )
 
 
 def _each(made: Iterable[EpisodeTables], counts: Counter[str]) -> Iterator[GroupedEpisode]:
     for tables in made:
         counts.update(tables.counts)
-        for episode in tables.episodes:
-            yield GroupedEpisode(episode, tables.tables)
+        yield from (GroupedEpisode(tables, place) for place in range(len(tables.task_types)))
 
 
 def in_groups(
@@ -164,8 +164,8 @@ def in_groups(
     """
     waiting: dict[str, list[GroupedEpisode]] = {}
     for episode in episodes:
-        task_type = episode.episode.task_type
-        if not episode.episode.is_scored or possible.get(task_type, 0) < SMALLEST_GROUP:
+        task_type = episode.tables.task_types[episode.place]
+        if not episode.is_scored or possible.get(task_type, 0) < SMALLEST_GROUP:
             yield episode
             continue
         of_type = waiting.setdefault(task_type, [])
@@ -177,7 +177,7 @@ def in_groups(
         else:
             ready = [episode]
         group = trajectory_id(artifact_id, "group", task_type)
-        yield from (replace(each, group_id=group) for each in ready)
+        yield from (each._replace(group_id=group) for each in ready)
     for of_type in waiting.values():
         if len(of_type) < SMALLEST_GROUP:
             yield from of_type
@@ -188,7 +188,8 @@ def _rows(episodes: Iterable[GroupedEpisode], name: str) -> pa.Table:
     parts: list[tuple[pa.Table, int, int]] = []
     groups: list[str] = []
     for each in episodes:
-        table, (first, end) = each.tables[name], each.episode.rows[name]
+        table, begins = each.tables.tables[name], each.tables.begins[name]
+        first, end = begins[each.place : each.place + 2]
         groups += [each.group_id] * (end - first)
         if parts and parts[-1][0] is table and parts[-1][2] == first:
             parts[-1] = (table, parts[-1][1], end)

@@ -37,21 +37,26 @@ class Map(Protocol):
 @contextmanager
 def mapping(processes: int) -> Iterator[Map]:
     """A map over so many processes, which end with the block and with this process; 1: the built-in `map`.
+    Within the block this process looks for cycles as seldom as they do.
 
     Function, values and results have to be picklable. Raises StoreError if a process was killed.
     """
-    if processes == 1:
-        yield map
-        return
-    # A fork of a process with threads can hang.
-    spawn = get_context("spawn")
+    before = gc.get_threshold()
+    gc.set_threshold(_GARBAGE_OBJECTS)
     try:
+        if processes == 1:
+            yield map
+            return
+        # A fork of a process with threads can hang.
+        spawn = get_context("spawn")
         with ProcessPoolExecutor(processes, mp_context=spawn, initializer=_begin_process) as pool:
             yield partial(_map, pool, processes * _AHEAD)
     except BrokenProcessPool as error:
         raise StoreError(
             "a process that read the log was ended, perhaps for want of memory; the same command begins again"
         ) from error
+    finally:
+        gc.set_threshold(*before)
 
 
 def _map(

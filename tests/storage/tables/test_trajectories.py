@@ -11,12 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from storage.tables.parquet import arrow_table
 from storage.tables.trajectories import (
+    TRAJECTORIES,
     TRAJECTORY_SCHEMA,
     Trajectory,
     read_trajectories,
     scan_trajectories,
     trajectory_id,
+    validate_rows,
     write_trajectories,
 )
 
@@ -107,10 +110,24 @@ def test_a_contradictory_trajectory_is_refused_by_name(
 ) -> None:
     with pytest.raises(ValueError, match=f"trajectory first: .*{fault}"):
         write_trajectories(tmp_path / "rows.parquet", [replace(trajectory, **changes)])
+    # Also where its columns are looked at, among those of others.
+    rows = [replace(trajectory, trajectory_id="none"), replace(trajectory, **changes)]
+    with pytest.raises(ValueError, match=f"trajectory first: .*{fault}"):
+        validate_rows(rows, arrow_table(list(map(vars, rows)), TRAJECTORIES))
 
 
 def test_rounding_above_zero_is_no_fault(trajectory: Trajectory) -> None:
-    replace(trajectory, behaviour_logprobs=(1e-6, 0.0, -1.0)).validate()
+    row = replace(trajectory, behaviour_logprobs=(1e-6, 0.0, -1.0))
+    row.validate()
+    validate_rows([row], arrow_table([vars(row)], TRAJECTORIES))
+
+
+def test_rows_are_not_looked_at_where_their_columns_show_no_fault(trajectory: Trajectory) -> None:
+    rows = [replace(trajectory, turn_rewards=None), replace(trajectory, turn_rewards=None)]
+    left = iter(rows)
+    validate_rows(left, arrow_table(list(map(vars, rows)), TRAJECTORIES))
+    assert list(left) == rows
+    validate_rows([], arrow_table([], TRAJECTORIES))
 
 
 def test_floats_are_stored_in_32_bits(trajectory: Trajectory, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -41,6 +42,14 @@ def test_results_come_in_the_order_of_the_values_and_other_processes_raise_as_th
             list(map_values(_read, [3]))
     with mapping(1) as map_values:
         assert list(map_values(abs, [-1])) == [1]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_cycles_are_looked_for_as_often_as_before_once_the_block_has_ended(processes: int) -> None:
+    before = gc.get_threshold()
+    with mapping(processes):
+        assert gc.get_threshold()[0] > before[0]
+    assert gc.get_threshold() == before
 
 
 def test_a_process_that_is_killed_is_told() -> None:
