@@ -1,14 +1,12 @@
 """Parquet files that follow a versioned schema: byte-deterministic writing, strict reading, lazy scans."""
 
-import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, chain, islice
+from itertools import islice
 from pathlib import Path
 from types import NoneType
 from typing import Any, Self, get_args, get_type_hints
 
-import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -108,37 +106,10 @@ class RowWriter:
         self.count += len(rows)
 
 
-def arrow_table(
-    rows: Sequence[Mapping[str, Any]], table: TableFormat, *, plain_numbers: bool = False
-) -> pa.Table:
-    """Rows (column -> value) in the columns of a kind of file.
-
-    Args:
-        plain_numbers: lists have no bool for an int, and no int for a float; Arrow, which looks at each,
-            takes twice as long.
-    """
-    column = _packed_column if plain_numbers else pa.array
-    columns = [column([row[field.name] for row in rows], field.type) for field in table.schema]
+def arrow_table(rows: Sequence[Mapping[str, Any]], table: TableFormat) -> pa.Table:
+    """Rows (column -> value) in the columns of a kind of file."""
+    columns = [pa.array([row[field.name] for row in rows], field.type) for field in table.schema]
     return pa.Table.from_arrays(columns, schema=table.arrow_schema)
-
-
-_PACKED = {pa.list_(pa.int8()): "b", pa.list_(pa.int32()): "i", pa.list_(pa.float32()): "d"}
-"""Lists of numbers -> how `struct` names one. Floats get their 32 bits later: `struct` refuses large ones."""
-
-
-def _packed_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    code = _PACKED.get(kind)
-    if code is None or any(each is None for each in values):
-        return pa.array(values, kind)
-    flat = list(chain.from_iterable(values))
-    try:
-        packed = struct.pack(f"{len(flat)}{code}", *flat)
-    except struct.error:  # One is too large, or no number at all. Arrow says which.
-        return pa.array(values, kind)
-    with np.errstate(over="ignore"):
-        numbers = np.frombuffer(packed, code).astype(kind.value_type.to_pandas_dtype(), copy=False)
-    ends = pa.array([0, *accumulate(map(len, values))], pa.int32())
-    return pa.ListArray.from_arrays(ends, pa.array(numbers), kind)
 
 
 def read_rows(paths: Sequence[Path], table: TableFormat) -> Iterator[dict[str, Any]]:

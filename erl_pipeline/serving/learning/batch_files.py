@@ -26,7 +26,8 @@ from erl_pipeline.stages.rollouts.counts import count_rollouts
 from erl_pipeline.stages.tasks.held_out import KeptApart
 from storage.artifacts.uncommitted import Told
 from storage.serving.collected import CORRECTIONS, SERVED, SERVED_CORRECTIONS, SERVED_TRAJECTORIES
-from storage.tables.parquet import RowWriter, TableFormat, arrow_table
+from storage.tables.packed import packed_table
+from storage.tables.parquet import RowWriter, TableFormat
 from storage.tables.sequences import FURTHER_SEQUENCES
 from storage.tables.trajectories import TRAJECTORIES as TRAJECTORY_TABLE
 from storage.tables.trajectories import trajectory_id, validate_rows
@@ -129,9 +130,7 @@ def _episode_tables(
         CORRECTIONS: [each.corrections if corrections else () for each in found],
     }
     tables = {
-        name: arrow_table(
-            [vars(row) for each in of_episodes for row in each], _FILES[name], plain_numbers=True
-        )
+        name: packed_table([vars(row) for each in of_episodes for row in each], _FILES[name])
         for name, of_episodes in rows.items()
     }
     validate_rows(chain.from_iterable(firsts), tables[TRAJECTORIES])

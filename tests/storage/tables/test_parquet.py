@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -9,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage.errors import StoreError
-from storage.tables.parquet import TableFormat, arrow_table, read_rows, scan_files, write_rows
+from storage.tables.parquet import TableFormat, read_rows, scan_files, write_rows
 
 VERSION_1 = TableFormat("things", 1, pa.schema([pa.field("id", pa.string(), nullable=False)]))
 VERSION_2 = TableFormat(
@@ -30,21 +29,6 @@ def test_older_files_are_read_with_nulls(tmp_path: Path) -> None:
         {"id": "b", "values": (0.5,)},
     ]
     assert scan_files([old, new], VERSION_2).collect().rows() == [("a", None), ("b", [0.5])]
-
-
-def test_plain_numbers_give_the_columns_that_arrow_gives_alone() -> None:
-    kinds = {"bits": pa.int8(), "ids": pa.int32(), "logprobs": pa.float32()}
-    table = TableFormat("numbers", 1, pa.schema([(name, pa.list_(kind)) for name, kind in kinds.items()]))
-    # 1e300 is infinite in 32 bits; 0.1 is rounded.
-    rows: list[dict[str, Any]] = [
-        {"bits": (1, 0, -128), "ids": (2**31 - 1, -1), "logprobs": (-0.1, -1e300, float("inf"))},
-        {"bits": (), "ids": [7], "logprobs": ()},
-    ]
-    for each in (rows, [*rows, dict.fromkeys(kinds)], []):
-        assert arrow_table(each, table, plain_numbers=True).equals(arrow_table(each, table))
-    for wrong in ({"ids": (2**31,)}, {"bits": (128,)}, {"ids": ("1",)}):
-        with pytest.raises(pa.ArrowInvalid):
-            arrow_table([rows[0] | wrong], table, plain_numbers=True)
 
 
 def test_newer_files_are_refused(tmp_path: Path) -> None:

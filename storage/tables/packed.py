@@ -1,0 +1,36 @@
+"""Columns of long lists of numbers, made without a look at the type of each."""
+
+import struct
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from storage.tables.parquet import TableFormat
+
+_CODES = {pa.list_(pa.int8()): "b", pa.list_(pa.int32()): "i", pa.list_(pa.float32()): "d"}
+"""Lists of numbers -> how `struct` names one. Floats get their 32 bits later: `struct` refuses large ones."""
+
+
+def packed_table(rows: Sequence[Mapping[str, Any]], table: TableFormat) -> pa.Table:
+    """The same as `arrow_table` in half the time, for rows whose lists have no bool for an int and no int for
+    a float: Arrow refuses them, and this does not."""
+    columns = [_column([row[field.name] for row in rows], field.type) for field in table.schema]
+    return pa.Table.from_arrays(columns, schema=table.arrow_schema)
+
+
+def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    code = _CODES.get(kind)
+    if code is None or any(each is None for each in values):
+        return pa.array(values, kind)
+    flat = list(chain.from_iterable(values))
+    try:
+        packed = struct.pack(f"{len(flat)}{code}", *flat)
+    except struct.error:  # One is too large, or no number at all. Arrow says which.
+        return pa.array(values, kind)
+    with np.errstate(over="ignore"):
+        numbers = np.frombuffer(packed, code).astype(kind.value_type.to_pandas_dtype(), copy=False)
+    ends = pa.array([0, *accumulate(map(len, values))], pa.int32())
+    return pa.ListArray.from_arrays(ends, pa.array(numbers), kind)
