@@ -64,5 +64,5 @@ def serve_policy(
     with suppress(Interrupted):
         call_interruptibly(lambda: serve(serving, stop.event, tell), stop, tell, "the calls under way")
     if stop.signal_number is not None:
-        tell("Stopped; all calls under way have ended, and the log is closed.")
+        tell("Stopped; no call is under way, and the log is closed.")
         raise typer.Exit(stop.exit_status)

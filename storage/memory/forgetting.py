@@ -76,24 +76,23 @@ def forget_all(store: ArtifactStore, run: Run, entry_ids: Sequence[str], reason:
         if new:
             request = _ask(store, run, versions.request_recipe(version, new, reason))
             request_of |= dict.fromkeys(new, request)
-        removed_by: dict[str, str | None] = {}
-        forgotten = []
-        for entry_id in entry_ids:
-            request = request_of[entry_id]
-            if request.artifact_id not in removed_by:
-                at_once = request.iteration in made
-                removed_by[request.artifact_id] = _fulfil(store, run, request) if at_once else None
-            given = store.open(request.artifact_id).manifest.settings
-            forgotten.append(
-                Forgotten(
-                    entry_id,
-                    str(given["reason"]),
-                    request.iteration or 0,
-                    request.artifact_id,
-                    removed_by[request.artifact_id],
-                )
-            )
-    return forgotten
+        asked_for = {request_of[each].artifact_id: request_of[each] for each in entry_ids}
+        reasons = {each: str(store.open(each).manifest.settings["reason"]) for each in asked_for}
+        removed_by = {
+            artifact_id: _fulfil(store, run, request) if request.iteration in made else None
+            for artifact_id, request in asked_for.items()
+        }
+    return [
+        Forgotten(
+            each,
+            reasons[request.artifact_id],
+            request.iteration or 0,
+            request.artifact_id,
+            removed_by[request.artifact_id],
+        )
+        for each in entry_ids
+        for request in [request_of[each]]
+    ]
 
 
 def awaiting(store: ArtifactStore, run: Run) -> set[str]:
