@@ -56,6 +56,7 @@ class PlannedRun:
                 record=record,
                 stopped=opened.stop.is_set,
                 background_bytes=opened.config.store.background_bytes(),
+                state_every=opened.config.retention.optimizer_every,
             ),
         )
         return found
