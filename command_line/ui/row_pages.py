@@ -42,9 +42,7 @@ def rows(
         return here.csv(
             f"{name}-{'evaluations' if held_out else 'episodes'}", whole.columns, whole.to_dicts()
         )
-    found = stored_rows.find_rows(
-        here.stored, run, listed.span, listed.filters, sort, page, rising=rising, held_out=held_out
-    )
+    found = stored_rows.find_rows(here.stored, run, listed, page)
     words = ["episodes", "list", name, *(["--held-out"] if held_out else [])]
     asked = {each.column: each.asked for each in listed.filters}
     of_task = not asked.get("task_id", "!").startswith(("!", "~"))
@@ -138,7 +136,7 @@ def group_page(iteration: int, id: str, here: ARunVisit) -> HTMLResponse:
     """The rows of a task and role, apart from each other where their rewards are."""
     name = here.name
     joined = stored_rows.joined_rows(here.stored, here.run, (iteration, iteration))
-    found = stored_rows.read_page(joined, [Filter("group_id", id)], "reward", 1, rising=False)
+    found = stored_rows.read_page(joined, stored_rows.RowList((Filter("group_id", id),), sort="reward"), 1)
     if not found.rows:
         raise InputError(f"Iteration {iteration} of run {name} has no group {id}.")
     compared: dict[str | None, list[dict[str, Any]]] = {}
