@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import secrets
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from storage.errors import DamagedRecord, store_errors
-from storage.filesystem import make_folder, sync_folder
+from storage.filesystem import open_root, write_new
 from storage.serving.traffic import serving_folder
 
 _KEY_BYTES = 32
@@ -58,8 +55,8 @@ def user_digest(store_uri: str, run: str, tenant: str, name: str) -> str:
 def user_key(store_uri: str, run: str) -> bytes:
     """The key of a served run's digests, for those who need many; see `user_digest`."""
     path = serving_folder(store_uri, run) / "user_key"
-    if not path.exists():
-        _make_key(path)
+    if not path.exists():  # the first of several processes wins
+        write_new(open_root(store_uri), str(path), secrets.token_bytes(_KEY_BYTES), mode=0o600)
     with store_errors("read", path):
         key = path.read_bytes()
     if len(key) != _KEY_BYTES:
@@ -79,21 +76,3 @@ def digest_of(key: bytes, tenant: str, name: str) -> str:
 def user_task_type(user: str) -> str:
     """Task type of the memory entries that only this user's conversations see."""
     return f"user:{user}"
-
-
-def _make_key(path: Path) -> None:
-    """Make the key, whole or not at all; the first of several processes wins."""
-    make_folder(path.parent)
-    temporary = path.with_name(f".user_key.{secrets.token_hex(8)}")
-    with store_errors("write", path):
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(secrets.token_bytes(_KEY_BYTES))
-                file.flush()
-                os.fsync(file.fileno())
-            with suppress(FileExistsError):
-                os.link(temporary, path)
-        finally:
-            temporary.unlink()
-        sync_folder(path.parent)
