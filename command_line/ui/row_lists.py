@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 
 import polars as pl
 
-from command_line.ui.filters import AddressError, read_filters
+from command_line.ui.filters import AddressError, read_filters, read_flag
 from command_line.ui.rows import SHOWN, SORTABLE, RowList, joined_rows, known_files, require_few
 from command_line.ui.stored import RunView, Stored
 from storage.tables.trajectories import said, scan_trajectories
@@ -26,8 +26,8 @@ def read_list(query: str) -> RowList:
         read_filters(pairs),
         given.get("iteration", ""),
         sort,
-        given.get("rising") == "true",
-        given.get("held_out") == "true",
+        read_flag("rising", given.get("rising", "false")),
+        read_flag("held_out", given.get("held_out", "false")),
     )
 
 

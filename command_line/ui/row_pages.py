@@ -26,17 +26,11 @@ _GROUP_SORTS = ("spread", "mean", "rows", "trained", "mismatch")
 
 
 @router.get("/rows")
-def rows(
-    here: ARunVisit,
-    iteration: str = "",
-    sort: str = "iteration",
-    rising: bool = False,
-    held_out: bool = False,
-    page: Page = 1,
-) -> Response:
+def rows(here: ARunVisit, page: Page = 1) -> Response:
     """The rows of a run that meet the filters of the address."""
     request, run, name = here.request, here.run, here.name
     listed = read_list(request.url.query)
+    held_out = listed.held_out
     if here.wants_csv:
         whole = all_rows(here.stored, run, listed)
         return here.csv(
@@ -55,9 +49,9 @@ def rows(
         within=list_query(request.query_params.multi_items()),
         by_iteration=rewards_by_iteration(here.stored, run, listed) if of_task else None,
         asked=asked,
-        iteration=iteration,
-        sort=sort,
-        rising=rising,
+        iteration=listed.iteration,
+        sort=listed.sort,
+        rising=listed.rising,
         held_out=held_out,
         sortable=stored_rows.SORTABLE,
         usual=list(FILTERS)[:_USUAL_FILTERS],
