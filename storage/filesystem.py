@@ -243,11 +243,12 @@ def sync_tree(folder: Path) -> None:
         sync_folder(Path(parent))
 
 
-def write_new(root: StoreRoot, path: str, content: bytes, *, unique: bool = False) -> bool:
+def write_new(root: StoreRoot, path: str, content: bytes, *, unique: bool = False, mode: int = 0o666) -> bool:
     """Write a small file whole or not at all; False, and nothing changed, if it exists already.
 
     `unique` says that nobody else would write the same content. The response to a write to an object store
     may be lost, so that the write is repeated; with `unique`, the same content in place is known to be ours.
+    `mode` is that of a local file, without what the user's mask forbids.
 
     Raises StoreError if it cannot be written, as on a local file system without hard links.
     """
@@ -257,7 +258,7 @@ def write_new(root: StoreRoot, path: str, content: bytes, *, unique: bool = Fals
         target = Path(path)
         root.refuse_link(str(target.parent))
         make_folder(target.parent)
-        temporary = _written_beside(target, content)
+        temporary = _written_beside(target, content, mode)
         try:
             os.link(temporary, target)
         except FileExistsError:
@@ -289,10 +290,10 @@ def replace_file(root: StoreRoot, path: str, content: bytes) -> None:
         sync_folder(target.parent)
 
 
-def _written_beside(target: Path, content: bytes) -> Path:
+def _written_beside(target: Path, content: bytes, mode: int = 0o666) -> Path:
     """A new file, in the folder of `target`, that is on disk."""
     temporary = target.parent / f".{target.name}.{secrets.token_hex(8)}"
-    with temporary.open("xb") as file:
+    with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from erl_pipeline.evaluation.history import StageRecord
-from erl_pipeline.plan.versions import find_stages
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import Recipe
+from tests.stage_versions import find_stages
 
 NOON = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 KINDS = {stage.name: stage.output for stage in find_stages(["erl_pipeline.stages", "erl_pipeline.methods"])}

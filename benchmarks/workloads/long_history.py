@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from erl_pipeline.plan.versions import find_stages
 from storage.artifacts.recipe import Recipe, digest
 from storage.artifacts.store import ArtifactStore
 from storage.memory.entries import MEMORY
@@ -30,6 +29,7 @@ from storage.tables.training import (
     write_training_record,
 )
 from storage.tables.trajectories import TRAJECTORIES
+from tests.stage_versions import find_stages
 
 RUN = "history"
 TASKS, TASKS_APART = 4096, 61

@@ -30,6 +30,7 @@ from storage.tables.parquet import TableFormat, scan_files
 from storage.tables.scored import with_measured
 from storage.tables.trajectories import TRAJECTORIES
 
+Hashes = npt.NDArray[np.uint32]
 Files = Mapping[Path, object]
 """Files, each with the object that the store gave for it; facts about a file hold while that is the same."""
 _FILE = "file"
@@ -42,7 +43,8 @@ class KnownFiles:
 
     def __init__(self, table: TableFormat) -> None:
         self._table = table
-        self._ids: dict[str, _HeldIds] = {}
+        self._ids: dict[str, dict[Path, tuple[object, Hashes]]] = {}
+        """Column -> file -> hashes of its ids, sorted."""
         self._counts: OrderedDict[tuple[Filter, ...], dict[Path, tuple[object, int]]] = OrderedDict()
         self._turn = threading.Lock()
 
@@ -50,12 +52,13 @@ class KnownFiles:
         """The files that have a row with one of these ids. Ids are compared by hashes, so by chance there may
         be one file too many."""
         with self._turn:
-            held = self._ids.setdefault(column, _HeldIds())
-            new = held.missing(files)
+            held = self._ids.setdefault(column, {})
+            new = _not_read(files, held)
             if new:
-                rows = self._rows(new, [pl.col(column).hash()])
-                held.add(new, {path: _short_hash(found.to_series()) for path, found in rows.items()})
-            return held.holding(files, _short_hash(pl.Series(ids, dtype=pl.String).hash()))
+                rows = self._rows(new, [pl.col(column).hash().alias("id")])
+                held.update({path: (new[path], np.sort(_short_hash(rows[path]["id"]))) for path in new})
+            wanted = _short_hash(pl.Series(ids, dtype=pl.String).hash())
+            return [path for path in files if _holds_any(held[path][1], wanted)]
 
     def counts(self, files: Files, filters: Sequence[Filter]) -> list[int]:
         """How many rows of each file meet the filters."""
@@ -82,56 +85,20 @@ class KnownFiles:
         return {path: found.get(path, rows.clear().drop(_FILE)) for path in files}
 
 
-class _HeldIds:
-    """Which file has which ids: for each row the hash of its id and the number of its file, sorted by hash.
-
-    One search then finds the files of an id, however many files there are.
-    """
-
-    def __init__(self) -> None:
-        self._files: dict[Path, tuple[object, int]] = {}
-        self._hashes = np.empty(0, np.uint32)
-        self._numbers = np.empty(0, np.uint32)
-        self._next = 0
-
-    def missing(self, files: Files) -> dict[Path, object]:
-        """Those of the files that are new or have changed."""
-        return _not_read(files, self._files)
-
-    def add(self, files: Files, hashes: Mapping[Path, npt.NDArray[np.uint32]]) -> None:
-        """Take these hashes for these files; what was held for them before is dropped."""
-        old = [self._files[path][1] for path in files if path in self._files]
-        kept = ~np.isin(self._numbers, np.array(old, np.uint32))
-        all_hashes, all_numbers = [self._hashes[kept]], [self._numbers[kept]]
-        for path, file in files.items():
-            self._files[path] = file, self._next
-            all_hashes.append(hashes[path])
-            all_numbers.append(np.full(len(hashes[path]), self._next, np.uint32))
-            self._next += 1
-        together = np.concatenate(all_hashes)
-        order = np.argsort(together, kind="stable")
-        self._hashes, self._numbers = together[order], np.concatenate(all_numbers)[order]
-
-    def holding(self, files: Files, wanted: npt.NDArray[np.uint32]) -> list[Path]:
-        """Those of the files that have one of the wanted hashes."""
-        starts = np.searchsorted(self._hashes, wanted, "left")
-        ends = np.searchsorted(self._hashes, wanted, "right")
-        numbers = {
-            int(number)
-            for start, end in zip(starts, ends, strict=True)
-            for number in self._numbers[start:end]
-        }
-        return [path for path in files if self._files[path][1] in numbers]
-
-
-def _not_read(files: Files, known: Mapping[Path, tuple[object, int]]) -> dict[Path, object]:
+def _not_read(files: Files, known: Mapping[Path, tuple[object, Any]]) -> dict[Path, object]:
     """Those of the files that are new, or have changed since they were read."""
     return {path: file for path, file in files.items() if known.get(path, _NOT_READ)[0] is not file}
 
 
-def _short_hash(hashes: pl.Series) -> npt.NDArray[np.uint32]:
+def _short_hash(hashes: pl.Series) -> Hashes:
     """Half of each hash: enough for a million ids, with half of the memory."""
     return (hashes.to_numpy() >> np.uint64(32)).astype(np.uint32)
+
+
+def _holds_any(hashes: Hashes, wanted: Hashes) -> bool:
+    """Whether one of the wanted hashes is among these, which are sorted."""
+    first, end = hashes.searchsorted(wanted), hashes.searchsorted(wanted, side="right")
+    return bool((first < end).any())
 
 
 class KnownLineage:

@@ -74,9 +74,7 @@ class Filter:
         if kind == "list":
             return pl.col("memory_entry_ids").list.eval(pl.element().str.starts_with(self.asked)).list.any()
         if kind == "flag":
-            if self.asked.lower() not in (*_YES, *_NO):
-                raise AddressError(f"{self.column}={self.asked}: give true or false.")
-            return pl.col(self.column) == (self.asked.lower() in _YES)
+            return pl.col(self.column) == read_flag(self.column, self.asked)
         if kind == "integer":
             if not _INTEGER.fullmatch(self.asked) or int(self.asked) >= 2**63:
                 raise AddressError(f"{self.column}={self.asked}: give a whole number.")
@@ -108,6 +106,13 @@ class Filter:
         return {">": column > first, ">=": column >= first, "<": column < first, "<=": column <= first}.get(
             operator, column == first
         )
+
+
+def read_flag(name: str, asked: str) -> bool:
+    """A yes or no of an address. Raises AddressError, which says what is allowed, for anything else."""
+    if asked.lower() not in (*_YES, *_NO):
+        raise AddressError(f"{name}={asked}: give true or false.")
+    return asked.lower() in _YES
 
 
 def read_filters(given: Iterable[tuple[str, str]]) -> list[Filter]:

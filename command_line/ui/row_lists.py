@@ -1,57 +1,17 @@
 """A list of rows as an address describes it: which episodes are next to one in it, what it comes to in each
 iteration, and all of its rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
 
 import polars as pl
 
-from command_line.options import iteration_span
-from command_line.ui.filters import AddressError, Filter, read_filters
-from command_line.ui.rows import JOINED, SHOWN, SORTABLE, joined_rows, known_files, require_few
+from command_line.ui.filters import AddressError, read_filters, read_flag
+from command_line.ui.rows import SHOWN, SORTABLE, RowList, joined_rows, known_files, require_few
 from command_line.ui.stored import RunView, Stored
-from storage.errors import InputError
 from storage.tables.trajectories import said, scan_trajectories
-
-
-@dataclass(frozen=True)
-class RowList:
-    """The rows of a run that meet some filters, in an order."""
-
-    filters: Sequence[Filter] = ()
-    iteration: str = ""
-    sort: str = "iteration"
-    rising: bool = False
-    held_out: bool = False
-
-    @property
-    def span(self) -> tuple[int, int] | None:
-        """The first and the last iteration; None for all. Raises AddressError for what is no iteration."""
-        try:
-            return iteration_span(self.iteration or None)
-        except InputError as error:
-            # It begins with the option of the commands.
-            raise AddressError(f"iteration={str(error).partition(' ')[2]}") from error
-
-    @property
-    def needs_records(self) -> bool:
-        """Whether a filter or the order is by a column that only rows with their training records have."""
-        return any(column in JOINED for column in (self.sort, *(each.column for each in self.filters)))
-
-    @property
-    def in_order_of_files(self) -> bool:
-        """Whether the rows have the order in which they are stored, the newest iteration first."""
-        return self.sort == "iteration" and not self.rising
-
-    def ordered(self, rows: pl.LazyFrame) -> pl.LazyFrame:
-        """Those of the rows that are in the list, in its order; rows without a value come last."""
-        for each in self.filters:
-            rows = rows.filter(each.condition())
-        if self.in_order_of_files:
-            return rows
-        return rows.sort(self.sort, "trajectory_id", descending=[not self.rising, False], nulls_last=True)
 
 
 def read_list(query: str) -> RowList:
@@ -66,8 +26,8 @@ def read_list(query: str) -> RowList:
         read_filters(pairs),
         given.get("iteration", ""),
         sort,
-        given.get("rising") == "true",
-        given.get("held_out") == "true",
+        read_flag("rising", given.get("rising", "false")),
+        read_flag("held_out", given.get("held_out", "false")),
     )
 
 
@@ -83,7 +43,7 @@ def neighbours(
     stored: Stored, run: RunView, listed: RowList, episode_id: str
 ) -> tuple[EpisodePlace | None, EpisodePlace | None]:
     """The episodes before and after one in a list; None where there is none."""
-    if listed.needs_records or not listed.in_order_of_files:
+    if not listed.is_of_files:
         rows = joined_rows(stored, run, listed.span, held_out=listed.held_out)
     else:
         files = known_files(stored, run, listed.span, held_out=listed.held_out)
@@ -95,7 +55,7 @@ def neighbours(
         # What is next to it in the list is in its own file, or in the one before or after.
         place = list(kept).index(near[0])
         rows = scan_trajectories(list(kept)[max(0, place - 1) : place + 2])
-    found = listed.ordered(rows).select("episode_id", "iteration")
+    found = listed.ordered(listed.met(rows)).select("episode_id", "iteration")
     places = found.unique("episode_id", keep="first", maintain_order=True).collect().rows()
     here = next((number for number, (each, _) in enumerate(places) if each == episode_id), None)
     if here is None:
@@ -110,9 +70,7 @@ def rewards_by_iteration(
 ) -> dict[int, dict[str, Mapping[str, Any]]]:
     """Iteration -> role -> number of `rows`, of `successes` among them, and `mean` reward, of the attempts of
     a list. The newest iteration comes first."""
-    rows = joined_rows(stored, run, listed.span, held_out=listed.held_out)
-    for each in listed.filters:
-        rows = rows.filter(each.condition())
+    rows = listed.met(joined_rows(stored, run, listed.span, held_out=listed.held_out))
     found: dict[int, dict[str, Mapping[str, Any]]] = {}
     groups = rows.filter(pl.col("text").is_null()).group_by("iteration", "role", maintain_order=True)
     numbers = groups.agg(rows=pl.len(), mean=pl.col("reward").mean(), successes=pl.col("success").sum()).sort(
@@ -125,6 +83,6 @@ def rewards_by_iteration(
 
 def all_rows(stored: Stored, run: RunView, listed: RowList) -> pl.DataFrame:
     """The rows of a list with what the policy said. Raises InputError for more than `MOST_ROWS`."""
-    rows = listed.ordered(joined_rows(stored, run, listed.span, held_out=listed.held_out))
+    rows = listed.ordered(listed.met(joined_rows(stored, run, listed.span, held_out=listed.held_out)))
     require_few(rows.select(pl.len()).collect().item())
     return rows.select(*SHOWN, said=said()).collect()

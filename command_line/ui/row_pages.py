@@ -26,25 +26,17 @@ _GROUP_SORTS = ("spread", "mean", "rows", "trained", "mismatch")
 
 
 @router.get("/rows")
-def rows(
-    here: ARunVisit,
-    iteration: str = "",
-    sort: str = "iteration",
-    rising: bool = False,
-    held_out: bool = False,
-    page: Page = 1,
-) -> Response:
+def rows(here: ARunVisit, page: Page = 1) -> Response:
     """The rows of a run that meet the filters of the address."""
     request, run, name = here.request, here.run, here.name
     listed = read_list(request.url.query)
+    held_out = listed.held_out
     if here.wants_csv:
         whole = all_rows(here.stored, run, listed)
         return here.csv(
             f"{name}-{'evaluations' if held_out else 'episodes'}", whole.columns, whole.to_dicts()
         )
-    found = stored_rows.find_rows(
-        here.stored, run, listed.span, listed.filters, sort, page, rising=rising, held_out=held_out
-    )
+    found = stored_rows.find_rows(here.stored, run, listed, page)
     words = ["episodes", "list", name, *(["--held-out"] if held_out else [])]
     asked = {each.column: each.asked for each in listed.filters}
     of_task = not asked.get("task_id", "!").startswith(("!", "~"))
@@ -57,9 +49,9 @@ def rows(
         within=list_query(request.query_params.multi_items()),
         by_iteration=rewards_by_iteration(here.stored, run, listed) if of_task else None,
         asked=asked,
-        iteration=iteration,
-        sort=sort,
-        rising=rising,
+        iteration=listed.iteration,
+        sort=listed.sort,
+        rising=listed.rising,
         held_out=held_out,
         sortable=stored_rows.SORTABLE,
         usual=list(FILTERS)[:_USUAL_FILTERS],
@@ -138,7 +130,7 @@ def group_page(iteration: int, id: str, here: ARunVisit) -> HTMLResponse:
     """The rows of a task and role, apart from each other where their rewards are."""
     name = here.name
     joined = stored_rows.joined_rows(here.stored, here.run, (iteration, iteration))
-    found = stored_rows.read_page(joined, [Filter("group_id", id)], "reward", 1, rising=False)
+    found = stored_rows.read_page(joined, stored_rows.RowList((Filter("group_id", id),), sort="reward"), 1)
     if not found.rows:
         raise InputError(f"Iteration {iteration} of run {name} has no group {id}.")
     compared: dict[str | None, list[dict[str, Any]]] = {}

@@ -9,7 +9,8 @@ import numpy as np
 import polars as pl
 
 from command_line.episodes.rows import EPISODES, run_episodes, trajectory_paths
-from command_line.ui.filters import Filter
+from command_line.options import iteration_span
+from command_line.ui.filters import AddressError, Filter
 from command_line.ui.stored import RunView, Stored
 from erl_pipeline.evaluation.history import StageRecord
 from erl_pipeline.evaluation.samples import NO_RECORD, NOT_GIVEN, TRAINED
@@ -134,36 +135,65 @@ def joined_rows(
     return _joined(stored, run, span, rows, records, held_out=held_out)
 
 
-def find_rows(
-    stored: Stored,
-    run: RunView,
-    span: tuple[int, int] | None,
-    filters: Sequence[Filter],
-    sort: str,
-    page: int,
-    *,
-    rising: bool,
-    held_out: bool,
-) -> RowPage:
-    """A page of the rows of some iterations that meet the filters.
+@dataclass(frozen=True)
+class RowList:
+    """The rows of a run that meet some filters, in an order."""
 
-    When rows are sorted by iteration and filtered only by columns of trajectories, only the files that hold
-    the page are read; the number of matching rows in each file is kept between requests.
+    filters: Sequence[Filter] = ()
+    iteration: str = ""
+    sort: str = "iteration"
+    rising: bool = False
+    held_out: bool = False
+
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """The first and the last iteration; None for all. Raises AddressError for what is no iteration."""
+        try:
+            return iteration_span(self.iteration or None)
+        except InputError as error:
+            # It begins with the option of the commands.
+            raise AddressError(f"iteration={str(error).partition(' ')[2]}") from error
+
+    @property
+    def in_order_of_files(self) -> bool:
+        """Whether the rows have the order in which they are stored, the newest iteration first."""
+        return self.sort == "iteration" and not self.rising
+
+    @property
+    def is_of_files(self) -> bool:
+        """Whether the files of trajectories alone say which rows are in the list, and in which order."""
+        return self.in_order_of_files and not any(each.column in JOINED for each in self.filters)
+
+    def met(self, rows: pl.LazyFrame) -> pl.LazyFrame:
+        """Those of the rows that are in the list."""
+        for each in self.filters:
+            rows = rows.filter(each.condition())
+        return rows
+
+    def ordered(self, rows: pl.LazyFrame) -> pl.LazyFrame:
+        """Rows of the list in its order; rows without a value come last."""
+        if self.in_order_of_files:
+            return rows
+        return rows.sort(self.sort, "trajectory_id", descending=[not self.rising, False], nulls_last=True)
+
+
+def find_rows(stored: Stored, run: RunView, listed: RowList, page: int) -> RowPage:
+    """A page of a list of rows.
+
+    Where the files of trajectories say which rows are in it, only those that hold the page are read; the
+    number of matching rows in each file is kept between requests.
     """
-    if sort != "iteration" or rising or any(each.column in JOINED for each in filters):
-        joined = joined_rows(stored, run, span, held_out=held_out)
-        return read_page(joined, filters, sort, page, rising=rising)
+    span, held_out = listed.span, listed.held_out
+    if not listed.is_of_files:
+        return read_page(joined_rows(stored, run, span, held_out=held_out), listed, page)
     files = known_files(stored, run, span, held_out=held_out)
-    ends = np.cumsum([0, *stored.trajectories.counts(files, filters)])
+    ends = np.cumsum([0, *stored.trajectories.counts(files, listed.filters)])
     count = int(ends[-1])
     number = min(max(1, page), page_count(count))
     start = (number - 1) * PAGE_ROWS
     first = int(np.searchsorted(ends, start, side="right")) - 1
     last = int(np.searchsorted(ends, start + PAGE_ROWS))
-    rows = scan_trajectories(list(files)[first:last])
-    for each in filters:
-        rows = rows.filter(each.condition())
-    rows = rows.slice(start - int(ends[first]), PAGE_ROWS)
+    rows = listed.met(scan_trajectories(list(files)[first:last])).slice(start - int(ends[first]), PAGE_ROWS)
     ids = rows.select("trajectory_id").collect()["trajectory_id"].to_list()
     records = record_files(stored, run, None if held_out else span)
     near = stored.records.holding({path: path for path in records}, "trajectory_id", ids)
@@ -205,24 +235,19 @@ def _joined(
     )
 
 
-def read_page(
-    rows: pl.LazyFrame, filters: Sequence[Filter], sort: str, page: int, *, rising: bool
-) -> RowPage:
-    """A page of the rows that meet the filters. Sorted by iteration, they are in the order of their files."""
-    for each in filters:
-        rows = rows.filter(each.condition())
+def read_page(rows: pl.LazyFrame, listed: RowList, page: int) -> RowPage:
+    """A page of those of the rows that are in a list; in the order of files, they have the order given."""
+    rows = listed.met(rows)
     count = rows.select(pl.len()).collect().item()
     number = min(max(1, page), page_count(count))
-    if sort != "iteration" or rising:
-        keys = rows.select("trajectory_id", sort).sort(
-            sort, "trajectory_id", descending=[not rising, False], nulls_last=True
-        )
-        wanted = keys.slice((number - 1) * PAGE_ROWS, PAGE_ROWS).collect()["trajectory_id"]
-        chosen = rows.filter(pl.col("trajectory_id").is_in(wanted.implode()))
-        chosen = chosen.sort(sort, "trajectory_id", descending=[not rising, False], nulls_last=True)
-    else:
-        chosen = rows.slice((number - 1) * PAGE_ROWS, PAGE_ROWS)
-    return RowPage(count, number, _shown(chosen))
+    start = (number - 1) * PAGE_ROWS
+    if not listed.in_order_of_files:
+        # Only what the order needs is read of all rows.
+        keys = listed.ordered(rows.select("trajectory_id", listed.sort)).slice(start, PAGE_ROWS)
+        wanted = keys.collect()["trajectory_id"]
+        rows = listed.ordered(rows.filter(pl.col("trajectory_id").is_in(wanted.implode())))
+        start = 0
+    return RowPage(count, number, _shown(rows.slice(start, PAGE_ROWS)))
 
 
 def _shown(rows: pl.LazyFrame) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.loading import load_settings
+from erl_pipeline.plan.forecast import Cost
 from erl_pipeline.plan.plan import Plan, PlannedStage
 from erl_pipeline.plan.repetition import without_state
 from erl_pipeline.policies.checkpoints import CHECKPOINT
@@ -121,16 +122,6 @@ _WORK: Mapping[ArtifactKind, Work] = {
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What an artifact took before: seconds, tokens that were generated or trained on, bytes. A number is
-    None if it is not known, or if a stage has no tokens."""
-
-    seconds: float | None = None
-    tokens: float | None = None
-    bytes: float | None = None
-
-
-@dataclass(frozen=True)
 class Job:
     """A stage to simulate. `devices` is 0 if it needs none; `seconds` are on one device of speed 1."""
 
@@ -193,12 +184,12 @@ class Job:
 
 
 def jobs_of(
-    plan: Plan, cluster: ClusterConfig, measured: Mapping[str, Measured], state_every: int = 1
+    plan: Plan, cluster: ClusterConfig, measured: Mapping[str, Cost], state_every: int = 1
 ) -> list[Job]:
     """The jobs of a plan, in its order.
 
     Args:
-        measured: artifact id -> what a similar artifact took.
+        measured: artifact id -> what a similar artifact took; its tokens were generated or trained on.
         state_every: the state of the optimizer is committed each so many iterations.
 
     Raises ConfigError, which names stage, node and setting, for stages that no node can compute or of which
@@ -245,7 +236,7 @@ def work_of(node: PlannedStage) -> Work:
     return _WORK.get(node.stage.output, "other")
 
 
-def _job(node: PlannedStage, assumed: StageAssumption, measured: Measured, has_state: bool) -> Job:
+def _job(node: PlannedStage, assumed: StageAssumption, measured: Cost, has_state: bool) -> Job:
     needs_device = node.stage.needs != "processor"
     size = measured.bytes if assumed.bytes is None else assumed.bytes
     return Job(

@@ -264,7 +264,7 @@ class Stage(Generic[SettingsT]):
     """One kind of step. The same settings, inputs, index and seed give the same files.
 
     `version` must change whenever the code behind `compute` would give other bytes; a test checks that
-    (`erl_pipeline.plan.versions`). A stage that fails for a temporary reason (`EngineError`, `StoreError`) is
+    (`tests/stage_versions.py`). A stage that fails for a temporary reason (`EngineError`, `StoreError`) is
     tried again after each of `retry_seconds`. The module of a stage imports torch only within functions, so
     that planning is fast.
     """

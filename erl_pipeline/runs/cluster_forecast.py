@@ -4,12 +4,13 @@ might make it faster."""
 import statistics
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from erl_pipeline.config.loading import change_config
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.plan.cluster import ClusterConfig, Job, Measured, jobs_of, split_parts, work_of
+from erl_pipeline.plan.cluster import ClusterConfig, Job, jobs_of, split_parts, work_of
+from erl_pipeline.plan.forecast import Cost
 from erl_pipeline.plan.plan import Plan, PlannedStage
 from erl_pipeline.plan.simulation import Simulation, simulate
 from erl_pipeline.plan.sources import unread_sources
@@ -27,7 +28,7 @@ class Measurements:
     besides its own time.
     """
 
-    of: Mapping[str, Measured]
+    of: Mapping[str, Cost]
     runs: Mapping[str, int]
     medians: int
     overhead_seconds: float
@@ -39,10 +40,10 @@ def measure(plan: Plan, lookups: StoreLookups) -> Measurements:
     Each is taken from the same place of the first of these runs that computed it; these seconds are the
     driver's, from asking for a stage to having its artifact. Otherwise it is the median of its stage.
     """
-    found: dict[str, Measured] = {}
+    found: dict[str, Cost] = {}
     runs: Counter[str] = Counter()
     medians = 0
-    typical: dict[str, Measured] = {}
+    typical: dict[str, Cost] = {}
     for node in plan.nodes:
         run, taken = _at_place(node, lookups)
         if taken is not None:
@@ -57,26 +58,20 @@ def measure(plan: Plan, lookups: StoreLookups) -> Measurements:
     return Measurements(found, runs, medians, _overhead(lookups))
 
 
-def _at_place(node: PlannedStage, lookups: StoreLookups) -> tuple[str, Measured | None]:
+def _at_place(node: PlannedStage, lookups: StoreLookups) -> tuple[str, Cost | None]:
     for run in lookups.alike():
         entry = lookups.ledger(run).computed.get(node.place)
         manifest = None if entry is None else lookups.manifest(entry.artifact_id, entry.stage)
         if entry is not None and manifest is not None:
             size = artifact_size(manifest).bytes
-            return run, Measured(entry.seconds, _tokens(node, manifest), size)
+            return run, Cost(entry.seconds, _tokens(node, manifest), size)
     return "", None
 
 
-def _median(node: PlannedStage, lookups: StoreLookups) -> Measured:
+def _median(node: PlannedStage, lookups: StoreLookups) -> Cost:
     _, manifests = lookups.measured(node.stage.name)
-    if not manifests:
-        return Measured()
     tokens = [each for manifest in manifests if (each := _tokens(node, manifest)) is not None]
-    return Measured(
-        statistics.median((each.finished_at - each.started_at).total_seconds() for each in manifests),
-        statistics.median(tokens) if tokens else None,
-        statistics.median(artifact_size(each).bytes for each in manifests),
-    )
+    return replace(lookups.cost(node.stage.name), tokens=statistics.median(tokens) if tokens else None)
 
 
 def _tokens(node: PlannedStage, manifest: Manifest) -> float | None:

@@ -9,10 +9,10 @@ import re
 from datetime import datetime
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from storage.artifacts.manifest import TABLE_KEY, FileEntry, Manifest
-from storage.artifacts.sealing import SCHEMA_VERSION, open_document, seal
+from storage.artifacts.sealing import SCHEMA_VERSION, Record, open_document, seal
 from storage.errors import DamagedArtifact, InputError, PrunedFileError, store_errors
 from storage.filesystem import sha256_file
 
@@ -30,11 +30,7 @@ _DROPPED_COLUMNS = (
 )
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class PrunedFile(_Record):
+class PrunedFile(Record):
     """A file that was removed: what it was, when, and by which rule."""
 
     path: str
@@ -53,7 +49,7 @@ class PrunedFile(_Record):
         return self.kept if self.redacted else None
 
 
-class PruneRecord(_Record):
+class PruneRecord(Record):
     """All files that were ever pruned from one artifact."""
 
     schema_version: int = SCHEMA_VERSION

@@ -9,14 +9,25 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from storage.errors import DamagedRecord, StoreError
+from storage.filesystem import StoreRoot, read_bytes
+
+T = TypeVar("T")
 
 SCHEMA_VERSION = 3
 """The format of a store's documents. All but the lines of ledgers hold it, as `schema_version`."""
 
 _SEAL = re.compile(rb'"seal": ?"[^"]{64}"\s*\}\s*$')
+
+
+class Record(BaseModel):
+    """What a document says; nothing else may stand in it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 def seal(document: str) -> bytes:
@@ -100,6 +111,39 @@ def read_record(written: bytes, path: str) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(document)
     del content["schema_version"]
     return content
+
+
+def read_as(root: StoreRoot, path: str, kind: TypeAdapter[T], what: str) -> T | None:
+    """What a file says that `record_bytes` made of a record; None where there is none.
+
+    Raises StoreError, which says `what` it should be, for one that holds something else, and what
+    `read_record` raises.
+    """
+    written = read_bytes(root, path)
+    if written is None:
+        return None
+    try:
+        return kind.validate_python(read_record(written, path))
+    except ValidationError as error:
+        raise StoreError(f"{path} is not {what} ({error.error_count()} errors).") from error
+
+
+def sealed_line(record: Record) -> bytes:
+    """A record as a line of a file."""
+    return seal(json.dumps(record.model_dump(mode="json"), ensure_ascii=False)) + b"\n"
+
+
+def read_line(line: bytes, kind: TypeAdapter[T], where: str) -> T:
+    """What a line says that `sealed_line` made. Raises DamagedRecord, which says `where`, for one that is not
+    as it was written, or of another version of this program."""
+    content = unseal(line.rstrip(b"\n"))
+    if content is None:
+        raise DamagedRecord(f"{where} is not as it was written; put it back from a copy")
+    try:
+        found: T = kind.validator.validate_json(content)
+    except ValidationError as error:
+        raise DamagedRecord(f"{where} is of another version of this program") from error
+    return found
 
 
 def _sealed(content: bytes) -> bytes:

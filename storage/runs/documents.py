@@ -7,9 +7,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
-from storage.artifacts.sealing import read_record, record_bytes
+from storage.artifacts.sealing import Record, read_as, record_bytes
 from storage.errors import StoreError, store_errors
 from storage.filesystem import StoreRoot, list_names, open_root, read_bytes, remove, write_new
 
@@ -47,11 +47,7 @@ IMPORTED = "imported"
 """Key in the settings of a run that holds imported trajectories; such a run has no other settings."""
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class BranchOrigin(_Record):
+class BranchOrigin(Record):
     """A branch: its artifacts are those of `run` before a stage of an iteration, and its own from there."""
 
     type: Literal["branch"] = "branch"
@@ -65,7 +61,7 @@ class BranchOrigin(_Record):
         return f"from {self.stage} in iteration {self.iteration} of {self.run}"
 
 
-class OfflineOrigin(_Record):
+class OfflineOrigin(Record):
     """Training on the stored rollouts of `run`, with no rollouts of its own."""
 
     type: Literal["offline"] = "offline"
@@ -101,14 +97,7 @@ def read_origin(store_uri: str, run_name: str) -> BranchOrigin | OfflineOrigin |
     Raises StoreError for a file that was changed, or that holds an origin unknown to this program.
     """
     root = open_root(store_uri)
-    path = root.join("runs", run_name, "origin.json")
-    content = read_bytes(root, path)
-    if content is None:
-        return None
-    try:
-        return _ORIGIN.validate_python(read_record(content, path))
-    except ValidationError as error:
-        raise StoreError(f"{path} is not the origin of a run ({error.error_count()} errors).") from error
+    return read_as(root, root.join("runs", run_name, "origin.json"), _ORIGIN, "the origin of a run")
 
 
 def write_origin(store_uri: str, run_name: str, origin: BranchOrigin | OfflineOrigin) -> None:
@@ -126,10 +115,8 @@ def write_origin(store_uri: str, run_name: str, origin: BranchOrigin | OfflineOr
 _WARNING_FILE = re.compile(r"warning-[a-z_]+\.json")
 
 
-class RunWarning(BaseModel):
+class RunWarning(Record):
     """One warning. `iteration` is 0 for a warning before the first; `setting` is the setting to look at."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: str
     iteration: int
@@ -142,6 +129,9 @@ class RunWarning(BaseModel):
         """The warning as users see it."""
         where = f"iteration {self.iteration}: " if self.iteration else ""
         return f"{where}{self.text} See {self.setting}."
+
+
+_WARNING = TypeAdapter(RunWarning)
 
 
 def remove_warnings(store_uri: str, run_name: str) -> None:
@@ -164,14 +154,7 @@ def read_warnings(store_uri: str, run_name: str) -> list[RunWarning]:
     """The warnings of a run, by iteration and kind. Raises StoreError for a file that was changed."""
     root = open_root(store_uri)
     folder = root.join("runs", run_name)
-    found = []
-    for name in list_names(root, folder):
-        path = f"{folder}/{name}"
-        content = read_bytes(root, path) if _WARNING_FILE.fullmatch(name) else None
-        if content is None:
-            continue
-        try:
-            found.append(RunWarning.model_validate(read_record(content, path)))
-        except ValidationError as error:
-            raise StoreError(f"{path} is not a warning of a run ({error.error_count()} errors).") from error
+    names = filter(_WARNING_FILE.fullmatch, list_names(root, folder))
+    read = [read_as(root, f"{folder}/{name}", _WARNING, "a warning of a run") for name in names]
+    found = [warning for warning in read if warning is not None]
     return sorted(found, key=lambda warning: (warning.iteration, warning.kind))

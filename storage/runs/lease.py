@@ -17,10 +17,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from storage.errors import RunBusy, StoreError, store_errors
-from storage.filesystem import StoreRoot, list_names, read_bytes, remove, write_new
+from storage.filesystem import StoreRoot, list_names, open_root, read_bytes, remove, write_new
 
 LEASE_SECONDS = 60.0
 """How long after its last sign of life a machine still counts as working."""
@@ -184,15 +183,10 @@ def _content(machine: str, *, released: bool) -> bytes:
 
 def _machine(root: StoreRoot) -> str:
     """A random name for this machine, kept in its scratch folder; host names are not unique."""
-    path = Path(root.scratch) / "machine"
-    with store_errors("write", path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".machine.{secrets.token_hex(8)}")
-        if not path.exists():
-            temporary.write_text(secrets.token_hex(16))
-            with suppress(FileExistsError):
-                os.link(temporary, path)
-            temporary.unlink()
+    path = root.scratch / "machine"
+    if not path.exists():  # the first of several processes wins
+        write_new(open_root(str(root.scratch)), str(path), secrets.token_hex(16).encode())
+    with store_errors("read", path):
         return path.read_text()
 
 

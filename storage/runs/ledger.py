@@ -15,10 +15,8 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from pydantic import BaseModel, ConfigDict
-
 from storage.artifacts.recipe import ArtifactKind
-from storage.artifacts.sealing import read_record, record_bytes, seal, unseal
+from storage.artifacts.sealing import Record, read_record, record_bytes, seal, unseal
 from storage.errors import DamagedRecord, store_errors
 from storage.filesystem import (
     StoreRoot,
@@ -39,10 +37,8 @@ _COMPUTED = re.compile(rb'"artifact_id":"(\w+)","reused":false')
 _SEAL_BYTES = 64
 
 
-class LedgerEntry(BaseModel):
+class LedgerEntry(Record):
     """One line: a stage gave this artifact. `reused` says that the artifact was in the store already."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     iteration: int | None
     stage: str

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Callable
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import TypeAdapter
 
-from storage.artifacts.sealing import read_record, record_bytes
-from storage.errors import InputError, StoreError
-from storage.filesystem import StoreRoot, open_root, read_bytes, replace_file
+from storage.artifacts.sealing import Record, read_as, record_bytes
+from storage.errors import InputError
+from storage.filesystem import StoreRoot, open_root, replace_file
 from storage.runs.locks import lock_notes
 from storage.texts import storable
 
@@ -17,26 +17,20 @@ MOST_CHARACTERS = 2_000
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 
 
-class RunNotes(BaseModel):
+class RunNotes(Record):
     """The tags of a run, in the order in which they were given, and a note, which may have several lines."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     tags: tuple[str, ...] = ()
     note: str = ""
 
 
+_NOTES = TypeAdapter(RunNotes)
+
+
 def read_notes(store_uri: str, run_name: str) -> RunNotes:
     """What was said of a run; empty notes if nothing was. Raises StoreError for a file that was changed."""
     root = open_root(store_uri)
-    path = _path(root, run_name)
-    content = read_bytes(root, path)
-    if content is None:
-        return RunNotes()
-    try:
-        return RunNotes.model_validate(read_record(content, path))
-    except ValidationError as error:
-        raise StoreError(f"{path} is not notes of a run ({error.error_count()} errors).") from error
+    return read_as(root, _path(root, run_name), _NOTES, "notes of a run") or RunNotes()
 
 
 def tag_run(store_uri: str, run_name: str, add: tuple[str, ...], remove: tuple[str, ...] = ()) -> RunNotes:

@@ -9,20 +9,18 @@ import hashlib
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from storage.artifacts.manifest import code_version
-from storage.artifacts.sealing import read_record, record_bytes
+from storage.artifacts.sealing import Record, read_record, record_bytes
 from storage.errors import DamagedRecord
 from storage.filesystem import StoreRoot, list_names, open_root, read_bytes, write_new
 
 _FOLDER = "test_splits"
 
 
-class SplitUse(BaseModel):
+class SplitUse(Record):
     """A comparison, and the test tasks that it evaluates policies on."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     comparison: str
     """Its name."""

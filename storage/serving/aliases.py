@@ -3,29 +3,26 @@ sealed records, which are only appended to. The last change of an alias holds.""
 
 from __future__ import annotations
 
-import json
 import os
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import TypeAdapter
 
-from storage.artifacts.sealing import seal, unseal
-from storage.errors import DamagedRecord, store_errors
+from storage.artifacts.sealing import Record, read_line, sealed_line
+from storage.errors import store_errors
 from storage.filesystem import make_folder, open_root, open_to_write, sync_folder
 from storage.serving.traffic import serving_folder
 
-RecordT = TypeVar("RecordT", bound=BaseModel)
+RecordT = TypeVar("RecordT", bound=Record)
 
 
-class AliasChange(BaseModel):
+class AliasChange(Record):
     """One change: from then on an alias means a checkpoint.
 
     `gate` is what was compared before, and `who` made the change; `reason` is in words.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     alias: str
     checkpoint_id: str
@@ -73,10 +70,8 @@ def aliased_checkpoints(store_uri: str) -> set[str]:
     return {each for change in changes for each in (change.checkpoint_id, change.previous) if each}
 
 
-class Verdict(BaseModel):
+class Verdict(Record):
     """A new checkpoint, compared with the one that served."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     checkpoint_id: str
     against: str
@@ -115,26 +110,18 @@ def _read_records(path: Path, model: type[RecordT]) -> list[RecordT]:
         return []
     with store_errors("read", path):
         written = path.read_bytes()
-    records = []
-    for number, line in enumerate(written[: written.rfind(b"\n") + 1].splitlines(), start=1):
-        try:
-            records.append(model.model_validate_json(unseal(line) or b""))
-        except ValidationError as error:
-            raise DamagedRecord(
-                f"{path}, line {number} is not as it was written; put it back from a copy"
-            ) from error
-    return records
+    lines = enumerate(written[: written.rfind(b"\n") + 1].splitlines(), start=1)
+    return [read_line(line, TypeAdapter(model), f"{path}, line {number}") for number, line in lines]
 
 
-def _append_record(path: Path, record: BaseModel) -> None:
+def _append_record(path: Path, record: Record) -> None:
     """Append a record; it is on disk when this returns. Only one process at a time may do so."""
     make_folder(path.parent)
-    line = seal(json.dumps(record.model_dump(mode="json"), ensure_ascii=False)) + b"\n"
     with store_errors("write", path):
         written = path.read_bytes() if path.exists() else b""
         with open_to_write(path, "ab") as file:
             file.truncate(written.rfind(b"\n") + 1)
-            file.write(line)
+            file.write(sealed_line(record))
             file.flush()
             os.fsync(file.fileno())
         sync_folder(path.parent)

@@ -9,7 +9,6 @@ segment without a lock is ever rewritten (`storage.serving.rewriting`).
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import secrets
 import threading
@@ -20,18 +19,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
-from storage.artifacts.sealing import seal, unseal
-from storage.errors import DamagedRecord, InputError, store_errors
+from storage.artifacts import sealing
+from storage.errors import InputError, store_errors
 from storage.filesystem import make_folder, open_root, open_to_write, sync_folder
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class ServedTurn(_Record):
+class ServedTurn(sealing.Record):
     """One answer of the policy. A call with `n` choices has as many turns."""
 
     type: Literal["turn"] = "turn"
@@ -73,7 +68,7 @@ class ServedTurn(_Record):
     """From the call's arrival to its last token."""
 
 
-class Feedback(_Record):
+class Feedback(sealing.Record):
     """What somebody said about a call or about a whole episode."""
 
     type: Literal["feedback"] = "feedback"
@@ -92,7 +87,7 @@ class Feedback(_Record):
     received: datetime
 
 
-class EpisodeEnd(_Record):
+class EpisodeEnd(sealing.Record):
     """A client said that an episode is over. Other episodes end when nothing is heard of them."""
 
     type: Literal["end"] = "end"
@@ -132,7 +127,7 @@ class TrafficLog:
 
     def append(self, records: Iterable[Record]) -> None:
         """Take records; they are on disk after the next `sync`."""
-        lines = [seal(json.dumps(each.model_dump(mode="json"), ensure_ascii=False)) for each in records]
+        lines = [sealing.sealed_line(each) for each in records]
         with self._taking:
             self._lines.extend(lines)
 
@@ -154,7 +149,7 @@ class TrafficLog:
             # Past Python's buffer, which would keep what could not be written, and write it again.
             descriptor = self._file.fileno()
             end = self._whole
-            unwritten = memoryview(b"".join(line + b"\n" for line in lines))
+            unwritten = memoryview(b"".join(lines))
             try:
                 with store_errors("write", self.path):
                     # A part of a line, of a time when the disk failed, must not stand before what follows.
@@ -209,16 +204,4 @@ def read_traffic(paths: Iterable[Path], found: ReadTraffic) -> Iterator[Record]:
 def read_record(line: bytes, where: str) -> Record:
     """The record in a line of a log. Raises DamagedRecord, which says `where`, for one that is not as it was
     written."""
-    try:
-        record: Record = _RECORD.validator.validate_json(unsealed(line, where))
-    except ValidationError as error:
-        raise DamagedRecord(f"{where} is of another version of this program") from error
-    return record
-
-
-def unsealed(line: bytes, where: str) -> bytes:
-    """The JSON of a line of a log. Raises DamagedRecord as `read_record`."""
-    content = unseal(line.rstrip(b"\n"))
-    if content is None:
-        raise DamagedRecord(f"{where} is not as it was written; put the file back from a copy")
-    return content
+    return sealing.read_line(line, _RECORD, where)

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import secrets
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from storage.errors import DamagedRecord, store_errors
-from storage.filesystem import make_folder, sync_folder
+from storage.filesystem import open_root, write_new
 from storage.serving.traffic import serving_folder
 
 _KEY_BYTES = 32
@@ -38,28 +35,23 @@ class NamedUser:
 
 def named_user(store_uri: str, run: str, tenant: str, name: str) -> NamedUser:
     """The user that a tenant calls by this name, with the digest of earlier versions; raises as
-    `user_digest`."""
+    `user_key`."""
     key = user_key(store_uri, run)
     digests = (digest_of(key, each, name) for each in (tenant, LOCAL_TENANT))
     return NamedUser(tenant, tuple(dict.fromkeys(filter(None, digests))))
 
 
-def user_digest(store_uri: str, run: str, tenant: str, name: str) -> str:
-    """What records of a served run hold in place of a user's name: 32 hex digits, empty for an empty name.
+def user_key(store_uri: str, run: str) -> bytes:
+    """The key of the digests that records of a served run hold in place of users' names.
 
-    The key is made at the first call and can be read by this user of the machine only. Whoever has it can
-    try names; whoever has lost it cannot find a user's records any more.
+    It is made at the first call and can be read by this user of the machine only. Whoever has it can try
+    names; whoever has lost it cannot find a user's records any more.
 
     Raises DamagedRecord where the key is not as it was made, InputError for a store that is not local.
     """
-    return digest_of(user_key(store_uri, run), tenant, name)
-
-
-def user_key(store_uri: str, run: str) -> bytes:
-    """The key of a served run's digests, for those who need many; see `user_digest`."""
     path = serving_folder(store_uri, run) / "user_key"
-    if not path.exists():
-        _make_key(path)
+    if not path.exists():  # the first of several processes wins
+        write_new(open_root(store_uri), str(path), secrets.token_bytes(_KEY_BYTES), mode=0o600)
     with store_errors("read", path):
         key = path.read_bytes()
     if len(key) != _KEY_BYTES:
@@ -68,9 +60,10 @@ def user_key(store_uri: str, run: str) -> bytes:
 
 
 def digest_of(key: bytes, tenant: str, name: str) -> str:
-    """A tenant's user's digest, by the key. Names hold no control characters, so no name means two users.
+    """A tenant's user's digest, by the key: 32 hex digits, empty for an empty name.
 
-    That of a server without a file of keys is the digest of the name alone, as it was for all tenants once.
+    Names hold no control characters, so no name means two users. That of a server without a file of keys is
+    the digest of the name alone, as it was for all tenants once.
     """
     said = name if tenant == LOCAL_TENANT else f"{tenant}\0{name}"
     return hmac.new(key, said.encode("utf-8"), hashlib.sha256).hexdigest()[:32] if name else ""
@@ -79,21 +72,3 @@ def digest_of(key: bytes, tenant: str, name: str) -> str:
 def user_task_type(user: str) -> str:
     """Task type of the memory entries that only this user's conversations see."""
     return f"user:{user}"
-
-
-def _make_key(path: Path) -> None:
-    """Make the key, whole or not at all; the first of several processes wins."""
-    make_folder(path.parent)
-    temporary = path.with_name(f".user_key.{secrets.token_hex(8)}")
-    with store_errors("write", path):
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(secrets.token_bytes(_KEY_BYTES))
-                file.flush()
-                os.fsync(file.fileno())
-            with suppress(FileExistsError):
-                os.link(temporary, path)
-        finally:
-            temporary.unlink()
-        sync_folder(path.parent)

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter
 
 from erl_pipeline.serving.learning.processes import Map
-from storage.errors import DamagedRecord, store_errors
-from storage.serving.traffic import Record, read_record, unsealed
+from storage.artifacts.sealing import read_line
+from storage.errors import store_errors
+from storage.serving.traffic import Record, read_record
 from storage.tables.trajectories import trajectory_id
 
 _SEAL = slice(-67, -3)
@@ -47,6 +48,9 @@ class _Seen(BaseModel):
     reward: float | None = None
     arrived: datetime | None = None
     received: datetime | None = None
+
+
+_SEEN = TypeAdapter(_Seen)
 
 
 @dataclass
@@ -135,10 +139,7 @@ class TrafficIndex:
 
     def take(self, segment: int, offset: int, line: bytes) -> None:
         where = f"{self.paths[segment]}, at byte {offset},"
-        try:
-            seen = _Seen.model_validate_json(unsealed(line, where))
-        except ValidationError as error:
-            raise DamagedRecord(f"{where} is of another version of this program") from error
+        seen = read_line(line, _SEEN, where)
         number = self._number(f"{seen.tenant}\n{seen.episode_id}", seen.user)
         moment = seen.arrived or seen.received
         assert moment is not None

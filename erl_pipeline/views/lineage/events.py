@@ -1,11 +1,9 @@
 """A run's artifacts as OpenLineage events: each stage is a job, each artifact an execution and a dataset."""
 
-import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from importlib.resources import files
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import attr
 import pyarrow as pa
@@ -38,15 +36,8 @@ VERSION = "1-0-0"
 
 
 def schema_url(name: str) -> str:
-    """The URI that names a facet's schema, with the path of its definition in the document."""
+    """The URI that names a facet's schema, a file of `facet_schemas`, with the path of its definition."""
     return f"urn:erl-pipeline:openlineage-facets:{VERSION}:{name}.json#/$defs/{name}"
-
-
-def facet_schema(name: str) -> dict[str, Any]:
-    """The JSON schema (draft 2020-12) of a facet, such as `PolicyVersionDatasetFacet`."""
-    folder = files("erl_pipeline.views.lineage").joinpath("facet_schemas")
-    schema: dict[str, Any] = json.loads(folder.joinpath(f"{name}.json").read_text(encoding="utf-8"))
-    return schema
 
 
 class _OwnSchema:

@@ -13,7 +13,7 @@ from command_line.episodes.rows import episode_training, memory_texts
 from command_line.ui.cached import KnownFiles
 from command_line.ui.episode import seen_texts, training_of
 from command_line.ui.filters import Filter
-from command_line.ui.rows import find_rows, joined_rows, read_page
+from command_line.ui.rows import RowList, find_rows, joined_rows, read_page
 from command_line.ui.stored import Stored
 from storage.memory.chain import ENTRIES_FILE
 from storage.memory.entries import MEMORY
@@ -53,12 +53,11 @@ def test_every_page_of_filtered_rows_is_that_of_all_rows(
     for held_out in (False, True):
         for span in (None, (2, 3)):
             for page in (1, 2, 99):
-                found = find_rows(
-                    stored, run, span, filters, "iteration", page, rising=False, held_out=held_out
-                )
+                listed = RowList(filters, "" if span is None else "2..3", held_out=held_out)
+                found = find_rows(stored, run, listed, page)
                 joined = joined_rows(stored, run, span, held_out=held_out)
-                assert found == read_page(joined, filters, "iteration", page, rising=False)
-    whole = find_rows(stored, run, None, filters, "iteration", 1, rising=False, held_out=False)
+                assert found == read_page(joined, listed, page)
+    whole = find_rows(stored, run, RowList(filters), 1)
     assert count is None or whole.count == count
     assert count == 0 or 0 < whole.count <= 256
 

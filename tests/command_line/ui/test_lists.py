@@ -70,6 +70,19 @@ def test_each_table_has_a_link_to_its_rows_as_csv(page: TestClient) -> None:
     assert len(table(page, "/runs/one/rows", accept="text/csv")) == 4
 
 
+@pytest.mark.parametrize("yes", ["true", "1", "yes"])
+def test_a_yes_means_the_same_on_the_page_and_in_its_table(page: TestClient, yes: str) -> None:
+    query = f"sort=reward&rising={yes}"
+    rewards = [float(row["reward"]) for row in table(page, f"/runs/one/rows?{query}&format=csv")]
+    assert rewards == sorted(rewards)
+    assert 'aria-sort="ascending"' in page.get(f"/runs/one/rows?{query}").text
+
+
+def test_what_is_neither_yes_nor_no_is_refused(page: TestClient) -> None:
+    answer = page.get("/runs/one/rows?rising=maybe")
+    assert (answer.status_code, "rising=maybe: give true or false" in answer.text) == (400, True)
+
+
 def test_a_table_that_is_too_long_to_be_given_at_once_is_refused(
     page: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,18 +7,19 @@ from typing import Any
 
 import pytest
 
-from erl_pipeline.plan.cluster import ClusterConfig, Measured, jobs_of, read_cluster
+from erl_pipeline.plan.cluster import ClusterConfig, jobs_of, read_cluster
+from erl_pipeline.plan.forecast import Cost
 from storage.errors import ConfigError
 from tests.erl_pipeline.runs.planned_runs import plan
 
-EVERYTHING = Measured(seconds=2.0, tokens=100.0, bytes=7.0)
+EVERYTHING = Cost(seconds=2.0, tokens=100.0, bytes=7.0)
 
 
 def cluster(stages: dict[str, Any] | None = None, **groups: dict[str, Any]) -> ClusterConfig:
     return ClusterConfig.model_validate({"nodes": groups, "stages": stages or {}})
 
 
-def jobs(of: ClusterConfig, measured: Measured = EVERYTHING) -> dict[str, Any]:
+def jobs(of: ClusterConfig, measured: Cost = EVERYTHING) -> dict[str, Any]:
     made = plan(iterations=1)
     return {
         job.planned.title: job
@@ -69,7 +70,7 @@ def test_a_stage_of_which_nothing_is_known_is_refused() -> None:
     said = ("prepare_tasks", "generate_rollouts", "index_memory", "evaluate")
     trainer = {"training_tokens_per_second": 100.0}
     with pytest.raises(ConfigError) as refused:
-        jobs(cluster({name: {"seconds": 1.0} for name in said}, one=trainer), Measured())
+        jobs(cluster({name: {"seconds": 1.0} for name in said}, one=trainer), Cost())
     assert str(refused.value) == (
         "it is not known how long 5 stages take on nodes.one, since no run that trains this model has an "
         "artifact of them; set "

@@ -17,8 +17,8 @@ from erl_pipeline.config.plugins import plugins
 from erl_pipeline.plan.module_source import Name
 from erl_pipeline.plan.plugin_code import reached_code
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
-from erl_pipeline.plan.versions import FOLDER, in_tree
 from tests.erl_pipeline.runs.small_runs import go, small
+from tests.stage_versions import FOLDER, in_tree
 
 SERVED = ("erl_pipeline.plan.", "erl_pipeline.runs.log", "storage.artifacts.", "storage.filesystem")
 """What a stage is given: progress, which a log hears of too, resources, and the store with its checks. It

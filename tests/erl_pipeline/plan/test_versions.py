@@ -8,7 +8,7 @@ import pytest
 
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.plan.source_tree import SourceTree
-from erl_pipeline.plan.versions import (
+from tests.stage_versions import (
     StageCode,
     VersionFile,
     begin_versions,

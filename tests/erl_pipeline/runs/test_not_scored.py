@@ -18,7 +18,6 @@ from erl_pipeline.evaluation.history import learning_curve, read_history
 from erl_pipeline.evaluation.memory_effect import memory_effect
 from erl_pipeline.plan.plan import Plan
 from erl_pipeline.plan.stage import Stage
-from erl_pipeline.plan.versions import find_stages
 from erl_pipeline.runs.config import run_columns
 from erl_pipeline.runs.run_plans import plan_offline, plan_run
 from erl_pipeline.runs.state import last_score
@@ -39,6 +38,7 @@ from tests.command_line.ui.clients import client, main_text
 from tests.erl_pipeline.runs.planned_runs import SOURCES
 from tests.erl_pipeline.runs.small_runs import ids
 from tests.erl_pipeline.runs.unscored_runs import CONFIGS, OFFLINE, configured, trained
+from tests.stage_versions import find_stages
 
 COUNTS_OF_ROWS = {
     "generate_rollouts": None,  # it counts what was played

@@ -23,9 +23,9 @@ from erl_pipeline.plan.stage import (
     StageResult,
     WorkerSettings,
 )
-from erl_pipeline.plan.versions import find_stages
 from storage.artifacts.recipe import Recipe
 from tests.erl_pipeline.stages.settings_reads import settings_reads
+from tests.stage_versions import find_stages
 
 COMPUTING = ("torch", "transformers", "prefect", "lancedb", "vllm", "sentence_transformers")
 TABLES = ("polars", "pyarrow")

@@ -20,7 +20,7 @@ from storage.runs.run import RunStore
 from storage.serving.forgetting import forget_user
 from storage.serving.traffic import EpisodeEnd, ReadTraffic, Record, TrafficLog, read_traffic, segments
 from storage.serving.user_traces import REASON, UserTraces, find_user, tenants
-from storage.serving.users import LOCAL_TENANT, NamedUser, named_user, user_digest
+from storage.serving.users import LOCAL_TENANT, NamedUser, named_user
 from storage.tables.teacher_scores import read_teacher_scores
 from storage.tables.training import TRAINING_RECORD_FILE, read_sft_rows, write_training_record
 from storage.tables.trajectories import read_trajectories
@@ -39,6 +39,7 @@ from tests.storage.serving.traffic_of_users import (
     files_that_say,
     trained,
     turn,
+    user_digest,
     write_served,
 )
 

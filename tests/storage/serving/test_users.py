@@ -7,7 +7,7 @@ import pytest
 
 from storage.errors import DamagedRecord
 from storage.serving.traffic import serving_folder
-from storage.serving.users import user_digest
+from tests.storage.serving.traffic_of_users import user_digest
 
 
 def test_a_name_has_one_digest_in_a_run_and_another_in_another(tmp_path: Path) -> None:

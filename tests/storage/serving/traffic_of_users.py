@@ -29,7 +29,7 @@ from storage.serving.collected import (
     traffic_run,
 )
 from storage.serving.traffic import EpisodeEnd, Feedback, Record, ServedTurn, TrafficLog
-from storage.serving.users import user_digest
+from storage.serving.users import digest_of, user_key
 from storage.tables.parquet import write_rows
 from storage.tables.teacher_scores import TeacherScores, write_teacher_scores
 from storage.tables.training import (
@@ -48,6 +48,10 @@ RUN, TENANT = "served", "acme"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECRETS = {"alice": "quokkas", "bob": "numbats"}
 TOKENS = {"alice": 7654321, "bob": 1234567}
+
+
+def user_digest(store_uri: str, run: str, tenant: str, name: str) -> str:
+    return digest_of(user_key(store_uri, run), tenant, name)
 
 
 def turn(user: str, digest: str, number: int) -> ServedTurn:

@@ -14,7 +14,7 @@ import pytest
 
 from erl_pipeline.serving.learning.processes import mapping
 from storage.errors import DamagedRecord, StoreError
-from storage.serving.traffic import unsealed
+from storage.serving.traffic import Record, read_record
 from tests.waiting import wait_for
 
 _SCRIPT = """
@@ -57,8 +57,8 @@ def test_a_process_that_is_killed_is_told() -> None:
         list(map_values(os._exit, [1]))
 
 
-def _read(line: int) -> bytes:
-    return unsealed(b"{}", f"line {line}")
+def _read(line: int) -> Record:
+    return read_record(b"{}", f"line {line}")
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT])

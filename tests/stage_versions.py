@@ -2,7 +2,7 @@
 its bytes stay the same.
 
 `erl_pipeline/stages/versions.toml` holds, for every stage, its version and the fingerprint of all definitions
-that its `compute` and the model of its settings reach. `python -m erl_pipeline.plan.versions` compares the
+that its `compute` and the model of its settings reach. `python -m tests.stage_versions` compares the
 file with the code, and so does a test. The code of environments and methods is left out, because recipes hold
 its fingerprint.
 """
@@ -28,12 +28,12 @@ from erl_pipeline.plan.sources import CodeOwner
 from erl_pipeline.plan.stage import Stage
 from storage.artifacts.recipe import ID_LENGTH
 
-FOLDER = Path(__file__).parents[2]
+FOLDER = Path(__file__).parents[1]
 STAGES = ("erl_pipeline.stages", "erl_pipeline.methods")
 FILE = FOLDER / "erl_pipeline/stages/versions.toml"
 
 _RUN_NO_STAGES = ("runners", "scorers")
-_COMMAND = "python -m erl_pipeline.plan.versions"
+_COMMAND = "python -m tests.stage_versions"
 _HEAD = f"""\
 # The versions of all stages, and fingerprints of the code that gives their bytes.
 # Written by `{_COMMAND}`, whose --help says how.
