@@ -46,10 +46,11 @@ wrong, or the server, or that it hangs, would not be found."""
 class ServerAddress(Settings):
     """A vLLM server that the pipeline does not start.
 
-    It may serve the model under any name. It needs `--logprobs-mode processed_logprobs`, `--enable-scale-out`
-    or `--tokens-only`, and `VLLM_SERVER_DEV_MODE=1`, and must be able to read the run's folders. With
-    `policy.lora` it serves the base model, and also needs `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`,
-    `--enable-lora`, `--max-lora-rank`, and `--lora-target-modules` with the modules that are adapted.
+    It may serve the model under any name. It needs `--logprobs-mode processed_logprobs`,
+    `--enable-scale-out` or `--tokens-only`, and `VLLM_SERVER_DEV_MODE=1`, and must be able to read the
+    run's folders. On a GPU it needs `TRITON_F32_DEFAULT=ieee` for `dtype: float32`. With `policy.lora` it
+    serves the base model, and also needs `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`, `--enable-lora`,
+    `--max-lora-rank`, and `--lora-target-modules` with the modules that are adapted.
     """
 
     url: str

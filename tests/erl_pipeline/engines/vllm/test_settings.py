@@ -12,7 +12,11 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.engines import weights_in_memory
 from erl_pipeline.engines.vllm import ENGINE
 from erl_pipeline.engines.vllm.engine import VllmEngine, batch_invariant
-from erl_pipeline.engines.vllm.model_servers import devices_of_replicas, server_arguments
+from erl_pipeline.engines.vllm.model_servers import (
+    devices_of_replicas,
+    server_arguments,
+    server_environment,
+)
 from erl_pipeline.engines.vllm.settings import ServerAddress, VllmEngineConfig, VllmSampling, read_server_list
 from storage.errors import ConfigError
 
@@ -49,6 +53,16 @@ def test_servers_compute_the_head_as_the_trainer_does() -> None:
     RunConfig.model_validate({**run, "engine": config})
     with pytest.raises(ValidationError, match=r"policy\.head_dtype: float32 and engine\.head_dtype: null"):
         RunConfig.model_validate({**run, "engine": "vllm"})
+
+
+def test_a_server_in_float32_multiplies_so_in_tritons_kernels_too() -> None:
+    """In TF32 SmolLM2's log-probabilities differ by .0014 on average; .0001 are allowed."""
+    mine = {"VLLM_LOGGING_LEVEL": "ERROR"}
+    with_mine = {"TRITON_F32_DEFAULT": "ieee", **mine}
+    assert server_environment(VllmEngineConfig(dtype="float32", environment=mine)) == with_mine
+    assert server_environment(VllmEngineConfig(dtype="bfloat16", environment=mine)) == mine
+    of_the_user = {"TRITON_F32_DEFAULT": "tf32x3"}
+    assert server_environment(VllmEngineConfig(dtype="float32", environment=of_the_user)) == of_the_user
 
 
 @pytest.mark.parametrize(
