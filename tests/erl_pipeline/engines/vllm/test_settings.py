@@ -85,6 +85,8 @@ def test_each_replica_gets_as_many_devices_as_it_computes_on() -> None:
     assert devices_of_replicas(pairs, None) == ["0,1", "2,3"]
     in_two_items = VllmEngineConfig(replicas=2, arguments=("--tensor_parallel_size", "2", "-pp", "2"))
     assert devices_of_replicas(in_two_items, None) == ["0,1,2,3", "4,5,6,7"]
+    long_prompts = VllmEngineConfig(replicas=2, arguments=("-tp=2", "--prefill-context-parallel-size=2"))
+    assert devices_of_replicas(long_prompts, None) == ["0,1,2,3", "4,5,6,7"]
     copies = VllmEngineConfig(replicas=2, arguments=("-tp=2", "--data-parallel-size=2"))
     assert devices_of_replicas(copies, None) == ["0,1,2,3", "4,5,6,7"]
     # A single server sees all devices.
