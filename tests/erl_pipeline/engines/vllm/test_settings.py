@@ -12,7 +12,11 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.engines import weights_in_memory
 from erl_pipeline.engines.vllm import ENGINE
 from erl_pipeline.engines.vllm.engine import VllmEngine, batch_invariant
-from erl_pipeline.engines.vllm.model_servers import devices_of_replicas, server_arguments
+from erl_pipeline.engines.vllm.model_servers import (
+    devices_of_replicas,
+    server_arguments,
+    server_environment,
+)
 from erl_pipeline.engines.vllm.settings import ServerAddress, VllmEngineConfig, VllmSampling, read_server_list
 from storage.errors import ConfigError
 
@@ -51,6 +55,16 @@ def test_servers_compute_the_head_as_the_trainer_does() -> None:
         RunConfig.model_validate({**run, "engine": "vllm"})
 
 
+def test_a_server_in_float32_multiplies_so_in_tritons_kernels_too() -> None:
+    """In TF32 SmolLM2's log-probabilities differ by .0014 on average; .0001 are allowed."""
+    mine = {"VLLM_LOGGING_LEVEL": "ERROR"}
+    with_mine = {"TRITON_F32_DEFAULT": "ieee", **mine}
+    assert server_environment(VllmEngineConfig(dtype="float32", environment=mine)) == with_mine
+    assert server_environment(VllmEngineConfig(dtype="bfloat16", environment=mine)) == mine
+    of_the_user = {"TRITON_F32_DEFAULT": "tf32x3"}
+    assert server_environment(VllmEngineConfig(dtype="float32", environment=of_the_user)) == of_the_user
+
+
 @pytest.mark.parametrize(
     ("replicas", "arguments", "expected"),
     [(1, (), 64), (4, (), 20), (1, ("--data-parallel-size=8",), 10), (2, ("--data-parallel-size=2",), 20)],
@@ -71,6 +85,8 @@ def test_each_replica_gets_as_many_devices_as_it_computes_on() -> None:
     assert devices_of_replicas(pairs, None) == ["0,1", "2,3"]
     in_two_items = VllmEngineConfig(replicas=2, arguments=("--tensor_parallel_size", "2", "-pp", "2"))
     assert devices_of_replicas(in_two_items, None) == ["0,1,2,3", "4,5,6,7"]
+    long_prompts = VllmEngineConfig(replicas=2, arguments=("-tp=2", "--prefill-context-parallel-size=2"))
+    assert devices_of_replicas(long_prompts, None) == ["0,1,2,3", "4,5,6,7"]
     copies = VllmEngineConfig(replicas=2, arguments=("-tp=2", "--data-parallel-size=2"))
     assert devices_of_replicas(copies, None) == ["0,1,2,3", "4,5,6,7"]
     # A single server sees all devices.
