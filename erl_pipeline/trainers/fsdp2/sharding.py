@@ -4,7 +4,10 @@ import erl_pipeline.policies.lean_imports  # noqa: F401
 
 # isort: split
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -130,9 +133,28 @@ def shard(model: PreTrainedModel, ranks: ProcessRanks) -> None:
         sharded.set_force_sum_reduction_for_comms(True)
     # FSDP finds out at the first pass through the whole model what belongs to it. Later passes may begin at
     # its body, and compute the head afterwards.
-    with torch.no_grad():
+    with torch.no_grad(), _gathered_early(_blocks(model)):
         model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=ranks.device), use_cache=False)
     ranks.let_go_of_weights(model)
+
+
+@contextmanager
+def _gathered_early(blocks: Sequence[torch.nn.Module]) -> Iterator[None]:
+    """Have each block's weights gathered while the block before it computes, in the order in which blocks
+    compute within the context.
+
+    FSDP does so by itself only in passes that begin at the whole model. In a pass that begins at its body,
+    each block is the first one to FSDP, whose weights are gathered when the device has done all else.
+    """
+    order: list[torch.nn.Module] = []
+    hooks = [block.register_forward_pre_hook(lambda block, _: order.append(block)) for block in blocks]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for block, following in pairwise(order):
+        cast(FSDPModule, block).set_modules_to_forward_prefetch([cast(FSDPModule, following)])
 
 
 def _blocks(model: PreTrainedModel) -> list[torch.nn.Module]:
