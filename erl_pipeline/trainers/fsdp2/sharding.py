@@ -71,7 +71,7 @@ class ProcessRanks:
         return slice(min(self.rank * share, rows), min((self.rank + 1) * share, rows))
 
     def gather(self, rows: torch.Tensor, shape: torch.Size, to: int) -> torch.Tensor | None:
-        """A tensor of this shape in host memory, put together on the rank `to` from the rows that each rank
+        """A tensor of this shape, put together on the device of the rank `to` from the rows that each rank
         has; None on the others."""
         share = -(-shape[0] // self.count)
         # All send as many rows, in bytes, since not every backend knows every type.
@@ -82,7 +82,7 @@ class ProcessRanks:
         dist.gather(
             _as_bytes(sent), None if whole is None else list(_as_bytes(whole).chunk(self.count)), dst=to
         )
-        return None if whole is None else whole[: shape[0]].cpu()
+        return None if whole is None else whole[: shape[0]]
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
