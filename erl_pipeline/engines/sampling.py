@@ -39,7 +39,7 @@ def draw_tokens(
     if missing := -weights.shape[-1] % size:
         weights = torch.nn.functional.pad(weights, (0, missing))
     weights = weights.unflatten(1, (-1, size))  # [batch, blocks, block]
-    cumulative = weights.sum(dim=-1, dtype=torch.float64).cumsum(dim=-1)  # [batch, blocks]
+    cumulative = _cumulative(weights.sum(dim=-1, dtype=torch.float64))  # [batch, blocks]
     total = cumulative[:, -1:]
     if not bool(total.isfinite().all()):
         raise EngineError("the policy's logits are not finite: its weights are damaged, or training diverged")
@@ -47,12 +47,21 @@ def draw_tokens(
     block = _invert(cumulative, targets)
     below = torch.nn.functional.pad(cumulative, (1, 0)).gather(1, block)
     rows = torch.arange(len(weights), device=weights.device)
-    within = weights[rows, block[:, 0]].double().cumsum(dim=-1)  # [batch, block]
+    within = _cumulative(weights[rows, block[:, 0]].double())  # [batch, block]
     tokens = (block * size + _invert(within, targets - below))[:, 0]
     if bool(greedy.any()):
         tokens = torch.where(greedy, scaled.argmax(dim=-1), tokens)
     normalizers = largest[:, 0] + total[:, 0].log().float()
     return tokens, scaled.gather(1, tokens[:, None])[:, 0] - normalizers
+
+
+def _cumulative(values: torch.Tensor) -> torch.Tensor:
+    """The sums of each row up to each place.
+
+    They are computed in host memory: on a GPU torch has no deterministic form of this for floating-point
+    numbers, and refuses it under `resources.determinism: bytes`.
+    """
+    return values.cpu().cumsum(dim=-1).to(values.device)
 
 
 def _invert(cumulative: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

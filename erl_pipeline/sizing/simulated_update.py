@@ -198,12 +198,17 @@ class _Updates:
         count = self._sharded.count
         weights = list(learner.model.parameters())
         for number, weight in enumerate(weights):
-            self._sharded.gather(own_rows(weight), weight.shape, number % count)
+            self._gathered(own_rows(weight), weight.shape, number % count)
         state = [tensor for tensor in learner.optimizer.tensors().values() if tensor.ndim]
         _written = [
-            self._sharded.gather(rows, torch.Size([len(rows) * count, *rows.shape[1:]]), number % count)
+            self._gathered(rows, torch.Size([len(rows) * count, *rows.shape[1:]]), number % count)
             for number, rows in enumerate(state, start=len(weights))
         ]
+
+    def _gathered(self, rows: torch.Tensor, shape: torch.Size, to: int) -> torch.Tensor | None:
+        assert self._sharded is not None
+        whole = self._sharded.gather(rows, shape, to)
+        return None if whole is None else whole.cpu()
 
     def _begin(self, phase: str) -> None:
         self._recorder.begin(phase)

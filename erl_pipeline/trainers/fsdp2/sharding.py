@@ -4,7 +4,10 @@ import erl_pipeline.policies.lean_imports  # noqa: F401
 
 # isort: split
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -68,7 +71,7 @@ class ProcessRanks:
         return slice(min(self.rank * share, rows), min((self.rank + 1) * share, rows))
 
     def gather(self, rows: torch.Tensor, shape: torch.Size, to: int) -> torch.Tensor | None:
-        """A tensor of this shape in host memory, put together on the rank `to` from the rows that each rank
+        """A tensor of this shape, put together on the device of the rank `to` from the rows that each rank
         has; None on the others."""
         share = -(-shape[0] // self.count)
         # All send as many rows, in bytes, since not every backend knows every type.
@@ -79,7 +82,7 @@ class ProcessRanks:
         dist.gather(
             _as_bytes(sent), None if whole is None else list(_as_bytes(whole).chunk(self.count)), dst=to
         )
-        return None if whole is None else whole[: shape[0]].cpu()
+        return None if whole is None else whole[: shape[0]]
 
 
 def _as_bytes(tensor: torch.Tensor) -> torch.Tensor:
@@ -130,9 +133,28 @@ def shard(model: PreTrainedModel, ranks: ProcessRanks) -> None:
         sharded.set_force_sum_reduction_for_comms(True)
     # FSDP finds out at the first pass through the whole model what belongs to it. Later passes may begin at
     # its body, and compute the head afterwards.
-    with torch.no_grad():
+    with torch.no_grad(), _gathered_early(_blocks(model)):
         model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=ranks.device), use_cache=False)
     ranks.let_go_of_weights(model)
+
+
+@contextmanager
+def _gathered_early(blocks: Sequence[torch.nn.Module]) -> Iterator[None]:
+    """Have each block's weights gathered while the block before it computes, in the order in which blocks
+    compute within the context.
+
+    FSDP does so by itself only in passes that begin at the whole model. In a pass that begins at its body,
+    each block is the first one to FSDP, whose weights are gathered when the device has done all else.
+    """
+    order: list[torch.nn.Module] = []
+    hooks = [block.register_forward_pre_hook(lambda block, _: order.append(block)) for block in blocks]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for block, following in pairwise(order):
+        cast(FSDPModule, block).set_modules_to_forward_prefetch([cast(FSDPModule, following)])
 
 
 def _blocks(model: PreTrainedModel) -> list[torch.nn.Module]:

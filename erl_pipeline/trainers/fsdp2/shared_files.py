@@ -112,9 +112,10 @@ class SharedFiles:
                 for writer, name in enumerate(names)
                 if name is not None
             ]
+            # Moved to host memory only now, when all have their rows: so all writers do it at once.
             for whole in given:
                 if whole is not None:
-                    yield whole.contiguous().view(-1).view(torch.uint8).numpy().data
+                    yield whole.cpu().contiguous().view(-1).view(torch.uint8).numpy().data
             del given, whole  # before the next are put together
 
     def _header(self, in_order: Sequence[str]) -> bytes:
@@ -136,7 +137,7 @@ def header(tensors: Mapping[str, SharedTensor], notes: Mapping[str, str] | None 
 
 
 def _gathered(tensor: SharedTensor, writer: int, ranks: ProcessRanks) -> torch.Tensor | None:
-    """A copy of the whole tensor in host memory, on the rank that writes it; None on the others."""
+    """A copy of the whole tensor on the rank that writes it; None on the others."""
     if tensor.spread:
         return ranks.gather(tensor.rows, tensor.shape, writer)
     return tensor.rows.to("cpu", copy=True) if ranks.rank == writer else None

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from erl_pipeline.engines.sampling import draw_tokens, uniform_stream
 from storage.errors import EngineError
@@ -70,3 +72,29 @@ def test_logits_that_are_no_numbers_are_an_error() -> None:
     logits = torch.tensor([[0.0, 1.0], [0.0, float("nan")]])
     with pytest.raises(EngineError, match="logits are not finite"):
         draw_tokens(logits, torch.ones(2), torch.zeros(2, dtype=torch.float64))
+
+
+class _OnADevice(TorchDispatchMode):
+    """Answers for tensors of the device `meta`, which have no values: what is read is true, and what moves to
+    host memory is ones. Refuses what a GPU refuses in torch's deterministic mode."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.ops.aten._local_scalar_dense.default:
+            return True
+        if func is torch.ops.aten._to_copy.default and str(kwargs.get("device")) == "cpu":
+            return torch.ones(args[0].shape, dtype=args[0].dtype)
+        if func is torch.ops.aten.cumsum.default and args[0].is_floating_point() and args[0].is_meta:
+            raise RuntimeError("cumsum_cuda_kernel does not have a deterministic implementation")
+        return func(*args, **kwargs)
+
+
+def test_tokens_are_drawn_on_a_gpu_that_has_to_give_equal_bytes() -> None:
+    logits, temperatures = torch.empty(3, 1300, device="meta"), torch.ones(3, device="meta")
+    uniforms = torch.zeros(3, dtype=torch.float64, device="meta")
+    with _OnADevice():  # type: ignore[no-untyped-call]
+        drawn, logprobs = draw_tokens(logits, temperatures, uniforms)
+    assert drawn.is_meta
+    assert logprobs.is_meta
