@@ -42,10 +42,10 @@ def no_configured_api() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def api(prefect_home: Path) -> Iterator[str]:
-    """The URL of the tests' server, to which flows in this process report. Afterwards the server must have
-    ended."""
+    """The URL of the tests' server, to which flows in this process report. It does not stay for the tests of
+    other folders, since an idle one takes some percent of a processor. Afterwards it must have ended."""
     assert not get_current_settings().api.url, "the tests start a server of their own: unset PREFECT_API_URL"
     with (
         prefect_api(prefect_home / "server.log") as url,

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from erl_pipeline.config.pipeline import DeviceGroups, ResourcesConfig
 from erl_pipeline.plan.plan import PlannedStage
 from erl_pipeline.plan.runner import IN_PROCESS, InProcessConfig
-from flows.runner import PREFECT, PrefectConfig
+from flows.runner import PREFECT, PrefectConfig, visible_devices
 from storage.errors import Interrupted
 from storage.runs.documents import run_identity
 from tests.flows.records import ask, begun, file_hashes, flow_run_of, task_runs_of
@@ -100,23 +100,16 @@ def test_what_is_reused_is_no_task_run_and_starts_no_server(
     assert task_run["name"] == "write 2 of iteration 1"
 
 
-@pytest.mark.usefixtures("api")
-def test_two_processes_compute_at_the_same_time(store: Path) -> None:
-    """Each waits for the other, so if one ran after the other, neither would end."""
-    stages = [planned(MEET, "first", folder=store), planned(MEET, "second", folder=store)]
-    assert len(walk(PREFECT, TWO_PROCESSES, store, stages)) == 2
-
-
 @pytest.mark.parametrize("background_bytes", [None, 0])
 def test_a_worker_that_is_killed_is_replaced_and_its_stage_computed_again(
     api: str, store: Path, background_bytes: int | None
 ) -> None:
+    """Then one fails with an error that cannot be sent, which arrives with its words."""
     listener = Recorded()
     stage = planned(DIE_ONCE, "survivor", folder=store)
-    (outcome,) = walk(
-        PREFECT, TWO_PROCESSES, store, [stage], listener=listener, background_bytes=background_bytes
-    )
-    assert outcome.counters["names"] == 1
+    stages = [stage, planned(FAIL, "after", {"it": stage})]
+    with pytest.raises(RuntimeError, match=r"OddError: after 7"):
+        walk(PREFECT, TWO_PROCESSES, store, stages, listener=listener, background_bytes=background_bytes)
     # A busy machine's server may be late with its records, which is told too.
     warnings = [str(each[1]) for each in listener.told if each[0] == "warn"]
     (warning,) = [each for each in warnings if each.startswith("die_once survivor")]
@@ -124,7 +117,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_stage_computed_again(
     (names,) = file_hashes(store, [stage.artifact_id])
     assert list(names) == ["names.txt"]
     states = [run["state_type"] for run in task_runs_of(api, flow_run_of(api, store))]
-    assert states == ["CRASHED", "COMPLETED"]
+    assert states == ["CRASHED", "COMPLETED", "FAILED"]
 
 
 def test_workers_that_compute_stop_when_they_are_asked_to(api: str, store: Path, tmp_path: Path) -> None:
@@ -138,13 +131,15 @@ def test_workers_that_compute_stop_when_they_are_asked_to(api: str, store: Path,
 
 
 @pytest.mark.usefixtures("api")
-def test_stages_that_need_a_device_stay_with_the_worker_that_has_it(store: Path) -> None:
-    """The model that one of them has loaded is there for the next; stages without a model do not use the
-    device."""
+def test_two_processes_compute_at_the_same_time_and_one_has_the_device(store: Path) -> None:
+    """Two stages wait for each other, so if one ran after the other, neither would end. The model that a
+    stage has loaded is there for the next; stages without a model do not use the device."""
     listener = Recorded()
+    meeting = [planned(MEET, "first", folder=store), planned(MEET, "second", folder=store)]
     on_device = chain(3, SAY_WHERE_ON_DEVICE)
     beside = planned(SAY_WHERE, "beside", {"before": on_device[0]})
-    walk(PREFECT, TWO_PROCESSES, store, [*on_device, beside], listener=listener)
+    stages = [*meeting, *on_device, beside]
+    assert len(walk(PREFECT, TWO_PROCESSES, store, stages, listener=listener)) == len(stages)
     said = dict(str(message).split(" in ") for _, message in listener.told if " in " in str(message))
     assert len({said[each.key] for each in on_device}) == 1
     assert said["beside"] != said["0"]
@@ -153,39 +148,29 @@ def test_stages_that_need_a_device_stay_with_the_worker_that_has_it(store: Path)
 GROUPS = ResourcesConfig(groups=DeviceGroups(sample=(0, 1), train=(2, 4, 3)))
 
 
+def test_gpus_of_a_group_are_counted_within_those_that_are_visible() -> None:
+    assert [visible_devices(place, GROUPS, None) for place in (0, 1)] == ["0,1", "2,4,3"]
+    assert [visible_devices(place, GROUPS, "7,6,5,4,GPU-3") for place in (0, 1)] == ["7,6", "5,GPU-3,4"]
+
+
 @pytest.mark.usefixtures("api")
-@pytest.mark.parametrize(
-    ("visible", "expected"), [(None, ["0,1", "2,4,3"]), ("7,6,5,4,GPU-3", ["7,6", "5,GPU-3,4"])]
-)
-def test_sampling_and_training_see_the_gpus_of_their_group(
-    store: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None, expected: list[str]
+def test_sampling_and_training_overlap_and_see_the_gpus_of_their_group(
+    store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In real worker processes, one after the other, several times."""
-    if visible is None:
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    else:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    """In real worker processes, one after the other, several times. At last each waits for the other, so if
+    one ran after the other, neither would end."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,6,5,4,GPU-3")
     name, stages = "CUDA_VISIBLE_DEVICES", list[PlannedStage]()
     for number in range(4):
         stage = (SAY_VARIABLE_ON_DEVICE, SAY_VARIABLE_IN_TRAINING)[number % 2]
         before = {"before": stages[-1]} if stages else {}
         stages.append(planned(stage, name, before, iteration=1 + number))
+    last = {"before": stages[-1]}
+    stages.append(planned(MEET_SAMPLING, "first", last, iteration=5, folder=store))
+    stages.append(planned(MEET_TRAINING, "second", last, iteration=5, folder=store))
     listener = Recorded()
-    walk(PREFECT, TWO_PROCESSES, store, stages, listener=listener, resources=GROUPS)
-    assert listener.told == [("warn", f"{name}={each}") for each in expected * 2]
-
-
-@pytest.mark.usefixtures("api")
-def test_with_groups_sampling_and_training_overlap(store: Path) -> None:
-    """Each waits for the other, so if one ran after the other, neither would end."""
-    stages = [planned(MEET_SAMPLING, "first", folder=store), planned(MEET_TRAINING, "second", folder=store)]
-    assert len(walk(PREFECT, TWO_PROCESSES, store, stages, resources=GROUPS)) == 2
-
-
-@pytest.mark.usefixtures("api")
-def test_an_error_that_cannot_be_sent_arrives_with_its_words(store: Path) -> None:
-    with pytest.raises(RuntimeError, match=r"OddError: first 7"):
-        walk(PREFECT, TWO_PROCESSES, store, [planned(FAIL, "first")])
+    assert len(walk(PREFECT, TWO_PROCESSES, store, stages, listener=listener, resources=GROUPS)) == 6
+    assert listener.told == [("warn", f"{name}={each}") for each in ["7,6", "5,GPU-3,4"] * 2]
 
 
 DRIVER = """

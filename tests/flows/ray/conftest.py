@@ -1,5 +1,5 @@
-"""One Ray cluster for all tests of this folder, on this machine: a head without processors, and two nodes
-with object stores of their own."""
+"""One Ray cluster for all tests of a file, on this machine: a head without processors, and two nodes with
+object stores of their own."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ class LocalCluster:
         self._cluster.shutdown()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """The cluster of all tests. The head's folder has a short name, since a socket's path is limited to a
-    hundred characters."""
+    """The cluster of a file's tests. It ends with them, since an idle one takes a tenth of a processor. The
+    head's folder has a short name, since a socket's path is limited to a hundred characters."""
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     # Ray writes the address of a new cluster into its folder "ray", but does not create this folder.
     os.mkdir(f"{folder}/ray")

@@ -17,7 +17,7 @@ from tests.erl_pipeline.runs.small_runs import go
 from tests.erl_pipeline.trainers.fsdp2.nodes import Node, running_node
 from tests.erl_pipeline.trainers.fsdp2.orders import Orders
 from tests.erl_pipeline.trainers.fsdp2.rows import Start
-from tests.erl_pipeline.trainers.fsdp2.sharded import TrainedOnTwo, sharded
+from tests.erl_pipeline.trainers.fsdp2.sharded import TrainedOnOne, sharded
 from tests.erl_pipeline.trainers.fsdp2.stopped import is_there
 from tests.random_models import WORDS, random_gpt2, random_llama, word_tokenizer
 from tests.waiting import wait_for
@@ -31,13 +31,13 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankGroup]:
 
 
 @pytest.fixture(scope="session")
-def trained_on_two(tmp_path_factory: pytest.TempPathFactory) -> TrainedOnTwo:
+def trained_on_one(tmp_path_factory: pytest.TempPathFactory) -> TrainedOnOne:
     """For tests that compare its bytes with those of another run."""
     store = tmp_path_factory.mktemp("trained") / "store"
     with pytest.MonkeyPatch.context() as patched:
         noted = Orders(patched)
-        go(sharded(2, store={"background_commit_mb": None}), store, 2)
-    return TrainedOnTwo(store, noted)
+        go(sharded(1, store={"background_commit_mb": None}), store, 2)
+    return TrainedOnOne(store, noted)
 
 
 @pytest.fixture(scope="session")

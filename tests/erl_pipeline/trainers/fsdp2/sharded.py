@@ -21,8 +21,8 @@ def sharded(processes: int, sleep: bool = False, **changes: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class TrainedOnTwo:
-    """Two iterations of `sharded(2)`, where no commit waits: their store, and what the ranks were told."""
+class TrainedOnOne:
+    """Two iterations of `sharded(1)`, where no commit waits: their store, and what the ranks were told."""
 
     store: Path
     orders: Orders

@@ -16,10 +16,7 @@ from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
 from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
 from storage.artifacts.late_files import LateFiles, WatchedFiles, wait_until_whole
 from storage.errors import Interrupted, PipelineError, StoreError
-from tests.erl_pipeline.runs.small_runs import go, hashes
-from tests.erl_pipeline.trainers.fsdp2.orders import Orders
 from tests.erl_pipeline.trainers.fsdp2.rows import ROWS, Start, reinforcement
-from tests.erl_pipeline.trainers.fsdp2.sharded import TrainedOnTwo, sharded
 
 HELD = """
 from pathlib import Path
@@ -146,7 +143,7 @@ def test_a_failure_of_what_comes_next_does_not_spoil_it(
     monkeypatch.setattr(WatchedFiles, "wait", waited)
     with (tmp_path / "first" / "sitecustomize.py").open("a") as file:
         file.write(NO_ROOM)
-    group, trainer, sizes = begun(2)
+    group, trainer, sizes = begun(1)
     [(name, size)] = sizes.items()
     (tmp_path / "late").rename(tmp_path / "placed")
     with pytest.raises(error[0], match=error[1]):
@@ -166,13 +163,3 @@ def test_who_waits_for_a_killed_rank_is_told(
         wait_until_whole(tmp_path / "late" / name, size)
     group.finish()
     assert not trainer.lasts()
-
-
-def test_a_run_that_commits_beside_its_stages_has_the_same_bytes(
-    trained_on_two: TrainedOnTwo, orders: Orders, tmp_path: Path
-) -> None:
-    """Two iterations have four training stages."""
-    assert trained_on_two.orders.done.count("begin_state") == 0
-    go(sharded(2, store={"background_commit_mb": 0}), tmp_path / "beside", 2)
-    assert orders.done.count("begin_state") == 4
-    assert hashes(tmp_path / "beside") == hashes(trained_on_two.store)

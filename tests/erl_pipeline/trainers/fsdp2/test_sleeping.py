@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import os
 from pathlib import Path
 
@@ -20,10 +19,11 @@ from erl_pipeline.trainers.fsdp2.sharding import join_ranks, own_rows
 from erl_pipeline.trainers.fsdp2.sleeping import SleepingTensors
 from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
 from erl_pipeline.trainers.fsdp2.work import Begin, Reinforce, Sleep
+from tests import forked
 from tests.erl_pipeline.runs.small_runs import go, hashes
 from tests.erl_pipeline.trainers.fsdp2.orders import Orders
 from tests.erl_pipeline.trainers.fsdp2.rows import Start, reinforcement
-from tests.erl_pipeline.trainers.fsdp2.sharded import TrainedOnTwo, sharded
+from tests.erl_pipeline.trainers.fsdp2.sharded import sharded
 from tests.erl_pipeline.trainers.fsdp2.test_trainer import assert_equal
 
 CPU = torch.device("cpu")
@@ -54,8 +54,8 @@ def test_what_is_on_another_device_stays() -> None:
     assert tensor.tolist() == [1, 1]
 
 
-def _largest_after_sleep(begin: Begin, port: int, place: Path) -> None:
-    """Update a policy as the only rank, sleep, and write how many bytes the largest tensor then has."""
+def largest_after_sleep(begin: Begin, port: int) -> int:
+    """Update a policy as the only rank, and sleep; returns how many bytes the largest tensor then has."""
     os.environ |= {
         **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"},
         **{"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"},
@@ -68,10 +68,10 @@ def _largest_after_sleep(begin: Begin, port: int, place: Path) -> None:
     copies = {copy.data_ptr() for copy in learner._sleeping._copies}
     tensors = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
     there = [(own_rows(each) if isinstance(each, DTensor) else each).untyped_storage() for each in tensors]
-    place.write_text(str(max(each.nbytes() for each in there if each.data_ptr() not in copies)))
+    return max(each.nbytes() for each in there if each.data_ptr() not in copies)
 
 
-def test_nothing_of_a_model_stays_on_the_device(first: Path, start: Start, tmp_path: Path) -> None:
+def test_nothing_of_a_model_stays_on_the_device(first: Path, start: Start) -> None:
     """FSDP keeps tensors of its own, which share the storages that are emptied. The smallest weight has 36
     numbers."""
     begun = start(first / "llama", dtype="bfloat16")
@@ -79,12 +79,7 @@ def test_nothing_of_a_model_stays_on_the_device(first: Path, start: Start, tmp_p
     begin = Begin(begun.context.stored, begun.checkpoint, begun.optimizer)
     with listen("127.0.0.1", 0) as listening:
         port = listening.getsockname()[1]
-    spawn = multiprocessing.get_context("spawn")
-    process = spawn.Process(target=_largest_after_sleep, args=(begin, port, tmp_path / "largest"))
-    process.start()
-    process.join(120)
-    assert process.exitcode == 0
-    assert int((tmp_path / "largest").read_text()) < 36
+    assert forked.call(f"{__name__}:largest_after_sleep", begin, port) < 36
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -104,16 +99,17 @@ def test_an_update_after_sleep_is_that_without(
     assert_equal(tmp_path / "awake", tmp_path / "slept")
 
 
-def test_a_run_whose_ranks_sleep_loads_once_and_has_the_same_bytes(
-    trained_on_two: TrainedOnTwo, orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_runs_whose_ranks_sleep_or_write_beside_their_stages_load_once_and_have_the_same_bytes(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a GPU that sampling needs too. Each of two iterations is sampled from, and trains twice."""
-    monkeypatch.setattr(kept_ranks, "training_device", lambda: torch.device("cuda"))
-    go(sharded(2), tmp_path / "end", 2)
-    assert (orders.done.count("begin"), len(orders.groups), orders.done.count("sleep")) == (2, 2, 0)
+    """Two iterations have four training stages, and each is sampled from. The ranks that sleep are on GPUs
+    that sampling needs too, and write their states before a stage ends."""
+    go(sharded(2, store={"background_commit_mb": 0}), tmp_path / "beside", 2)
+    assert (orders.done.count("begin"), len(orders.groups), orders.done.count("begin_state")) == (1, 1, 4)
     orders.done.clear()
     orders.groups.clear()
-    go(sharded(2, sleep=True), tmp_path / "sleep", 2)
+    monkeypatch.setattr(kept_ranks, "training_device", lambda: torch.device("cuda"))
+    go(sharded(2, sleep=True, store={"background_commit_mb": None}), tmp_path / "sleep", 2)
     assert orders.done.count("sleep") > 0
-    assert (orders.done.count("begin"), len(orders.groups)) == (1, 1)
-    assert hashes(tmp_path / "sleep") == hashes(trained_on_two.store) == hashes(tmp_path / "end")
+    assert (orders.done.count("begin"), len(orders.groups), orders.done.count("begin_state")) == (1, 1, 0)
+    assert hashes(tmp_path / "sleep") == hashes(tmp_path / "beside")

@@ -18,7 +18,6 @@ from erl_pipeline.config.optimizer import FineTuneConfig
 from erl_pipeline.config.policy import LoraConfig
 from erl_pipeline.config.self_distillation import DistillationObjective
 from erl_pipeline.policies.checkpoints import StoredPolicy
-from erl_pipeline.trainers.fsdp2 import TRAINER
 from erl_pipeline.trainers.fsdp2.rank_group import RankGroup
 from erl_pipeline.trainers.fsdp2.trainer import Fsdp2Trainer
 from erl_pipeline.trainers.interface import (
@@ -30,7 +29,6 @@ from erl_pipeline.trainers.interface import (
 from erl_pipeline.trainers.local.trainer import LocalTrainer
 from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.errors import TrainingDiverged
-from tests.erl_pipeline.trainers.fsdp2.nodes import Node
 from tests.erl_pipeline.trainers.fsdp2.rows import ROWS, Start, reinforcement
 
 SUPERVISED = SupervisedTraining(ROWS, FineTuneConfig(steps=2, batch_rows=3, microbatch_tokens=12), seed=0)
@@ -177,30 +175,6 @@ def test_equal_work_gives_equal_bytes(ranks: RankGroup, first: Path, start: Star
         trainer.fine_tune_supervised(SUPERVISED)
         trainer.save(tmp_path / name)
     assert_equal(tmp_path / "once", tmp_path / "again")
-
-
-def test_two_nodes_give_the_bytes_of_one(
-    ranks: RankGroup,
-    node: Node,
-    first: Path,
-    start: Start,
-    tmp_path: Path,
-) -> None:
-    beginning = start(first / "llama", dtype="bfloat16")
-    steps: dict[str, list[float]] = {"one": [], "two": []}
-    trainers = {"one": on_two(beginning, ranks), "two": TRAINER.open(node.settings(), beginning)}
-    scores = {}
-    for name, trainer in trainers.items():
-        trainer.reinforce(reinforcement(epochs=2), partial(keep, steps[name]))
-        trainer.fine_tune_supervised(SUPERVISED)
-        scores[name] = np.concatenate(trainer.logprobs(ROWS, 12)).tolist()
-        trainer.save(tmp_path / name)
-    trainers["two"].close()
-    assert "Starts ranks [1] of 2" in node.said
-    assert len(steps["two"]) == 2
-    assert steps["two"] == steps["one"]
-    assert scores["two"] == scores["one"]
-    assert_equal(tmp_path / "one", tmp_path / "two")
 
 
 def test_a_checkpoint_that_is_read_and_written_again_keeps_its_bytes(
