@@ -168,7 +168,8 @@ def add(
     if json:
         print_json({**_plain(row), "replaced": replaced, "flow_run": None if made is None else str(made.id)})
     elif made is not None:
-        print_line(f"Run {run}: flow {flow} is due now, as flow run {made.name}.")
+        # Not by its name, which Prefect drew: when it begins, it is called after the run.
+        print_line(f"Run {run}: flow {flow} is due now, as flow run {made.id}.")
     else:
         print_line(f"Run {run}: flow {flow} {row.schedule}; when one still runs: {row.overlap}.")
 

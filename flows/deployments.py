@@ -59,7 +59,7 @@ _UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 def connected(url: str) -> Iterator[SyncPrefectClient]:
     """A client of a Prefect API.
 
-    Raises OrchestratorError, which says what to do, when nothing answers there or the API goes away.
+    Raises OrchestratorError, which says what to do, when nothing answers there, the API goes away or fails.
     """
     if not answers(url):
         raise OrchestratorError(
@@ -72,6 +72,15 @@ def connected(url: str) -> Iterator[SyncPrefectClient]:
                 yield client
         except httpx.TransportError as error:
             raise OrchestratorError(f"Prefect's API at {url} went away ({error})") from error
+        except httpx.HTTPStatusError as error:
+            if not error.response.is_server_error:
+                raise
+            # Such as 503 while its SQLite database is locked, after the client's own retries.
+            raise OrchestratorError(
+                f"Prefect's server at {url} failed with status {error.response.status_code}. It may be busy: "
+                "wait a moment, and run the same command again. If it goes on, the server's log says why "
+                "(`erl-pipeline serve` prints where that is)."
+            ) from error
 
 
 def cron(expression: str, timezone: str) -> CronSchedule:

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.settings import (
     PREFECT_API_URL,
@@ -56,6 +57,9 @@ _HEALTH_SECONDS = 5.0
 _ASK_SECONDS = 15.0
 _MOST_UNANSWERED = 8
 """Two minutes: beside heavy work, a server that waits for its database can be silent for one."""
+_CONFIGURED_SECONDS = 10.0
+_BUSY_SECONDS = 60.0
+"""How much longer a server may take that accepts connections: beside heavy work it is slow to answer."""
 _CHECK_URL = "check PREFECT_API_URL, or train with --no-prefect"
 
 
@@ -100,7 +104,7 @@ def prefect_api(log_file: Path, deadline: float = 120.0) -> Iterator[str]:
     """
     configured = configured_api()
     if configured:
-        _wait(configured, time.monotonic() + min(deadline, 10.0), lambda: None, _CHECK_URL)
+        _wait(configured, min(deadline, _CONFIGURED_SECONDS), lambda: None, _CHECK_URL)
         yield configured
         return
     hint = f"see {log_file}, or train with --no-prefect"
@@ -152,7 +156,7 @@ def serving_api(
         "PREFECT_API_URL names it: start that server, or unset the variable, and `erl-pipeline serve` starts "
         "one itself, at the --port that you give"
     )
-    _wait(configured, time.monotonic() + min(deadline, 10.0), lambda: None, hint)
+    _wait(configured, min(deadline, _CONFIGURED_SECONDS), lambda: None, hint)
     yield configured, False, _unanswered(configured)
 
 
@@ -216,7 +220,7 @@ def _server(
         with _one_start_at_a_time(get_current_settings().home):
             url, process = _start(host, port, arguments, settings, log_file)
             stack.callback(_stop, process)
-            _wait(url, time.monotonic() + deadline, process.poll, hint)
+            _wait(url, deadline, process.poll, hint)
         yield url, process
 
 
@@ -268,15 +272,19 @@ def _reason(error: OSError) -> str:
     return os.strerror(error.errno) if error.errno else str(error)
 
 
-def _wait(url: str, deadline: float, ended: Callable[[], int | None], hint: str) -> None:
+def _wait(url: str, seconds: float, ended: Callable[[], int | None], hint: str) -> None:
+    began = time.monotonic()
     with _asking(url) as client:
         while (reason := client.api_healthcheck()) is not None:
             status = ended()
             if status is not None and status < 0:
                 killed = signal.Signals(-status).name
                 raise WentAway(f"Prefect's server was killed while it started ({killed})")
-            if status is not None or time.monotonic() > deadline:
-                raise OrchestratorError(f"Prefect's API at {url} does not answer ({reason}); {hint}")
+            is_busy = isinstance(reason, httpx.TimeoutException)
+            longest = seconds + (_BUSY_SECONDS if is_busy else 0.0)
+            if status is not None or time.monotonic() - began > longest:
+                again = ". If the machine is busy, run the same command again" if is_busy else ""
+                raise OrchestratorError(f"Prefect's API at {url} does not answer ({reason}); {hint}{again}")
             time.sleep(0.05)
 
 

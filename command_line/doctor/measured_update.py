@@ -222,5 +222,5 @@ def _verdict(measured: MeasuredUpdate, report: RankReport) -> str:
     return (
         f"Rank {report.rank}{of}: {gb(measured.needed(report))} GB{together}, most of all in the "
         f"{report.peaks[measured.work.device].phase}; it {word} on {measured.card.name}, of whose "
-        f"{measured.card.memory / 1e9:.0f} GB {KEPT_FREE:.0%} are kept free ({report.seconds:.0f} s)."
+        f"{measured.card.memory / 1e9:.0f} GB {100 * KEPT_FREE:.0f} % are kept free ({report.seconds:.0f} s)."
     )

@@ -16,7 +16,7 @@ Alias = Annotated[str, typer.Option(metavar="NAME", help="The alias that is chan
 Checkpoint = Annotated[str | None, typer.Option(metavar=SELECTOR, help="What the alias is to mean.")]
 To = Annotated[
     str | None,
-    typer.Option(metavar="previous", help="previous: what it meant before its last change."),
+    typer.Option(metavar="previous", help="previous: what it meant before; twice: forward again."),
 ]
 Why = Annotated[str, typer.Option(metavar="TEXT", help="A reason, which is kept with the change.")]
 WithoutGate = Annotated[

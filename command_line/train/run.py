@@ -162,8 +162,8 @@ def warn_of_qualification(
         warn(f"{sentence}; `erl-pipeline env qualify CONFIG` examines it")
     else:
         note(
-            f"Environment {config.environment.type} comes with erl-pipeline and was not examined with these "
-            "settings; `erl-pipeline env qualify CONFIG` does so"
+            f"Environment {config.environment.type} comes with erl-pipeline, so nothing has to be done. To "
+            "check its tasks and rewards with your settings: `erl-pipeline env qualify CONFIG`"
         )
 
 

@@ -4,8 +4,6 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from traceback import extract_tb
 from typing import Any, TypeVar, cast
 
 from erl_pipeline.environments.interface import (
@@ -19,6 +17,7 @@ from erl_pipeline.environments.interface import (
     Transition,
 )
 from erl_pipeline.environments.messages import AssistantTurn, Message, ToolSchema
+from erl_pipeline.environments.raised_at import raised_at
 from storage.tables.scored import Failed
 from storage.texts import StorableTexts
 
@@ -35,7 +34,7 @@ class EnvironmentFailure(Exception):
         super().__init__(text)
         self.kind: Failed = kind
         self.place = place
-        """File and line of the code that raised; empty for a deadline."""
+        """File and line of the code that raised; empty for a deadline, and where the text says all."""
 
 
 class GuardedEnvironment:
@@ -156,10 +155,8 @@ class GuardedEnvironment:
         text = f"{name}: {type(error).__name__}"
         if str(error):
             text += f": {error}"
-        frames = extract_tb(error.__traceback__)
-        place = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
         kind: Failed = "scorer_error" if isinstance(error, ScorerFailed) else "environment_error"
-        self.failure = EnvironmentFailure(kind, self.texts.text(text), place)
+        self.failure = EnvironmentFailure(kind, self.texts.text(text), raised_at(error))
         return self.failure
 
     def _checked_text(self, text: str) -> str:

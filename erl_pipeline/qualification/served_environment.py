@@ -9,7 +9,6 @@ import os
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.interface import Environment, EnvironmentPlugin, Task
 from erl_pipeline.environments.messages import ToolSchema
+from erl_pipeline.environments.raised_at import raised_at
 from erl_pipeline.episodes.attempt import HandPlayed
 from erl_pipeline.episodes.guarded_environment import EnvironmentFailure
 from erl_pipeline.qualification.check import Secret, secrets_of
@@ -278,9 +278,7 @@ def main() -> None:
         except PipelineError as error:
             answer = ("refuses", str(error))
         except Exception as error:  # The examiner wants to know whatever the environment raises.
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            place = f"{os.path.basename(frame.filename)}, line {frame.lineno}"
-            answer = ("raises", f"{type(error).__name__}: {error} ({place})")
+            answer = ("raises", f"{type(error).__name__}: {error} ({raised_at(error)})")
         line.send(answer)
 
 

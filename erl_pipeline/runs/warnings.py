@@ -126,7 +126,7 @@ def rollout_warnings(settings: WarningsConfig, rows: pl.DataFrame) -> Iterator[F
 
 
 def _share_text(share: float) -> str:
-    return "All" if share == 1.0 else f"{share:.0%}"
+    return "All" if share == 1.0 else f"{100 * share:.0f} %"
 
 
 def _is_update(stage: StageNumbers) -> bool:

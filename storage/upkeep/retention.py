@@ -2,8 +2,9 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 from storage.artifacts.artifact import present_files
 from storage.artifacts.manifest import FileEntry, Manifest
@@ -18,6 +19,7 @@ from storage.runs.run import Run, RunStore
 from storage.serving.aliases import aliased_checkpoints
 from storage.upkeep.rules import Kept, RetentionRule
 from storage.upkeep.runs import begun_with, list_whole_runs, run_roots
+from storage.upkeep.sizes import freed_bytes, local_file
 
 _FILES: Mapping[Kept, tuple[ArtifactKind, str]] = {
     "checkpoints": ("checkpoint", "model/*.safetensors"),
@@ -35,6 +37,8 @@ class PlannedPruning:
     kind: Kept
     files: tuple[str, ...]
     bytes: int
+    """Freed once all that was planned with it is pruned. Bytes that several artifacts share count once, and
+    not at all while another artifact has them."""
     reason: str
 
 
@@ -70,7 +74,7 @@ def plan_retention(
             kept |= named[name] - (of_run if run_name in (None, name) else set())
         for artifact_id in sorted(offered - kept):
             planned += _pruning_of(store, artifact_id, kind, rule)
-    return planned
+    return _with_freed_bytes(store, planned)
 
 
 def retain(
@@ -119,7 +123,7 @@ def retain_chain(
         if not found:
             continue
         with suppress(RunBusy), run.lock():
-            for pruning in found:
+            for pruning in _with_freed_bytes(store, found):
                 store.prune(pruning.manifest.artifact_id, pruning.files, pruning.reason)
                 done.append(pruning)
     return done
@@ -164,7 +168,8 @@ class RunRetention:
         for kind, artifact_id in offered:
             if artifact_id in kept:
                 continue
-            for pruning in _pruning_of(self.store, artifact_id, kind, self.rules[kind]):
+            found = _pruning_of(self.store, artifact_id, kind, self.rules[kind])
+            for pruning in _with_freed_bytes(self.store, found):
                 self.store.prune(artifact_id, pruning.files, pruning.reason)
                 done.append(pruning)
             self._settled.add((kind, artifact_id))
@@ -241,3 +246,18 @@ def _pruning_of(
             reason=rule.reason(kind),
         )
     ]
+
+
+def _with_freed_bytes(store: ArtifactStore, planned: Sequence[PlannedPruning]) -> list[PlannedPruning]:
+    """Each with the bytes on disk that it frees, where files may be hard links to the same bytes."""
+    if not store.local:
+        return list(planned)
+    artifacts = Path(open_root(store.uri).join("artifacts"))
+    paths = [
+        [artifacts / pruning.manifest.stage / pruning.manifest.artifact_id / name for name in pruning.files]
+        for pruning in planned
+    ]
+    freed = freed_bytes(
+        {place: [local_file(path) for path in each if path.exists()] for place, each in enumerate(paths)}
+    )
+    return [replace(pruning, bytes=freed[place]) for place, pruning in enumerate(planned)]

@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from prefect.client.orchestration import SyncPrefectClient
 
@@ -151,6 +152,21 @@ def test_no_server_is_an_error_that_says_how_to_start_one() -> None:
         connected("http://127.0.0.1:9/api"),
     ):
         pass
+
+
+def test_a_server_that_fails_is_an_error_that_says_to_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While its SQLite database is locked, Prefect's server answers with 503."""
+    monkeypatch.setattr("flows.deployments.answers", lambda url: True)
+    api = "http://127.0.0.1:9/api"
+    busy = httpx.Response(503, request=httpx.Request("POST", f"{api}/deployments/"))
+    with (
+        pytest.raises(OrchestratorError, match="failed with status 503"),
+        connected(api),
+    ):
+        busy.raise_for_status()
+    refused = httpx.Response(422, request=busy.request)
+    with pytest.raises(httpx.HTTPStatusError), connected(api):
+        refused.raise_for_status()
 
 
 def test_prefect_deploys_what_infra_names(client: SyncPrefectClient, api: str, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -114,6 +115,31 @@ def test_a_server_that_cannot_start_is_an_error_that_names_its_log(
     with pytest.raises(OrchestratorError, match=str(log)), prefect_api(log):
         pass
     assert "unable to open database file" in log.read_text()
+
+
+def test_a_busy_server_has_more_time_than_one_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What listens and says nothing is slow; after the time for it the message says to try again."""
+    monkeypatch.setattr(local_server, "_HEALTH_SECONDS", 0.05)
+    monkeypatch.setattr(local_server, "_CONFIGURED_SECONDS", 0.0)
+    monkeypatch.setattr(local_server, "_BUSY_SECONDS", 0.3)
+    began = time.monotonic()
+    with socket.create_server(("127.0.0.1", 0)) as listens:
+        url = f"http://127.0.0.1:{listens.getsockname()[1]}/api"
+        with (
+            temporary_settings({PREFECT_API_URL: url}),
+            pytest.raises(OrchestratorError, match=r"machine is busy, run the same command again$"),
+            prefect_api(tmp_path / "server.log"),
+        ):
+            pass
+    assert time.monotonic() - began > 0.3
+    with (
+        temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{free_port()}/api"}),
+        pytest.raises(OrchestratorError, match=r"or train with --no-prefect$"),
+        prefect_api(tmp_path / "server.log"),
+    ):
+        pass
 
 
 @pytest.mark.usefixtures("prefect_home")

@@ -106,7 +106,9 @@ class AgentAttempts:
                 report = await _run(self._config, given, self._folder)
             result = await self._result(report)
         except ValueError as error:
-            raise ValueError(self._without_secrets(str(error))) from error
+            if (said := self._without_secrets(str(error))) == str(error):
+                raise  # as it is, so that its type and its line are those of a function that raised it
+            raise ValueError(said) from error
         return replace(result, feedback=self._without_secrets(result.feedback))
 
     def _without_secrets(self, text: str) -> str:

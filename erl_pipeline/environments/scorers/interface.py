@@ -8,12 +8,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from pathlib import Path
-from traceback import extract_tb
 from typing import Any, Protocol
 
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.interface import ScorerFailed
+from erl_pipeline.environments.raised_at import raised_at
 
 LONGEST_ANSWER = 10_000
 """Characters of the longest answer that the built-in scorers look at; a longer one is wrong."""
@@ -99,9 +98,7 @@ def checked_score(scorer: Scorer, answer: str | None, payload: Mapping[str, Any]
         given = scorer(answer, payload)
     # Whatever a user's code raises, an exit too, concerns one episode only.
     except (Exception, SystemExit) as error:
-        frames = extract_tb(error.__traceback__)
-        place = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}"
-        raise ScorerFailed(f"{type(error).__name__}: {error} ({place})") from error
+        raise ScorerFailed(f"{type(error).__name__}: {error} ({raised_at(error)})") from error
     scored = given if isinstance(given, Scored) else Scored(given)
     score = scored.score
     if not isinstance(score, Real) or not math.isfinite(score) or not 0.0 <= score <= 1.0:

@@ -92,7 +92,7 @@ def test_a_share_can_be_enough() -> None:
     table = rows(*[("reflection", "ill_formed", False)] * 3, ("reflection", "stop", False))
     assert list(rollout_warnings(WarningsConfig(), table)) == []
     (found,) = rollout_warnings(WarningsConfig(ill_formed=0.75), table)
-    assert found.text.startswith("75% of 4 texts of role reflection")
+    assert found.text.startswith("75 % of 4 texts of role reflection")
 
 
 def test_every_completion_is_cut_off() -> None:
@@ -106,7 +106,7 @@ def test_a_share_of_what_was_not_scored_is_told() -> None:
     failed, done = ("first_attempt", "environment_error", True), ("first_attempt", "done", False)
     (found,) = rollout_warnings(WarningsConfig(), rows(failed, *[done] * 19))
     assert found.kind == "not_scored"
-    assert found.text.startswith("5% of 20 trajectories were not scored")
+    assert found.text.startswith("5 % of 20 trajectories were not scored")
     assert list(rollout_warnings(WarningsConfig(), rows(failed, *[done] * 20))) == []
     not_rated = ("first_attempt", "not_rated", False)
     assert list(rollout_warnings(WarningsConfig(), rows(not_rated, not_rated, done))) == []

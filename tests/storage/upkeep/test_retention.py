@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -118,6 +119,36 @@ def test_a_pruned_file_is_refused_by_name_and_the_others_can_be_read(store_uri: 
         "optimizer.safetensors",
         "model/model.safetensors",
     ]
+
+
+def link_weights(store: ArtifactStore, ids: dict[int, str], first: int, *others: int) -> int:
+    """Let iterations share the file of weights of one, as updates do that had nothing to train on."""
+    files = {
+        number: Path(store.uri) / "artifacts" / "fine_tune" / ids[number] / "model" / "model.safetensors"
+        for number in (first, *others)
+    }
+    for number in others:
+        files[number].unlink()
+        os.link(files[first], files[number])
+    return files[first].stat().st_size
+
+
+def test_bytes_that_pruned_files_share_are_freed_once(store: ArtifactStore) -> None:
+    run, ids = train(store, "run", 4)
+    size = link_weights(store, ids, 1, 2)
+    rules: dict[Kept, RetentionRule] = {"checkpoints": parse_rule("1")}
+    assert sum(pruning.bytes for pruning in plan_retention(store.uri, rules)) == 2 * size
+    with run.lock():
+        done = RunRetention(store, run, rules).apply(run.stages(), ())
+    assert (len(done), sum(pruning.bytes for pruning in done)) == (3, 2 * size)
+
+
+def test_bytes_that_a_kept_artifact_shares_are_not_freed(store: ArtifactStore) -> None:
+    _, ids = train(store, "run", 4)
+    size = link_weights(store, ids, 2, 3, 4)
+    rules: dict[Kept, RetentionRule] = {"checkpoints": parse_rule("1")}
+    assert [pruning.bytes for pruning in retain(store.uri, rules) if pruning.bytes] == [size]
+    assert pruned(store, ids, "model/model.safetensors") == [1, 2, 3]
 
 
 def test_what_a_branch_still_keeps_stays(store: ArtifactStore) -> None:
