@@ -269,6 +269,8 @@ def verify(
             redacted = counted(found.redacted_files, "file")
             print_line(f"Redacted, since a user of a served policy was forgotten: {redacted}.")
         if found.problems:
-            print_line("Damaged or missing artifacts are made again by: erl-pipeline train CONFIG --check")
+            print_line(
+                f"Damaged or missing artifacts are made again by: erl-pipeline train CONFIG --name {run} --check"
+            )
     if found.problems:
         raise typer.Exit(1)
