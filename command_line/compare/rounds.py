@@ -192,18 +192,19 @@ class Rounds:
         """Tasks for the runs that have generated too few tokens yet, with the iterations that they need or
         may have. One that generates nothing has failed."""
         longer: list[trainings.TrainingTask] = []
-        for run, curve in self._below(budgets.generated_tokens):
+        for run, curve in self._below(None):
             most = _LONGEST_RUN * run.iterations
             if curve[-1].iteration >= most:
                 continue
             try:
-                iterations = iterations_to_spend(curve, budgets.generated_tokens)
+                iterations = iterations_to_spend(curve, budgets.generated_tokens, run.iterations)
             except ValueError as error:
                 failure = Failure(run.config.name, run.arm, run.seed, str(error))
                 self.failures[run.config.name] = failure
                 self._forget(run)
             else:
-                longer.append(self._task(run, min(iterations, most)))
+                if iterations > curve[-1].iteration:
+                    longer.append(self._task(run, min(iterations, most)))
         return longer
 
     def _end_early(self, tokens: int, outcomes: Mapping[str, dict[int, Outcomes]]) -> tuple[str, ...]:
@@ -216,10 +217,14 @@ class Rounds:
             names.append(run.config.name)
         return tuple(names)
 
-    def _below(self, tokens: int) -> list[tuple[ComparedRun, list[CurvePoint]]]:
-        """The runs that have generated fewer tokens than this, and their curves."""
+    def _below(self, tokens: int | None) -> list[tuple[ComparedRun, list[CurvePoint]]]:
+        """The runs that have generated fewer tokens than this, and their curves; None: all runs."""
         found = ((run, self.curves.get(run.arm, {}).get(run.seed)) for run in self.design.runs)
-        return [(run, curve) for run, curve in found if curve and curve[-1].generated_tokens < tokens]
+        return [
+            (run, curve)
+            for run, curve in found
+            if curve and (tokens is None or curve[-1].generated_tokens < tokens)
+        ]
 
     def _forget(self, run: ComparedRun) -> None:
         """Remove a failed run from the curves, so that no figure includes it."""

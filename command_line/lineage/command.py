@@ -270,7 +270,7 @@ def verify(
             print_line(f"Redacted, since a user of a served policy was forgotten: {redacted}.")
         if found.problems:
             print_line(
-                f"Damaged or missing artifacts are made again by: erl-pipeline train CONFIG --name {run} --check"
+                f"Make damaged or missing artifacts again: erl-pipeline train CONFIG --name {run} --check"
             )
     if found.problems:
         raise typer.Exit(1)

@@ -155,12 +155,18 @@ def find_budgets(curves: Mapping[str, Sequence[Curve]], iterations: Mapping[str,
     return Budgets(tokens, steps)
 
 
-def iterations_to_spend(curve: Curve, budget: int) -> int:
+def iterations_to_spend(curve: Curve, budget: int, planned: int = 0) -> int:
     """The number of iterations after which a run will have generated `budget` tokens, at its latest rate.
 
-    For a run that has generated them already, this is its number of iterations. Raises ValueError for a run
-    that generates nothing.
+    For a run that has generated them already, this is its number of iterations. With `planned` iterations it
+    is what was estimated first after these: a run that was stopped while it went on beyond them ends where it
+    would have without the stop. Raises ValueError for a run that generates nothing.
     """
+    known = [point for point in curve if point.iteration <= planned]
+    if planned and len(known) > 1 and len(known) < len(curve):
+        first = iterations_to_spend(known, budget)
+        if first > curve[-1].iteration or first == known[-1].iteration:
+            return first
     last = curve[-1]
     if last.generated_tokens >= budget:
         return last.iteration

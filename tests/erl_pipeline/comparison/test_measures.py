@@ -133,6 +133,17 @@ def test_a_cheaper_run_needs_more_iterations_for_the_same_tokens() -> None:
         iterations_to_spend(curve(0, 0.2, 0.3), 10)
 
 
+def test_a_run_that_was_stopped_beyond_its_plan_ends_where_it_would_have_without_the_stop() -> None:
+    """After the two planned iterations 50 tokens an iteration promise 250 at the fifth. At the third, where
+    the run was stopped, it had them already."""
+    points = curve(50, 0.2, 0.3, 0.4, 0.4)
+    stopped = [*points[:3], replace(points[3], generated_tokens=260)]
+    assert iterations_to_spend(stopped, 250, planned=2) == 5
+    assert iterations_to_spend(stopped, 250) == 3
+    assert iterations_to_spend(points[:3], 250, planned=2) == 5
+    assert iterations_to_spend(points[:3], 100, planned=2) == 2
+
+
 def test_a_run_that_gets_cheaper_is_judged_by_its_last_iterations() -> None:
     first, second, third = curve(100, 0.2, 0.5, 0.8)
     assert iterations_to_spend([first, second, replace(third, generated_tokens=150)], 250) == 4
