@@ -192,7 +192,7 @@ class Rounds:
         """Tasks for the runs that have generated too few tokens yet, with the iterations that they need or
         may have. One that generates nothing has failed."""
         longer: list[trainings.TrainingTask] = []
-        for run, curve in self._below(None):
+        for run, curve in self._with_curves():
             most = _LONGEST_RUN * run.iterations
             if curve[-1].iteration >= most:
                 continue
@@ -217,14 +217,14 @@ class Rounds:
             names.append(run.config.name)
         return tuple(names)
 
-    def _below(self, tokens: int | None) -> list[tuple[ComparedRun, list[CurvePoint]]]:
-        """The runs that have generated fewer tokens than this, and their curves; None: all runs."""
+    def _below(self, tokens: int) -> list[tuple[ComparedRun, list[CurvePoint]]]:
+        """The runs that have generated fewer tokens than this, and their curves."""
+        return [(run, curve) for run, curve in self._with_curves() if curve[-1].generated_tokens < tokens]
+
+    def _with_curves(self) -> list[tuple[ComparedRun, list[CurvePoint]]]:
+        """The runs that did not fail, and their curves."""
         found = ((run, self.curves.get(run.arm, {}).get(run.seed)) for run in self.design.runs)
-        return [
-            (run, curve)
-            for run, curve in found
-            if curve and (tokens is None or curve[-1].generated_tokens < tokens)
-        ]
+        return [(run, curve) for run, curve in found if curve]
 
     def _forget(self, run: ComparedRun) -> None:
         """Remove a failed run from the curves, so that no figure includes it."""

@@ -111,7 +111,8 @@ def _read_records(path: Path, model: type[RecordT]) -> list[RecordT]:
     with store_errors("read", path):
         written = path.read_bytes()
     lines = enumerate(written[: written.rfind(b"\n") + 1].splitlines(), start=1)
-    return [read_line(line, TypeAdapter(model), f"{path}, line {number}") for number, line in lines]
+    kind = TypeAdapter(model)
+    return [read_line(line, kind, f"{path}, line {number}") for number, line in lines]
 
 
 def _append_record(path: Path, record: Record) -> None:
