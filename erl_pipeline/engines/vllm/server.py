@@ -30,8 +30,9 @@ _REASON = re.compile(
     r"^(?:\([^)]* pid=\d+\) ERROR [^\[]*\[[^\]]*\] )?"
     r"([A-Za-z_][\w.]*(?:Error|Exception): .+|Worker proc .* died unexpectedly \(exit code: -\d+\).*)$"
 )
-# Such a line only repeats an exception of another process, which is further up in the log.
-_ECHO = "root cause"
+# Such a line only repeats an exception of another process, which is further up in the log; a process that a
+# signal ended has written none.
+_ECHO = re.compile(r"root cause(?!.* Failed core proc\(s\): \{.*: -\d)")
 
 
 def last_lines(log: Path) -> str:
@@ -49,7 +50,7 @@ def reasons(log: Path, begin: int) -> list[str]:
     if not log.exists():
         return []
     found = (_REASON.match(line) for line in _lines(log, min(_SEARCHED_BYTES, log.stat().st_size - begin)))
-    told = dict.fromkeys(match[1] for match in found if match is not None and _ECHO not in match[1])
+    told = dict.fromkeys(match[1] for match in found if match is not None and not _ECHO.search(match[1]))
     return list(told)[:_MOST_REASONS]
 
 

@@ -15,8 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 
 _GRACE_SECONDS = 10.0
+_KILL_SECONDS = 30.0
+"""How long a killed process is awaited: its memory on a GPU is free only when it is gone."""
 _POLL_SECONDS = 0.05
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -38,7 +41,9 @@ def main(command: list[str]) -> None:
     ready, _, _ = select.select([sys.stdin.fileno(), child_ended], [], [])
     if child_ended in ready:
         print(f"the server ended with status {child.wait()}", file=sys.stderr, flush=True)
-    _ask_group_to_end()
+    os.killpg(0, signal.SIGTERM)
+    if not _all_ended(_GRACE_SECONDS):
+        _all_ended(_KILL_SECONDS, kill=True)
     shutil.rmtree(scratch, ignore_errors=True)
     os.killpg(0, signal.SIGKILL)
 
@@ -48,17 +53,28 @@ def _die_with_supervisor() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _ask_group_to_end() -> None:
-    """Ask all processes to end and wait a while, so that they free shared memory."""
-    os.killpg(0, signal.SIGTERM)
-    deadline = time.monotonic() + _GRACE_SECONDS
+def _all_ended(seconds: float, kill: bool = False) -> bool:
+    """Wait, at most `seconds`, until no process that this one started is left; with `kill` end them."""
+    deadline = time.monotonic() + seconds
     try:
         while time.monotonic() < deadline:
+            if kill:
+                _kill_children()
             ended, _ = os.waitpid(-1, os.WNOHANG)
             if ended == 0:
                 time.sleep(_POLL_SECONDS)
     except ChildProcessError:
-        pass  # nobody is left
+        return True
+    return False
+
+
+def _kill_children() -> None:
+    """Kill the children of this process; theirs become children of this one, and are killed next time."""
+    this = os.getpid()
+    # A kernel without this file: main ends the group at the end, and nobody waits for that.
+    with suppress(FileNotFoundError), open(f"/proc/{this}/task/{this}/children") as children:
+        for each in children.read().split():
+            os.kill(int(each), signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -60,10 +60,10 @@ def test_a_deadline_ends_a_start(tmp_path: Path) -> None:
     assert seen
 
 
-def supervised(script: str) -> subprocess.Popen[str]:
+def supervised(script: str, *supervisor: str) -> subprocess.Popen[str]:
     """A shell script under supervision, in a process group of its own."""
     return subprocess.Popen(
-        [sys.executable, "-I", supervise.__file__, "sh", "-c", script],
+        [sys.executable, *(supervisor or ("-I", supervise.__file__)), "sh", "-c", script],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -90,6 +90,27 @@ def test_what_a_dead_server_left_behind_is_ended() -> None:
     for pipe in (process.stdin, process.stdout):
         assert pipe is not None
         pipe.close()
+
+
+IMPATIENT = """
+import sys
+from erl_pipeline.engines.vllm import supervise
+supervise._GRACE_SECONDS = 0.2
+supervise.main(sys.argv[1:])
+"""
+
+
+def test_the_supervisor_ends_after_all_processes_even_those_that_refuse_to() -> None:
+    """Memory on a GPU is free when the last of them is gone; then the next server may start."""
+    refuse = 'trap "" TERM; echo $$; while :; do sleep 1; done'
+    process = supervised(f"setsid sh -c '{refuse}' & trap '' TERM; wait", "-c", IMPATIENT)
+    assert process.stdout is not None
+    assert process.stdin is not None
+    left_the_group = int(process.stdout.readline())
+    process.stdin.close()
+    process.wait()
+    assert not Path(f"/proc/{left_the_group}").exists()
+    process.stdout.close()
 
 
 def test_what_a_server_leaves_in_its_temporary_folder_is_removed_with_it() -> None:
@@ -149,6 +170,14 @@ def test_a_worker_that_was_killed_is_a_reason(tmp_path: Path) -> None:
     killed = "Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting down executor."
     log.write_text(f"(EngineCore pid=2) ERROR 11-21 23:02:41 [multiproc_executor.py:315] {killed}\n")
     assert reasons(log, 0) == [killed]
+
+
+def test_an_engine_that_was_killed_is_a_reason(tmp_path: Path) -> None:
+    """It has written no exception that the API server's would repeat."""
+    log = tmp_path / "server.log"
+    killed = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): "
+    log.write_text(f"(APIServer pid=1) {killed}\n{killed}{{'EngineCore': -9}}\n{killed}{{'EngineCore': 1}}\n")
+    assert reasons(log, 0) == [f"{killed}{{'EngineCore': -9}}"]
 
 
 def test_the_last_lines_of_a_long_log(tmp_path: Path) -> None:
