@@ -126,7 +126,7 @@ def training_memory(
         parts.append(spread(state, "gradients of a step", trained, 4))
     parts.append(spread(state, "moments of AdamW", trained, 8, sets))
     if processes is not None:
-        parts += _gathered(size, width, trained, held, processes)
+        parts += _gathered(size, width, trained)
     parts.append(_activations(size, width, microbatch))
     if head_dtype is None:
         parts.append(_logits(size, width))
@@ -144,13 +144,13 @@ def _moment_sets(optimizer: OptimizerConfig, uses: int) -> int:
     return uses if optimizer.moments == "by_use" else 1
 
 
-def _gathered(size: ModelSize, width: int, trained: int, held: int, processes: int) -> list[MemoryPart]:
+def _gathered(size: ModelSize, width: int, trained: int) -> list[MemoryPart]:
     """What a process holds unsharded for a while (`erl_pipeline.trainers.fsdp2.sharding.shard`).
 
     Throughout a pass these are the weights outside the blocks, those of the block at work and those of the
     next block. The block at work and the weights outside the blocks also have whole gradients, and fp32
-    copies of them, which are summed over the processes. Each process loads the whole model into host memory
-    before it keeps its part.
+    copies of them, which are summed over the processes. Loading needs no memory of its own: files in the type
+    of the weights are mapped, and each process copies its part.
     """
     outside = size.parameters - size.layers * size.block_parameters
     weights = outside + 2 * size.block_parameters
@@ -165,14 +165,6 @@ def _gathered(size: ModelSize, width: int, trained: int, held: int, processes: i
                 f"{count(gradients)} x {width + 4}",
             )
         )
-    parts.append(
-        MemoryPart(
-            "trainer's host",
-            "weights while they are loaded",
-            processes * held * width,
-            f"{processes} x {count(held)} x {width}",
-        )
-    )
     return parts
 
 

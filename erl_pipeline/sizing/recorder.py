@@ -37,6 +37,9 @@ ACTIVATIONS, MASKS, LOGITS = "activations", "masks and indices", "logits"
 PARTS = (WEIGHTS, REFERENCE, GATHERED, GRADIENTS, MASTERS, MOMENTS, ACTIVATIONS, MASKS, LOGITS)
 """Activations are all that has no other name, temporary results included."""
 
+MAPPED = "files"
+"""In `Recorder.held_on`: files that are mapped take no memory that the system could not have back."""
+
 _BEFORE = "before"
 _PACKAGE = str(Path(__file__).parents[1])
 _OF_FILES = {
@@ -142,7 +145,7 @@ class Recorder(TorchDispatchMode):
 
     def peaks(self) -> dict[str, Peak]:
         """The peak of each kind of device, `cpu` and the one that trains."""
-        return {device: self._peak(device) for device in sorted(set(self._devices) - {"meta"})}
+        return {device: self._peak(device) for device in sorted(set(self._devices) - {"meta", MAPPED})}
 
     def _peak(self, device: str) -> Peak:
         total = most = place = 0

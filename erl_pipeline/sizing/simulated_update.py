@@ -29,7 +29,16 @@ from erl_pipeline.config.optimizer import TrainingUse
 from erl_pipeline.policies.adapters import add_fresh_adapter, has_adapter
 from erl_pipeline.policies.model_size import config_file
 from erl_pipeline.policies.pretrained import compute_head_in_float32
-from erl_pipeline.sizing.recorder import GRADIENTS, MASTERS, MOMENTS, REFERENCE, WEIGHTS, Costs, Recorder
+from erl_pipeline.sizing.recorder import (
+    GRADIENTS,
+    MAPPED,
+    MASTERS,
+    MOMENTS,
+    REFERENCE,
+    WEIGHTS,
+    Costs,
+    Recorder,
+)
 from erl_pipeline.sizing.simulated_work import (
     GPU,
     REPORT,
@@ -147,8 +156,8 @@ class _Updates:
 
     def _model(self, part: str) -> PreTrainedModel:
         """A model as `load_policy` gives it, and sharded where ranks share it."""
-        # Ranks load the whole model into host memory, and move it to their device block by block.
-        self._recorder.held_on = None if self._sharded is None else "cpu"
+        # Ranks map the files of the whole model, and move it to their device block by block.
+        self._recorder.held_on = None if self._sharded is None else MAPPED
         model = self._skeletons.pop(part).to_empty(device=self._device)
         self._recorder.held_on = None
         model.tie_weights()

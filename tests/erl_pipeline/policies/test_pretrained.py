@@ -16,6 +16,7 @@ from transformers import (
 
 from erl_pipeline.policies.checkpoint_files import weights_digest
 from erl_pipeline.policies.pretrained import (
+    Precision,
     compute_head_in_float32,
     load_policy,
     read_eos_token_ids,
@@ -43,6 +44,24 @@ def test_a_policy_comes_with_what_generation_must_know(checkpoint: Path) -> None
         5,
         4,
     ]
+
+
+def mapped_from(address: int) -> str:
+    """The file whose pages are at an address of this process; empty for memory without a file."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, *_, last = line.split()
+        begin, end = (int(each, 16) for each in span.split("-"))
+        if begin <= address < end:
+            return last if last.startswith("/") else ""
+    return ""
+
+
+@pytest.mark.parametrize(("dtype", "mapped"), [("float32", True), ("bfloat16", False)])
+def test_weights_in_the_type_of_the_file_are_mapped(checkpoint: Path, dtype: Precision, mapped: bool) -> None:
+    """The processes of a sharded training each load the whole model: so it is in host memory once."""
+    policy = load_policy(checkpoint, dtype=dtype, device=CPU)
+    files = {mapped_from(weight.data_ptr()) for weight in policy.model.parameters()}
+    assert (files == {str(checkpoint / "model.safetensors")}) == mapped
 
 
 def test_all_end_tokens_are_found(checkpoint: Path) -> None:

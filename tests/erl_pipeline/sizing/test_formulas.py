@@ -123,7 +123,6 @@ def test_processes_share_weights_and_state_and_gather_some_of_them() -> None:
         # blocks.
         "gathered weights": ("trainer", 280_000 * 2),
         "gradients before they are added up": ("trainer", 190_000 * 6),
-        "weights while they are loaded": ("trainer's host", 4 * 2_000_000),
         "activations": by_name(ROUND, "bfloat16")["activations"],
         "logits": by_name(ROUND, "bfloat16")["logits"],
     }
