@@ -196,6 +196,7 @@ class VllmEngine:
                 self._config,
                 self._key_of,
                 self._environment.get("CUDA_VISIBLE_DEVICES"),
+                len(self._models),
                 self._folder / model,
                 self._on_progress,
                 self._warn,

@@ -84,6 +84,7 @@ class ModelServers:
     Args:
         key_of: gives the API key of a server that is not our own, None for one that asks for none.
         visible_devices: the variable `CUDA_VISIBLE_DEVICES`; None where it is not set.
+        models_before: how many other models have servers of their own already.
         folder: for the servers' logs (`server.log`, `server_2.log`) and copies of checkpoints; readable by
             the servers.
         warn: called when `config.server_list` cannot be used any more, and when a server is left out.
@@ -95,6 +96,7 @@ class ModelServers:
         config: settings.VllmEngineConfig,
         key_of: Callable[[settings.ServerAddress], str | None],
         visible_devices: str | None,
+        models_before: int,
         folder: Path,
         on_progress: OnProgress | None,
         warn: Callable[[str], None],
@@ -103,6 +105,7 @@ class ModelServers:
         self._config = config
         self._key_of = key_of
         self._visible_devices = visible_devices
+        self._models_before = models_before
         self._folder = folder
         self._on_progress = on_progress
         self._warn = warn
@@ -219,7 +222,8 @@ class ModelServers:
             self._following = asyncio.create_task(self._listed.follow())
         if config.others_servers is None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            devices = devices_of_replicas(config, self._visible_devices)
+            gpus = _number_of_gpus() if self._models_before else 0
+            devices = devices_of_replicas(config, self._visible_devices, self._models_before, gpus)
             await policy.written()
             self.servers = [self._server(policy, number, visible) for number, visible in enumerate(devices)]
             copies = settings.copies_of_server(config.arguments)
@@ -249,24 +253,36 @@ class ModelServers:
         )
 
 
-def devices_of_replicas(config: settings.VllmEngineConfig, visible: str | None) -> list[str | None]:
+def devices_of_replicas(
+    config: settings.VllmEngineConfig, visible: str | None, models_before: int = 0, gpus: int = 0
+) -> list[str | None]:
     """`CUDA_VISIBLE_DEVICES` of each replica: as many devices as one server computes on with all its copies
     of the model, none of them twice.
 
     A single replica may see all devices (None). `visible` names the devices that this process may use, as
-    `CUDA_VISIBLE_DEVICES` does; None is all. Raises ConfigError where there are too few.
+    `CUDA_VISIBLE_DEVICES` does; None is all, of which there are `gpus`. The servers of a further model, after
+    `models_before` others, get the devices behind theirs, or where there are too few the first ones too.
+    Raises ConfigError where there are too few for one model.
     """
-    if config.replicas == 1:
-        return [None]
     each = settings.devices_of_server(config.arguments) * settings.copies_of_server(config.arguments)
+    needed = each * config.replicas
     given = config.environment.get("CUDA_VISIBLE_DEVICES", visible)
-    names = [str(number) for number in range(each * config.replicas)] if not given else given.split(",")
-    if len(names) < each * config.replicas:
+    names = given.split(",") if given else [str(number) for number in range(max(needed, gpus))]
+    begin = needed * models_before if len(names) >= needed * (models_before + 1) else 0
+    if config.replicas == 1 and begin == 0:
+        return [None]
+    if len(names) < needed:
         raise ConfigError(
-            f"engine.replicas: {config.replicas} with {each} devices each need {each * config.replicas}, and "
+            f"engine.replicas: {config.replicas} with {each} devices each need {needed}, and "
             f"CUDA_VISIBLE_DEVICES names {len(names)}: {given}"
         )
-    return [",".join(names[first : first + each]) for first in range(0, each * config.replicas, each)]
+    return [",".join(names[first : first + each]) for first in range(begin, begin + needed, each)]
+
+
+def _number_of_gpus() -> int:
+    import torch  # Only here: a process that samples from one model needs none of it.
+
+    return torch.cuda.device_count()
 
 
 def _sequences_of_a_copy(config: settings.VllmEngineConfig) -> int:

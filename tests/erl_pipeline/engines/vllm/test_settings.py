@@ -93,6 +93,18 @@ def test_each_replica_gets_as_many_devices_as_it_computes_on() -> None:
     assert devices_of_replicas(VllmEngineConfig(), "4,5") == [None]
 
 
+def test_a_second_model_gets_devices_of_its_own_where_there_are_some() -> None:
+    """Such as an extractor beside the policy."""
+    one, pairs = VllmEngineConfig(), VllmEngineConfig(replicas=2, arguments=("-tp=2",))
+    assert devices_of_replicas(one, None, models_before=1, gpus=2) == ["1"]
+    assert devices_of_replicas(one, "4,5", models_before=1) == ["5"]
+    assert devices_of_replicas(pairs, None, models_before=1, gpus=8) == ["4,5", "6,7"]
+    # Else both share the first ones, as on a machine with one GPU.
+    assert devices_of_replicas(one, None, models_before=1, gpus=1) == [None]
+    assert devices_of_replicas(one, None, models_before=1, gpus=0) == [None]
+    assert devices_of_replicas(pairs, None, models_before=1, gpus=7) == ["0,1", "2,3"]
+
+
 def test_too_few_devices_for_all_replicas_are_refused() -> None:
     pairs = VllmEngineConfig(replicas=2, arguments=("--tensor-parallel-size=2",))
     with pytest.raises(ConfigError, match=r"engine\.replicas: 2 with 2 devices each need 4, and .* names 3"):
