@@ -7,6 +7,7 @@ from typing import Any
 
 from command_line.output import print_line, print_table
 from erl_pipeline.config.loading import load_config
+from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.policies.model_size import ModelSize
 from erl_pipeline.sizing.formulas import MemoryPart, estimate_memory, model_size, training_processes
@@ -55,6 +56,9 @@ class MemoryNeeded:
                 f"trainer: each of the {self.processes} processes, on a GPU of its own or all in the memory "
                 "of one machine."
             )
+        keeps = plugins("engines")[self.resolved.engine.type].value.keeps_gpus_because(self.resolved.engine)
+        if keeps and self.resolved.resources.groups is None:
+            print_line(f"On GPUs: {keeps}.")
         print_line(
             "An estimate by arithmetic, without the program, its libraries and an engine's working memory."
         )

@@ -285,6 +285,9 @@ class EnginePlugin(Generic[SettingsT]):
         default=lambda _settings: None, metadata=NO_BYTES
     )
     """The setting because of which it serves one model only; None where it serves several."""
+    keeps_gpus_because: Callable[[SettingsT], str] = field(default=lambda _settings: "", metadata=NO_BYTES)
+    """Why a trainer finds hardly any memory on the GPUs that it samples on, and what to set; empty if it does
+    find some."""
     require_here: Callable[[SettingsT], None] = field(default=lambda _settings: None, metadata=NO_BYTES)
     """Raises ConfigError where this machine lacks what the settings ask for; a run that samples here asks
     before its first stage."""

@@ -65,6 +65,19 @@ def require_ready_here(config: RunConfig) -> None:
     require_gpus(config, kinds_of_gpus())
 
 
+def warnings_of_gpus(config: RunConfig) -> list[str]:
+    """Sentences on what makes it likely that this machine's GPUs have too little memory for a run."""
+    if plugins("runners")[config.runner.type].value.elsewhere or config.resources.groups is not None:
+        return []
+    reason = plugins("engines")[config.engine.type].value.keeps_gpus_because(config.engine)
+    if not reason:
+        return []
+    # torch takes seconds to import.
+    from erl_pipeline.policies.hardware import kinds_of_gpus
+
+    return [reason] if kinds_of_gpus() else []
+
+
 def require_gpus(config: RunConfig, gpus: Sequence[str]) -> None:
     """Raise `ConfigError` if `resources.groups` names a GPU that is not there, or if `resources.determinism:
     bytes` cannot be kept by what is there.
@@ -175,7 +188,10 @@ def train(
     plan = plan_for(
         opened.store.uri, opened.run, opened.config, target, sources=sources, entries=opened.entries()
     )
-    for sentence in require_tasks_of(plan, opened.config, opened.store):
+    for sentence in (
+        *require_tasks_of(plan, opened.config, opened.store),
+        *warnings_of_gpus(opened.config),
+    ):
         opened.listener.warn(f"{sentence}.")
     if notify is not None:
         notify(plan)

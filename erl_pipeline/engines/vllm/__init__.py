@@ -42,6 +42,18 @@ def _devices(settings: vllm.VllmEngineConfig) -> int:
     return settings.replicas * each
 
 
+def _keeps_gpus_because(settings: vllm.VllmEngineConfig) -> str:
+    if settings.others_servers or settings.sleep or settings.lifecycle == "per_stage":
+        return ""
+    if vllm.limits_memory(settings.arguments):
+        return ""
+    return (
+        "vLLM takes nearly all memory of its GPUs at its start, and keeps it while a trainer computes there; "
+        "set engine.sleep: true or engine.lifecycle: per_stage, give training other GPUs with "
+        "resources.groups, or leave it room with --gpu-memory-utilization=0.5 in engine.arguments"
+    )
+
+
 def _require_here(settings: vllm.VllmEngineConfig) -> None:
     require_open_files(settings.max_in_flight)
     if settings.server_list is not None:
@@ -70,6 +82,7 @@ ENGINE = interface.EnginePlugin(
     bytes_vary_because=_bytes_vary_because,
     devices=_devices,
     # Servers that are not the run's own serve a single model.
+    keeps_gpus_because=_keeps_gpus_because,
     one_model_because=lambda settings: settings.others_servers,
     require_here=_require_here,
     capacity=_capacity,

@@ -20,6 +20,7 @@ _OF_DEVICES = (
     *("--prefill-context-parallel-size", "-pcp"),
 )
 _OF_COPIES = ("--data-parallel-size", "-dp")
+_OF_MEMORY = ("--gpu-memory-utilization", "--kv-cache-memory-bytes")
 
 _OF_TRANSFERS = ("--worker-extension-cls", "--weight-transfer-config")
 
@@ -228,6 +229,11 @@ def copies_of_server(arguments: Sequence[str]) -> int:
     """Copies of the model that one server keeps: data parallel. Raises ValueError as above."""
     sizes = [_whole_number(name, value) for name, value in _given(arguments, _OF_COPIES)]
     return sizes[-1] if sizes else 1
+
+
+def limits_memory(arguments: Sequence[str]) -> bool:
+    """Whether they say how much of a GPU's memory a server takes."""
+    return any(_given(arguments, _OF_MEMORY))
 
 
 def require_readable(arguments: Sequence[str]) -> None:

@@ -30,6 +30,14 @@ def test_memory_as_json_sums_each_place(tmp_path: Path) -> None:
         assert total == sum(part["bytes"] for part in shown["parts"] if part["place"] == place)
 
 
+def test_servers_that_keep_a_gpu_to_themselves_are_told_of(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG % write(SMOLLM2_135M, tmp_path / "model"))
+    words = ["doctor", "--config", tmp_path / "config.yaml", "--store", tmp_path, "--estimate", "--set"]
+    shown = invoke(*words, "engine={type: vllm, max_context: 512}").output
+    assert "On GPUs: vLLM takes nearly all memory" in shown
+    assert "On GPUs" not in invoke(*words, "engine={type: vllm, max_context: 512, sleep: true}").output
+
+
 def test_a_model_that_is_elsewhere_is_a_message(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(CONFIG % (tmp_path / "none"))
     result = invoke("doctor", "--config", tmp_path / "config.yaml", "--store", tmp_path)

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from erl_pipeline.config.loading import load_config
-from erl_pipeline.runs.train import require_ready_here
+from erl_pipeline.policies import hardware
+from erl_pipeline.runs.train import require_ready_here, warnings_of_gpus
 from storage.errors import ConfigError
 
 
@@ -15,3 +16,25 @@ def test_a_list_of_servers_that_is_not_there_is_named_before_anything_is_compute
         require_ready_here(config)
     path.touch()
     require_ready_here(config)
+
+
+@pytest.mark.parametrize(
+    ("engine", "warned"),
+    [
+        ("{type: vllm}", True),
+        ("{type: vllm, arguments: ['--gpu-memory-utilization=0.5']}", False),
+        ("{type: vllm, arguments: ['--kv_cache_memory_bytes', 10G]}", False),
+        ("{type: vllm, sleep: true}", False),
+        ("{type: vllm, lifecycle: per_stage}", False),
+        ("{type: vllm, servers: [{url: 'http://gpu-1:8000'}]}", False),
+        ("transformers", False),
+    ],
+)
+def test_an_engine_that_leaves_a_trainer_no_memory_is_warned_of_on_a_gpu(
+    engine: str, warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config("configs/frozen_lake.yaml", [f"engine={engine}"])
+    monkeypatch.setattr(hardware, "kinds_of_gpus", list)
+    assert warnings_of_gpus(config) == []
+    monkeypatch.setattr(hardware, "kinds_of_gpus", lambda: ["H100"])
+    assert [sentence[:16] for sentence in warnings_of_gpus(config)] == ["vLLM takes nearl"] * warned
