@@ -38,20 +38,26 @@ def check(config: ConfigFile, settings: Settings = None, json: Json = False) -> 
     """
     from erl_pipeline.config.loading import load_config
     from erl_pipeline.plan.sources import require_sources
-    from erl_pipeline.runs.environment_checks import require_tasks, sentences_left_out
+    from erl_pipeline.runs.environment_checks import (
+        require_tasks,
+        sentences_left_out,
+        templates_without_effect,
+    )
 
     run = load_config(config, settings or [])
     require_sources(run)
     require_tasks(run)
-    left_out = list(sentences_left_out(run))
+    left_out, without_effect = list(sentences_left_out(run)), templates_without_effect(run)
     if json:
-        print_json({"valid": True, "run": run.name, "left_out": left_out})
+        print_json({"valid": True, "run": run.name, "left_out": left_out, "without_effect": without_effect})
     else:
         print_line(
             f"{config} is valid: run {run.name}, {counted(run.iterations, 'iteration')} of {run.method.type}"
         )
         for sentence in left_out:
             print_line(f"Left out: {sentence}")
+        for sentence in without_effect:
+            print_line(f"Warning: {sentence}")
 
 
 def plugins(json: Json = False) -> None:

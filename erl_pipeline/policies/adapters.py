@@ -163,8 +163,9 @@ def merge_adapter(model: PreTrainedModel) -> None:
 
 def _inject(model: PreTrainedModel, settings: PeftLoraConfig, base: str | None) -> None:
     settings.inference_mode = False
-    # peft initializes with torch's global random numbers; other users of these must not notice.
-    with torch.random.fork_rng():
+    # peft initializes with torch's global random numbers; other users of these must not notice. Without
+    # devices torch would keep those of all GPUs, and warn where there are several.
+    with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
         model.add_adapter(settings, _NAME)
     settings.base_model_name_or_path = base
     for layer in _layers(model).values():

@@ -243,7 +243,7 @@ def byte_policy() -> LoadedPolicy:
         max_position_embeddings=CONTEXT,
         eos_token_id=tokenizer.eos_token_id,
     )
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = LlamaForCausalLM(config).eval()
     ends = frozenset({int(tokenizer.eos_token_id)})

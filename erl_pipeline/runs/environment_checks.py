@@ -8,6 +8,7 @@ from pathlib import Path
 
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.policy import MessagesWarmStart
+from erl_pipeline.config.prompts import PromptTemplates
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.execution import Execution, execute
 from erl_pipeline.plan.plan import Plan, PlannedStage
@@ -57,7 +58,7 @@ def require_tasks_of(plan: Plan, config: RunConfig, store: ArtifactStore) -> Seq
     InputError where a conversation of a warm start that is still to be made asks a question that is kept from
     training.
 
-    Returns what of the environment's files is left out, in sentences.
+    Returns, in sentences, what of the environment's files is left out, and prompts without effect.
     """
     warm_starts = [node.artifact_id for node in plan.nodes if node.stage is MESSAGES]
     if warm_starts and warm_starts[0] not in store.ids(MESSAGES.name):
@@ -66,7 +67,7 @@ def require_tasks_of(plan: Plan, config: RunConfig, store: ArtifactStore) -> Seq
     if not tasks or tasks[0] in store.ids(PREPARE_TASKS.name):
         return ()
     require_tasks(config, drawn=any(node.stage.output == "rollouts" for node in plan.nodes))
-    return sentences_left_out(config)
+    return [*sentences_left_out(config), *templates_without_effect(config)]
 
 
 def refuse_held_out_conversations(config: RunConfig) -> None:
@@ -96,6 +97,24 @@ def sentences_left_out(config: RunConfig) -> Sequence[str]:
         return ()
     sentences: Sequence[str] = plugin.splits.left_out(config.environment)
     return sentences
+
+
+def templates_without_effect(config: RunConfig) -> list[str]:
+    """A sentence that names the templates of prompts that the configuration changes, where none is read since
+    the environment has prompts of its own."""
+    templates = getattr(config.method, "prompts", None)
+    if not isinstance(templates, PromptTemplates):
+        return []
+    usual, given = type(templates)().model_dump(), templates.model_dump()
+    changed = [name for name, template in given.items() if template != usual[name]]
+    environment = plugins("environments")[config.environment.type].value
+    of_parts = [part.plugin.prompts(part.settings) for part in environment.parts(config.environment).values()]
+    if not changed or None in (of_parts or [environment.prompts(config.environment)]):
+        return []
+    return [
+        f"method.prompts.{', '.join(changed)}: without effect, since environment {config.environment.type} "
+        "with these settings has prompts of its own"
+    ]
 
 
 def qualify_environment(

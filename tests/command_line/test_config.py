@@ -8,6 +8,7 @@ import yaml
 
 from erl_pipeline.config import plugins as installed
 from erl_pipeline.config.loading import load_config
+from erl_pipeline.runs.environment_checks import templates_without_effect
 from tests.command_line.invoke import SMALL, invoke
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
@@ -38,6 +39,20 @@ def test_check_says_valid_or_what_is_wrong(small: Path) -> None:
     bad = invoke("config", "check", small, "--set", "seed=-1")
     assert (bad.status, bad.output) == (2, "")
     assert bad.errors == f"error: {small}: 1 problem\n  --set: seed: -1; allowed: at least 0\n"
+
+
+def test_templates_that_nothing_reads_are_told_of(small: Path) -> None:
+    """FrozenLake for the tiny policy has prompts of its own, FrozenLake in sentences has none."""
+    given = ["--set", "method.prompts.reflection='Think. {{ feedback }}'"]
+    sentence = (
+        "method.prompts.reflection: without effect, since environment frozen_lake with these settings has "
+        "prompts of its own"
+    )
+    assert invoke("config", "check", small, *given, "--json").json["without_effect"] == [sentence]
+    assert f"Warning: {sentence}" in told(invoke("config", "check", small, *given).output)
+    assert invoke("config", "check", small, "--json").json["without_effect"] == []
+    prose = ["environment.format=prose", "policy={type: pretrained, model: MODEL}"]
+    assert templates_without_effect(load_config(small, [given[1], *prose])) == []
 
 
 def test_what_of_the_files_is_left_out_is_told_before_training(small: Path, tmp_path: Path) -> None:
