@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import getpass
 import os
-import re
 import socket
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -28,7 +29,7 @@ DEVICE_LIMIT = "gpu"
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Where the server listens; 0: a free port.")]
 Host = Annotated[str, typer.Option(help="Address to listen on; whoever reaches it can start flows.")]
 Worker = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Its name, different on each machine; default: the host's.")
+    str | None, typer.Option(metavar="NAME", help="Its name, different on each machine; default: USER@HOST.")
 ]
 Limit = Annotated[int, typer.Option(min=1, metavar="N", help="Flow runs at once, including waiting ones.")]
 Gpus = Annotated[
@@ -61,7 +62,7 @@ def serve(
             print(line, file=console, flush=True)
 
     stop = StopRequest()
-    name = worker or socket.gethostname()
+    name = worker or _usual_name()
     call_interruptibly(lambda: _serve(stop, port, host, name, limit, gpus, metrics_port, tell), stop, tell)
     if stop.signal_number is not None:
         tell("Stopped; schedules are kept, and continue with the next `erl-pipeline serve`.")
@@ -82,7 +83,7 @@ def _serve(
     from prefect.settings import get_current_settings
 
     from flows.deployments import WORK_POOL, connected
-    from flows.local_server import serving_api
+    from flows.local_server import for_others, serving_api
     from flows.metrics import WorkerMetrics, serve_metrics
     from flows.worker import only_worker, restart_orphans, set_device_limit, work
 
@@ -102,7 +103,7 @@ def _serve(
         with connected(url) as client:
             slots = set_device_limit(client, DEVICE_LIMIT, gpus)
             restarted = restart_orphans(client, WORK_POOL, name)
-        api = for_others(url)
+        api = f"{for_others(host, urlsplit(url).port or port)}/api" if started else url
         tell(f"Prefect page: {api.removesuffix('/api')}")
         if started:
             tell(f"To use it:    export PREFECT_API_URL={api}    # before `schedule` and `train` elsewhere")
@@ -111,7 +112,7 @@ def _serve(
         )
         if metrics_port is not None:
             bound = stack.enter_context(serve_metrics(metrics.registry, host, metrics_port))
-            tell(f"Metrics:      {for_others(f'http://{host}:{bound}/metrics')}")
+            tell(f"Metrics:      {for_others(host, bound)}/metrics")
         tell(f"Log:          {log_file}")
         if restarted:
             runs = counted(len(restarted), "flow run")
@@ -119,9 +120,13 @@ def _serve(
         work(url, name, limit, handle, stop.event, gone, log_file)
 
 
-def for_others(address: str) -> str:
-    """An address as other machines write it: 0.0.0.0 stands for all addresses of this one, and is none."""
-    return re.sub(r"//(0\.0\.0\.0|\[::\])", f"//{socket.gethostname()}", address)
+def _usual_name() -> str:
+    """Of a worker: two users of a machine may work for one server, each with flow runs of their own."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # A container's user may have no name.
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
 
 
 def _line(message: Message) -> str | None:

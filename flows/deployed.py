@@ -88,7 +88,9 @@ def _row(client: SyncPrefectClient, deployment: DeploymentResponse, flow: FlowNa
         flow=flow,
         store=deployment.parameters["store"],
         schedule=schedule_in_words(deployment.schedules[0].schedule) if deployment.schedules else None,
-        paused=deployment.paused,
+        # Prefect can also switch off a schedule alone.
+        paused=deployment.paused
+        or (bool(deployment.schedules) and not any(each.active for each in deployment.schedules)),
         overlap=overlap_of(deployment),
         next=due[0].expected_start_time if due else None,
         last=begun[0].expected_start_time if begun else None,

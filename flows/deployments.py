@@ -25,7 +25,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.utilities.callables import parameter_schema
 
 from flows import scheduled
-from flows.local_server import OrchestratorError, answers
+from flows.local_server import OrchestratorError, answers, refusal
 from flows.scheduled_run import SKIPPED, Overlap
 from storage.errors import InputError
 
@@ -73,6 +73,8 @@ def connected(url: str) -> Iterator[SyncPrefectClient]:
         except httpx.TransportError as error:
             raise OrchestratorError(f"Prefect's API at {url} went away ({error})") from error
         except httpx.HTTPStatusError as error:
+            if refused := refusal(url, error):
+                raise refused from error
             if not error.response.is_server_error:
                 raise
             # Such as 503 while its SQLite database is locked, after the client's own retries.
@@ -216,8 +218,12 @@ def pause(client: SyncPrefectClient, flow: FlowName, run: str) -> None:
 
 
 def resume(client: SyncPrefectClient, flow: FlowName, run: str) -> None:
-    """Continue the schedule after `pause`."""
-    client.resume_deployment(_existing(client, run, flow).id)
+    """Continue the schedule after `pause`, and after somebody has switched it off on Prefect's page."""
+    deployment = _existing(client, run, flow)
+    for each in deployment.schedules:
+        if not each.active:
+            client.update_deployment_schedule(deployment.id, each.id, active=True)
+    client.resume_deployment(deployment.id)
 
 
 def remove(client: SyncPrefectClient, flow: FlowName, run: str) -> None:

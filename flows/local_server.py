@@ -32,6 +32,7 @@ from storage.errors import PipelineError
 _SERVER_SETTINGS = {
     "DO_NOT_TRACK": "1",
     "PREFECT_API_URL": "",  # The user's may name this server.
+    "PREFECT_SERVER_API_BASE_PATH": "",  # The user's is for a server of theirs.
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
     # By default each state of a task run is written to the database separately.
@@ -43,6 +44,8 @@ _SERVER_SETTINGS = {
 }
 
 _SCHEDULING_SETTINGS = {
+    # Automations act only on a server that stays.
+    "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "true",
     # Slots of concurrency limits are leased; a restarted server must know the leases that it gave.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     "PREFECT_SERVER_DEPLOYMENTS_CONCURRENCY_SLOT_WAIT_SECONDS": "5",
@@ -73,6 +76,17 @@ Gone = Callable[[], str]
 
 class WentAway(OrchestratorError):
     """Prefect's API answered, or was being started, and does not answer any more."""
+
+
+def refusal(url: str, error: httpx.HTTPError) -> OrchestratorError | None:
+    """What to tell a user whom a Prefect API refuses; its `/health` refuses nobody. None for other errors."""
+    status = error.response.status_code if isinstance(error, httpx.HTTPStatusError) else None
+    if status not in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+        return None
+    return OrchestratorError(
+        f"Prefect's API at {url} refuses this user (status {status}): set PREFECT_API_AUTH_STRING, or for "
+        "Prefect Cloud PREFECT_API_KEY"
+    )
 
 
 def configured_api() -> str:
@@ -176,6 +190,12 @@ def _unanswered(url: str) -> Gone:
     return gone
 
 
+def for_others(host: str, port: int) -> str:
+    """The address of a server that listens on this host, as other machines write it: 0.0.0.0 stands for all
+    addresses of this one, and is none."""
+    return f"http://{socket.gethostname() if host in (_EVERYWHERE, '::') else host}:{port}"
+
+
 def _is_at(url: str, host: str, port: int) -> bool:
     """Whether a URL names this host and port of this machine."""
     named = urlsplit(url)
@@ -254,6 +274,9 @@ def _start(
     with listener, log_file.open("ab") as log:
         bound = listener.getsockname()[1]
         place = {"PREFECT_SERVER_API_HOST": host, "PREFECT_SERVER_API_PORT": str(bound)}
+        if host == _EVERYWHERE:  # Else Prefect's page would have a browser ask 0.0.0.0.
+            address = f"{for_others(host, bound)}/api"
+            place["PREFECT_UI_API_URL"] = os.environ.get("PREFECT_UI_API_URL", address)
         process = subprocess.Popen(
             [sys.executable, "-m", "flows.server_process", str(listener.fileno()), *arguments],
             stdin=subprocess.PIPE,

@@ -31,8 +31,12 @@ def call_beside_signals(work: Callable[[], T], handle: Callable[[int], None]) ->
             future = pool.submit(copy_context().run, work)
             # The kernel may give the signal to any thread; Python then calls the handler when this thread
             # next runs. So it must not sleep for longer than a person would wait.
-            while not wait([future], timeout=_LOOK_SECONDS).done:
-                continue
+            try:
+                while not wait([future], timeout=_LOOK_SECONDS).done:
+                    continue
+            except BaseException:  # Such as Prefect raises here when it ends the flow run.
+                handle(signal.SIGTERM)
+                raise
             return future.result()
     finally:
         for number, former in previous.items():

@@ -39,7 +39,7 @@ from prefect.tasks import MaterializingTask
 
 from erl_pipeline.plan.runner import MOST_DEATHS, Made, StageJob, WorkerDied
 from erl_pipeline.plan.stage import Stage
-from flows.local_server import OrchestratorError, WentAway, answers
+from flows.local_server import OrchestratorError, WentAway, answers, refusal
 from flows.page import FLOW, RunPage
 from flows.places import StagePlace
 from flows.stage_worker import STOPPED, compute_stage, may_pass
@@ -74,7 +74,8 @@ def run_training(submissions: Submissions, url: str) -> None:
     Args:
         url: of Prefect's API.
 
-    Raises WentAway when the API goes away or refuses, or somebody deletes the flow run.
+    Raises WentAway when the API goes away or fails, or somebody deletes the flow run; OrchestratorError when
+    it refuses this user at first.
     """
     with _reaching(url):
         try:
@@ -84,6 +85,8 @@ def run_training(submissions: Submissions, url: str) -> None:
             else:
                 _begin_flow(submissions)
         except httpx.HTTPError as error:
+            if not submissions.ready.is_set() and (refused := refusal(url, error)):
+                raise refused from error
             raise WentAway(f"Prefect's API at {url} went away ({error})") from error
         except ObjectNotFound as error:
             raise WentAway("Prefect no longer has this flow run: somebody has deleted it") from error
@@ -97,12 +100,8 @@ def compute_without_api(submissions: Submissions, url: str) -> None:
     Args:
         url: of the API; empty if it went away before it had one.
     """
-    settings: dict[Any, Any] = {
-        # Else the engine asks the API for its version before the first task.
-        PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED: False,
-        PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW: "ignore",
-    }
-    with temporary_settings(settings), _reaching(url or _NO_API):
+    ignoring: dict[Any, Any] = {PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW: "ignore"}
+    with temporary_settings(ignoring), _reaching(url or _NO_API):
         compute_submitted(submissions)
 
 
@@ -114,6 +113,8 @@ def _reaching(url: str) -> Iterator[None]:
         # Each would make a run wait for minutes whose server is gone.
         PREFECT_CLIENT_MAX_RETRIES: 0,
         PREFECT_API_REQUEST_TIMEOUT: _REQUEST_SECONDS,
+        # Else each process first asks for the server's version, and cannot begin where that fails.
+        PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED: False,
         PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None,
     }
     with temporary_settings(settings):

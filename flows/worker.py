@@ -15,6 +15,7 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import FlowRunFilter, WorkPoolFilter
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.client.schemas.responses import SetStateStatus
+from prefect.exceptions import ObjectNotFound
 from prefect.settings import (
     PREFECT_API_URL,
     PREFECT_WORKER_PREFETCH_SECONDS,
@@ -156,8 +157,12 @@ def set_device_limit(client: SyncPrefectClient, name: str, slots: int | None) ->
 
     If `slots` is None, an existing limit is kept, else one with a single slot is made.
     """
-    existing = {each.name: each.limit for each in client.read_global_concurrency_limits(limit=200)}
-    wanted = slots if slots is not None else existing.get(name, 1)
+    wanted = slots
+    if wanted is None:
+        try:
+            wanted = client.read_global_concurrency_limit_by_name(name).limit
+        except ObjectNotFound:
+            wanted = 1
     client.upsert_global_concurrency_limit_by_name(name, wanted)
     return wanted
 

@@ -67,6 +67,13 @@ def test_a_deployment_is_made_replaced_paused_and_removed(client: SyncPrefectCli
     assert deployment is not None
     assert deployment.paused
     resume(client, "iteration", "one")
+    (schedule,) = deployment.schedules
+    client.update_deployment_schedule(deployment.id, schedule.id, active=False)  # by Prefect's own command
+    (row,) = [row for row in deployed(client) if (row.run, row.flow) == ("one", "iteration")]
+    assert row.paused
+    resume(client, "iteration", "one")
+    (row,) = [row for row in deployed(client) if (row.run, row.flow) == ("one", "iteration")]
+    assert not row.paused
     remove(client, "iteration", "one")
     assert of_run(client, "one") == ["train"]
 
@@ -164,6 +171,12 @@ def test_a_server_that_fails_is_an_error_that_says_to_try_again(monkeypatch: pyt
         connected(api),
     ):
         busy.raise_for_status()
+    no_key = httpx.Response(401, request=busy.request)
+    with (
+        pytest.raises(OrchestratorError, match=r"refuses this user .* PREFECT_API_AUTH_STRING"),
+        connected(api),
+    ):
+        no_key.raise_for_status()
     refused = httpx.Response(422, request=busy.request)
     with pytest.raises(httpx.HTTPStatusError), connected(api):
         refused.raise_for_status()

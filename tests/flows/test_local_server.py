@@ -9,6 +9,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from urllib.parse import urlsplit
 
 import httpx
 import psutil
@@ -21,7 +22,15 @@ from prefect.settings import (
 )
 
 from flows import local_server
-from flows.local_server import OrchestratorError, answers, configured_api, prefect_api, serving_api
+from flows.local_server import (
+    OrchestratorError,
+    answers,
+    configured_api,
+    for_others,
+    prefect_api,
+    scheduling_server,
+    serving_api,
+)
 from tests.waiting import wait_for
 
 
@@ -158,6 +167,25 @@ def test_serve_starts_its_server_where_the_configured_address_is_its_own(tmp_pat
         wait_for("its end", gone)
         assert gone().startswith(f"Prefect's server has ended; see {tmp_path / 'server.log'}")
     assert not answers(url)
+
+
+def test_an_address_for_other_machines_names_this_one() -> None:
+    name = socket.gethostname()
+    assert for_others("0.0.0.0", 4200) == for_others("::", 4200) == f"http://{name}:4200"
+    assert for_others("127.0.0.1", 4200) == "http://127.0.0.1:4200"
+
+
+@pytest.mark.usefixtures("prefect_home")
+def test_the_page_of_a_server_for_other_machines_asks_this_one_and_its_automations_act(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the user's settings are for a server of theirs."""
+    monkeypatch.setenv("PREFECT_SERVER_API_BASE_PATH", "/prefect")
+    with scheduling_server("0.0.0.0", 0, tmp_path / "server.log") as (url, _):
+        answer = httpx.get(f"{url.removesuffix('/api')}/ui-settings", timeout=60.0).json()
+        assert answer["api_url"] == f"{for_others('0.0.0.0', urlsplit(url).port or 0)}/api"
+        settings = httpx.get(f"{url}/admin/settings", timeout=60.0).json()
+        assert settings["server"]["services"]["triggers"]["enabled"] is True
 
 
 def test_a_server_of_another_process_is_gone_when_it_stays_silent(monkeypatch: pytest.MonkeyPatch) -> None:

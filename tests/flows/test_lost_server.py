@@ -15,7 +15,6 @@ import psutil
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from erl_pipeline.plan.runner import WorkerDied
 from erl_pipeline.plan.stage import StageOutcome
 from flows import stage_tasks, training_flow
 from flows.local_server import answers
@@ -24,11 +23,7 @@ from flows.submissions import TaskOptions
 from storage.artifacts.store import ArtifactStore
 from storage.errors import Interrupted
 from tests.flows.records import ask, flow_run_of, post
-from tests.flows.small_plans import (
-    Recorded,
-    chain,
-    walk,
-)
+from tests.flows.small_plans import MEET, WRITE, Recorded, chain, planned, walk
 from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -124,6 +119,22 @@ def test_a_run_whose_prefect_server_is_killed_ends_and_says_what_prefect_missed(
     assert owner.stdout.read() == ""
 
 
+def test_a_process_that_first_begins_after_its_server_was_lost_computes_its_stage(
+    store: Path, owned: tuple[str, subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    """The second process has no stage before the first one is done; then two stages wait for each other."""
+    _, owner = owned
+
+    def kill() -> None:
+        owner.kill()
+        owner.wait()
+
+    first = planned(WRITE, "0")
+    meeting = [planned(MEET, name, {"before": first}, folder=tmp_path) for name in ("first", "second")]
+    listener = Kills(kill)
+    assert len(walk(PREFECT, TWO_PROCESSES, store, [first, *meeting], listener=listener)) == 3
+
+
 def test_a_run_is_stopped_although_its_prefect_server_is_gone(
     store: Path,
     owned: tuple[str, subprocess.Popen[str]],
@@ -184,8 +195,7 @@ def test_a_stage_that_waits_for_a_slot_of_a_lost_server_does_not_wait_for_ever(
     owned: tuple[str, subprocess.Popen[str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The only slot is taken. In a thread the stage goes on without one. A new process cannot begin a task
-    without Prefect's API, so the run ends. Prefect's client would try again for a minute."""
+    """The only slot is taken; the stage goes on without. Prefect's client would try again for a minute."""
     monkeypatch.setattr(stage_tasks, "_PATIENCE_SECONDS", 0.5)
     monkeypatch.setattr(training_flow, "_TRIES_FOR_SLOTS", 1)
     url, owner = owned
@@ -204,12 +214,8 @@ def test_a_stage_that_waits_for_a_slot_of_a_lost_server_does_not_wait_for_ever(
 
     listener = KillsAtStart(kill)
     tagged = settings.model_copy(update={"stages": {"write": TaskOptions(tags=(tag,))}})
-    if settings.task_runner == "threads":
-        (outcome,) = walk(PREFECT, tagged, store, chain(1), listener=listener)
-        assert outcome.counters["names"] == 1
-    else:
-        with pytest.raises(WorkerDied, match="the worker process ended abruptly; see "):
-            walk(PREFECT, tagged, store, chain(1), listener=listener)
+    (outcome,) = walk(PREFECT, tagged, store, chain(1), listener=listener)
+    assert outcome.counters["names"] == 1
     first, *_, last = (str(each[1]) for each in listener.told if each[0] == "warn")
     assert first.startswith("write 0 of iteration 1: ")
     assert first.endswith("the stage is computed again, without the limits of its tags.")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from runpy import run_path
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 from uuid import uuid4
 
@@ -18,8 +19,10 @@ from prefect.states import Failed
 
 from erl_pipeline.plan.runner import StageJob, WorkerDied
 from flows import training_flow
+from flows.local_server import OrchestratorError, WentAway
 from flows.page import RunPage
 from flows.submissions import Submissions, TaskOptions
+from flows.training_flow import run_training
 from storage.errors import Interrupted, StoreError
 from tests.flows.small_plans import WRITE, Recorded, planned
 
@@ -53,6 +56,47 @@ def test_a_flow_run_that_cannot_begin_says_why(
     monkeypatch.setattr(training_flow, "TRAINING", lambda *_, **__: Failed(data=late))
     with pytest.raises(httpx.ReadTimeout):
         training_flow._begin_flow(submissions)
+
+
+@contextmanager
+def refusing_server(status: int) -> Iterator[str]:
+    """The URL of an API that is well, and answers everything else with this status."""
+
+    class Refuse(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(200 if self.path.endswith("/health") else status)
+            self.send_header("Content-Length", "4")
+            self.end_headers()
+            self.wfile.write(b"true")
+
+        do_GET = do_POST = answer
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refuse) as server:
+        serving = Thread(target=server.serve_forever)
+        serving.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/api"
+        server.shutdown()
+        serving.join()
+
+
+@pytest.mark.parametrize(
+    ("status", "raised", "message"),
+    [
+        (401, OrchestratorError, "refuses this user .* PREFECT_API_AUTH_STRING"),
+        (503, WentAway, "went away"),
+    ],
+)
+def test_a_first_request_that_is_not_answered_well_is_told_of(
+    status: int, raised: type[Exception], message: str, submissions: Submissions
+) -> None:
+    """The server's health needs no password, and no question for its version is between."""
+    with refusing_server(status) as url, pytest.raises(raised, match=message) as caught:
+        run_training(submissions, url)
+    assert type(caught.value) is raised
 
 
 @pytest.mark.usefixtures("offline")
