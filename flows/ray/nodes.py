@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from erl_pipeline.plan.fingerprint import package_fingerprint
 from erl_pipeline.software import Software, software_differences, software_here
-from storage.artifacts.layout import StagingFolder, StoreLayout
+from storage.artifacts.layout import StagingFolder, StoreLayout, abandoned
 from storage.errors import ConfigError, StoreError
 from storage.filesystem import open_root, read_bytes, write_new
 
@@ -68,6 +68,7 @@ class NodeQuestion:
         sign: path, relative to the store, of a file that the driver wrote there.
         content: the content of that file, and of the node's file.
         answer: path, relative to the store, of the file that this node writes.
+        held: name of a staging folder that the driver has locked; empty for a bucket.
     """
 
     packages: Sequence[str]
@@ -75,6 +76,7 @@ class NodeQuestion:
     sign: str
     content: bytes
     answer: str
+    held: str = ""
 
 
 @dataclass(frozen=True)
@@ -106,14 +108,17 @@ def _fingerprint(package: str) -> str:
 
 
 def _store_problem(question: NodeQuestion) -> str:
-    """The problem with the store, empty if there is none: it must be the driver's, and this node must be able
-    to write and lock in it."""
+    """The problem with the store, empty if there is none: it must be the driver's, this node must be able to
+    write and lock in it, and must see the driver's locks."""
     try:
         root = open_root(question.store_uri)
         # If the driver's file cannot be seen, this is another folder, and nothing is written to it.
         if read_bytes(root, root.join(question.sign)) != question.content:
             return "is not the one that the driver sees: a file that it wrote there cannot be found"
-        StagingFolder(StoreLayout(root).staging).release()
+        staging = StoreLayout(root).staging
+        StagingFolder(staging).release()
+        if question.held and staging / question.held in abandoned(staging):
+            return "does not share locks: one that the driver holds there cannot be seen from this node"
         write_new(root, root.join(question.answer), question.content)
     except StoreError as error:
         return f"cannot be used: {error}"

@@ -25,6 +25,7 @@ from flows.ray.nodes import (
     problems_of,
 )
 from flows.ray.settings import RayConfig
+from storage.artifacts.layout import StagingFolder, StoreLayout
 from storage.errors import store_errors
 from storage.filesystem import StoreRoot, open_root, read_bytes, write_new
 
@@ -43,6 +44,7 @@ class NodeSurvey:
     """The question to nodes, and this machine's own report to compare with.
 
     `folder`: of the files that the survey writes into the store at `root`; without a root none are written.
+    `held`: as in `NodeQuestion`.
     """
 
     root: StoreRoot | None
@@ -50,6 +52,7 @@ class NodeSurvey:
     packages: Sequence[str]
     folder: str
     content: bytes
+    held: str
     here: NodeReport
 
     def question(self, node: ClusterNode) -> NodeQuestion:
@@ -60,6 +63,7 @@ class NodeSurvey:
             sign=f"{self.folder}/driver",
             content=self.content,
             answer=f"{self.folder}/{node.id}",
+            held=self.held,
         )
 
     def finding(self, node: ClusterNode, report: NodeReport, clock_offset: float) -> NodeFinding:
@@ -97,9 +101,13 @@ def survey_of(store_uri: str, packages: Sequence[str]) -> Iterator[NodeSurvey]:
     root = open_root(store_uri) if store_uri else None
     if root is not None:
         write_new(root, root.join(f"{folder}/driver"), content)
+    held = StagingFolder(StoreLayout(root).staging) if root is not None and root.local else None
     try:
-        yield NodeSurvey(root, store_uri, packages, folder, content, here)
+        name = "" if held is None else held.path.name
+        yield NodeSurvey(root, store_uri, packages, folder, content, name, here)
     finally:
+        if held is not None:
+            held.release()
         if root is not None:
             with store_errors("remove", root.join(folder)), suppress(FileNotFoundError):
                 root.fs.rm(root.join(folder), recursive=True)

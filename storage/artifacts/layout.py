@@ -35,6 +35,8 @@ ARTIFACT_NAME = re.compile(r"[0-9a-f]{32}")
 MOVED_NAME = re.compile(r"[0-9a-f]+-[0-9a-f]{8}")
 """Name of an artifact's folder after it was set aside or while it is being deleted."""
 _STAGED_NAME = re.compile(r"[0-9a-f]{16}")
+_LOCK = ".lock"
+_LOCK_NAME = re.compile(r"[0-9a-f]{16}\.lock")
 
 
 def upload_folder(manifest: Manifest) -> str:
@@ -87,7 +89,8 @@ class StagingFolder:
     """A new folder under `parent`, locked for as long as its writer lives.
 
     The kernel drops the lock when the writer dies, however it dies, so that `remove_abandoned` can tell
-    a folder in use from one left behind.
+    a folder in use from one left behind. What is locked is a file beside the folder: on NFS and Lustre other
+    machines do not see a lock on a folder.
     """
 
     def __init__(self, parent: Path) -> None:
@@ -115,28 +118,35 @@ class StagingFolder:
         """Give up the lock; remove the folder if it was not moved away, and files at a place without a
         manifest."""
         _remove(self.path)
-        os.close(self._descriptor)
+        _unlock(self.path, self._descriptor)
 
 
 def abandoned(parent: Path) -> list[Path]:
     """The staging folders whose writers are dead; changes nothing."""
     found = []
     for folder in _named(parent, _STAGED_NAME):
-        descriptor = _try_lock(folder)
+        try:
+            descriptor = _try_lock(folder, os.O_RDWR)
+        except FileNotFoundError:  # Its writer was killed when all but the folder was gone.
+            found.append(folder)
+            continue
+        except PermissionError:
+            continue
         if descriptor is not None:
             os.close(descriptor)
             found.append(folder)
-    return found
+    return [folder for folder in found if folder.exists()]
 
 
 def remove_abandoned(parent: Path) -> None:
     """Remove the staging folders whose writers are dead, and what these have moved to its place and not
     committed."""
-    for folder in _named(parent, _STAGED_NAME):
+    locks = (each.with_suffix("") for each in _named(parent, _LOCK_NAME))
+    for folder in sorted({*_named(parent, _STAGED_NAME), *locks}):
         descriptor = _try_lock(folder)
         if descriptor is not None:
             _remove(folder)
-            os.close(descriptor)
+            _unlock(folder, descriptor)
 
 
 def is_being_written(parent: Path, stage: str, artifact_id: str) -> bool:
@@ -174,27 +184,34 @@ def _place(folder: Path) -> Path | None:
 def _create_locked(parent: Path) -> tuple[Path, int]:
     for _ in range(10):
         folder = parent / secrets.token_hex(8)
-        folder.mkdir()
         descriptor = _try_lock(folder)
-        # Before the lock was taken, another process may have removed the new folder as an abandoned one.
+        # Before the lock was taken, another process may have removed the new file as one that was left.
         if descriptor is not None:
-            if folder.exists():
+            if os.fstat(descriptor).st_nlink:
+                folder.mkdir()
                 return folder, descriptor
             os.close(descriptor)
     raise StoreError(
-        f"no staging folder could be kept in {parent}: something immediately removes new folders there"
+        f"no staging folder could be kept in {parent}: something immediately removes new files there"
     )
 
 
-def _try_lock(folder: Path) -> int | None:
-    """A descriptor holding the folder's lock; None where another process has it or the folder is gone."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except FileNotFoundError:
-        return None
+def _try_lock(folder: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int | None:
+    """A descriptor holding the folder's lock; None where another process has it."""
+    descriptor = os.open(_lock_of(folder), flags, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         return None
     return descriptor
+
+
+def _unlock(folder: Path, descriptor: int) -> None:
+    """Give up a lock of a folder that is gone."""
+    _lock_of(folder).unlink(missing_ok=True)
+    os.close(descriptor)
+
+
+def _lock_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}{_LOCK}")

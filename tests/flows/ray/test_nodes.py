@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from flows.ray.nodes import (
     problems_of,
     require_one_kind_of_gpu,
 )
+from storage.artifacts.layout import StagingFolder
 from storage.errors import ConfigError
 
 HERE = NodeReport(
@@ -86,6 +88,20 @@ def test_another_folder_at_the_same_path_is_noticed_and_nothing_is_written_there
     report = look(asked(tmp_path / "store"))
     assert report.store.startswith("is not the one that the driver sees")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_whose_locks_other_nodes_do_not_see_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on NFS that is mounted with `nolock`, where each machine keeps its locks to itself."""
+    (tmp_path / "probe").mkdir()
+    (tmp_path / "probe" / "driver").write_bytes(b"the driver was here")
+    with StagingFolder(tmp_path / "staging") as held:
+        question = replace(asked(tmp_path), held=held.path.name)
+        assert look(question).store == ""
+        (tmp_path / "probe" / "node").unlink()
+        monkeypatch.setattr(fcntl, "flock", lambda *_: None)
+        assert look(question).store.startswith("does not share locks")
 
 
 def test_equal_bytes_need_one_kind_of_gpu() -> None:
