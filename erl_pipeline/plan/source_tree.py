@@ -29,9 +29,12 @@ _READS_DOCSTRINGS = frozenset(
 _MAKES_SCHEMAS = frozenset({"get_json_schema"})
 """Functions of libraries that write the types of parameters into prompts."""
 _FINDS_CODE_BY_ITSELF = frozenset(
-    {"import_module", "__import__", "pkgutil", "globals", "exec", "eval"}
+    {"import_module", "__import__", "pkgutil", "globals", "exec", "eval", "getmembers"}
     | {"__init_subclass__", "__subclasses__"}
 )
+_MODULES_BY_NAME = ("sys", "modules")
+_LAZY_NAMES = "__getattr__"
+"""A module's function that gives the names which it does not bind."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,8 @@ class _Walk:
         if statements is None or name in source.imported or source.stars:
             self._follow(source, (name,), {}, [])
         if statements is None:
+            if name and name not in source.imported and _LAZY_NAMES in source.bound:
+                self._count_whole_package(source)
             return
         found = self._found.setdefault((module, name), [])
         for statement in statements:
@@ -175,10 +180,15 @@ class _Walk:
                 self._waiting.append((module, name.partition(".")[0] or ALL))
         self._reads_docstrings = self._reads_docstrings or not uses.words.isdisjoint(_READS_DOCSTRINGS)
         self._makes_schemas = self._makes_schemas or not uses.words.isdisjoint(_MAKES_SCHEMAS)
-        if self._tree.cautious and not uses.words.isdisjoint(_FINDS_CODE_BY_ITSELF):
-            for root in self._tree.roots:
-                if f"{source.module}.".startswith(f"{root}."):
-                    self._waiting += [(module, ALL) for module in self._tree.modules(root)]
+        by_name = any(each[: len(_MODULES_BY_NAME)] == _MODULES_BY_NAME for each in uses.chains)
+        if by_name or not uses.words.isdisjoint(_FINDS_CODE_BY_ITSELF):
+            self._count_whole_package(source)
+
+    def _count_whole_package(self, source: ModuleSource) -> None:
+        """Follow all definitions of a module's package: nobody can see which of them it uses."""
+        for root in self._tree.roots if self._tree.cautious else ():
+            if f"{source.module}.".startswith(f"{root}."):
+                self._waiting += [(module, ALL) for module in self._tree.modules(root)]
 
     def _follow(
         self,

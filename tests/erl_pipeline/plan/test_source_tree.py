@@ -194,6 +194,36 @@ def test_code_that_finds_modules_by_itself_makes_all_of_them_count(tmp_path: Pat
     assert ("house.more", "right") not in trusted.reach([COMPUTE])
 
 
+LAZY = """
+def __getattr__(name):
+    from house.more import right
+    return right
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "stage"),
+    [
+        (LAZY, "from house import right\ndef compute():\n    return right()\n"),
+        (LAZY, "import house\ndef compute():\n    return house.right()\n"),
+        (
+            "",
+            "import sys\ndef compute(name):\n    return getattr(sys.modules[__package__ + '.more'], name)()\n",
+        ),
+    ],
+)
+def test_names_that_are_found_while_it_runs_make_all_of_the_package_count(
+    package: str, stage: str, tmp_path: Path
+) -> None:
+    """A package that imports its parts when they are asked for, and a module that is found by its name."""
+    sources = {
+        "house/__init__.py": package,
+        "house/stage.py": stage,
+        "house/more.py": "def right():\n    return 1\n",
+    }
+    assert ("house.more", "right") in _tree(tmp_path, sources).reach([COMPUTE])
+
+
 def test_a_text_that_names_a_module_or_a_definition_reaches_it(tmp_path: Path) -> None:
     sources = {
         "house/__init__.py": "",
