@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from storage.errors import RunBusy, StoreError, store_errors
 from storage.filesystem import StoreRoot, list_names, open_root, read_bytes, remove, write_new
@@ -25,6 +26,7 @@ LEASE_SECONDS = 60.0
 """How long after its last sign of life a machine still counts as working."""
 
 _NUMBERED = re.compile(r"\d{8}\.json")
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 _SIGNS_OF_LIFE = 6
 _GIVE_UP = 2 / 3
 
@@ -182,12 +184,14 @@ def _content(machine: str, *, released: bool) -> bytes:
 
 
 def _machine(root: StoreRoot) -> str:
-    """A random name for this machine, kept in its scratch folder; host names are not unique."""
+    """A random name for this machine, kept in its scratch folder, and the id of its boot; host names are not
+    unique, and a copy of a machine has its scratch folder too."""
     path = root.scratch / "machine"
     if not path.exists():  # the first of several processes wins
         write_new(open_root(str(root.scratch)), str(path), secrets.token_hex(16).encode())
     with store_errors("read", path):
-        return path.read_text()
+        name = path.read_text()
+    return f"{name} {_BOOT.read_text().strip()}" if _BOOT.exists() else name
 
 
 def _highest(root: StoreRoot, folder: str) -> int:
