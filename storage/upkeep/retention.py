@@ -1,9 +1,10 @@
 """Retention: old artifacts lose their big files by a given rule; manifests, ids and lineage stay."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cache, partial
 from pathlib import Path
 
 from storage.artifacts.artifact import present_files
@@ -18,7 +19,7 @@ from storage.runs.locks import lock_collection
 from storage.runs.run import Run, RunStore
 from storage.serving.aliases import aliased_checkpoints
 from storage.upkeep.rules import Kept, RetentionRule
-from storage.upkeep.runs import begun_with, list_whole_runs, run_roots
+from storage.upkeep.runs import begun_with, list_whole_runs, run_roots, undamaged
 from storage.upkeep.sizes import freed_bytes, local_file
 
 _FILES: Mapping[Kept, tuple[ArtifactKind, str]] = {
@@ -42,8 +43,15 @@ class PlannedPruning:
     reason: str
 
 
+def _nothing(_run_name: str) -> Collection[str]:
+    return ()
+
+
 def plan_retention(
-    store_uri: str, rules: Mapping[Kept, RetentionRule], run_name: str | None = None
+    store_uri: str,
+    rules: Mapping[Kept, RetentionRule],
+    run_name: str | None = None,
+    needed_by: Callable[[str], Collection[str]] = _nothing,
 ) -> list[PlannedPruning]:
     """What the rules would prune; changes nothing.
 
@@ -53,6 +61,8 @@ def plan_retention(
 
     Args:
         run_name: the only run whose artifacts may lose files; None for all runs of the store.
+        needed_by: gives, for the name of a run, the ids of artifacts that it still has to read. It is called
+            only where something would be pruned, and for runs whose artifacts may lose files.
 
     Raises InputError for an unknown run, StoreError as `list_whole_runs` does.
     """
@@ -63,22 +73,34 @@ def plan_retention(
     named = {name: {entry.artifact_id for entry in runs.open(name).stages()} for name in stages}
     begun_from = {each for name in stages for each in begun_with(store_uri, name)}
     served = aliased_checkpoints(store_uri)
-    planned: list[PlannedPruning] = []
+    has_state = cache(partial(_has_state, store))
+    found: dict[Kept, set[str]] = {}
     for kind, rule in rules.items():
         offered: set[str] = set()
         kept = begun_from | served
         for name, entries in stages.items():
-            of_run = offered_by(entries, kind, rule)
+            of_run = offered_by(entries, kind, rule, has_state)
             if run_name in (None, name):
                 offered |= of_run
             kept |= named[name] - (of_run if run_name in (None, name) else set())
-        for artifact_id in sorted(offered - kept):
-            planned += _pruning_of(store, artifact_id, kind, rule)
+        found[kind] = offered - kept
+    needed: set[str] = set()
+    if any(found.values()):
+        needed = {each for name in stages if run_name in (None, name) for each in needed_by(name)}
+    planned = [
+        pruning
+        for kind, ids in found.items()
+        for artifact_id in sorted(ids - needed)
+        for pruning in _pruning_of(store, artifact_id, kind, rules[kind])
+    ]
     return _with_freed_bytes(store, planned)
 
 
 def retain(
-    store_uri: str, rules: Mapping[Kept, RetentionRule], run_name: str | None = None
+    store_uri: str,
+    rules: Mapping[Kept, RetentionRule],
+    run_name: str | None = None,
+    needed_by: Callable[[str], Collection[str]] = _nothing,
 ) -> list[PlannedPruning]:
     """Prune what `plan_retention` finds; returns what was pruned.
 
@@ -86,7 +108,7 @@ def retain(
     """
     root, store = open_root(store_uri), ArtifactStore(store_uri)
     with lock_collection(root, RunStore(store_uri).list):
-        planned = plan_retention(store_uri, rules, run_name)
+        planned = plan_retention(store_uri, rules, run_name, needed_by)
         for pruning in planned:
             store.prune(pruning.manifest.artifact_id, pruning.files, pruning.reason)
     return planned
@@ -110,7 +132,8 @@ def retain_chain(
     own = {run.name for run in chain}
     others = [name for name in list_whole_runs(store.uri) if name not in own]
     kept = aliased_checkpoints(store.uri) | {each for name in others for each in run_roots(store.uri, name)}
-    offered = {kind: offered_by(entries, kind, rule) - kept for kind, rule in rules.items()}
+    has_state = cache(partial(_has_state, store))
+    offered = {kind: offered_by(entries, kind, rule, has_state) - kept for kind, rule in rules.items()}
     done = []
     for run in chain:
         made = {entry.artifact_id for entry in run.stages()}
@@ -142,6 +165,8 @@ class RunRetention:
     rules: Mapping[Kept, RetentionRule]
     _settled: set[tuple[Kept, str]] = field(default_factory=set)
     """Artifacts that have nothing left to lose."""
+    _states: dict[str, bool] = field(default_factory=dict)
+    """Whether a checkpoint, by its id, has the state of its optimizer."""
 
     def apply(self, entries: Sequence[LedgerEntry], needed: Collection[str]) -> list[PlannedPruning]:
         """Prune what the rules no longer keep; returns what was pruned.
@@ -155,7 +180,7 @@ class RunRetention:
         offered = [
             (kind, artifact_id)
             for kind, rule in self.rules.items()
-            for artifact_id in sorted(offered_by(entries, kind, rule))
+            for artifact_id in sorted(offered_by(entries, kind, rule, self._has_state))
             if (kind, artifact_id) not in self._settled and artifact_id not in needed
         ]
         if not offered:
@@ -178,13 +203,28 @@ class RunRetention:
     def came_back(self, artifact_id: str) -> None:
         """Count an artifact, which was made again, as having files to lose."""
         self._settled = {each for each in self._settled if each[1] != artifact_id}
+        self._states.pop(artifact_id, None)
+
+    def _has_state(self, artifact_id: str) -> bool:
+        if artifact_id not in self._states:
+            self._states[artifact_id] = _has_state(self.store, artifact_id)
+        return self._states[artifact_id]
 
 
-def offered_by(entries: Iterable[LedgerEntry], kind: Kept, rule: RetentionRule) -> set[str]:
+def offered_by(
+    entries: Iterable[LedgerEntry], kind: Kept, rule: RetentionRule, has_state: Callable[[str], bool]
+) -> set[str]:
     """Ids of the artifacts of a run that a rule does not keep. Artifacts from before the first iteration
     stay: adapters need the first checkpoint. The rollouts of a run that keeps experience also stay, since any
-    of them may be replayed."""
+    of them may be replayed.
+
+    Args:
+        has_state: whether a checkpoint, by its id, was committed with the state of its optimizer. A rule
+            about states counts only iterations that have one.
+    """
     listed = list(entries)
+    if kind == "optimizer":
+        listed = [entry for entry in listed if entry.kind == _FILES[kind][0] and has_state(entry.artifact_id)]
     if kind == "trajectories" and any(entry.kind == "experience" for entry in listed):
         return set()
     made = iterations_of(listed, kind)
@@ -192,6 +232,11 @@ def offered_by(entries: Iterable[LedgerEntry], kind: Kept, rule: RetentionRule) 
     last = rule.kept(made)
     kept = {artifact_id for iteration in last for artifact_id in made[iteration]}
     return {artifact_id for ids in made.values() for artifact_id in ids} - kept - begun_with
+
+
+def _has_state(store: ArtifactStore, artifact_id: str) -> bool:
+    manifest = undamaged(store, artifact_id)
+    return manifest is not None and bool(files_of(manifest, "optimizer"))
 
 
 def _current(store: ArtifactStore, recorded: Sequence[LedgerEntry]) -> list[LedgerEntry]:

@@ -25,7 +25,12 @@ from tests.storage.serving.aliases import alias_change
 
 
 def checkpoint(
-    store: ArtifactStore, stage: str, iteration: int, branch: str = "", made_from: str | None = None
+    store: ArtifactStore,
+    stage: str,
+    iteration: int,
+    branch: str = "",
+    made_from: str | None = None,
+    with_state: bool = True,
 ) -> str:
     import numpy as np
 
@@ -35,17 +40,26 @@ def checkpoint(
         (staging.path / "model").mkdir()
         save_file({"weight": np.zeros(4, np.float32)}, staging.path / "model" / "model.safetensors")
         (staging.path / "model" / "config.json").write_text("{}")
-        save_file({"moment": np.zeros(8, np.float32)}, staging.path / "optimizer.safetensors")
+        if with_state:
+            save_file({"moment": np.zeros(8, np.float32)}, staging.path / "optimizer.safetensors")
         (staging.path / "optimizer.json").write_text("{}")
         return staging.commit().manifest.artifact_id
 
 
-def train(store: ArtifactStore, name: str, iterations: int, shared: int = 0) -> tuple[Run, dict[int, str]]:
+def train(
+    store: ArtifactStore, name: str, iterations: int, shared: int = 0, state_every: int = 1
+) -> tuple[Run, dict[int, str]]:
     """A run of fine-tuned checkpoints; other runs share the first `shared` of them."""
     run = RunStore(store.uri).create(name, {})
     ids = {}
     for iteration in range(1, iterations + 1):
-        ids[iteration] = checkpoint(store, "fine_tune", iteration, "" if iteration <= shared else name)
+        ids[iteration] = checkpoint(
+            store,
+            "fine_tune",
+            iteration,
+            "" if iteration <= shared else name,
+            with_state=iteration % state_every == 0,
+        )
         run.record(iteration, "fine_tune", ids[iteration], kind="checkpoint", reused=False, seconds=0.0)
     return run, ids
 
@@ -98,6 +112,35 @@ def test_old_files_go_by_their_rules_and_the_rest_stays(store_uri: str) -> None:
     assert pruned(store, ids, "optimizer.safetensors") == [1, 2, 3]
     assert all(store.verify(artifact_id) == [] for artifact_id in ids.values())
     assert retain(store_uri, rules) == []
+
+
+def test_a_rule_about_states_counts_the_iterations_that_have_one(store: ArtifactStore) -> None:
+    run, ids = train(store, "run", 6, state_every=2)
+    rules: dict[Kept, RetentionRule] = {"optimizer": parse_rule("2")}
+    planned = plan_retention(store.uri, rules)
+    assert [pruning.manifest.iteration for pruning in planned] == [2]
+    with run.lock():
+        RunRetention(store, run, rules).apply(run.stages(), ())
+    assert pruned(store, ids, "optimizer.safetensors") == [2]
+
+
+def test_what_a_run_still_needs_stays(store: ArtifactStore) -> None:
+    _, ids = train(store, "one", 3)
+    _, others = train(store, "two", 3)
+    asked: list[str] = []
+
+    def needed_by(name: str) -> list[str]:
+        asked.append(name)
+        return [ids[1]]
+
+    rules: dict[Kept, RetentionRule] = {"checkpoints": parse_rule("1")}
+    retain(store.uri, rules, "one", needed_by)
+    assert asked == ["one"]
+    assert pruned(store, ids, "model/model.safetensors") == [2]
+    retain(store.uri, rules, None, needed_by)
+    assert asked == ["one", "one", "two"]
+    assert pruned(store, others, "model/model.safetensors") == [1, 2]
+    assert pruned(store, ids, "model/model.safetensors") == [2]
 
 
 def test_a_pruned_file_is_refused_by_name_and_the_others_can_be_read(store_uri: str) -> None:
