@@ -15,11 +15,11 @@ from storage.errors import RunBusy
 from storage.filesystem import open_root
 from storage.lineage.graph import START, ArtifactGraph, walk_inputs
 from storage.runs.ledger import LedgerEntry, latest_entries
-from storage.runs.locks import lock_collection
+from storage.runs.locks import lock_collection, run_mark
 from storage.runs.run import Run, RunStore
 from storage.serving.aliases import aliased_checkpoints
 from storage.upkeep.rules import Kept, RetentionRule
-from storage.upkeep.runs import begun_with, list_whole_runs, run_roots, undamaged
+from storage.upkeep.runs import begun_with, list_whole_runs, undamaged
 from storage.upkeep.sizes import freed_bytes, local_file
 
 _FILES: Mapping[Kept, tuple[ArtifactKind, str]] = {
@@ -130,10 +130,9 @@ def retain_chain(
         if entry.iteration
     ]
     own = {run.name for run in chain}
-    others = [name for name in list_whole_runs(store.uri) if name not in own]
-    kept = aliased_checkpoints(store.uri) | {each for name in others for each in run_roots(store.uri, name)}
+    kept = _KeptByOthers(store.uri, own)
     has_state = cache(partial(_has_state, store))
-    offered = {kind: offered_by(entries, kind, rule, has_state) - kept for kind, rule in rules.items()}
+    offered = {kind: offered_by(entries, kind, rule, has_state) - kept.ids() for kind, rule in rules.items()}
     done = []
     for run in chain:
         made = {entry.artifact_id for entry in run.stages()}
@@ -147,9 +146,34 @@ def retain_chain(
             continue
         with suppress(RunBusy), run.lock():
             for pruning in _with_freed_bytes(store, found):
+                if pruning.manifest.artifact_id in kept.ids():
+                    continue
                 store.prune(pruning.manifest.artifact_id, pruning.files, pruning.reason)
                 done.append(pruning)
     return done
+
+
+@dataclass
+class _KeptByOthers:
+    """What other runs than `own` name, and what aliases mean or meant before. Pruning takes a while, in which
+    others go on: it is asked for before each artifact, and reads only ledgers that have changed."""
+
+    store_uri: str
+    own: Collection[str]
+    _named: dict[str, tuple[tuple[int, ...] | None, set[str]]] = field(default_factory=dict)
+
+    def ids(self) -> set[str]:
+        """The ids, as of now. Raises StoreError as `list_whole_runs` does."""
+        root, runs = open_root(self.store_uri), RunStore(self.store_uri)
+        kept = aliased_checkpoints(self.store_uri)
+        for name in list_whole_runs(self.store_uri):
+            if name in self.own:
+                continue
+            mark = run_mark(root, name)
+            if mark is None or name not in self._named or self._named[name][0] != mark:
+                self._named[name] = mark, {entry.artifact_id for entry in runs.open(name).recorded()}
+            kept |= self._named[name][1] | begun_with(self.store_uri, name)
+        return kept
 
 
 @dataclass
@@ -186,12 +210,10 @@ class RunRetention:
         if not offered:
             return []
         self.run.require_lock()
-        others = (name for name in list_whole_runs(self.store.uri) if name != self.run.name)
-        kept = {each for name in others for each in run_roots(self.store.uri, name)}
-        kept |= aliased_checkpoints(self.store.uri)
+        kept = _KeptByOthers(self.store.uri, {self.run.name})
         done = []
         for kind, artifact_id in offered:
-            if artifact_id in kept:
+            if artifact_id in kept.ids():
                 continue
             found = _pruning_of(self.store, artifact_id, kind, self.rules[kind])
             for pruning in _with_freed_bytes(self.store, found):

@@ -17,7 +17,7 @@ from storage.runs.run import Run, RunStore
 from storage.serving.aliases import change_alias
 from storage.tables.trajectories import write_trajectories
 from storage.upkeep.collection import collect
-from storage.upkeep.retention import RunRetention, plan_retention, retain
+from storage.upkeep.retention import RunRetention, plan_retention, retain, retain_chain
 from storage.upkeep.rules import Kept, RetentionRule, parse_rule
 from storage.upkeep.verification import verify_run
 from tests.storage.conftest import FIRST
@@ -344,6 +344,38 @@ def test_a_checkpoint_that_serves_keeps_its_files_and_so_does_the_one_before(
     else:
         retain(store.uri, rules)
     assert pruned(store, ids, "model/model.safetensors") == [1, 4]
+
+
+@pytest.mark.parametrize("in_a_chain", [False, True])
+def test_what_others_begin_to_keep_while_files_go_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_a_chain: bool
+) -> None:
+    store = ArtifactStore(str(tmp_path))
+    run, ids = train(store, "run", 6)
+    other, _ = train(store, "other", 1)
+    last, _ = train(store, "last", 1)
+    prune, by_rule = ArtifactStore.prune, set() if in_a_chain else {ids[6]}
+    left = set[str]()
+
+    def prune_while_others_work(own: ArtifactStore, artifact_id: str, *rest: Any) -> Any:
+        """After the first removal, a run names what goes next, and an alias means what goes after that."""
+        monkeypatch.undo()
+        done = prune(own, artifact_id, *rest)
+        first, second, *_ = sorted(set(ids.values()) - by_rule - {artifact_id})
+        other.record(1, "fine_tune", first, kind="checkpoint", reused=True, seconds=0.0)
+        change_alias(store.uri, "run", alias_change(second, previous=None, run="run"))
+        left.update({first, second}, by_rule)
+        return done
+
+    monkeypatch.setattr(ArtifactStore, "prune", prune_while_others_work)
+    rules: dict[Kept, RetentionRule] = {"checkpoints": RetentionRule("1", 1)}
+    if in_a_chain:
+        retain_chain(store, [run, last], rules)
+    else:
+        with run.lock():
+            RunRetention(store, run, rules).apply(run.stages(), set())
+    gone = {ids[number] for number in pruned(store, ids, "model/model.safetensors")}
+    assert set(ids.values()) - gone == left
 
 
 def test_nothing_is_pruned_while_a_run_has_lost_its_settings(store: ArtifactStore) -> None:
