@@ -112,15 +112,18 @@ def collect(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
 
     A kill leaves whole artifacts and leftovers, which the next call removes.
 
-    Raises RunBusy when a run of the store is being worked on, and what `plan_collection` raises.
+    Raises RunBusy when a run of the store is being worked on, or another machine has taken over, and what
+    `plan_collection` raises.
     """
     root, store = open_root(store_uri), ArtifactStore(store_uri)
     _require_store(root, store, RunStore(store_uri).list())  # else the lock would be put into any folder
-    with lock_collection(root, RunStore(store_uri).list):
+    with lock_collection(root, RunStore(store_uri).list) as require_lock:
         plan = plan_collection(store_uri, minimum_age)
         for manifest in plan.unreached:
+            require_lock()
             store.remove(manifest)
         for item in plan.leftovers:
+            require_lock()
             with store_errors("remove", item.path):
                 if item.remote:
                     root.fs.rm(item.path, recursive=True)

@@ -104,12 +104,14 @@ def retain(
 ) -> list[PlannedPruning]:
     """Prune what `plan_retention` finds; returns what was pruned.
 
-    Raises RunBusy when a run of the store is being worked on, and what `plan_retention` raises.
+    Raises RunBusy when a run of the store is being worked on, or another machine has taken over, and what
+    `plan_retention` raises.
     """
     root, store = open_root(store_uri), ArtifactStore(store_uri)
-    with lock_collection(root, RunStore(store_uri).list):
+    with lock_collection(root, RunStore(store_uri).list) as require_lock:
         planned = plan_retention(store_uri, rules, run_name, needed_by)
         for pruning in planned:
+            require_lock()
             store.prune(pruning.manifest.artifact_id, pruning.files, pruning.reason)
     return planned
 
@@ -209,10 +211,10 @@ class RunRetention:
         ]
         if not offered:
             return []
-        self.run.require_lock()
         kept = _KeptByOthers(self.store.uri, {self.run.name})
         done = []
         for kind, artifact_id in offered:
+            self.run.require_lock()
             if artifact_id in kept.ids():
                 continue
             found = _pruning_of(self.store, artifact_id, kind, self.rules[kind])

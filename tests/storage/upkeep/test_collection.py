@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError, RunBusy, StoreError
@@ -165,6 +166,24 @@ def test_a_run_that_another_machine_begins_just_before_the_lease_is_seen(
     monkeypatch.setattr("storage.runs.locks.hold_lease", late)
     with other, pytest.raises(RunBusy, match="works on run new"):
         collect(uri, timedelta())
+
+
+def test_nothing_more_goes_once_another_machine_has_taken_over(
+    object_store_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, root = ArtifactStore(object_store_uri), open_root(object_store_uri)
+    *_, c, d = chain(store)
+    remove = ArtifactStore.remove
+
+    def remove_slowly(own: ArtifactStore, manifest: Manifest) -> None:
+        remove(own, manifest)
+        root.fs.pipe_file(root.join("collection", "lease", "00000002.json"), b"of another machine")
+
+    monkeypatch.setattr(ArtifactStore, "remove", remove_slowly)
+    with pytest.raises(RunBusy, match="another machine has taken over"):
+        collect(store.uri, NOW)
+    assert d not in ids(store)
+    assert c in ids(store)
 
 
 def test_leftovers_of_dead_processes_go_and_those_of_living_ones_stay(store: ArtifactStore) -> None:

@@ -12,7 +12,9 @@ from safetensors.numpy import save_file
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact, InputError, PrunedFileError, RunBusy, StoreError
+from storage.filesystem import open_root
 from storage.lineage.reach import explain
+from storage.runs.locks import run_lease
 from storage.runs.run import Run, RunStore
 from storage.serving.aliases import change_alias
 from storage.tables.trajectories import write_trajectories
@@ -216,6 +218,32 @@ def test_nothing_is_pruned_while_a_run_is_worked_on(store: ArtifactStore) -> Non
     run, _ = train(store, "run", 3)
     with run.lock(), pytest.raises(RunBusy):
         retain(store.uri, {"checkpoints": parse_rule("1")})
+
+
+@pytest.mark.parametrize("while_training", [False, True])
+def test_nothing_more_is_pruned_once_another_machine_has_taken_over(
+    object_store_uri: str, monkeypatch: pytest.MonkeyPatch, while_training: bool
+) -> None:
+    store, root = ArtifactStore(object_store_uri), open_root(object_store_uri)
+    run, ids = train(store, "run", 4)
+    lease = run_lease(root, "run") if while_training else root.join("collection", "lease")
+    prune = ArtifactStore.prune
+
+    def prune_slowly(own: ArtifactStore, *given: Any) -> Any:
+        done = prune(own, *given)
+        root.fs.pipe_file(f"{lease}/00000002.json", b"of another machine")
+        return done
+
+    monkeypatch.setattr(ArtifactStore, "prune", prune_slowly)
+    rules: dict[Kept, RetentionRule] = {"optimizer": parse_rule("1")}
+    taken_over = pytest.raises(RunBusy, match="another machine has taken over")
+    if while_training:
+        with run.lock(), taken_over:
+            RunRetention(store, run, rules).apply(run.stages(), ())
+    else:
+        with taken_over:
+            retain(store.uri, rules)
+    assert len(pruned(store, ids, "optimizer.safetensors")) == 1
 
 
 def test_lineage_of_pruned_rollouts_stays_to_the_row(tiny_run: Any) -> None:
