@@ -1,15 +1,13 @@
 """Retention: old artifacts lose their big files by a given rule; manifests, ids and lineage stay."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from functools import cache, partial
 from pathlib import Path
 
 from storage.artifacts.artifact import present_files
-from storage.artifacts.manifest import FileEntry, Manifest
-from storage.artifacts.recipe import ArtifactKind
+from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import RunBusy
 from storage.filesystem import open_root
@@ -18,16 +16,10 @@ from storage.runs.ledger import LedgerEntry, latest_entries
 from storage.runs.locks import lock_collection, run_mark
 from storage.runs.run import Run, RunStore
 from storage.serving.aliases import aliased_checkpoints
+from storage.upkeep.offered import committed_with_state, files_of, offered_by
 from storage.upkeep.rules import Kept, RetentionRule
-from storage.upkeep.runs import begun_with, list_whole_runs, undamaged
+from storage.upkeep.runs import begun_with, list_whole_runs
 from storage.upkeep.sizes import freed_bytes, local_file
-
-_FILES: Mapping[Kept, tuple[ArtifactKind, str]] = {
-    "checkpoints": ("checkpoint", "model/*.safetensors"),
-    "optimizer": ("checkpoint", "optimizer*.safetensors"),
-    "trajectories": ("trajectories", "*.parquet"),
-}
-"""For each kind of rule: the kind of artifact it is about, and a pattern of file names."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +65,7 @@ def plan_retention(
     named = {name: {entry.artifact_id for entry in runs.open(name).stages()} for name in stages}
     begun_from = {each for name in stages for each in begun_with(store_uri, name)}
     served = aliased_checkpoints(store_uri)
-    has_state = cache(partial(_has_state, store))
+    has_state = cache(partial(committed_with_state, store))
     found: dict[Kept, set[str]] = {}
     for kind, rule in rules.items():
         offered: set[str] = set()
@@ -133,7 +125,7 @@ def retain_chain(
     ]
     own = {run.name for run in chain}
     kept = _KeptByOthers(store.uri, own)
-    has_state = cache(partial(_has_state, store))
+    has_state = cache(partial(committed_with_state, store))
     offered = {kind: offered_by(entries, kind, rule, has_state) - kept.ids() for kind, rule in rules.items()}
     done = []
     for run in chain:
@@ -231,36 +223,8 @@ class RunRetention:
 
     def _has_state(self, artifact_id: str) -> bool:
         if artifact_id not in self._states:
-            self._states[artifact_id] = _has_state(self.store, artifact_id)
+            self._states[artifact_id] = committed_with_state(self.store, artifact_id)
         return self._states[artifact_id]
-
-
-def offered_by(
-    entries: Iterable[LedgerEntry], kind: Kept, rule: RetentionRule, has_state: Callable[[str], bool]
-) -> set[str]:
-    """Ids of the artifacts of a run that a rule does not keep. Artifacts from before the first iteration
-    stay: adapters need the first checkpoint. The rollouts of a run that keeps experience also stay, since any
-    of them may be replayed.
-
-    Args:
-        has_state: whether a checkpoint, by its id, was committed with the state of its optimizer. A rule
-            about states counts only iterations that have one.
-    """
-    listed = list(entries)
-    if kind == "optimizer":
-        listed = [entry for entry in listed if entry.kind == _FILES[kind][0] and has_state(entry.artifact_id)]
-    if kind == "trajectories" and any(entry.kind == "experience" for entry in listed):
-        return set()
-    made = iterations_of(listed, kind)
-    begun_with = set(made.pop(0, []))
-    last = rule.kept(made)
-    kept = {artifact_id for iteration in last for artifact_id in made[iteration]}
-    return {artifact_id for ids in made.values() for artifact_id in ids} - kept - begun_with
-
-
-def _has_state(store: ArtifactStore, artifact_id: str) -> bool:
-    manifest = undamaged(store, artifact_id)
-    return manifest is not None and bool(files_of(manifest, "optimizer"))
 
 
 def _current(store: ArtifactStore, recorded: Sequence[LedgerEntry]) -> list[LedgerEntry]:
@@ -273,25 +237,6 @@ def _current(store: ArtifactStore, recorded: Sequence[LedgerEntry]) -> list[Ledg
     made = walk_inputs(store.find, [entry.artifact_id for entry in latest]).manifests
     outdated = ArtifactGraph(made.values()).descendants(dict.fromkeys(replaced, START))
     return [entry for entry in latest if entry.artifact_id not in outdated]
-
-
-def iterations_of(entries: Iterable[LedgerEntry], kind: Kept) -> dict[int, list[str]]:
-    """Iteration -> ids of the artifacts that a rule of this kind is about; 0: from before the first."""
-    found: dict[int, list[str]] = {}
-    for entry in entries:
-        if entry.kind == _FILES[kind][0]:
-            found.setdefault(entry.iteration or 0, []).append(entry.artifact_id)
-    return found
-
-
-def files_of(manifest: Manifest, kind: Kept) -> list[FileEntry]:
-    """The files of an artifact that a rule of this kind is about, also those that were pruned before."""
-    return [entry for entry in manifest.files if fnmatchcase(entry.path, _FILES[kind][1])]
-
-
-def rules_about(kind: ArtifactKind) -> list[Kept]:
-    """Kinds of rules that are about artifacts of a kind."""
-    return [kept for kept, (about, _) in _FILES.items() if about == kind]
 
 
 def _pruning_of(
