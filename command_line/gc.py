@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +11,7 @@ import typer
 
 from command_line.options import DEFAULT_STORE, LONGEST_DAYS, ExistingStore, Json, run_names
 from command_line.output import bytes_text, command, counted, print_json, print_line, print_table
-from storage.errors import InputError
+from storage.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from storage.upkeep.collection import CollectionPlan
@@ -73,12 +73,30 @@ def gc(
     age = timedelta(hours=min_age)
     if delete and rules:
         plan_collection(store, age)  # raises, before anything is pruned, where collection would refuse
-    pruned = (retain if delete else plan_retention)(store, rules, run) if rules else []
+    pruned = (retain if delete else plan_retention)(store, rules, run, _needed_by(store)) if rules else []
     plan = (collect if delete else plan_collection)(store, age)
     if json:
         print_json(_as_json(plan, pruned, delete))
     else:
         _print(plan, pruned, rules, store, min_age, delete)
+
+
+def _needed_by(store: str) -> Callable[[str], Collection[str]]:
+    """Gives what a run still has to read. One that this program could not continue needs nothing: only the
+    rules decide then, and a line says so."""
+
+    def needed_by(name: str) -> Collection[str]:
+        from erl_pipeline.runs.retention import needed_to_go_on
+        from storage.artifacts.store import ArtifactStore
+        from storage.runs.run import RunStore
+
+        try:
+            return needed_to_go_on(ArtifactStore(store), RunStore(store).open(name))
+        except (ConfigError, InputError) as error:
+            print(f"Run {name} cannot be continued, so the rules alone decide: {error}", file=sys.stderr)
+            return ()
+
+    return needed_by
 
 
 def _print(

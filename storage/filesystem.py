@@ -214,11 +214,27 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+class NotOnDisk(StoreError):
+    """Files could not be flushed to disk, or are not as their stage wrote them.
+
+    They must be written again: after a failed flush the kernel takes what it has of a file for written, and
+    flushing it once more would succeed.
+    """
+
+
+def _flush(descriptor: int, path: str | Path) -> None:
+    try:
+        with store_errors("flush to disk", path):
+            os.fsync(descriptor)
+    except StoreError as error:
+        raise NotOnDisk(str(error)) from error
+
+
 def sync_folder(folder: Path) -> None:
-    """Flush a folder's entries to disk."""
+    """Flush a folder's entries to disk. Raises NotOnDisk, and OSError as `open` does."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        _flush(descriptor, folder)
     finally:
         os.close(descriptor)
 
@@ -235,11 +251,12 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Flush every file and folder under `folder` to disk, files first."""
+    """Flush every file and folder under `folder` to disk, files first. Raises what `sync_folder` raises."""
     for parent, _, files in os.walk(folder, topdown=False):
         for name in files:
-            with open(os.path.join(parent, name), "rb") as file:
-                os.fsync(file.fileno())
+            path = os.path.join(parent, name)
+            with open(path, "rb") as file:
+                _flush(file.fileno(), path)
         sync_folder(Path(parent))
 
 

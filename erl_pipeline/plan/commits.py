@@ -11,6 +11,7 @@ from erl_pipeline.plan.runner import can_pass, pause
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.artifacts.uncommitted import Draft, Uncommitted
+from storage.filesystem import NotOnDisk
 
 MOST_CHECKPOINTS = 2
 """How many checkpoints may be written and not committed: a kill loses the work for them."""
@@ -38,7 +39,7 @@ class Commits:
     Args:
         background_bytes: smaller artifacts are committed at once, unless another one waits for its commit.
         stopped: whether the run was asked to stop. A commit that failed is then tried again at once, the last
-            time.
+            time. One whose files could not be flushed is never tried again: its stage must write them anew.
     """
 
     def __init__(self, store: ArtifactStore, background_bytes: int, stopped: Callable[[], bool]) -> None:
@@ -123,7 +124,8 @@ class Commits:
                 try:
                     artifact = begun.commit(written)
                 except Exception as error:
-                    if not left or self._stopped() or not can_pass(error):
+                    is_lost = isinstance(error, NotOnDisk)
+                    if is_lost or not left or self._stopped() or not can_pass(error):
                         self._error = error
                         raise
                     pause(left.pop(0), self._stopped)

@@ -6,6 +6,7 @@ A plan says which artifacts the run has: after an edit, the ledger also names th
 
 from collections.abc import Callable, Mapping, Sequence
 
+from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.plan import Plan, StageKey
 from erl_pipeline.plan.sources import Sources, read_sources
 from erl_pipeline.plan.stage import StageOutcome
@@ -80,18 +81,33 @@ def retain_run(store: ArtifactStore, run: Run) -> list[PlannedPruning]:
     Raises RunBusy when a process is working on the run; its driver then applies the rules itself. Raises
     ConfigError and InputError as `plan_for` does.
     """
-    if IMPORTED in run.config or "method" not in run.config:
+    if not _is_trained(run):
         return []
     config = run_config(run)
     rules = config.retention.rules()
     if not rules:
         return []
     with run.lock():
-        entries = run.recorded()
-        done = completed_iterations(config, entries)
-        plan = plan_beyond(store.uri, run, config, done, entries, read_sources(config))
-        needed = still_needed(plan, recorded_ids(entries), lambda each: is_whole(store, each))
+        plan, needed = _going_on(store, run, config)
         return RunRetention(store, run, rules).apply(along_plan(plan, run.stages()), needed)
+
+
+def needed_to_go_on(store: ArtifactStore, run: Run) -> set[str]:
+    """The artifacts that a stored run would still read if it were continued; none for one that was never
+    trained. Raises ConfigError and InputError as `plan_for` does."""
+    return _going_on(store, run, run_config(run))[1] if _is_trained(run) else set()
+
+
+def _is_trained(run: Run) -> bool:
+    return IMPORTED not in run.config and "method" in run.config
+
+
+def _going_on(store: ArtifactStore, run: Run, config: RunConfig) -> tuple[Plan, set[str]]:
+    """The plan with which a run would be continued, and the artifacts that it needs."""
+    entries = run.recorded()
+    done = completed_iterations(config, entries)
+    plan = plan_beyond(store.uri, run, config, done, entries, read_sources(config))
+    return plan, still_needed(plan, recorded_ids(entries), lambda each: is_whole(store, each))
 
 
 class DriverRetention:

@@ -23,7 +23,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import RunStore
-from storage.upkeep.retention import files_of, rules_about
+from storage.upkeep.offered import files_of, rules_about
 from storage.upkeep.rules import Kept
 
 _GROUPS = ("policy", "environment", "trainer")

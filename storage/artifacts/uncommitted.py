@@ -28,7 +28,7 @@ from storage.artifacts.manifest import (
 )
 from storage.artifacts.recipe import Recipe
 from storage.errors import store_errors
-from storage.filesystem import make_folder, sha256_file, sync_folder, sync_tree
+from storage.filesystem import NotOnDisk, make_folder, sha256_file, sync_folder, sync_tree
 
 _NONE_LATE: Mapping[str, int] = {}
 
@@ -121,10 +121,16 @@ def is_hashed(manifest: Manifest) -> bool:
 
 
 def hashed(manifest: Manifest, folder: Path) -> Manifest:
-    """The manifest with the digests of the files in a folder."""
+    """The manifest with the digests of the files in a folder. Raises NotOnDisk if one of them has another
+    size than the manifest says, and StoreError if one cannot be read."""
 
     def with_digest(entry: FileEntry) -> FileEntry:
-        return entry.model_copy(update={"sha256": sha256_file(folder / entry.path)})
+        path = folder / entry.path
+        if (size := path.stat().st_size) != entry.bytes:
+            raise NotOnDisk(
+                f"{path} has {size} bytes, and {entry.bytes} were written. Run the same command again."
+            )
+        return entry.model_copy(update={"sha256": sha256_file(path)})
 
     with store_errors("read", folder):
         return manifest.model_copy(update={"files": [with_digest(entry) for entry in manifest.files]})
@@ -178,7 +184,8 @@ class Uncommitted:
         """Wait until all files are written, hash them, flush them to disk, and write the manifest.
 
         If another writer was first, its artifact is returned instead. Raises StoreError when the store cannot
-        be read or written, or a file was not written whole.
+        be read or written, or a file was not written whole; NotOnDisk when this must not be tried again with
+        the same files.
         """
         target = self._target
         for entry in written.manifest.files:

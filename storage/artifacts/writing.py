@@ -14,6 +14,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -205,7 +206,8 @@ def delete(layout: StoreLayout, cache: LocalCache, manifest: Manifest) -> None:
             shutil.rmtree(trash)
             return
         remove(layout.root, f"{target}/{MANIFEST}")
-        layout.root.fs.rm(target, recursive=True)
+        with suppress(FileNotFoundError):  # Some artifacts have a manifest and no files.
+            layout.root.fs.rm(target, recursive=True)
         cache.forget(manifest.artifact_id)
 
 

@@ -85,8 +85,11 @@ def working_on(root: StoreRoot, name: str) -> str | None:
 @contextmanager
 def lock_collection(
     root: StoreRoot, list_runs: Callable[[], list[str]], lease_seconds: float = LEASE_SECONDS
-) -> Iterator[None]:
+) -> Iterator[Callable[[], None]]:
     """Prevent work on any run of the store while files are deleted.
+
+    Gives what has to be called before each removal: it raises RunBusy once another machine has taken over,
+    and does nothing in a local store.
 
     Args:
         list_runs: gives the names of all runs. It is called when the lease is taken: whoever begins a run
@@ -104,9 +107,9 @@ def lock_collection(
     with _file_lock(root.scratch, collection_file(root), fcntl.LOCK_EX, busy):
         _refuse_links(root)
         if root.local:
-            yield
+            yield lambda: None
             return
-        with hold_lease(root, _collection_lease(root), _leased(_collecting), lease_seconds):
+        with hold_lease(root, _collection_lease(root), _leased(_collecting), lease_seconds) as lease:
             for run in list_runs():
                 state = lease_state(root, run_lease(root, run), lease_seconds)
                 if state.held:
@@ -114,7 +117,7 @@ def lock_collection(
                         f"files can be deleted only while no run is worked on, and {state.holder} works on "
                         f"run {run}. If that machine is gone, the run is free in {state.seconds_left:.0f} s."
                     )
-            yield
+            yield lease.require
 
 
 def run_lease(root: StoreRoot, name: str) -> str:

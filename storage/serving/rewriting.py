@@ -56,7 +56,8 @@ def half_rewritten(store_uri: str, run: str) -> list[Path]:
 
 @contextmanager
 def _closed_segment(path: Path) -> Iterator[None]:
-    with store_errors("lock", path), path.open("rb") as file:
+    # To be written, although nothing is: NFS locks a file alone only where it is open for that.
+    with store_errors("lock", path), path.open("r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

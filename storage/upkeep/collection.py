@@ -74,14 +74,14 @@ def plan_collection(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
     leftovers: list[Leftover] = []
     for (stage, artifact_id), files in listed.items():
         manifest = reached.get(artifact_id) or undamaged(store, artifact_id, stage)
+        if manifest is not None and artifact_id not in reached and manifest.kind not in _KEPT:
+            if manifest.finished_at < before:
+                # It goes with everything in its folder, leftovers too.
+                unreached[artifact_id] = manifest
+                continue
+            young += 1
         folder = root.join("artifacts", stage, artifact_id)
         leftovers += of_artifact(root, store, folder, files, manifest, before)
-        if manifest is None or artifact_id in reached or manifest.kind in _KEPT:
-            continue
-        if manifest.finished_at < before:
-            unreached[artifact_id] = manifest
-        else:
-            young += 1
     _require_whole_ledgers(store, {manifest.run for manifest in unreached.values()} & set(runs))
     leftovers += set_aside(root, before)
     leftovers += local_leftovers(root, store, runs, {artifact_id for _, artifact_id in listed}, before)
@@ -112,15 +112,18 @@ def collect(store_uri: str, minimum_age: timedelta) -> CollectionPlan:
 
     A kill leaves whole artifacts and leftovers, which the next call removes.
 
-    Raises RunBusy when a run of the store is being worked on, and what `plan_collection` raises.
+    Raises RunBusy when a run of the store is being worked on, or another machine has taken over, and what
+    `plan_collection` raises.
     """
     root, store = open_root(store_uri), ArtifactStore(store_uri)
     _require_store(root, store, RunStore(store_uri).list())  # else the lock would be put into any folder
-    with lock_collection(root, RunStore(store_uri).list):
+    with lock_collection(root, RunStore(store_uri).list) as require_lock:
         plan = plan_collection(store_uri, minimum_age)
         for manifest in plan.unreached:
+            require_lock()
             store.remove(manifest)
         for item in plan.leftovers:
+            require_lock()
             with store_errors("remove", item.path):
                 if item.remote:
                     root.fs.rm(item.path, recursive=True)

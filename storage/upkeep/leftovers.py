@@ -179,11 +179,11 @@ def _if_old(
 
 def _modified(info: Mapping[str, Any]) -> datetime:
     """When a file was written, by fsspec's information about a local file or an object."""
-    if "mtime" in info:
-        return datetime.fromtimestamp(info["mtime"], UTC)
-    for name in ("LastModified", "updated", "created"):
-        if isinstance(info.get(name), datetime):
-            moment: datetime = info[name]
+    for name in ("mtime", "LastModified", "updated", "created"):
+        moment = info.get(name)
+        if isinstance(moment, int | float):
+            return datetime.fromtimestamp(moment, UTC)
+        if isinstance(moment, datetime):
             return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     # A file of unknown age must not be deleted, so it counts as new.
     return datetime.max.replace(tzinfo=UTC)

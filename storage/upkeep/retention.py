@@ -1,32 +1,25 @@
 """Retention: old artifacts lose their big files by a given rule; manifests, ids and lineage stay."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
+from functools import cache, partial
 from pathlib import Path
 
 from storage.artifacts.artifact import present_files
-from storage.artifacts.manifest import FileEntry, Manifest
-from storage.artifacts.recipe import ArtifactKind
+from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import RunBusy
 from storage.filesystem import open_root
 from storage.lineage.graph import START, ArtifactGraph, walk_inputs
 from storage.runs.ledger import LedgerEntry, latest_entries
-from storage.runs.locks import lock_collection
+from storage.runs.locks import lock_collection, run_mark
 from storage.runs.run import Run, RunStore
 from storage.serving.aliases import aliased_checkpoints
+from storage.upkeep.offered import committed_with_state, files_of, offered_by
 from storage.upkeep.rules import Kept, RetentionRule
-from storage.upkeep.runs import begun_with, list_whole_runs, run_roots
+from storage.upkeep.runs import begun_with, list_whole_runs
 from storage.upkeep.sizes import freed_bytes, local_file
-
-_FILES: Mapping[Kept, tuple[ArtifactKind, str]] = {
-    "checkpoints": ("checkpoint", "model/*.safetensors"),
-    "optimizer": ("checkpoint", "optimizer*.safetensors"),
-    "trajectories": ("trajectories", "*.parquet"),
-}
-"""For each kind of rule: the kind of artifact it is about, and a pattern of file names."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +35,15 @@ class PlannedPruning:
     reason: str
 
 
+def _nothing(_run_name: str) -> Collection[str]:
+    return ()
+
+
 def plan_retention(
-    store_uri: str, rules: Mapping[Kept, RetentionRule], run_name: str | None = None
+    store_uri: str,
+    rules: Mapping[Kept, RetentionRule],
+    run_name: str | None = None,
+    needed_by: Callable[[str], Collection[str]] = _nothing,
 ) -> list[PlannedPruning]:
     """What the rules would prune; changes nothing.
 
@@ -53,6 +53,8 @@ def plan_retention(
 
     Args:
         run_name: the only run whose artifacts may lose files; None for all runs of the store.
+        needed_by: gives, for the name of a run, the ids of artifacts that it still has to read. It is called
+            only where something would be pruned, and for runs whose artifacts may lose files.
 
     Raises InputError for an unknown run, StoreError as `list_whole_runs` does.
     """
@@ -63,31 +65,45 @@ def plan_retention(
     named = {name: {entry.artifact_id for entry in runs.open(name).stages()} for name in stages}
     begun_from = {each for name in stages for each in begun_with(store_uri, name)}
     served = aliased_checkpoints(store_uri)
-    planned: list[PlannedPruning] = []
+    has_state = cache(partial(committed_with_state, store))
+    found: dict[Kept, set[str]] = {}
     for kind, rule in rules.items():
         offered: set[str] = set()
         kept = begun_from | served
         for name, entries in stages.items():
-            of_run = offered_by(entries, kind, rule)
+            of_run = offered_by(entries, kind, rule, has_state)
             if run_name in (None, name):
                 offered |= of_run
             kept |= named[name] - (of_run if run_name in (None, name) else set())
-        for artifact_id in sorted(offered - kept):
-            planned += _pruning_of(store, artifact_id, kind, rule)
+        found[kind] = offered - kept
+    needed: set[str] = set()
+    if any(found.values()):
+        needed = {each for name in stages if run_name in (None, name) for each in needed_by(name)}
+    planned = [
+        pruning
+        for kind, ids in found.items()
+        for artifact_id in sorted(ids - needed)
+        for pruning in _pruning_of(store, artifact_id, kind, rules[kind])
+    ]
     return _with_freed_bytes(store, planned)
 
 
 def retain(
-    store_uri: str, rules: Mapping[Kept, RetentionRule], run_name: str | None = None
+    store_uri: str,
+    rules: Mapping[Kept, RetentionRule],
+    run_name: str | None = None,
+    needed_by: Callable[[str], Collection[str]] = _nothing,
 ) -> list[PlannedPruning]:
     """Prune what `plan_retention` finds; returns what was pruned.
 
-    Raises RunBusy when a run of the store is being worked on, and what `plan_retention` raises.
+    Raises RunBusy when a run of the store is being worked on, or another machine has taken over, and what
+    `plan_retention` raises.
     """
     root, store = open_root(store_uri), ArtifactStore(store_uri)
-    with lock_collection(root, RunStore(store_uri).list):
-        planned = plan_retention(store_uri, rules, run_name)
+    with lock_collection(root, RunStore(store_uri).list) as require_lock:
+        planned = plan_retention(store_uri, rules, run_name, needed_by)
         for pruning in planned:
+            require_lock()
             store.prune(pruning.manifest.artifact_id, pruning.files, pruning.reason)
     return planned
 
@@ -108,9 +124,9 @@ def retain_chain(
         if entry.iteration
     ]
     own = {run.name for run in chain}
-    others = [name for name in list_whole_runs(store.uri) if name not in own]
-    kept = aliased_checkpoints(store.uri) | {each for name in others for each in run_roots(store.uri, name)}
-    offered = {kind: offered_by(entries, kind, rule) - kept for kind, rule in rules.items()}
+    kept = _KeptByOthers(store.uri, own)
+    has_state = cache(partial(committed_with_state, store))
+    offered = {kind: offered_by(entries, kind, rule, has_state) - kept.ids() for kind, rule in rules.items()}
     done = []
     for run in chain:
         made = {entry.artifact_id for entry in run.stages()}
@@ -124,9 +140,34 @@ def retain_chain(
             continue
         with suppress(RunBusy), run.lock():
             for pruning in _with_freed_bytes(store, found):
+                if pruning.manifest.artifact_id in kept.ids():
+                    continue
                 store.prune(pruning.manifest.artifact_id, pruning.files, pruning.reason)
                 done.append(pruning)
     return done
+
+
+@dataclass
+class _KeptByOthers:
+    """What other runs than `own` name, and what aliases mean or meant before. Pruning takes a while, in which
+    others go on: it is asked for before each artifact, and reads only ledgers that have changed."""
+
+    store_uri: str
+    own: Collection[str]
+    _named: dict[str, tuple[tuple[int, ...] | None, set[str]]] = field(default_factory=dict)
+
+    def ids(self) -> set[str]:
+        """The ids, as of now. Raises StoreError as `list_whole_runs` does."""
+        root, runs = open_root(self.store_uri), RunStore(self.store_uri)
+        kept = aliased_checkpoints(self.store_uri)
+        for name in list_whole_runs(self.store_uri):
+            if name in self.own:
+                continue
+            mark = run_mark(root, name)
+            if mark is None or name not in self._named or self._named[name][0] != mark:
+                self._named[name] = mark, {entry.artifact_id for entry in runs.open(name).recorded()}
+            kept |= self._named[name][1] | begun_with(self.store_uri, name)
+        return kept
 
 
 @dataclass
@@ -142,6 +183,8 @@ class RunRetention:
     rules: Mapping[Kept, RetentionRule]
     _settled: set[tuple[Kept, str]] = field(default_factory=set)
     """Artifacts that have nothing left to lose."""
+    _states: dict[str, bool] = field(default_factory=dict)
+    """Whether a checkpoint, by its id, has the state of its optimizer."""
 
     def apply(self, entries: Sequence[LedgerEntry], needed: Collection[str]) -> list[PlannedPruning]:
         """Prune what the rules no longer keep; returns what was pruned.
@@ -155,18 +198,16 @@ class RunRetention:
         offered = [
             (kind, artifact_id)
             for kind, rule in self.rules.items()
-            for artifact_id in sorted(offered_by(entries, kind, rule))
+            for artifact_id in sorted(offered_by(entries, kind, rule, self._has_state))
             if (kind, artifact_id) not in self._settled and artifact_id not in needed
         ]
         if not offered:
             return []
-        self.run.require_lock()
-        others = (name for name in list_whole_runs(self.store.uri) if name != self.run.name)
-        kept = {each for name in others for each in run_roots(self.store.uri, name)}
-        kept |= aliased_checkpoints(self.store.uri)
+        kept = _KeptByOthers(self.store.uri, {self.run.name})
         done = []
         for kind, artifact_id in offered:
-            if artifact_id in kept:
+            self.run.require_lock()
+            if artifact_id in kept.ids():
                 continue
             found = _pruning_of(self.store, artifact_id, kind, self.rules[kind])
             for pruning in _with_freed_bytes(self.store, found):
@@ -178,20 +219,12 @@ class RunRetention:
     def came_back(self, artifact_id: str) -> None:
         """Count an artifact, which was made again, as having files to lose."""
         self._settled = {each for each in self._settled if each[1] != artifact_id}
+        self._states.pop(artifact_id, None)
 
-
-def offered_by(entries: Iterable[LedgerEntry], kind: Kept, rule: RetentionRule) -> set[str]:
-    """Ids of the artifacts of a run that a rule does not keep. Artifacts from before the first iteration
-    stay: adapters need the first checkpoint. The rollouts of a run that keeps experience also stay, since any
-    of them may be replayed."""
-    listed = list(entries)
-    if kind == "trajectories" and any(entry.kind == "experience" for entry in listed):
-        return set()
-    made = iterations_of(listed, kind)
-    begun_with = set(made.pop(0, []))
-    last = rule.kept(made)
-    kept = {artifact_id for iteration in last for artifact_id in made[iteration]}
-    return {artifact_id for ids in made.values() for artifact_id in ids} - kept - begun_with
+    def _has_state(self, artifact_id: str) -> bool:
+        if artifact_id not in self._states:
+            self._states[artifact_id] = committed_with_state(self.store, artifact_id)
+        return self._states[artifact_id]
 
 
 def _current(store: ArtifactStore, recorded: Sequence[LedgerEntry]) -> list[LedgerEntry]:
@@ -204,25 +237,6 @@ def _current(store: ArtifactStore, recorded: Sequence[LedgerEntry]) -> list[Ledg
     made = walk_inputs(store.find, [entry.artifact_id for entry in latest]).manifests
     outdated = ArtifactGraph(made.values()).descendants(dict.fromkeys(replaced, START))
     return [entry for entry in latest if entry.artifact_id not in outdated]
-
-
-def iterations_of(entries: Iterable[LedgerEntry], kind: Kept) -> dict[int, list[str]]:
-    """Iteration -> ids of the artifacts that a rule of this kind is about; 0: from before the first."""
-    found: dict[int, list[str]] = {}
-    for entry in entries:
-        if entry.kind == _FILES[kind][0]:
-            found.setdefault(entry.iteration or 0, []).append(entry.artifact_id)
-    return found
-
-
-def files_of(manifest: Manifest, kind: Kept) -> list[FileEntry]:
-    """The files of an artifact that a rule of this kind is about, also those that were pruned before."""
-    return [entry for entry in manifest.files if fnmatchcase(entry.path, _FILES[kind][1])]
-
-
-def rules_about(kind: ArtifactKind) -> list[Kept]:
-    """Kinds of rules that are about artifacts of a kind."""
-    return [kept for kept, (about, _) in _FILES.items() if about == kind]
 
 
 def _pruning_of(

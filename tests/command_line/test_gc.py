@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.runs.run import RunStore
 from tests.command_line.invoke import FinishedRun, invoke
 
 
@@ -78,6 +79,15 @@ def test_a_resumption_that_needs_a_pruned_file_makes_it_again(finished: Finished
     assert "by the rule --retain-optimizer 1" in said
     assert (store / "artifacts" / "fine_tune" / lost / "manifest.json").exists()
     assert invoke("lineage", "verify", "small", "--store", store).status == 0
+
+
+def test_for_a_run_that_cannot_be_continued_the_rules_alone_decide(store: Path) -> None:
+    run = RunStore(str(store)).open("small")
+    with run.lock():
+        run.keep_settings({**run.config, "environment": {"type": "gone"}})
+    told = invoke("gc", "--store", store, "--retain-trajectories", "1", "--json")
+    assert {item["iteration"] for item in told.json["pruned"]} == {1}
+    assert "Run small cannot be continued, so the rules alone decide: " in told.errors
 
 
 @pytest.mark.parametrize(

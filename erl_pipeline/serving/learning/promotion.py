@@ -61,6 +61,7 @@ def promote(
         if before is not None and previous == checkpoint_id:
             # Asked for again, such as for a server that could not open it: the way back stays.
             previous = before.previous
+        _require_weights(store_uri, manifest)  # The run that has made it may have pruned them meanwhile.
         return _change(store_uri, run, alias, checkpoint_id, previous, manifest.run, who, why, gate)
 
 

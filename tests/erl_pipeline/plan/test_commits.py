@@ -134,6 +134,28 @@ def test_a_stop_ends_the_wait_of_a_commit_which_is_tried_once_more(
     assert len(bench.ledger) == (failures == 1)
 
 
+def test_files_that_the_disk_refused_once_are_not_flushed_again_but_written_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second flush of the same files would succeed, although their bytes are lost."""
+    fsync, tries = os.fsync, list[str]()
+
+    def refused(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("/file"):
+            monkeypatch.setattr(os, "fsync", fsync)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refused)
+    before_each_commit(monkeypatch, tries.append)
+    patient = planned("first", retry_seconds=(0.0, 0.0))
+    with pytest.raises(StoreError, match=r"cannot flush to disk .*/file: Input/output error; the disk fails"):
+        bench.execute(patient, background_bytes=0)
+    assert tries == ["first"]
+    assert bench.committed() == set()
+    assert bench.execute(patient, background_bytes=0).made == ["first"]
+
+
 @pytest.mark.parametrize(
     ("failure", "told", "warned"),
     [

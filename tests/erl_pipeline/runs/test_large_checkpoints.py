@@ -10,7 +10,7 @@ from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.policies import checkpoint_files
 from erl_pipeline.policies.checkpoints import lacks_state
 from storage.artifacts.store import ArtifactStore
-from storage.upkeep.retention import files_of
+from storage.upkeep.offered import files_of
 from storage.upkeep.rules import Kept
 from tests.erl_pipeline.runs.small_runs import go, hashes, ids, small
 

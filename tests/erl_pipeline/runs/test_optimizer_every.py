@@ -17,6 +17,7 @@ from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.plan.stage import Listener
 from erl_pipeline.runs.audit import audit
 from erl_pipeline.runs.origins import begin_branch
+from erl_pipeline.runs.retention import needed_to_go_on
 from erl_pipeline.runs.train import require_repeatable, require_state_stays
 from storage.artifacts.manifest import MANIFEST
 from storage.artifacts.store import ArtifactStore
@@ -24,6 +25,8 @@ from storage.errors import ConfigError, NotRepeated
 from storage.filesystem import sha256_file
 from storage.runs.documents import BranchOrigin
 from storage.runs.run import RunStore
+from storage.upkeep.retention import plan_retention, retain
+from storage.upkeep.rules import Kept, RetentionRule, parse_rule
 from storage.upkeep.verification import verify_run
 from tests.erl_pipeline.runs.small_runs import DECOUPLED, go, hashes, ids, small
 from tests.erl_pipeline.runs.test_two_models import METHOD, save_model
@@ -193,6 +196,26 @@ def test_weights_that_are_made_again_get_no_state(four: Path, whole: Path) -> No
     assert "update_policy of iteration 3" in notes.made
     assert without_states(four) == without_states(whole)
     assert with_state(four) == [(4, "fine_tune"), (6, "fine_tune")]
+
+
+def test_retention_by_hand_keeps_what_a_repetition_reads(four: Path, whole: Path) -> None:
+    store = ArtifactStore(str(four))
+    rules: dict[Kept, RetentionRule] = {
+        kind: parse_rule("1") for kind in ("checkpoints", "optimizer", "trajectories")
+    }
+    by_rules_alone = plan_retention(store.uri, rules)
+    assert (5, "rollout_shard") in {(each.manifest.iteration, each.manifest.stage) for each in by_rules_alone}
+    retain(store.uri, rules, None, lambda name: needed_to_go_on(store, RunStore(store.uri).open(name)))
+    lost = {
+        (place.iteration, place.stage)
+        for place, artifact_id in ids(four).items()
+        if store.open(artifact_id).pruned.files
+    }
+    assert {iteration for iteration, _ in lost} == {1, 2, 3, 4}
+    assert (4, "fine_tune") not in lost
+    _, repeated = go(every(4), four, 6).warnings
+    assert repeated.startswith("3 updates repeated")
+    assert without_states(four) == without_states(whole)
 
 
 def test_retention_keeps_what_a_repetition_reads(tmp_path: Path, whole: Path) -> None:

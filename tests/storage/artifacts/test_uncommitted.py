@@ -16,7 +16,7 @@ from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.artifacts.uncommitted import Draft, Uncommitted, Writer, draft
 from storage.errors import DamagedArtifact
-from storage.filesystem import sha256_file
+from storage.filesystem import NotOnDisk, sha256_file
 
 RECIPE = Recipe("write", 1, {"word": "one"}, {}, 0, kind="table")
 ID = RECIPE.artifact_id
@@ -66,6 +66,19 @@ def test_another_reader_hashes_what_was_committed(store: ArtifactStore) -> None:
     (place_of(store) / "file").write_text("two")
     with pytest.raises(DamagedArtifact, match="has SHA-256"):
         ArtifactStore(store.uri).open(ID)
+
+
+def test_a_file_that_has_another_size_than_it_was_written_with_is_not_committed(store: ArtifactStore) -> None:
+    for placed in (True, False):
+        begun = store.begin()
+        made = written(begun)
+        if placed:
+            begun.place(made.manifest)
+        ((place_of(store) if placed else begun.path) / "file").write_text("on")
+        with pytest.raises(NotOnDisk, match="has 2 bytes, and 3 were written"):
+            begun.commit(made)
+        begun.close()
+    assert store.find(ID) is None
 
 
 def test_what_is_not_committed_is_removed(store: ArtifactStore) -> None:

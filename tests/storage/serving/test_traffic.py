@@ -1,14 +1,17 @@
 """The log of a served policy."""
 
 import errno
+import fcntl
 import os
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from storage.errors import DamagedRecord, InputError, StoreError
 from storage.serving.aliases import alias_changes, alias_file, change_alias, current_aliases
+from storage.serving.rewriting import is_being_written
 from storage.serving.traffic import EpisodeEnd, ReadTraffic, Record, TrafficLog, read_traffic, segments
 from tests.storage.serving.aliases import alias_change
 
@@ -32,6 +35,22 @@ def test_what_was_appended_is_read_after_it_was_synced(tmp_path: Path) -> None:
     log.sync()
 
     assert (log.waiting, records(tmp_path)) == (0, [end("one"), end("two")])
+
+
+def test_a_segment_is_locked_alone_through_a_file_that_is_open_to_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS refuses it for one that is open only to be read."""
+    log = TrafficLog(str(tmp_path), "served")
+    flock, modes = fcntl.flock, list[int]()
+
+    def noted(file: IO[bytes], kind: int) -> None:
+        modes.append(fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE)
+        flock(file, kind)
+
+    monkeypatch.setattr(fcntl, "flock", noted)
+    assert is_being_written(log.path)
+    assert modes == [os.O_RDWR]
 
 
 def test_a_disk_that_fails_in_the_middle_of_a_line_loses_nothing(

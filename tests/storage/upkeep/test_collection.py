@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError, RunBusy, StoreError
-from storage.filesystem import StoreRoot
+from storage.filesystem import StoreRoot, open_root
 from storage.runs.lease import hold_lease
 from storage.runs.run import RunStore
 from storage.serving.aliases import change_alias
@@ -27,10 +28,11 @@ from tests.storage.serving.aliases import alias_change
 NOW = timedelta(0)
 
 
-def commit(store: ArtifactStore, name: str, **inputs: str) -> str:
+def commit(store: ArtifactStore, name: str, content: str | None = "content", **inputs: str) -> str:
     recipe = Recipe("evaluate", 1, {"name": name}, inputs, 0)
     with store.create(recipe, run="removed", iteration=1) as staging:
-        (staging.path / "file").write_text(name)
+        if content is not None:
+            (staging.path / "file").write_text(content)
         return staging.commit().manifest.artifact_id
 
 
@@ -62,6 +64,30 @@ def test_only_what_no_run_reaches_goes_and_consumers_go_first(store_uri: str) ->
     assert [manifest.artifact_id for manifest in collect(store_uri, NOW).unreached] == [d, c]
     assert ids(store) == {a, b}
     assert plan_collection(store_uri, NOW).bytes == 0
+
+
+def test_an_artifact_without_files_goes_too(store_uri: str) -> None:
+    store = ArtifactStore(store_uri)
+    chain(store)
+    empty = commit(store, "empty", content=None)
+    assert empty in {manifest.artifact_id for manifest in collect(store_uri, NOW).unreached}
+    assert len(ids(store)) == 2
+
+
+def test_uploads_without_a_manifest_go_from_what_stays_and_count_once_in_what_goes(
+    object_store_uri: str,
+) -> None:
+    store, root = ArtifactStore(object_store_uri), open_root(object_store_uri)
+    _, b, c, _ = chain(store)
+    before = plan_collection(store.uri, NOW)
+    for artifact_id, content in ((b, b"12"), (c, b"345")):
+        root.fs.pipe_file(root.join("artifacts", "evaluate", artifact_id, "0" * 16, "file"), content)
+    assert plan_collection(store.uri, timedelta(hours=1)).leftovers == ()
+    plan = collect(store.uri, NOW)
+    assert [(item.kind, item.bytes) for item in plan.leftovers] == [("without a manifest", 2)]
+    assert plan.bytes == before.bytes + 5
+    assert ArtifactStore(store.uri).verify(b) == []
+    assert plan_collection(store.uri, NOW).bytes == 0
 
 
 def test_what_an_alias_means_or_meant_before_stays(tmp_path: Path) -> None:
@@ -140,6 +166,24 @@ def test_a_run_that_another_machine_begins_just_before_the_lease_is_seen(
     monkeypatch.setattr("storage.runs.locks.hold_lease", late)
     with other, pytest.raises(RunBusy, match="works on run new"):
         collect(uri, timedelta())
+
+
+def test_nothing_more_goes_once_another_machine_has_taken_over(
+    object_store_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, root = ArtifactStore(object_store_uri), open_root(object_store_uri)
+    *_, c, d = chain(store)
+    remove = ArtifactStore.remove
+
+    def remove_slowly(own: ArtifactStore, manifest: Manifest) -> None:
+        remove(own, manifest)
+        root.fs.pipe_file(root.join("collection", "lease", "00000002.json"), b"of another machine")
+
+    monkeypatch.setattr(ArtifactStore, "remove", remove_slowly)
+    with pytest.raises(RunBusy, match="another machine has taken over"):
+        collect(store.uri, NOW)
+    assert d not in ids(store)
+    assert c in ids(store)
 
 
 def test_leftovers_of_dead_processes_go_and_those_of_living_ones_stay(store: ArtifactStore) -> None:

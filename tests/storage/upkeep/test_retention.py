@@ -12,12 +12,14 @@ from safetensors.numpy import save_file
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact, InputError, PrunedFileError, RunBusy, StoreError
+from storage.filesystem import open_root
 from storage.lineage.reach import explain
+from storage.runs.locks import run_lease
 from storage.runs.run import Run, RunStore
 from storage.serving.aliases import change_alias
 from storage.tables.trajectories import write_trajectories
 from storage.upkeep.collection import collect
-from storage.upkeep.retention import RunRetention, plan_retention, retain
+from storage.upkeep.retention import RunRetention, plan_retention, retain, retain_chain
 from storage.upkeep.rules import Kept, RetentionRule, parse_rule
 from storage.upkeep.verification import verify_run
 from tests.storage.conftest import FIRST
@@ -25,7 +27,12 @@ from tests.storage.serving.aliases import alias_change
 
 
 def checkpoint(
-    store: ArtifactStore, stage: str, iteration: int, branch: str = "", made_from: str | None = None
+    store: ArtifactStore,
+    stage: str,
+    iteration: int,
+    branch: str = "",
+    made_from: str | None = None,
+    with_state: bool = True,
 ) -> str:
     import numpy as np
 
@@ -35,17 +42,26 @@ def checkpoint(
         (staging.path / "model").mkdir()
         save_file({"weight": np.zeros(4, np.float32)}, staging.path / "model" / "model.safetensors")
         (staging.path / "model" / "config.json").write_text("{}")
-        save_file({"moment": np.zeros(8, np.float32)}, staging.path / "optimizer.safetensors")
+        if with_state:
+            save_file({"moment": np.zeros(8, np.float32)}, staging.path / "optimizer.safetensors")
         (staging.path / "optimizer.json").write_text("{}")
         return staging.commit().manifest.artifact_id
 
 
-def train(store: ArtifactStore, name: str, iterations: int, shared: int = 0) -> tuple[Run, dict[int, str]]:
+def train(
+    store: ArtifactStore, name: str, iterations: int, shared: int = 0, state_every: int = 1
+) -> tuple[Run, dict[int, str]]:
     """A run of fine-tuned checkpoints; other runs share the first `shared` of them."""
     run = RunStore(store.uri).create(name, {})
     ids = {}
     for iteration in range(1, iterations + 1):
-        ids[iteration] = checkpoint(store, "fine_tune", iteration, "" if iteration <= shared else name)
+        ids[iteration] = checkpoint(
+            store,
+            "fine_tune",
+            iteration,
+            "" if iteration <= shared else name,
+            with_state=iteration % state_every == 0,
+        )
         run.record(iteration, "fine_tune", ids[iteration], kind="checkpoint", reused=False, seconds=0.0)
     return run, ids
 
@@ -98,6 +114,35 @@ def test_old_files_go_by_their_rules_and_the_rest_stays(store_uri: str) -> None:
     assert pruned(store, ids, "optimizer.safetensors") == [1, 2, 3]
     assert all(store.verify(artifact_id) == [] for artifact_id in ids.values())
     assert retain(store_uri, rules) == []
+
+
+def test_a_rule_about_states_counts_the_iterations_that_have_one(store: ArtifactStore) -> None:
+    run, ids = train(store, "run", 6, state_every=2)
+    rules: dict[Kept, RetentionRule] = {"optimizer": parse_rule("2")}
+    planned = plan_retention(store.uri, rules)
+    assert [pruning.manifest.iteration for pruning in planned] == [2]
+    with run.lock():
+        RunRetention(store, run, rules).apply(run.stages(), ())
+    assert pruned(store, ids, "optimizer.safetensors") == [2]
+
+
+def test_what_a_run_still_needs_stays(store: ArtifactStore) -> None:
+    _, ids = train(store, "one", 3)
+    _, others = train(store, "two", 3)
+    asked: list[str] = []
+
+    def needed_by(name: str) -> list[str]:
+        asked.append(name)
+        return [ids[1]]
+
+    rules: dict[Kept, RetentionRule] = {"checkpoints": parse_rule("1")}
+    retain(store.uri, rules, "one", needed_by)
+    assert asked == ["one"]
+    assert pruned(store, ids, "model/model.safetensors") == [2]
+    retain(store.uri, rules, None, needed_by)
+    assert asked == ["one", "one", "two"]
+    assert pruned(store, others, "model/model.safetensors") == [1, 2]
+    assert pruned(store, ids, "model/model.safetensors") == [2]
 
 
 def test_a_pruned_file_is_refused_by_name_and_the_others_can_be_read(store_uri: str) -> None:
@@ -173,6 +218,32 @@ def test_nothing_is_pruned_while_a_run_is_worked_on(store: ArtifactStore) -> Non
     run, _ = train(store, "run", 3)
     with run.lock(), pytest.raises(RunBusy):
         retain(store.uri, {"checkpoints": parse_rule("1")})
+
+
+@pytest.mark.parametrize("while_training", [False, True])
+def test_nothing_more_is_pruned_once_another_machine_has_taken_over(
+    object_store_uri: str, monkeypatch: pytest.MonkeyPatch, while_training: bool
+) -> None:
+    store, root = ArtifactStore(object_store_uri), open_root(object_store_uri)
+    run, ids = train(store, "run", 4)
+    lease = run_lease(root, "run") if while_training else root.join("collection", "lease")
+    prune = ArtifactStore.prune
+
+    def prune_slowly(own: ArtifactStore, *given: Any) -> Any:
+        done = prune(own, *given)
+        root.fs.pipe_file(f"{lease}/00000002.json", b"of another machine")
+        return done
+
+    monkeypatch.setattr(ArtifactStore, "prune", prune_slowly)
+    rules: dict[Kept, RetentionRule] = {"optimizer": parse_rule("1")}
+    taken_over = pytest.raises(RunBusy, match="another machine has taken over")
+    if while_training:
+        with run.lock(), taken_over:
+            RunRetention(store, run, rules).apply(run.stages(), ())
+    else:
+        with taken_over:
+            retain(store.uri, rules)
+    assert len(pruned(store, ids, "optimizer.safetensors")) == 1
 
 
 def test_lineage_of_pruned_rollouts_stays_to_the_row(tiny_run: Any) -> None:
@@ -301,6 +372,38 @@ def test_a_checkpoint_that_serves_keeps_its_files_and_so_does_the_one_before(
     else:
         retain(store.uri, rules)
     assert pruned(store, ids, "model/model.safetensors") == [1, 4]
+
+
+@pytest.mark.parametrize("in_a_chain", [False, True])
+def test_what_others_begin_to_keep_while_files_go_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_a_chain: bool
+) -> None:
+    store = ArtifactStore(str(tmp_path))
+    run, ids = train(store, "run", 6)
+    other, _ = train(store, "other", 1)
+    last, _ = train(store, "last", 1)
+    prune, by_rule = ArtifactStore.prune, set() if in_a_chain else {ids[6]}
+    left = set[str]()
+
+    def prune_while_others_work(own: ArtifactStore, artifact_id: str, *rest: Any) -> Any:
+        """After the first removal, a run names what goes next, and an alias means what goes after that."""
+        monkeypatch.undo()
+        done = prune(own, artifact_id, *rest)
+        first, second, *_ = sorted(set(ids.values()) - by_rule - {artifact_id})
+        other.record(1, "fine_tune", first, kind="checkpoint", reused=True, seconds=0.0)
+        change_alias(store.uri, "run", alias_change(second, previous=None, run="run"))
+        left.update({first, second}, by_rule)
+        return done
+
+    monkeypatch.setattr(ArtifactStore, "prune", prune_while_others_work)
+    rules: dict[Kept, RetentionRule] = {"checkpoints": RetentionRule("1", 1)}
+    if in_a_chain:
+        retain_chain(store, [run, last], rules)
+    else:
+        with run.lock():
+            RunRetention(store, run, rules).apply(run.stages(), set())
+    gone = {ids[number] for number in pruned(store, ids, "model/model.safetensors")}
+    assert set(ids.values()) - gone == left
 
 
 def test_nothing_is_pruned_while_a_run_has_lost_its_settings(store: ArtifactStore) -> None:

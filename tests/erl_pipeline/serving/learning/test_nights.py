@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from erl_pipeline.config.pipeline import RetentionConfig
-from erl_pipeline.serving.learning import gate
+from erl_pipeline.serving.learning import gate, promotion
 from erl_pipeline.serving.learning.collect import collect
 from erl_pipeline.serving.learning.nights import _origins_of_nights, night_name
 from erl_pipeline.serving.learning.promotion import promote, roll_back
@@ -19,7 +19,7 @@ from storage.errors import InputError, Interrupted
 from storage.lineage.trained_on import RowFilter, TrainedOn
 from storage.runs.documents import OfflineOrigin, write_origin
 from storage.runs.run import RunStore
-from storage.serving.aliases import alias_changes, current_aliases, verdicts
+from storage.serving.aliases import AliasChange, alias_changes, current_aliases, verdicts
 from storage.serving.traffic import ServedTurn
 from storage.upkeep.verification import verify_run
 from tests.erl_pipeline.serving.learning.served_traffic import RUN, TOMORROW, conversations, log
@@ -151,12 +151,24 @@ def test_promoting_what_an_alias_means_keeps_the_way_back(served: Path) -> None:
     assert roll_back(str(served), RUN, "production", "me").checkpoint_id == good
 
 
-def test_a_checkpoint_whose_weights_are_gone_is_not_promoted(served: Path) -> None:
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_a_checkpoint_whose_weights_are_gone_is_not_promoted(
+    served: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: bool
+) -> None:
+    """Also when they go after promotion has begun."""
     good = begin_production(served)
     store = ArtifactStore(str(served))
     made = [e.artifact_id for e in RunStore(str(served)).open(RUN).stages() if e.kind == "checkpoint"]
     other = next(each for each in made if each != good)
-    store.prune(other, ["model/model.safetensors"], "retention.checkpoints")
+
+    def prune(*_: object) -> dict[str, AliasChange]:
+        store.prune(other, ["model/model.safetensors"], "retention.checkpoints")
+        return {}
+
+    if meanwhile:
+        monkeypatch.setattr(promotion, "current_aliases", prune)
+    else:
+        prune()
     with pytest.raises(
         InputError, match=r"were pruned on .* by retention\.checkpoints; promote one that still"
     ):
