@@ -76,21 +76,36 @@ class _Repeats:
         task.add_done_callback(partial(_forget_failed, known, task))
         return await asyncio.shield(task)
 
+    def knows(self, tenant: str, body: bytes, retries: str | None) -> bool:
+        """Whether it is a call that comes again, and that is being answered, or was: nothing is sampled for
+        it."""
+        self._forget_old()
+        known = self._known.get(_key(tenant, body))
+        is_repeat = retries not in (None, "0")
+        return is_repeat and known is not None and known.call is not None and not known.refusals
+
     def refused(self, tenant: str, body: bytes) -> None:
         """Note that a call was asked to come again later."""
         self._of(tenant, body).refusals += 1
 
     def _of(self, tenant: str, body: bytes) -> _Known:
-        now = time.monotonic()
-        while self._known and next(iter(self._known.values())).since < now - _REPEAT_SECONDS:
-            self._known.popitem(last=False)
-        key = tenant, hashlib.sha256(body).digest()
+        self._forget_old()
+        key, now = _key(tenant, body), time.monotonic()
         known = self._known.setdefault(key, _Known(now))
         known.since = now
         self._known.move_to_end(key)
         if len(self._known) > _MOST_REPEATS:
             self._known.popitem(last=False)
         return known
+
+    def _forget_old(self) -> None:
+        oldest = time.monotonic() - _REPEAT_SECONDS
+        while self._known and next(iter(self._known.values())).since < oldest:
+            self._known.popitem(last=False)
+
+
+def _key(tenant: str, body: bytes) -> tuple[str, bytes]:
+    return tenant, hashlib.sha256(body).digest()
 
 
 def _forget_failed(known: _Known, call: asyncio.Task[_Begun], ended: asyncio.Task[Any]) -> None:
@@ -145,9 +160,12 @@ class PolicyServer:
         wait = client.seconds_to_wait()
         body = await request.read()
         retries = request.headers.get("x-stainless-retry-count")
+        if wait and not self._repeats.knows(client.tenant, body, retries):
+            # One that was refused before is noted already, and stays so.
+            if retries == "0":
+                self._repeats.refused(client.tenant, body)
+            raise Unavailable("more calls a minute than this key may make", "rate_limited", 429, wait)
         try:
-            if wait:
-                raise Unavailable("more calls a minute than this key may make", "rate_limited", 429, wait)
             asked = read_call(body)
             begin = partial(self._begin, client.tenant, asked)
             begun = await self._repeats.call(client.tenant, body, retries, begin)

@@ -295,6 +295,40 @@ def test_a_call_that_was_refused_never_gets_the_answer_of_another_one_with_the_s
     Scripted(tmp_path, settings, says=held).use(use)
 
 
+def test_a_call_that_comes_again_above_the_limit_of_its_key_gets_the_answer_that_was_sampled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first one that takes long, and one that was refused twice before it was answered."""
+    held, seconds_to_wait = HeldAnswers(), 0.0
+    monkeypatch.setattr(Client, "seconds_to_wait", lambda _: seconds_to_wait)
+
+    async def use(served: Served) -> None:
+        nonlocal seconds_to_wait
+
+        async def sent(text: str, retries: int) -> tuple[int, str]:
+            headers = {"Authorization": "Bearer key-a", "x-stainless-retry-count": str(retries)}
+            body = {"messages": [{"role": "user", "content": text}]}
+            url = f"{served.url}/v1/chat/completions"
+            async with served.http.post(url, json=body, headers=headers) as told:
+                return told.status, told.headers.get("x-erl-call-id", "")
+
+        slow = asyncio.create_task(sent("slow", 0))
+        await held.begun.wait()
+        seconds_to_wait = 1.0
+        again = asyncio.create_task(sent("slow", 1))
+        assert [await sent("refused", retries) for retries in (0, 1)] == [(429, "")] * 2
+        held.go_on.set()
+        answered = await slow
+        assert (answered[0], await again) == (200, answered)
+        seconds_to_wait = 0.0
+        assert await sent("slow", 2) == answered
+        later = await sent("refused", 2)
+        assert (later[0], await sent("refused", 3)) == (200, later)
+        assert [turn.call_id for turn in await turns(served)] == [answered[1], later[1]]
+
+    Scripted(tmp_path, says=held).use(use)
+
+
 def test_a_long_message_becomes_tokens_beside_the_event_loop_and_one_that_cannot_fit_never_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
