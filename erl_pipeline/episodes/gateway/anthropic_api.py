@@ -28,8 +28,9 @@ from erl_pipeline.episodes.gateway.api import (
 _OVERRIDDEN = ("temperature", "top_p", "top_k")
 
 
-class _Block(Strict):
-    """What is told to caches changes no answer."""
+class _Block(StrictOptions):
+    """What is told to caches changes no answer. Clients send the blocks of an answer back as they were, or
+    with each field that their library knows."""
 
     cache_control: dict[str, Any] | None = None
 
