@@ -162,6 +162,27 @@ def test_tools_are_called_and_answered_in_one_sequence(agent: Any) -> None:
     assert json.loads(row.metrics) == {"calls": 2.0, "overridden_calls": 2.0, "sequences": 1.0, "said": 2.0}
 
 
+def runs_tools(task: AgentTask) -> dict[str, Any]:
+    """Anthropic's runner of tools asks for a thread first."""
+
+    def search(**asked: Any) -> str:
+        return f"page on {asked['for']}"
+
+    tool = anthropic.beta_tool(search, input_schema={"type": "object"})
+    asked = anthropic.Anthropic(base_url=task.anthropic_url, api_key=task.api_key)
+    given: Any = [{"role": "user", "content": task.prompt}]
+    runner = asked.beta.messages.tool_runner(model="any", max_tokens=1000, messages=given, tools=[tool])
+    (block,) = runner.until_done().content
+    return {"answer": block.text}  # type: ignore[union-attr]
+
+
+def test_anthropics_runner_of_tools_goes_on_without_a_thread() -> None:
+    episodes = played(runs_tools, says, reward="scorer")
+    row = only(episodes)
+    assert (row.reward, episodes.further) == (1.0, [])
+    assert json.loads(row.metrics) == {"calls": 2.0, "refused_calls": 1.0, "sequences": 1.0}
+
+
 def reaches_limits(task: AgentTask) -> dict[str, Any]:
     """What an answer says that a limit or a stop text has ended, and a context without room."""
     told: Any = {"model": "any", "messages": [{"role": "user", "content": task.prompt}], "max_tokens": 2}
