@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
@@ -272,7 +273,7 @@ async def _errors_as_json(request: web.Request, handler: _Handler) -> web.Stream
 def _refusal(refused: RequestRefused) -> web.Response:
     headers = {"x-should-retry": "false"}
     if isinstance(refused, Unavailable):
-        headers = {"Retry-After": str(max(1, round(refused.seconds)))}
+        headers = {"Retry-After": str(max(1, math.ceil(refused.seconds)))}
     return web.json_response(_error(refused), status=refused.status, headers=headers)
 
 
