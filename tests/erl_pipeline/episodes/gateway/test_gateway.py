@@ -76,7 +76,10 @@ def served(
         ({"n": 0}, "n"),
         ({"stop": ["", "x"]}, "stop"),
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            "messages.0.content.0.type",
+        ),
         ({"messages": [{"role": "wizard", "content": "go"}]}, "messages"),
     ],
 )
