@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice, takewhile
 from typing import Any
 
 from aiohttp import web
@@ -30,7 +31,7 @@ _REPEAT_SECONDS = 900.0
 """How long a call is kept for a client that asks again: OpenAI's library does so after ten minutes without an
 answer, too."""
 _MOST_REPEATS = 256
-"""Most calls that are kept for that."""
+"""Most calls that are kept for that, beside those under way."""
 
 _KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -52,6 +53,13 @@ class _Known:
     since: float
     call: asyncio.Task[_Begun] | None = None
     refusals: int = 0
+
+    @property
+    def is_under_way(self) -> bool:
+        if self.call is None or not self.call.done():
+            return self.call is not None
+        has_failed = self.call.cancelled() or self.call.exception() is not None
+        return not has_failed and not self.call.result().answering.done()
 
 
 class _Repeats:
@@ -95,14 +103,18 @@ class _Repeats:
         known = self._known.setdefault(key, _Known(now))
         known.since = now
         self._known.move_to_end(key)
-        if len(self._known) > _MOST_REPEATS:
-            self._known.popitem(last=False)
+        if (surplus := len(self._known) - _MOST_REPEATS) > 0:
+            # Of those under way there are no more than `limits.in_flight`.
+            over = (each for each, kept in self._known.items() if kept is not known and not kept.is_under_way)
+            for each in list(islice(over, surplus)):
+                del self._known[each]
         return known
 
     def _forget_old(self) -> None:
-        oldest = time.monotonic() - _REPEAT_SECONDS
-        while self._known and next(iter(self._known.values())).since < oldest:
-            self._known.popitem(last=False)
+        since = time.monotonic() - _REPEAT_SECONDS
+        old = takewhile(lambda each: each[1].since < since, self._known.items())
+        for key in [key for key, known in old if not known.is_under_way]:
+            del self._known[key]
 
 
 def _key(tenant: str, body: bytes) -> tuple[str, bytes]:

@@ -15,6 +15,7 @@ import pytest
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.gateway.sequences import SampledSequence
+from erl_pipeline.serving import server
 from erl_pipeline.serving.keys import Client
 from erl_pipeline.serving.requests import ServedRequest
 from tests.erl_pipeline.episodes.test_dialogue import said
@@ -327,6 +328,38 @@ def test_a_call_that_comes_again_above_the_limit_of_its_key_gets_the_answer_that
         assert [turn.call_id for turn in await turns(served)] == [answered[1], later[1]]
 
     Scripted(tmp_path, says=held).use(use)
+
+
+@pytest.mark.parametrize("limit", ["_MOST_REPEATS", "_REPEAT_SECONDS"])
+def test_a_call_under_way_is_known_however_many_others_come_and_however_long_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    held = HeldAnswers()
+    monkeypatch.setattr(server, limit, {"_MOST_REPEATS": 2, "_REPEAT_SECONDS": 0.0}[limit])
+
+    async def use(served: Served) -> None:
+        async def sent(text: str, retries: int) -> tuple[int, str]:
+            headers = {"Authorization": "Bearer key-a", "x-stainless-retry-count": str(retries)}
+            body = {"messages": [{"role": "user", "content": text}]}
+            url = f"{served.url}/v1/chat/completions"
+            async with served.http.post(url, json=body, headers=headers) as told:
+                return told.status, told.headers.get("x-erl-call-id", "")
+
+        slow = asyncio.create_task(sent("slow", 0))
+        await held.begun.wait()
+        assert [await sent(f"other {number}", 0) for number in range(3)] == [(429, "")] * 3
+        again = asyncio.create_task(sent("slow", 1))
+        # Two connections: only now has the second call come.
+        await sent("another", 0)
+        held.go_on.set()
+        assert await slow == await again
+        assert len(await turns(served)) == 1
+        # Once it is answered, it is forgotten as others are.
+        for number in range(2):
+            await sent(f"later {number}", 0)
+        assert await sent("slow", 1) != await slow
+
+    Scripted(tmp_path, {"limits": {"in_flight": 1}}, says=held).use(use)
 
 
 def test_a_long_message_becomes_tokens_beside_the_event_loop_and_one_that_cannot_fit_never_does(
