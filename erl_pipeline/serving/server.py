@@ -185,8 +185,10 @@ class PolicyServer:
             if asked.chat.stream:
                 return await stream_answer(_CHAT, request, asked.chat, begun.answering, begun.headers)
             completion = await asyncio.shield(begun.answering)
-        except Unavailable:
-            if retries is not None:
+        except Unavailable as refused:
+            # Once, where a client that waits no more and its next try are both refused.
+            if retries is not None and not refused.is_noted:
+                refused.is_noted = True
                 self._repeats.refused(client.tenant, body)
             raise
         return web.json_response(_CHAT.answer(completion), headers=begun.headers)

@@ -333,6 +333,39 @@ def test_a_call_that_comes_again_above_the_limit_of_its_key_gets_the_answer_that
     Scripted(tmp_path, says=held).use(use)
 
 
+def test_a_call_that_fails_while_it_comes_again_is_sampled_once_more_only(tmp_path: Path) -> None:
+    """Its client waits no more for the first try, but the server does."""
+    held, failing = HeldAnswers(), True
+
+    async def says(checkpoint: str, request: GenerationRequest) -> Generation:
+        answer = await held(checkpoint, request)
+        if failing:
+            raise RuntimeError("out of memory")
+        return answer
+
+    async def use(served: Served) -> None:
+        nonlocal failing
+
+        async def sent(retries: int) -> tuple[int, str]:
+            headers = {"Authorization": "Bearer key-a", "x-stainless-retry-count": str(retries)}
+            url = f"{served.url}/v1/chat/completions"
+            async with served.http.post(url, json={"messages": HI}, headers=headers) as told:
+                return told.status, told.headers.get("x-erl-call-id", "")
+
+        tries = [asyncio.create_task(sent(0))]
+        await held.begun.wait()
+        tries.append(asyncio.create_task(sent(1)))
+        await asyncio.sleep(0.05)
+        held.go_on.set()
+        assert [(await each)[0] for each in tries] == [503, 503]
+        failing = False
+        answered = await sent(2)
+        assert (answered[0], await sent(3)) == (200, answered)
+        assert len(await turns(served)) == 1
+
+    Scripted(tmp_path, says=says).use(use)
+
+
 @pytest.mark.parametrize("limit", ["_MOST_REPEATS", "_REPEAT_SECONDS"])
 def test_a_call_under_way_is_known_however_many_others_come_and_however_long_it_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
