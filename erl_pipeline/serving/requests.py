@@ -48,11 +48,12 @@ class _Asked(Strict):
 
 
 class Unavailable(RequestRefused):
-    """A call that may be answered later: after `seconds`."""
+    """A call that may be answered later: after `seconds`. `is_noted`: that it will come again."""
 
     def __init__(self, message: str, code: str, status: int, seconds: float = 1.0) -> None:
         super().__init__(message, code=code, status=status)
         self.seconds = seconds
+        self.is_noted = False
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice, takewhile
 from typing import Any
 
 from aiohttp import web
@@ -29,7 +31,7 @@ _REPEAT_SECONDS = 900.0
 """How long a call is kept for a client that asks again: OpenAI's library does so after ten minutes without an
 answer, too."""
 _MOST_REPEATS = 256
-"""Most calls that are kept for that."""
+"""Most calls that are kept for that, beside those under way."""
 
 _KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -51,6 +53,13 @@ class _Known:
     since: float
     call: asyncio.Task[_Begun] | None = None
     refusals: int = 0
+
+    @property
+    def is_under_way(self) -> bool:
+        if self.call is None or not self.call.done():
+            return self.call is not None
+        has_failed = self.call.cancelled() or self.call.exception() is not None
+        return not has_failed and not self.call.result().answering.done()
 
 
 class _Repeats:
@@ -76,21 +85,40 @@ class _Repeats:
         task.add_done_callback(partial(_forget_failed, known, task))
         return await asyncio.shield(task)
 
+    def knows(self, tenant: str, body: bytes, retries: str | None) -> bool:
+        """Whether it is a call that comes again, and that is being answered, or was: nothing is sampled for
+        it."""
+        self._forget_old()
+        known = self._known.get(_key(tenant, body))
+        is_repeat = retries not in (None, "0")
+        return is_repeat and known is not None and known.call is not None and not known.refusals
+
     def refused(self, tenant: str, body: bytes) -> None:
         """Note that a call was asked to come again later."""
         self._of(tenant, body).refusals += 1
 
     def _of(self, tenant: str, body: bytes) -> _Known:
-        now = time.monotonic()
-        while self._known and next(iter(self._known.values())).since < now - _REPEAT_SECONDS:
-            self._known.popitem(last=False)
-        key = tenant, hashlib.sha256(body).digest()
+        self._forget_old()
+        key, now = _key(tenant, body), time.monotonic()
         known = self._known.setdefault(key, _Known(now))
         known.since = now
         self._known.move_to_end(key)
-        if len(self._known) > _MOST_REPEATS:
-            self._known.popitem(last=False)
+        if (surplus := len(self._known) - _MOST_REPEATS) > 0:
+            # Of those under way there are no more than `limits.in_flight`.
+            over = (each for each, kept in self._known.items() if kept is not known and not kept.is_under_way)
+            for each in list(islice(over, surplus)):
+                del self._known[each]
         return known
+
+    def _forget_old(self) -> None:
+        since = time.monotonic() - _REPEAT_SECONDS
+        old = takewhile(lambda each: each[1].since < since, self._known.items())
+        for key in [key for key, known in old if not known.is_under_way]:
+            del self._known[key]
+
+
+def _key(tenant: str, body: bytes) -> tuple[str, bytes]:
+    return tenant, hashlib.sha256(body).digest()
 
 
 def _forget_failed(known: _Known, call: asyncio.Task[_Begun], ended: asyncio.Task[Any]) -> None:
@@ -145,17 +173,22 @@ class PolicyServer:
         wait = client.seconds_to_wait()
         body = await request.read()
         retries = request.headers.get("x-stainless-retry-count")
+        if wait and not self._repeats.knows(client.tenant, body, retries):
+            # One that was refused before is noted already, and stays so.
+            if retries == "0":
+                self._repeats.refused(client.tenant, body)
+            raise Unavailable("more calls a minute than this key may make", "rate_limited", 429, wait)
         try:
-            if wait:
-                raise Unavailable("more calls a minute than this key may make", "rate_limited", 429, wait)
             asked = read_call(body)
             begin = partial(self._begin, client.tenant, asked)
             begun = await self._repeats.call(client.tenant, body, retries, begin)
             if asked.chat.stream:
                 return await stream_answer(_CHAT, request, asked.chat, begun.answering, begun.headers)
             completion = await asyncio.shield(begun.answering)
-        except Unavailable:
-            if retries is not None:
+        except Unavailable as refused:
+            # Once, where a client that waits no more and its next try are both refused.
+            if retries is not None and not refused.is_noted:
+                refused.is_noted = True
                 self._repeats.refused(client.tenant, body)
             raise
         return web.json_response(_CHAT.answer(completion), headers=begun.headers)
@@ -254,7 +287,7 @@ async def _errors_as_json(request: web.Request, handler: _Handler) -> web.Stream
 def _refusal(refused: RequestRefused) -> web.Response:
     headers = {"x-should-retry": "false"}
     if isinstance(refused, Unavailable):
-        headers = {"Retry-After": str(max(1, round(refused.seconds)))}
+        headers = {"Retry-After": str(max(1, math.ceil(refused.seconds)))}
     return web.json_response(_error(refused), status=refused.status, headers=headers)
 
 

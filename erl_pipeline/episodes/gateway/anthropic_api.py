@@ -28,8 +28,9 @@ from erl_pipeline.episodes.gateway.api import (
 _OVERRIDDEN = ("temperature", "top_p", "top_k")
 
 
-class _Block(Strict):
-    """What is told to caches changes no answer."""
+class _Block(StrictOptions):
+    """What is told to caches changes no answer. Clients send the blocks of an answer back as they were, or
+    with each field that their library knows."""
 
     cache_control: dict[str, Any] | None = None
 
@@ -222,7 +223,11 @@ def _events(completion: ChatCompletion) -> Iterator[dict[str, Any]]:
 def _refusal(refused: RequestRefused) -> dict[str, Any]:
     # By these words clients know that they have to shorten the conversation.
     too_long = "prompt is too long: " if refused.code == "context_length_exceeded" else ""
-    return {"type": "error", "error": {"type": refused.kind, "message": f"{too_long}{refused}"}}
+    error: dict[str, Any] = {"type": refused.kind, "message": f"{too_long}{refused}"}
+    if refused.param == "thread":
+        # By these, that they have to send the whole conversation with each call.
+        error["details"] = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    return {"type": "error", "error": error}
 
 
 def _refused_stream(refused: RequestRefused) -> Iterator[bytes]:

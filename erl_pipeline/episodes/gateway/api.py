@@ -128,7 +128,7 @@ class Strict(BaseModel):
 
 
 class StrictOptions(Strict):
-    """Options of a request. One that is unknown and null asks for nothing: clients write such fields."""
+    """Fields of a request or its parts. One that is unknown and null asks for nothing: clients write such."""
 
     @model_validator(mode="before")
     @classmethod

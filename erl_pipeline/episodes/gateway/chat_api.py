@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from erl_pipeline.environments.messages import Message
 from erl_pipeline.episodes.gateway.api import (
@@ -40,6 +40,10 @@ class _Part(Strict):
     text: str
 
 
+def _as_parts(content: Any) -> Any:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
 class _Function(Strict):
     name: str = Field(min_length=1)
     arguments: str
@@ -60,7 +64,7 @@ class _Message(Strict):
     have read from them (`parsed`), and with reasoning that is not shown again."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[_Part] | None = None
+    content: Annotated[list[_Part], BeforeValidator(_as_parts)] | None = None
     name: str | None = None
     tool_calls: list[_Call] | None = None
     tool_call_id: str | None = None
@@ -146,8 +150,7 @@ def read_request(body: bytes) -> ChatRequest:
 
 
 def _message(number: int, sent: _Message) -> Message:
-    content = sent.content
-    text = "".join(part.text for part in content) if isinstance(content, list) else content or ""
+    text = "".join(part.text for part in sent.content or ())
     message: Message = {"role": "system" if sent.role == "developer" else sent.role, "content": text}
     if sent.tool_calls:
         where = f"messages.{number}.tool_calls"

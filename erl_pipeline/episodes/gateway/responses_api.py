@@ -49,8 +49,8 @@ def _as_parts(content: Any) -> Any:
 _Text = Annotated[list[_Part], BeforeValidator(_as_parts)]
 
 
-class _Item(Strict):
-    """Clients send the items of an answer back as they were."""
+class _Item(StrictOptions):
+    """Clients send the items of an answer back as they were, or with each field that their library knows."""
 
     id: str | None = None
     status: str | None = None
@@ -96,7 +96,7 @@ def _as_items(given: Any) -> Any:
     return [{"role": "user", "content": given}] if isinstance(given, str) else given
 
 
-class _Tool(Strict):
+class _Tool(StrictOptions):
     type: Literal["function"]
     name: str = Field(min_length=1)
     description: str | None = None

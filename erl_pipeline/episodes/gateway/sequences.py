@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -110,13 +111,15 @@ class AttemptSequences:
     """The sequences of one attempt, in the order in which their first answers came.
 
     A turn is found by its history: the tools and all messages up to it, by role, text, and name and arguments
-    of tool calls. Reasoning that a message carries beside its text is left out, since agents drop it.
+    of tool calls. Reasoning that a message carries beside its text is left out, since agents drop it. Those
+    in JavaScript send 10 where the policy said 10.0, which is found too, unless it said 10 as well.
     """
 
     def __init__(self, chat: ChatTokenizer, end_token_ids: frozenset[int]) -> None:
         self._chat = chat
         self._end_token_ids = end_token_ids
         self._turns: dict[History, RecordedTurn] = {}
+        self._from_javascript: dict[History, RecordedTurn] = {}
         self._asked: Counter[tuple[int, ...]] = Counter()
         self._answered = 0
         self._begun = 0
@@ -166,7 +169,7 @@ class AttemptSequences:
 
     def turn_of(self, history: History) -> RecordedTurn | None:
         """The turn with which a history ends, if it was answered here."""
-        return self._turns.get(history)
+        return self._turns.get(history) or self._from_javascript.get(history)
 
     def give_up(self, call: Call) -> None:
         """Forget a call that was not answered: a later one may go on from the same turn."""
@@ -220,7 +223,10 @@ class AttemptSequences:
             tuple(sequence.messages),
         )
         # Of two equal answers to equal histories the first is continued: the agent cannot tell them apart.
-        self._turns.setdefault((offered, (*keys, _key(message))), recorded)
+        ended = (*keys, _key(message))
+        self._turns.setdefault((offered, ended), recorded)
+        if (sent := tuple(map(_from_javascript, ended))) != ended:
+            self._from_javascript.setdefault((offered, sent), recorded)
         cut_off = generation.finish_reason == "length"
         return Answer(turn, len(generation.token_ids), cut_off, stopped_by)
 
@@ -320,3 +326,18 @@ def _key(message: Message) -> _Key:
         return said
     asked = ([call["function"]["name"], call["function"]["arguments"]] for call in calls)
     return (*said, *(json.dumps(each, sort_keys=True) for each in asked))
+
+
+def _from_javascript(key: _Key) -> _Key:
+    """The key of a message whose tool calls a program in JavaScript has read and written again: it knows no
+    whole number with a point."""
+    calls = key[3:]
+    if not any(".0" in call or "e+" in call for call in calls):
+        return key
+    return (*key[:3], *(json.dumps(json.loads(call, parse_float=_number), sort_keys=True) for call in calls))
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    # From here on it writes an exponent, which is read as a float.
+    return int(Decimal(text)) if value.is_integer() and abs(value) < 1e21 else value

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
+from typing import NamedTuple
 
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.environments.interface import AgentLimits
@@ -48,6 +49,14 @@ class AskedPolicy:
     seed: int
     conversation: str
     ask: Callable[[GenerationRequest], Awaitable[Generation]]
+
+
+class _Sampling(NamedTuple):
+    """One choice that is sampled: what gives it and the seconds that it took, and where it belongs."""
+
+    generation: Awaitable[tuple[Generation, float]]
+    call: Call
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -144,10 +153,21 @@ class AgentSession:
             if request.tools and not self._policy.chat.shows(request.tools):
                 raise RequestRefused("tools: the policy's chat template does not show tools", "tools")
             choices = [self._sample(request, shown) for _ in range(request.choices)]
-        answered = await asyncio.gather(*(sampled for sampled, _ in choices))
+        try:
+            sampled = await asyncio.gather(*(each.generation for each in choices))
+        except BaseException:
+            for each in choices:
+                self._sequences.give_up(each.call)
+            raise
         call_id = f"call-{digest([self._policy.conversation, number])[:24]}"
-        for index, choice in enumerate(answered):
-            turn = choices[index][1].answered
+        answered = []
+        # Only now that all are there: what an attempt trains is in the records of its calls.
+        for index, (each, (generation, seconds)) in enumerate(zip(choices, sampled, strict=True)):
+            answer = self._sequences.answer(
+                each.call, generation, each.seed, request.stop, one_call=request.one_call
+            )
+            choice, turn = Choice(answer, seconds), each.call.answered
+            answered.append(choice)
             self._record(
                 api, arrived, request=request, call_id=call_id, number=index, choice=choice, turn=turn
             )
@@ -155,7 +175,7 @@ class AgentSession:
             call_id=call_id,
             model=self._policy.model,
             choices=answered,
-            prompt_tokens=len(choices[0][1].prompt_token_ids),
+            prompt_tokens=len(choices[0].call.prompt_token_ids),
             one_call=request.one_call,
         )
 
@@ -210,9 +230,9 @@ class AgentSession:
         what = f"{limits.calls} calls" if self.calls >= limits.calls else f"{limits.tokens} tokens of answers"
         raise RequestRefused(f"this attempt may have at most {what}", code="attempt_limit", status=403)
 
-    def _sample(self, request: ChatRequest, shown: Sequence[Message]) -> tuple[Awaitable[Choice], Call]:
-        """What gives one choice, and where it belongs. Its place is taken at once, so that the
-        choices of a call, and calls at the same time, each get one of their own."""
+    def _sample(self, request: ChatRequest, shown: Sequence[Message]) -> _Sampling:
+        """One choice. Its place is taken at once, so that the choices of a call, and calls at the same time,
+        each get one of their own."""
         policy = self._policy
         call = self._sequences.place(request.messages, shown, request.tools)
         room = policy.context_length - len(call.prompt_token_ids)
@@ -236,24 +256,19 @@ class AgentSession:
             model=policy.model,
         )
 
-        async def sample() -> Choice:
+        async def sample() -> tuple[Generation, float]:
             began = perf_counter()
             try:
                 generation = await policy.ask(asked)
-            except asyncio.CancelledError:
-                self._sequences.give_up(call)
-                raise
             except Exception as error:
                 # The stage must end with it, whatever the agent makes of its call's end.
                 if not self.failed.done():
                     self.failed.set_exception(error)
                 raise RequestRefused("the policy cannot be asked any more", status=403) from error
-            seconds = perf_counter() - began
             self._sampled_tokens += len(generation.token_ids)
-            answer = self._sequences.answer(call, generation, seed, request.stop, one_call=request.one_call)
-            return Choice(answer, seconds)
+            return generation, perf_counter() - began
 
-        return sample(), call
+        return _Sampling(sample(), call, seed)
 
 
 def _token_digest(token_ids: Sequence[int]) -> str:

@@ -7,11 +7,14 @@ log gives the same artifact.
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
+
+import numpy as np
 
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.config.run import RunConfig
@@ -20,7 +23,7 @@ from erl_pipeline.runs.origins import commit_rollouts, open_import
 from erl_pipeline.serving.learning.batch_files import held_out, write_batch
 from erl_pipeline.serving.learning.processes import Map, mapping
 from erl_pipeline.serving.learning.rows import Batch
-from erl_pipeline.serving.learning.settled import TrafficIndex, index_traffic
+from erl_pipeline.serving.learning.settled import Ids, TrafficIndex, id_number, index_traffic
 from erl_pipeline.serving.settings import EpisodeSettings
 from erl_pipeline.stages.names import TRAJECTORIES
 from storage.artifacts.recipe import Recipe, digest
@@ -28,7 +31,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.artifacts.uncommitted import Told
 from storage.runs.documents import IMPORTED
 from storage.runs.run import Run, RunStore
-from storage.serving.collected import COLLECT_STAGE, traffic_run
+from storage.serving.collected import COLLECT_STAGE, SERVED_TRAJECTORIES, traffic_run
 from storage.serving.traffic import segments
 from storage.tables.parquet import scan_files
 from storage.tables.trajectories import TRAJECTORIES as TRAJECTORY_TABLE
@@ -59,8 +62,8 @@ class Collected:
     and the `batch` they are in now; None if they were left for later, or if there were none.
 
     Where all were left for want of rated ones, `rated` may leave out those that cannot be trained on, such as
-    answers at temperature 0. `unsettled` counts episodes that may still go on, `late` records that
-    came after their episode was sealed, which are in no batch, and `torn` those that a kill cut short.
+    answers at temperature 0. `unsettled` counts episodes that may still go on, `late` turns and feedback that
+    came after their episode was sealed, which are in no batch, and `torn` records that a kill cut short.
     """
 
     batch: SealedBatch | None
@@ -103,7 +106,7 @@ def collect(
     with traffic.lock():
         store = ArtifactStore(store_uri)
         batches = sealed_batches(store_uri, run)
-        sealed = _sealed_episodes(store, batches)
+        sealed, sealed_ids = _sealed_before(store, batches)
         with mapping(processes or _processes(paths)) as map_parts:
             index = index_traffic(run, paths, map_parts)
             settle = timedelta(minutes=settings.idle_minutes, hours=settings.settle_hours)
@@ -119,8 +122,9 @@ def collect(
                     )
                 except _TooFew as few:
                     rated = few.rated
+            late = index.late(sealed, sealed_ids)
     unsettled = len(unsealed) - len(episodes)
-    return Collected(batch, len(episodes), rated, unsettled, index.late(sealed), index.torn)
+    return Collected(batch, len(episodes), rated, unsettled, late, index.torn)
 
 
 def _processes(paths: Iterable[Path]) -> int:
@@ -152,16 +156,19 @@ def first_role(config: RunConfig) -> str:
     return role
 
 
-def _sealed_episodes(store: ArtifactStore, batches: Iterable[SealedBatch]) -> dict[str, float]:
-    """Episodes of batches -> when they were sealed, in seconds since 1970."""
-    sealed: dict[str, float] = {}
+def _sealed_before(store: ArtifactStore, batches: Iterable[SealedBatch]) -> tuple[set[str], Ids]:
+    """The episodes of batches, and the ids of their turns and feedback as numbers."""
+    sealed: set[str] = set()
+    ids = array("Q")
     for batch in batches:
         artifact = store.open(batch.trajectories_id)
         # What pruning keeps of rows is enough.
         rows = scan_files([artifact.rows_path(TRAJECTORIES)], TRAJECTORY_TABLE)
-        ids = rows.select("episode_id").collect()["episode_id"]
-        sealed |= dict.fromkeys(ids, artifact.manifest.started_at.timestamp())
-    return sealed
+        sealed.update(rows.select("episode_id").collect()["episode_id"])
+        served = scan_files(artifact.rows_paths(SERVED_TRAJECTORIES.name), SERVED_TRAJECTORIES)
+        for column in served.select("turn_ids", "feedback_ids").collect():
+            ids.extend(map(id_number, column.explode().drop_nulls()))
+    return sealed, np.frombuffer(ids, dtype=np.uint64) if ids else np.zeros(0, dtype=np.uint64)
 
 
 class _TooFew(Exception):

@@ -35,6 +35,7 @@ PART_BYTES = 32_000_000
 """Of a segment that is read at once."""
 
 Places = np.ndarray[tuple[int], np.dtype[np.int64]]
+Ids = np.ndarray[tuple[int], np.dtype[np.uint64]]
 
 
 class _Seen(BaseModel):
@@ -43,6 +44,8 @@ class _Seen(BaseModel):
     type: Literal["turn", "feedback", "end"]
     episode_id: str
     tenant: str
+    turn_id: str = ""
+    feedback_id: str = ""
     user: str | None = None
     task_type: str = ""
     reward: float | None = None
@@ -67,7 +70,8 @@ class TrafficIndex:
     segments: array[int] = field(default_factory=lambda: array("H"))
     offsets: array[int] = field(default_factory=lambda: array("Q"))
     lengths: array[int] = field(default_factory=lambda: array("L"))
-    times: array[float] = field(default_factory=lambda: array("d"))
+    ids: array[int] = field(default_factory=lambda: array("Q"))
+    """Of turns and feedback; see `id_number`. 0 for the end of an episode."""
     seals: bytearray = field(default_factory=bytearray)
     heard: array[float] = field(default_factory=lambda: array("d"))
     """When something was last heard of an episode, in seconds since 1970."""
@@ -130,12 +134,13 @@ class TrafficIndex:
                 *(_as_numbers(each)[own] for each in (self.segments, self.offsets, self.lengths)),
             )
 
-    def late(self, sealed: dict[str, float]) -> int:
-        """Records that came after their episode was sealed; `sealed`: id -> when, in seconds since 1970."""
+    def late(self, sealed: Collection[str], ids: Ids) -> int:
+        """Turns and feedback of episodes that are `sealed` which came later: `ids` are those of what was."""
         if not sealed:
             return 0
-        limits = [sealed.get(episode_id(self.run, name), float("inf")) for name in self.numbers]
-        return sum(at > limits[number] for number, at in zip(self.of_episode, self.times, strict=True))
+        is_sealed = np.array([episode_id(self.run, name) in sealed for name in self.numbers], dtype=bool)
+        own = _as_numbers(self.ids)[is_sealed[_as_numbers(self.of_episode)]]
+        return int(np.count_nonzero((own != 0) & ~np.isin(own, ids)))
 
     def take(self, segment: int, offset: int, line: bytes) -> None:
         where = f"{self.paths[segment]}, at byte {offset},"
@@ -153,7 +158,7 @@ class TrafficIndex:
         self.segments.append(segment)
         self.offsets.append(offset)
         self.lengths.append(len(line))
-        self.times.append(at)
+        self.ids.append(0 if seen.type == "end" else id_number(seen.turn_id or seen.feedback_id))
         self.seals += line[_SEAL]
 
     def extend(self, later: TrafficIndex) -> None:
@@ -170,7 +175,7 @@ class TrafficIndex:
         self.segments.extend(later.segments)
         self.offsets.extend(later.offsets)
         self.lengths.extend(later.lengths)
-        self.times.extend(later.times)
+        self.ids.extend(later.ids)
         self.seals += later.seals
         self.torn += later.torn
 
@@ -233,6 +238,11 @@ def read_episodes(
 def episode_id(run: str, name: str) -> str:
     """The id of an episode in trajectories, by its tenant and name."""
     return trajectory_id("served", run, name)
+
+
+def id_number(name: str) -> int:
+    """What is kept of the id of a turn or of feedback."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
 
 
 def index_traffic(run: str, paths: Sequence[Path], map_parts: Map = map) -> TrafficIndex:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import re
 import threading
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +16,7 @@ import pytest
 from erl_pipeline.engines.interface import Generation, GenerationRequest
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.gateway.sequences import SampledSequence
+from erl_pipeline.serving import server
 from erl_pipeline.serving.keys import Client
 from erl_pipeline.serving.requests import ServedRequest
 from tests.erl_pipeline.episodes.test_dialogue import said
@@ -212,7 +214,9 @@ def test_a_call_that_a_library_sends_again_gets_the_answer_of_the_first(
             async with served.http.post(
                 f"{served.url}/v1/chat/completions", json=body, headers=headers
             ) as told:
-                return told.status, told.headers.get("x-erl-call-id", ""), await told.text()
+                # When it was written is no part of the answer.
+                text = re.sub('"created": [0-9]+', "", await told.text())
+                return told.status, told.headers.get("x-erl-call-id", ""), text
 
         assert (await sent("0"))[0] == 503
         failing = False
@@ -293,6 +297,105 @@ def test_a_call_that_was_refused_never_gets_the_answer_of_another_one_with_the_s
 
     settings = {"limits": {"in_flight": 2}} if limit == "in_flight" else {}
     Scripted(tmp_path, settings, says=held).use(use)
+
+
+def test_a_call_that_comes_again_above_the_limit_of_its_key_gets_the_answer_that_was_sampled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first one that takes long, and one that was refused twice before it was answered."""
+    held, seconds_to_wait = HeldAnswers(), 0.0
+    monkeypatch.setattr(Client, "seconds_to_wait", lambda _: seconds_to_wait)
+
+    async def use(served: Served) -> None:
+        nonlocal seconds_to_wait
+
+        async def sent(text: str, retries: int) -> tuple[int, str]:
+            headers = {"Authorization": "Bearer key-a", "x-stainless-retry-count": str(retries)}
+            body = {"messages": [{"role": "user", "content": text}]}
+            url = f"{served.url}/v1/chat/completions"
+            async with served.http.post(url, json=body, headers=headers) as told:
+                return told.status, told.headers.get("x-erl-call-id", "")
+
+        slow = asyncio.create_task(sent("slow", 0))
+        await held.begun.wait()
+        seconds_to_wait = 1.0
+        again = asyncio.create_task(sent("slow", 1))
+        assert [await sent("refused", retries) for retries in (0, 1)] == [(429, "")] * 2
+        held.go_on.set()
+        answered = await slow
+        assert (answered[0], await again) == (200, answered)
+        seconds_to_wait = 0.0
+        assert await sent("slow", 2) == answered
+        later = await sent("refused", 2)
+        assert (later[0], await sent("refused", 3)) == (200, later)
+        assert [turn.call_id for turn in await turns(served)] == [answered[1], later[1]]
+
+    Scripted(tmp_path, says=held).use(use)
+
+
+def test_a_call_that_fails_while_it_comes_again_is_sampled_once_more_only(tmp_path: Path) -> None:
+    """Its client waits no more for the first try, but the server does."""
+    held, failing = HeldAnswers(), True
+
+    async def says(checkpoint: str, request: GenerationRequest) -> Generation:
+        answer = await held(checkpoint, request)
+        if failing:
+            raise RuntimeError("out of memory")
+        return answer
+
+    async def use(served: Served) -> None:
+        nonlocal failing
+
+        async def sent(retries: int) -> tuple[int, str]:
+            headers = {"Authorization": "Bearer key-a", "x-stainless-retry-count": str(retries)}
+            url = f"{served.url}/v1/chat/completions"
+            async with served.http.post(url, json={"messages": HI}, headers=headers) as told:
+                return told.status, told.headers.get("x-erl-call-id", "")
+
+        tries = [asyncio.create_task(sent(0))]
+        await held.begun.wait()
+        tries.append(asyncio.create_task(sent(1)))
+        await asyncio.sleep(0.05)
+        held.go_on.set()
+        assert [(await each)[0] for each in tries] == [503, 503]
+        failing = False
+        answered = await sent(2)
+        assert (answered[0], await sent(3)) == (200, answered)
+        assert len(await turns(served)) == 1
+
+    Scripted(tmp_path, says=says).use(use)
+
+
+@pytest.mark.parametrize("limit", ["_MOST_REPEATS", "_REPEAT_SECONDS"])
+def test_a_call_under_way_is_known_however_many_others_come_and_however_long_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    held = HeldAnswers()
+    monkeypatch.setattr(server, limit, {"_MOST_REPEATS": 2, "_REPEAT_SECONDS": 0.0}[limit])
+
+    async def use(served: Served) -> None:
+        async def sent(text: str, retries: int) -> tuple[int, str]:
+            headers = {"Authorization": "Bearer key-a", "x-stainless-retry-count": str(retries)}
+            body = {"messages": [{"role": "user", "content": text}]}
+            url = f"{served.url}/v1/chat/completions"
+            async with served.http.post(url, json=body, headers=headers) as told:
+                return told.status, told.headers.get("x-erl-call-id", "")
+
+        slow = asyncio.create_task(sent("slow", 0))
+        await held.begun.wait()
+        assert [await sent(f"other {number}", 0) for number in range(3)] == [(429, "")] * 3
+        again = asyncio.create_task(sent("slow", 1))
+        # Two connections: only now has the second call come.
+        await sent("another", 0)
+        held.go_on.set()
+        assert await slow == await again
+        assert len(await turns(served)) == 1
+        # Once it is answered, it is forgotten as others are.
+        for number in range(2):
+            await sent(f"later {number}", 0)
+        assert await sent("slow", 1) != await slow
+
+    Scripted(tmp_path, {"limits": {"in_flight": 1}}, says=held).use(use)
 
 
 def test_a_long_message_becomes_tokens_beside_the_event_loop_and_one_that_cannot_fit_never_does(

@@ -113,6 +113,20 @@ def test_a_key_may_call_so_often_a_minute(tmp_path: Path) -> None:
     Scripted(tmp_path, keys=limited).use(use)
 
 
+def test_a_client_is_never_told_to_come_again_too_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After 2 of 2.4 seconds it would be refused once more."""
+
+    async def use(served: Served) -> None:
+        for seconds, told in ((2.4, "3"), (2.0, "2"), (0.1, "1")):
+            monkeypatch.setattr(Client, "seconds_to_wait", lambda _, wait=seconds: wait)
+            _, _, answer = await served.post("/v1/chat/completions", HI)
+            assert answer.headers["Retry-After"] == told
+
+    Scripted(tmp_path).use(use)
+
+
 def test_calls_come_back_as_time_goes_on() -> None:
     now = 0.0
     client = Client(ClientKey(tenant="a", requests_per_minute=6), lambda: now)

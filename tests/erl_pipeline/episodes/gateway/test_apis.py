@@ -40,13 +40,13 @@ def says(prompt: str) -> str:
     return "7" if "page on ice" in prompt else CALLS
 
 
-def by_responses(task: AgentTask, *, stream: bool) -> dict[str, Any]:
-    """Sends each answer back as the items that it was."""
+def by_responses(task: AgentTask, *, stream: bool, dump: bool = False) -> dict[str, Any]:
+    """Sends each answer back as the items that it was; with `dump` as all their fields."""
     items: Any = [{"role": "user", "content": task.prompt}]
     given: Any = {"instructions": "be brief", "tools": [{"type": "function", **SEARCH}], "temperature": 0.1}
     while True:
         answer = _response(task, stream, model="any", input=items, **given)
-        items += answer.output
+        items += [each.model_dump() for each in answer.output] if dump else answer.output
         calls = [each for each in answer.output if isinstance(each, ResponseFunctionToolCall)]
         if not calls:
             assert answer.usage is not None
@@ -72,8 +72,12 @@ def streams_by_responses(task: AgentTask) -> dict[str, Any]:
     return by_responses(task, stream=True)
 
 
-def by_messages(task: AgentTask, *, stream: bool) -> dict[str, Any]:
-    """Sends each answer back as the blocks that it was."""
+def dumps_by_responses(task: AgentTask) -> dict[str, Any]:
+    return by_responses(task, stream=False, dump=True)
+
+
+def by_messages(task: AgentTask, *, stream: bool, dump: bool = False) -> dict[str, Any]:
+    """Sends each answer back as the blocks that it was; with `dump` as all their fields."""
     asked = anthropic.Anthropic(base_url=task.anthropic_url, api_key=task.api_key)
     messages: Any = [{"role": "user", "content": [{"type": "text", "text": task.prompt}]}]
     tool = {"name": "search", "description": "Find pages.", "input_schema": {"type": "object"}}
@@ -81,7 +85,8 @@ def by_messages(task: AgentTask, *, stream: bool) -> dict[str, Any]:
     given["extra_body"] = {"top_k": 5}
     while True:
         answer = _message(asked, stream, messages=messages, **given)
-        messages.append({"role": "assistant", "content": answer.content})
+        blocks = [each.model_dump() for each in answer.content] if dump else answer.content
+        messages.append({"role": "assistant", "content": blocks})
         calls = [each for each in answer.content if isinstance(each, ToolUseBlock)]
         if not calls:
             assert answer.stop_reason == "end_turn"
@@ -111,6 +116,10 @@ def streams_by_messages(task: AgentTask) -> dict[str, Any]:
     return by_messages(task, stream=True)
 
 
+def dumps_by_messages(task: AgentTask) -> dict[str, Any]:
+    return by_messages(task, stream=False, dump=True)
+
+
 def streams_by_chat(task: AgentTask) -> dict[str, Any]:
     """Sends each answer back as OpenAI's library has put it together."""
     messages: Any = [{"role": "system", "content": "be brief"}, {"role": "user", "content": task.prompt}]
@@ -131,7 +140,15 @@ def streams_by_chat(task: AgentTask) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "agent",
-    [asks_by_responses, streams_by_responses, asks_by_messages, streams_by_messages, streams_by_chat],
+    [
+        asks_by_responses,
+        streams_by_responses,
+        dumps_by_responses,
+        asks_by_messages,
+        streams_by_messages,
+        dumps_by_messages,
+        streams_by_chat,
+    ],
 )
 def test_tools_are_called_and_answered_in_one_sequence(agent: Any) -> None:
     """The items or blocks of an answer, which the agent sends back, are one message again."""
@@ -143,6 +160,27 @@ def test_tools_are_called_and_answered_in_one_sequence(agent: Any) -> None:
     assert text(row.response_token_ids) == f"{CALLS}{END}\n{RESULTS}"
     assert sum(row.response_mask) == len(CALLS) + 1 + 2
     assert json.loads(row.metrics) == {"calls": 2.0, "overridden_calls": 2.0, "sequences": 1.0, "said": 2.0}
+
+
+def runs_tools(task: AgentTask) -> dict[str, Any]:
+    """Anthropic's runner of tools asks for a thread first."""
+
+    def search(**asked: Any) -> str:
+        return f"page on {asked['for']}"
+
+    tool = anthropic.beta_tool(search, input_schema={"type": "object"})
+    asked = anthropic.Anthropic(base_url=task.anthropic_url, api_key=task.api_key)
+    given: Any = [{"role": "user", "content": task.prompt}]
+    runner = asked.beta.messages.tool_runner(model="any", max_tokens=1000, messages=given, tools=[tool])
+    (block,) = runner.until_done().content
+    return {"answer": block.text}  # type: ignore[union-attr]
+
+
+def test_anthropics_runner_of_tools_goes_on_without_a_thread() -> None:
+    episodes = played(runs_tools, says, reward="scorer")
+    row = only(episodes)
+    assert (row.reward, episodes.further) == (1.0, [])
+    assert json.loads(row.metrics) == {"calls": 2.0, "refused_calls": 1.0, "sequences": 1.0}
 
 
 def reaches_limits(task: AgentTask) -> dict[str, Any]:
@@ -213,6 +251,25 @@ def test_messages_that_cannot_be_honoured_are_refused_by_name(changed: dict[str,
     with pytest.raises(RequestRefused) as refused:
         anthropic_api.read_request(json.dumps({**good, **changed}).encode())
     assert (refused.value.param or "").startswith(field)
+
+
+def test_a_null_of_a_tool_or_a_result_asks_for_nothing() -> None:
+    schema: Any = {"input_schema": {"type": "object"}}
+    result: dict[str, Any] = {
+        "type": "function_call_output",
+        "call_id": "c",
+        "output": "page",
+        "caller": None,
+    }
+    asked: list[tuple[Api, dict[str, Any]]] = [
+        (RESPONSES, {"input": [result], "tools": [{"type": "function", **SEARCH, "allowed_callers": None}]}),
+        (ANTHROPIC, {"messages": GO, "max_tokens": 5, "tools": [{"name": "f", **schema, "new": None}]}),
+    ]
+    for api, body in asked:
+        assert len(api.read(json.dumps(body).encode()).tools) == 1
+    result["caller"] = {"type": "program", "caller_id": "p"}
+    with pytest.raises(RequestRefused, match="caller is not supported"):
+        RESPONSES.read(json.dumps({"input": [result]}).encode())
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,10 @@ def served(
         ({"n": 0}, "n"),
         ({"stop": ["", "x"]}, "stop"),
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            "messages.0.content.0.type",
+        ),
         ({"messages": [{"role": "wizard", "content": "go"}]}, "messages"),
     ],
 )
@@ -355,3 +358,28 @@ def test_a_call_under_way_when_the_attempt_ends_is_not_recorded() -> None:
 
     served(use, never)
     assert sessions[0].sequences == []
+
+
+def test_no_choice_of_a_call_under_way_when_the_attempt_ends_is_trained() -> None:
+    """Of two choices one is there already."""
+    sessions = []
+    begun = asyncio.Event()
+    asked = 0
+
+    async def one_of_two() -> Generation:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            begun.set()
+            await asyncio.Event().wait()
+        return said(TOKENIZER, "up<|im_end|>")
+
+    async def use(client: Client) -> None:
+        sessions.append(client.session)
+        call = asyncio.create_task(client.post({**GOOD, "n": 2}))
+        await begun.wait()
+        await client.session.close()
+        await asyncio.gather(call, return_exceptions=True)
+
+    served(use, one_of_two)
+    assert (sessions[0].sequences, sessions[0].recorded) == ([], [])

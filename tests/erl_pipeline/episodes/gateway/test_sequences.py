@@ -158,6 +158,48 @@ def test_a_tool_call_is_found_again_by_its_name_and_arguments() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("said", "sent"),
+    [("10.0", 10), ('[{"a": -2.0}, 1e16, 0.5]', [{"a": -2}, 10**16, 0.5]), ("10.0", 10.0), ("1e21", 1e21)],
+)
+def test_a_tool_call_is_found_again_as_a_client_in_javascript_sends_it(said: str, sent: object) -> None:
+    sequences = attempt()
+    answer = answered(sequences, place(sequences, [user_message("go")], [SEARCH]), searched(said))
+    (call,) = answer.turn.tool_calls
+    history = [user_message("go"), called(call.call_id, sent), result(call.call_id)]
+    assert place(sequences, history, [SEARCH]).after is not None
+
+
+def test_answers_with_a_whole_number_with_a_point_and_without_one_stay_apart() -> None:
+    """A client that sends 10.0 means that answer alone, and one that sends 10 the other."""
+    sequences = attempt()
+    answered(sequences, place(sequences, [user_message("go")], [SEARCH]), searched("10.0"))
+    answered(sequences, place(sequences, [user_message("go")], [SEARCH]), searched("10"))
+    for number, sent in enumerate((10.0, 10)):
+        call = place(sequences, [user_message("go"), called("c", sent), result("c")], [SEARCH])
+        assert call.after is not None
+        assert call.after.sequence is sequences.sequences[number]
+    alone = attempt()
+    answered(alone, place(alone, [user_message("go")], [SEARCH]), searched("10"))
+    assert place(alone, [user_message("go"), called("c", 10.0), result("c")], [SEARCH]).known is None
+
+
+def searched(what: str) -> str:
+    return f'<tool_call>{{"name": "search", "arguments": {{"for": {what}}}}}</tool_call>{END}'
+
+
+def called(call_id: str, what: object) -> Message:
+    function: FunctionCall = {"name": "search", "arguments": {"for": what}}
+    return {
+        **assistant_message(""),
+        "tool_calls": [{"id": call_id, "type": "function", "function": function}],
+    }
+
+
+def result(call_id: str) -> Message:
+    return {"role": "tool", "content": "page", "tool_call_id": call_id}
+
+
 def test_the_id_of_a_tool_call_is_new_in_its_conversation_whoever_answered_before() -> None:
     """As where a server of before, or an earlier checkpoint, has given the ids that a client sends back."""
     written = f'<tool_call>{{"name": "search"}}</tool_call>{END}'

@@ -189,14 +189,17 @@ def test_too_few_rated_episodes_are_left_for_later(store: Path) -> None:
 
 
 def test_records_that_come_after_the_sealing_are_counted(store: Path) -> None:
-    log(store, *rated(0, 1.0))
+    """Also one that was received before, but had not reached the log when that was read. An end says
+    nothing that a batch could hold."""
+    log(store, *rated(0, 1.0), *rated(1, 1.0), rating("other", None, "e1"))
     batch_of(sealed(store))
+    assert sealed(store).late == 0
     after = datetime.now(TOMORROW.tzinfo) + timedelta(hours=1)
-    log(store, rating("late", 0.0, "e0", received=after))
+    log(store, rating("late", 0.0, "e0", received=after), turn("in between", "e1", arrived=at(2)), end("e1"))
 
     found = sealed(store)
 
-    assert (found.batch, found.late) == (None, 1)
+    assert (found.batch, found.late) == (None, 2)
 
 
 def test_a_record_that_a_kill_cut_short_is_counted(store: Path) -> None:
