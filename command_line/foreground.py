@@ -57,7 +57,9 @@ def in_foreground(
     Raises typer.Exit, with the status that a shell expects, when a signal stopped the work.
     """
     stop = StopRequest()
-    display = ProgressDisplay(iterations, method_columns(config), Console(stderr=True, highlight=False))
+    # What stages say, such as lines of a server's log, is no markup.
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    display = ProgressDisplay(iterations, method_columns(config), console)
     try:
         with display:
             display.note(heading)

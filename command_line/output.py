@@ -132,5 +132,7 @@ def wide_console() -> Console:
     file."""
     from rich.console import Console
 
-    console = Console(highlight=False, markup=False)
-    return console if console.is_terminal else Console(highlight=False, markup=False, width=_FILE_COLUMNS)
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = _FILE_COLUMNS
+    return console

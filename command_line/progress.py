@@ -186,7 +186,8 @@ class ProgressDisplay(Listener):
                     pulse=not stage.total,
                     animation_time=seconds,
                 )
-                table.add_row(f"  {title}", bar, _count(stage), _clock(seconds), stage.note)
+                # A line of a server's log, or a name, is no markup.
+                table.add_row(Text(f"  {title}"), bar, _count(stage), _clock(seconds), Text(stage.note))
         return table
 
     def _stage_line(self, outcome: StageOutcome) -> str:

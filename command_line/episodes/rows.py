@@ -18,6 +18,7 @@ from storage.memory.chain import texts_of
 from storage.runs.run import Run
 from storage.tables.agent_calls import AGENT_CALLS, scan_agent_calls
 from storage.tables.parquet import scan_files
+from storage.tables.scored import with_measured
 from storage.tables.sequences import attempt_files
 from storage.tables.training import scan_training_records
 from storage.tables.trajectories import TRAJECTORIES, says, scan_trajectories
@@ -150,10 +151,13 @@ def find_episode(paths: dict[Path, Manifest], identifier: str) -> tuple[list[dic
     )
     missing = f"no episode has an id {identifier!r}; `erl-pipeline episodes list RUN` shows them."
     episode_id = the_one(found["episode_id"].unique().sort().to_list(), identifier, "episodes", missing)
-    # If two artifacts hold it, they have the same rows.
-    path = Path(found.filter(pl.col("episode_id") == episode_id)[_FILE][0])
-    rows = scan_trajectories([path]).filter(pl.col("episode_id") == episode_id).select(_SHOWN).collect()
-    return rows.to_dicts(), paths[path]
+    # Artifacts that hold it have the same rows, or one has reflections on those of another.
+    files = [Path(each) for each in found.filter(pl.col("episode_id") == episode_id)[_FILE]]
+    of_it = with_measured(scan_files(files, TRAJECTORIES, _FILE)).filter(pl.col("episode_id") == episode_id)
+    rows = of_it.select(*_SHOWN, _FILE).unique("trajectory_id", keep="first", maintain_order=True).collect()
+    beginning = rows.filter(pl.col("parent_trajectory_id").is_null())
+    holder = Path((beginning if beginning.height else rows)[_FILE][0])
+    return rows.drop(_FILE).to_dicts(), paths[holder]
 
 
 def episode_training(

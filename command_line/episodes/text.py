@@ -40,7 +40,7 @@ def print_episode(
 ) -> None:
     """Print the trajectories of an episode one after the other, with the calls of agents, and with what
     updates did with each."""
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     rows = episodes.in_order(rows)
     first = rows[0]
     console.print(_plain(f"Episode {first['episode_id']}"))

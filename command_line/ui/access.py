@@ -9,10 +9,10 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -134,7 +134,8 @@ class Guard:
             )
         rest = urlencode([(name, value) for name, value in given if name != TOKEN])
         answer = RedirectResponse(scope["path"] + (f"?{rest}" if rest else ""), status_code=303)
-        answer.set_cookie(COOKIE, token, httponly=True, samesite="strict", path="/")
+        # Not "strict": then browsers send none with a link in a mail or a chat.
+        answer.set_cookie(COOKIE, token, httponly=True, samesite="lax", path="/")
         return answer
 
 
@@ -143,11 +144,8 @@ def _plain(text: str, status: int) -> Response:
 
 
 def _cookie(headers: Headers) -> str:
-    try:
-        cookies: SimpleCookie = SimpleCookie(headers.get("cookie", ""))
-    except CookieError:
-        return ""
-    return cookies[COOKIE].value if COOKIE in cookies else ""
+    # Other programs of this host may have set cookies that Python's own parser cannot read.
+    return cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
 
 
 def _same(given: str, token: str) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -73,8 +74,11 @@ def machine_numbers(samples: Sequence[MachineUse], history: Sequence[StageRecord
     parts = np.array_split(np.arange(len(samples)), min(len(samples), _POINTS))
 
     def line(label: str, colour: int, values: Sequence[float]) -> dict[str, Any]:
-        means = [np.asarray(values)[part].mean().item() for part in parts]
-        x = [worked[part].mean().item() for part in parts]
+        known = np.asarray(values, dtype=float)
+        # A GPU is not in samples of another machine, nor in those of a moment without an answer.
+        there = [found for part in parts if len(found := part[~np.isnan(known[part])])]
+        means = [known[part].mean().item() for part in there]
+        x = [worked[part].mean().item() for part in there]
         return {"label": label, "colour": colour, "dashes": 0, "x": x, "y": means, "low": None, "high": None}
 
     def of_run(run: str, machine: str, scale: float) -> list[dict[str, Any]]:
@@ -88,13 +92,17 @@ def machine_numbers(samples: Sequence[MachineUse], history: Sequence[StageRecord
         ("Processors", "processors at work", of_run("cores", "machine_cores", 1.0)),
         ("Memory", "GB", of_run("memory", "machine_memory", 1e9)),
     ]
-    gpus = range(min(len(each.gpus) for each in samples))
+    gpus = range(max(len(each.gpus) for each in samples))
     for title, unit, name, scale in (
         ("GPU use", "share of time", "share", 1.0),
         ("GPU memory", "GB", "memory", 1e9),
     ):
         lines = [
-            line(f"GPU {gpu}", gpu % _LANES + 1, [getattr(each.gpus[gpu], name) / scale for each in samples])
+            line(
+                f"GPU {gpu}",
+                gpu % _LANES + 1,
+                [getattr(each.gpus[gpu], name) / scale if gpu < len(each.gpus) else nan for each in samples],
+            )
             for gpu in gpus
         ]
         shown.append((title, unit, lines))

@@ -11,6 +11,7 @@ import polars as pl
 from command_line.ui.filters import AddressError, read_filters, read_flag
 from command_line.ui.rows import SHOWN, SORTABLE, RowList, joined_rows, known_files, require_few
 from command_line.ui.stored import RunView, Stored
+from erl_pipeline.views.report.episodes import ILL_FORMED
 from storage.tables.trajectories import said, scan_trajectories
 
 
@@ -69,10 +70,15 @@ def rewards_by_iteration(
     stored: Stored, run: RunView, listed: RowList
 ) -> dict[int, dict[str, Mapping[str, Any]]]:
     """Iteration -> role -> number of `rows`, of `successes` among them, and `mean` reward, of the attempts of
-    a list. The newest iteration comes first."""
+    a list that were scored. The newest iteration comes first."""
     rows = listed.met(joined_rows(stored, run, listed.span, held_out=listed.held_out))
     found: dict[int, dict[str, Mapping[str, Any]]] = {}
-    groups = rows.filter(pl.col("text").is_null()).group_by("iteration", "role", maintain_order=True)
+    attempts = rows.filter(
+        pl.col("text").is_null(),
+        pl.col("finish_reason").ne_missing(ILL_FORMED),
+        pl.col("success").is_not_null(),
+    )
+    groups = attempts.group_by("iteration", "role", maintain_order=True)
     numbers = groups.agg(rows=pl.len(), mean=pl.col("reward").mean(), successes=pl.col("success").sum()).sort(
         "iteration", descending=True, maintain_order=True
     )

@@ -48,7 +48,7 @@ def connected(address: str, variables: Mapping[str, str]) -> Iterator[None]:
     missing = missing_of_extra("erl-pipeline", "ray")
     try:
         import ray
-        from ray.exceptions import RaySystemError, RpcError
+        from ray.exceptions import AuthenticationError, RaySystemError, RpcError
 
         if importlib.util.find_spec("prefect_ray") is None:
             raise ModuleNotFoundError("prefect_ray")
@@ -66,11 +66,18 @@ def connected(address: str, variables: Mapping[str, str]) -> Iterator[None]:
             runtime_env={"env_vars": dict(variables)},
             **(local if address == "local" else {}),
         )
-    except (ConnectionError, RuntimeError, ValueError, RaySystemError, RpcError) as error:
+    except (
+        AuthenticationError,
+        ConnectionError,
+        RuntimeError,
+        ValueError,
+        RaySystemError,
+        RpcError,
+    ) as error:
         raise ConfigError(
             f"runner.address: {address}: Ray cannot be joined: {error}. This machine has to be a node of the "
             "cluster (`ray start --address`), with the same version of Ray. If the cluster asks for a token, "
-            "set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+            "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
         ) from error
     try:
         yield

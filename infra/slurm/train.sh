@@ -26,6 +26,8 @@ if [ -n "${ERL_PIPELINE_VENV:-}" ]; then
 fi
 
 export RAY_USAGE_STATS_ENABLED=0 DO_NOT_TRACK=1
+# srun does not take it from the allocation by itself: Ray would announce more cores than its processes may use.
+export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"
 # One token for all nodes of this allocation; no other user can read it.
 umask 077
 RAY_AUTH_MODE=token
@@ -66,7 +68,8 @@ while sum(node["Alive"] for node in ray.nodes()) < int(sys.argv[1]):
     time.sleep(1)
 PYTHON
 
-srun --nodes=1 --ntasks=1 --overlap --nodelist="$head_node" --export=ALL erl-pipeline train "$@" &
+# This script runs on the first node. Not by srun, which answers TERM by killing what it runs.
+erl-pipeline train "$@" &
 driver=$!
 # SLURM sends TERM three minutes before the time limit: the driver then ends after the commit in progress.
 trap 'kill -TERM "$driver"' TERM INT

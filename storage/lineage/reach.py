@@ -73,16 +73,19 @@ def near(
     depth: int,
 ) -> Reach:
     """Like `upstream` or `downstream`, in the store that `graph` and `places` cover; reads only artifacts
-    near the row. `places` are asked for only if it is no artifact."""
-    matching = [artifact_id for artifact_id in graph.manifests if artifact_id.startswith(identifier)]
-    if len(matching) > 1:
-        raise InputError(f"{len(matching)} artifacts begin with {identifier!r}. Give more of the id.")
-    if matching:
-        return _of_artifact(graph, matching[0], direction, depth)
+    near the row. `places` are asked for unless it is the whole id of an artifact."""
+    if identifier in graph.manifests:
+        return _of_artifact(graph, identifier, direction, depth)
     around = set(places().around(identifier, direction, depth))
     # In the order of the whole store, so that the answer has that order too.
     rows = _read(store, [each for key, each in graph.manifests.items() if key in around])
     if not any(rows.of_ids(kind, [identifier], []).height for kind in _ROW_FACTS):
+        # Rows of other programs have ids of any length, with which an artifact's may begin.
+        matching = [artifact_id for artifact_id in graph.manifests if artifact_id.startswith(identifier)]
+        if len(matching) > 1:
+            raise InputError(f"{len(matching)} artifacts begin with {identifier!r}. Give more of the id.")
+        if matching:
+            return _of_artifact(graph, matching[0], direction, depth)
         rows = _read(store, list(graph.manifests.values()))  # it may be the beginning of an id
     among = _upstream_among if direction == "upstream" else _downstream_among
     return among(rows, graph, identifier, depth)

@@ -98,6 +98,15 @@ def test_a_warning_is_shown_as_it_is() -> None:
     assert file.getvalue() == "warning: rows: [4, 4] and [bold] are no markup\n"
 
 
+def test_what_a_server_says_is_shown_beside_its_bar_as_it_is() -> None:
+    file = io.StringIO()
+    display = ProgressDisplay(2, COLUMNS, terminal(io.StringIO()))
+    display.waiting("rollouts of key:12:", "vLLM", 1.0, "[/tmp/vllm.sock] [rank0] :key:")
+    Console(file=file, width=160, color_system=None).print(display.bars())
+    assert "rollouts of key:12:" in file.getvalue()
+    assert "[/tmp/vllm.sock] [rank0] :key:" in file.getvalue()
+
+
 def test_waiting_is_told_at_once_and_then_twice_a_minute() -> None:
     file = io.StringIO()
     with ProgressDisplay(2, COLUMNS, Console(file=file, width=200)) as display:

@@ -115,6 +115,20 @@ def test_every_pod_says_what_memory_it_may_take() -> None:
     assert all("memory" in each for each in limits)
 
 
+def test_rays_object_store_fits_into_shared_memory() -> None:
+    """A larger one would be on the disk, as Ray does it by itself where memory is larger than /dev/shm."""
+    [cluster] = [each for each in resources() if each["kind"] == "RayCluster"]
+    head, workers = cluster["spec"]["headGroupSpec"], cluster["spec"]["workerGroupSpecs"]
+    for group in (head, *workers):
+        [shared] = [
+            each["emptyDir"]["sizeLimit"]
+            for each in group["template"]["spec"]["volumes"]
+            if each["name"] == "shared-memory"
+        ]
+        assert shared == "2Gi"
+        assert int(group["rayStartParams"]["object-store-memory"]) < 2 * 2**30
+
+
 def test_the_slurm_script_pleases_its_linter() -> None:
     linter = Path(sys.executable).with_name("shellcheck")
     result = subprocess.run([linter, SLURM], capture_output=True, text=True, check=False)

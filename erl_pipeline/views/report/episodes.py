@@ -164,11 +164,13 @@ def _words(value: Any) -> str:
 
 
 def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of an episode, each after the row that led to it. Needs `trajectory_id` and
-    `parent_trajectory_id`."""
+    """The rows of an episode, each after the row that led to it; one whose parent is not among them comes
+    first. Needs `trajectory_id` and `parent_trajectory_id`."""
     following: dict[str | None, list[dict[str, Any]]] = {}
+    known = {row["trajectory_id"] for row in rows}
     for row in rows:
-        following.setdefault(row["parent_trajectory_id"], []).append(row)
+        parent = row["parent_trajectory_id"]
+        following.setdefault(parent if parent in known else None, []).append(row)
     ordered, waiting = [], following.get(None, [])
     while waiting:
         row, *waiting = waiting
@@ -341,7 +343,8 @@ def _turn(
     def pieces(old: str, new: str) -> list[Piece]:
         return [Piece(new, False)] if earlier is None or old == new else changed_pieces(old, new)
 
-    called = [(call.get("id"), call["function"]) for call in message.get("tool_calls") or ()]
+    # Imported conversations may have calls of another form.
+    called = [(call.get("id"), call.get("function", call)) for call in message.get("tool_calls") or ()]
     known = {call_id for call_id, _ in called}
     answers = {each.get("tool_call_id"): each["content"] for each in following if each["role"] == "tool"}
     # A call that could not be read is part of what the policy said; its answer is among the others.

@@ -10,7 +10,10 @@ from markupsafe import Markup
 _LONG_TEXT = 4000
 """The most characters of a text that are shown."""
 
-_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff"
+    "\U000e0000-\U000e007f]"
+)
 """Control characters but tab and line break, characters without width, marks of the direction of writing."""
 
 

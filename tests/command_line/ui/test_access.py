@@ -76,8 +76,11 @@ def test_the_token_moves_from_the_address_into_a_cookie(store: Path) -> None:
     cookie = entering.headers["set-cookie"]
     assert f"{COOKIE}=secret" in cookie
     assert "HttpOnly" in cookie
-    assert "SameSite=strict" in cookie
+    assert "SameSite=lax" in cookie
     assert page.get("/").status_code == 200
+    page.cookies.clear()
+    theirs = 'prefs={"dark":true}; consent=a b c; flag; a[b]=1'  # of another program on another port
+    assert page.get("/", headers={"cookie": f"{theirs}; {COOKIE}=secret"}).status_code == 200
     page.cookies.set(COOKIE, "wrong")
     assert page.get("/static/page.css", headers={"cookie": f"{COOKIE}=wrong"}).status_code == 401
     assert page.get("/", headers={"host": "evil.example"}).status_code == 421

@@ -56,6 +56,8 @@ def test_curves_run_over_the_time_of_work(tmp_path: Path) -> None:
     assert [line["label"] for line in charts["GPU use"]["series"]] == ["GPU 0"]
     assert charts["GPU use"]["series"][0]["y"] == [0.5] * 5
     assert charts["GPU memory"]["series"][0]["y"] == [4.0] * 5
+    without_answer = machine_numbers([*samples, sample(3720, 0.5)], [])["charts"][2]["series"]
+    assert [(line["label"], line["y"]) for line in without_answer] == [("GPU 0", [0.5] * 5)]
     assert machine_numbers([], [])["charts"] == []
     assert len(machine_numbers([sample(0, 1.0)], [])["charts"]) == 2  # no GPU
 

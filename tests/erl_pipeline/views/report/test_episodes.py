@@ -15,6 +15,7 @@ from erl_pipeline.views.report.episodes import (
     Piece,
     ToolUse,
     episode_parts,
+    in_order,
     task_picture,
 )
 from erl_pipeline.views.report.page import EpisodeExample, example_episodes
@@ -76,6 +77,15 @@ def test_an_episode_reads_in_the_order_it_happened(make_retried: Any, scan: Any)
     assert reflection.memory == [("entry-7", "Look first.")]
     assert reflection.text == "Say <b>b</b> to go down."
     assert second.prompt == "the second_attempt prompt"
+
+
+def test_a_row_whose_parent_is_elsewhere_begins_the_episode() -> None:
+    """As a reflection that a night writes on a conversation in another artifact."""
+    rows = [
+        {"trajectory_id": "b", "parent_trajectory_id": "a"},
+        {"trajectory_id": "a", "parent_trajectory_id": "elsewhere"},
+    ]
+    assert [row["trajectory_id"] for row in in_order(rows)] == ["a", "b"]
 
 
 def test_turns_pair_words_with_answers(make_attempt: Any, scan: Any) -> None:
