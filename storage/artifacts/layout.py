@@ -7,6 +7,7 @@ artifacts that are being deleted go to `STORE/trash/`.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -130,8 +131,10 @@ def abandoned(parent: Path) -> list[Path]:
         except FileNotFoundError:  # Its writer was killed when all but the folder was gone.
             found.append(folder)
             continue
-        except PermissionError:
-            continue
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EROFS):
+                raise
+            continue  # In a store that cannot be written nobody can tell, and nothing could be removed.
         if descriptor is not None:
             os.close(descriptor)
             found.append(folder)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -61,6 +62,18 @@ def test_a_folder_or_a_lock_alone_is_what_a_killed_writer_left(tmp_path: Path) -
     assert abandoned(tmp_path) == [tmp_path / "0123456789abcdef"]
     remove_abandoned(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_in_a_store_that_cannot_be_written_no_folder_counts_as_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "0123456789abcdef").mkdir()
+
+    def refuse(path: Path, *_: int) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert abandoned(tmp_path) == []
 
 
 def test_release_removes_the_folder(tmp_path: Path) -> None:
