@@ -329,7 +329,7 @@ _LOGGERS = ("prefect", "EventsWorker", "APILogWorker")
 @contextmanager
 def log_to_file(path: Path) -> Iterator[None]:
     """Send Prefect's log to a file inside this context, so that it does not break the progress display."""
-    console = logging.getLogger().handlers
+    console = [*logging.getLogger().handlers]  # this list may be another one at the end
     handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
 

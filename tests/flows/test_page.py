@@ -37,6 +37,17 @@ def test_prefects_log_goes_to_the_file_and_not_to_the_console(
     assert "within" not in capsys.readouterr().err
 
 
+def test_a_handler_that_another_replaced_meanwhile_shows_prefects_log_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced = logging.StreamHandler()
+    monkeypatch.setattr(logging.getLogger(), "handlers", [replaced])
+    with log_to_file(tmp_path / "prefect.log"):
+        logging.getLogger().removeHandler(replaced)
+        assert len(replaced.filters) == 1
+    assert replaced.filters == []
+
+
 def test_prefects_services_log_under_the_names_of_their_classes() -> None:
     """So that nothing of them is on the console; fails when Prefect names their loggers in another way."""
     assert EventsWorker.instance()._logger.name == "EventsWorker"
