@@ -50,6 +50,9 @@ _LOOK_SECONDS = 0.1
 _STATE_SECONDS = 2.0
 _TABLE_SECONDS = 10.0
 _REQUEST_SECONDS = 10.0
+_RETRIES = 2
+"""How often the engine asks again, after 2 and 4 seconds or when the answer says to, where a server is busy
+or its gateway says that it is away. More would make a run wait whose server is gone."""
 _TRIES_FOR_SLOTS = 5
 """How often the engine asks again for a slot of a limit when the server says that its database is busy."""
 _SLOT_SECONDS = 5.0
@@ -77,7 +80,7 @@ def run_training(submissions: Submissions, url: str) -> None:
     Raises WentAway when the API goes away or fails, or somebody deletes the flow run; OrchestratorError when
     it refuses this user at first.
     """
-    with _reaching(url):
+    with _reaching(url, _RETRIES):
         try:
             within = FlowRunContext.get()
             if within is not None and within.flow_run is not None:
@@ -101,17 +104,16 @@ def compute_without_api(submissions: Submissions, url: str) -> None:
         url: of the API; empty if it went away before it had one.
     """
     ignoring: dict[Any, Any] = {PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW: "ignore"}
-    with temporary_settings(ignoring), _reaching(url or _NO_API):
+    with temporary_settings(ignoring), _reaching(url or _NO_API, 0):
         compute_submitted(submissions)
 
 
 @contextmanager
-def _reaching(url: str) -> Iterator[None]:
+def _reaching(url: str, retries: int) -> Iterator[None]:
     """Use the API at this address, and do not wait long where it does not answer."""
     settings: dict[Any, Any] = {
         PREFECT_API_URL: url,
-        # Each would make a run wait for minutes whose server is gone.
-        PREFECT_CLIENT_MAX_RETRIES: 0,
+        PREFECT_CLIENT_MAX_RETRIES: retries,
         PREFECT_API_REQUEST_TIMEOUT: _REQUEST_SECONDS,
         # Else each process first asks for the server's version, and cannot begin where that fails.
         PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED: False,

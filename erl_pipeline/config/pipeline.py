@@ -54,11 +54,15 @@ class PipelineConfig(Settings):
 
 @dataclass(frozen=True)
 class NodesToFind:
-    """How many machines a training needs besides the one that computes its stage, and how many of the
-    trainer's processes are on each machine."""
+    """How many machines a runner has to find for each training, besides the one that computes its stage, and
+    how many of the trainer's processes are on each machine."""
 
     count: int
     processes: int
+
+
+NO_NODES_TO_FIND = NodesToFind(count=0, processes=1)
+"""For a trainer with one process on the machine of its stage."""
 
 
 class DeviceGroups(Settings):

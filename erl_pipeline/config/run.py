@@ -144,10 +144,10 @@ class RunConfig(Settings):
         return self.distillation.form or by_itself
 
     @property
-    def nodes_to_find(self) -> NodesToFind | None:
+    def nodes_to_find(self) -> NodesToFind:
         """The machines that the runner has to find for each training."""
-        found: NodesToFind | None = plugins("trainers")[self.trainer.type].value.nodes_to_find(self.trainer)
-        return found
+        trainer = plugins("trainers")[self.trainer.type].value
+        return NodesToFind(trainer.nodes_to_find(self.trainer), trainer.processes_here(self.trainer))
 
     @model_validator(mode="after")
     def _possible_together(self) -> RunConfig:
@@ -313,18 +313,19 @@ def _on_several_machines(config: RunConfig) -> bool:
 def require_somebody_finds_nodes(config: RunConfig) -> None:
     """Raise ValueError if a training needs other machines, and neither its settings nor the runner say which
     they are."""
-    nodes = config.nodes_to_find
-    if nodes is not None and not plugins("runners")[config.runner.type].value.finds_nodes:
+    count = config.nodes_to_find.count
+    if count and not plugins("runners")[config.runner.type].value.finds_nodes:
         raise ValueError(
-            f"trainer.nodes: {nodes.count + 1} needs trainer.address with runner.type: {config.runner.type}. "
+            f"trainer.nodes: {count + 1} needs trainer.address with runner.type: {config.runner.type}. "
             "Set it to HOST:PORT of the machine that computes the stage, at which the other nodes reach it, "
-            f"and start `erl-pipeline trainer-node` on {nodes.count} more; or use runner.type: ray, which "
+            f"and start `erl-pipeline trainer-node` on {count} more; or use runner.type: ray, which "
             "finds the nodes itself"
         )
-    if config.resources.devices > 1 and _on_several_machines(config):
+    if config.resources.devices > 1 and not count and _on_several_machines(config):
         raise ValueError(
-            f"resources.devices: {config.resources.devices}; allowed with a trainer on several machines is "
-            "1, since each device has a process of its own, and only one of them can have the other nodes"
+            f"resources.devices: {config.resources.devices}; allowed with trainer.address is 1, since each "
+            "device has a process of its own, and only one of them can have the other nodes. Leave "
+            "trainer.address out with runner.type: ray, which lends them to one after the other"
         )
 
 

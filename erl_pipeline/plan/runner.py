@@ -14,6 +14,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeVar
 
 from erl_pipeline.config.base import PluginSettings
+from erl_pipeline.config.pipeline import NO_NODES_TO_FIND, NodesToFind
 from erl_pipeline.plan.plan import PlannedStage
 from erl_pipeline.plan.repetition import require_committed
 from erl_pipeline.plan.stage import (
@@ -34,7 +35,7 @@ from storage.errors import DamagedArtifact, EngineError, PipelineError, PrunedFi
 from storage.texts import counted
 
 if TYPE_CHECKING:
-    from erl_pipeline.config.pipeline import NodesToFind, ResourcesConfig
+    from erl_pipeline.config.pipeline import ResourcesConfig
 
 
 SettingsT = TypeVar("SettingsT", bound=PluginSettings)
@@ -258,7 +259,7 @@ class RunnerCall:
     listener: Listener
     stop: Event
     packages: tuple[str, ...] = ()
-    nodes: NodesToFind | None = None
+    nodes: NodesToFind = NO_NODES_TO_FIND
     stages: frozenset[str] = frozenset()
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 from erl_pipeline.config.base import PluginSettings
 from erl_pipeline.config.objective import ObjectiveConfig, ReplayLoss
 from erl_pipeline.config.optimizer import FineTuneConfig, OptimizerConfig, UpdateConfig
-from erl_pipeline.config.pipeline import NodesToFind
 from erl_pipeline.config.plugins import operational_part, plugins
 from erl_pipeline.config.self_distillation import DistillationObjective
 from erl_pipeline.network import OtherNodes
@@ -252,8 +251,8 @@ class TrainerPlugin(Generic[SettingsT]):
     depend on, a model that `settings` extends; None: they depend on all. The others may change during a run.
     `processes_here` is the number of them on one machine.
     `sleeps`: whether these keep policy and state in host memory while others use their devices.
-    `nodes_to_find`: the machines that a runner has to find for each training; None where it needs no other
-    machine, or its settings say where they meet.
+    `nodes_to_find`: how many other machines a runner has to find for each training; 0 where it needs none, or
+    its settings say where they meet.
     """
 
     settings: type[SettingsT]
@@ -264,12 +263,12 @@ class TrainerPlugin(Generic[SettingsT]):
     processes_here: Callable[[SettingsT], int] = lambda _settings: 1
     sleeps: Callable[[SettingsT], bool] = lambda _settings: False
     in_recipes: type[PluginSettings] | None = None
-    nodes_to_find: Callable[[SettingsT], NodesToFind | None] = lambda _settings: None
+    nodes_to_find: Callable[[SettingsT], int] = lambda _settings: 0
 
 
 def operational_part_here(trainer: PluginSettings) -> dict[str, Any]:
     """As `operational_part`, for a trainer whose stages are all computed on this machine: nodes that a runner
     would have to find are left out, so all of the trainer's processes are here."""
-    if plugins("trainers")[trainer.type].value.nodes_to_find(trainer) is not None:
+    if plugins("trainers")[trainer.type].value.nodes_to_find(trainer):
         return {}
     return operational_part("trainers", trainer)

@@ -129,15 +129,13 @@ def _require_grpc(host: str, port: int) -> None:
         raise ConnectionError("the server there is not a Ray head")
 
 
-def set_aside(
-    settings: RayConfig, resources: ResourcesConfig, to_find: NodesToFind | None = None
-) -> PlacementGroup:
+def set_aside(settings: RayConfig, resources: ResourcesConfig, to_find: NodesToFind) -> PlacementGroup:
     """Have Ray reserve what a run needs: one bundle for each worker, those with a device first, then one for
     each other node of the trainer. Bundles are on different nodes where that is possible; those on one node
     have GPUs of their own.
 
     Args:
-        to_find: the other nodes of the run's trainer.
+        to_find: the other nodes of the run's trainer, and its processes on each node.
 
     Raises ConfigError when the cluster does not have that much, or when others use it, and when a bundle has
     fewer GPUs than the trainer has processes on a node.
@@ -152,18 +150,18 @@ def set_aside(
         if given.gpus is not None:
             each = given.gpus
         elif any(node.gpus for node in nodes):
-            each = 1 if to_find is None else to_find.processes
+            each = to_find.processes
         else:
             each = 0
         gpus = [each] * min(resources.devices, settings.workers)
-    if to_find is not None and 0 < gpus[-1] < to_find.processes:
+    if to_find.processes > 1 and 0 < gpus[-1] < to_find.processes:
         raise ConfigError(
             f"runner.device_stage.gpus: {gpus[-1]:g}; each node trains with {to_find.processes} "
             f"processes (trainer.processes), each on a GPU of its own: set it to {to_find.processes}"
         )
     with_device = [_for_device(given, resources.threads, each) for each in gpus]
     bundles = [*with_device, *[_for_other(settings)] * (settings.workers - len(with_device))]
-    bundles += [with_device[-1]] * (0 if to_find is None else to_find.count)
+    bundles += [with_device[-1]] * to_find.count
     room = placement_group(bundles, strategy="SPREAD")
     if not room.wait(settings.start_seconds):
         remove_placement_group(room)
@@ -188,7 +186,7 @@ def _no_room(
     bundles: Sequence[Mapping[str, float]],
     resources: ResourcesConfig,
     nodes: Sequence[ClusterNode],
-    to_find: NodesToFind | None,
+    to_find: NodesToFind,
 ) -> str:
     import ray
 
@@ -206,7 +204,7 @@ def _no_room(
             f"{settings.workers - devices} other workers (runner.workers: {settings.workers}), each with "
             f"{_shown(bundles[settings.workers - 1])} (runner.other_stage)"
         )
-    if to_find is not None:
+    if to_find.count:
         asked.append(
             f"{to_find.count} more for the trainer (trainer.nodes: {to_find.count + 1}), each with "
             f"{_shown(bundles[-1])} (runner.device_stage)"

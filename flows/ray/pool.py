@@ -179,8 +179,7 @@ class RayPool:
         self._places: Places[RemoteWorker] = Places(
             call, settings.workers, _LOSS, self._is_gone, self._begin_to_replace
         )
-        count = 0 if call.nodes is None else call.nodes.count
-        self._kept = KeptNodes(count, _LOSS_OF_KEPT, self._begin_to_replace)
+        self._kept = KeptNodes(call.nodes.count, _LOSS_OF_KEPT, self._begin_to_replace)
 
     def __enter__(self) -> RayPool:
         (self._folder / "stop").unlink(missing_ok=True)  # of an earlier process

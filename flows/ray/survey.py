@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from erl_pipeline.config.pipeline import NodesToFind, ResourcesConfig
+from erl_pipeline.config.pipeline import NO_NODES_TO_FIND, NodesToFind, ResourcesConfig
 from flows.ray.actor import LINE, StageActor
 from flows.ray.cluster import connected, set_aside, worker_variables
 from flows.ray.nodes import (
@@ -188,14 +188,14 @@ def examine(
     store_uri: str,
     packages: Sequence[str] = (),
     resources: ResourcesConfig | None = None,
-    to_find: NodesToFind | None = None,
+    to_find: NodesToFind = NO_NODES_TO_FIND,
 ) -> list[NodeFinding]:
     """What each node of the cluster at `settings.address` has, and what is wrong with it.
 
     Args:
         packages: those of the plug-ins that the run uses.
         resources: of the run, to find out whether they can be reserved; None to reserve nothing.
-        to_find: the other nodes of the run's trainer.
+        to_find: the other nodes of the run's trainer, and its processes on each node.
 
     Raises ConfigError when there is no cluster, or when it could not reserve what the workers need.
     """

@@ -13,7 +13,7 @@ from threading import Event, Thread
 from typing import Any
 
 from erl_pipeline.config.base import Settings
-from erl_pipeline.config.pipeline import NodesToFind, ResourcesConfig
+from erl_pipeline.config.pipeline import NO_NODES_TO_FIND, NodesToFind, ResourcesConfig
 from erl_pipeline.plan.execution import Execution, execute
 from erl_pipeline.plan.plan import Plan, PlannedStage, RunState
 from erl_pipeline.plan.runner import Runner, RunnerCall, RunnerPlugin
@@ -258,7 +258,7 @@ def walk(
     listener: Recorded | None = None,
     resources: ResourcesConfig | None = None,
     trainer: Mapping[str, Any] | None = None,
-    nodes: NodesToFind | None = None,
+    nodes: NodesToFind = NO_NODES_TO_FIND,
     background_bytes: int | None = None,
 ) -> list[StageOutcome]:
     """Execute a plan of these stages by a runner; the outcomes in the order in which they came. `trainer`:

@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+import httpx
 import pytest
 from pydantic import ValidationError
 
@@ -65,6 +66,31 @@ def test_a_stop_ends_the_wait_for_the_next_try(api: str, store: Path, settings: 
     assert [what for what, *_ in listener.told] == ["warn"]
     (run,) = task_runs_of(api, flow_run_of(api, store))
     assert (run["state_type"], run["run_count"]) == ("CANCELLED", 1)
+
+
+def test_a_server_that_is_away_for_a_moment_is_asked_again(
+    api: str, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a gateway that restarts: the first request of each kind about flow runs fails."""
+    failed: set[tuple[str, str]] = set()
+    sends = httpx.Client.send
+
+    def fails_once(client: httpx.Client, request: httpx.Request, **options: Any) -> httpx.Response:
+        asked = request.method, request.url.path.rpartition("/")[2]
+        if "/flow_runs/" in request.url.path and asked not in failed:
+            failed.add(asked)
+            return httpx.Response(502, headers={"Retry-After": "0.01"}, request=request)
+        return sends(client, request, **options)
+
+    monkeypatch.setattr(httpx.Client, "send", fails_once)
+    listener = Recorded()
+    assert len(walk(PREFECT, THREADS, store, chain(2), listener=listener)) == 2
+    monkeypatch.undo()
+    assert ("POST", "set_state") in failed
+    assert not [each for each in listener.told if each[0] == "warn"]
+    flow_run = flow_run_of(api, store)
+    assert flow_run["state_type"] == "COMPLETED"
+    assert [run["state_type"] for run in task_runs_of(api, flow_run)] == ["COMPLETED", "COMPLETED"]
 
 
 @pytest.mark.parametrize("delays", [(-5.0,), (1e300,), (float("nan"),), (1.0,) * 51])

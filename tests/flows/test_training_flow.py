@@ -66,6 +66,7 @@ def refusing_server(status: int) -> Iterator[str]:
         def answer(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
             self.send_response(200 if self.path.endswith("/health") else status)
+            self.send_header("Retry-After", "0.01")
             self.send_header("Content-Length", "4")
             self.end_headers()
             self.wfile.write(b"true")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from erl_pipeline.config.pipeline import NodesToFind
 from erl_pipeline.network import Address, OtherNodes
 from erl_pipeline.trainers.interface import (
     GradientSums,
@@ -98,12 +97,6 @@ def _open(settings: Fsdp2TrainerConfig, start: TrainingStart) -> Trainer:
     )
 
 
-def _nodes_to_find(settings: Fsdp2TrainerConfig) -> NodesToFind | None:
-    if settings.nodes == 1 or settings.address is not None:
-        return None
-    return NodesToFind(settings.nodes - 1, settings.processes // settings.nodes)
-
-
 def _nodes(settings: Fsdp2TrainerConfig, others: OtherNodes | None) -> NodesConfig | None:
     """Where the nodes find each other; None for one node. Raises ConfigError where nobody brings them
     there."""
@@ -143,5 +136,5 @@ TRAINER = TrainerPlugin(
     processes_here=lambda settings: settings.processes // settings.nodes,
     sleeps=lambda settings: settings.sleep,
     in_recipes=Fsdp2Processes,
-    nodes_to_find=_nodes_to_find,
+    nodes_to_find=lambda settings: settings.nodes - 1 if settings.address is None else 0,
 )

@@ -16,7 +16,7 @@ from erl_pipeline.plan.plan import PlannedStage
 from erl_pipeline.plan.runner import IN_PROCESS, InProcessConfig
 from erl_pipeline.policies.checkpoints import CHECKPOINT, WeightsSettings
 from erl_pipeline.stages.training.distillation import DATASET, FINE_TUNE, NEWEST, FineTuneSettings
-from erl_pipeline.trainers.fsdp2 import TRAINER, Fsdp2TrainerConfig
+from erl_pipeline.trainers.fsdp2 import Fsdp2TrainerConfig
 from flows.ray.runner import RAY
 from flows.ray.settings import RayConfig
 from storage.artifacts.recipe import Recipe
@@ -106,7 +106,7 @@ def test_two_nodes_give_the_bytes_of_one_also_after_one_was_lost(
         [training],
         listener=listener,
         trainer=operational_part("trainers", APART),
-        nodes=TRAINER.nodes_to_find(APART),
+        nodes=NodesToFind(count=1, processes=1),
     )
     losing.join()
     assert [each.artifact_id for each in outcomes] == [training.artifact_id]
@@ -156,7 +156,8 @@ def test_nodes_for_which_there_is_no_room_are_refused(cluster: LocalCluster, tmp
         walk(RAY, on(cluster, start_seconds=0.5), store, chain(1), nodes=NodesToFind(count=99, processes=1))
     assert "99 more for the trainer (trainer.nodes: 100), each with 1 CPUs" in str(refused.value)
     wanting = on(cluster, device_stage={"gpus": 2})
-    with pytest.raises(
-        ConfigError, match=r"device_stage\.gpus: 2; each node trains with 4 processes .* set it to 4"
-    ):
-        walk(RAY, wanting, store, chain(1), nodes=NodesToFind(count=1, processes=4))
+    for others in (1, 0):
+        with pytest.raises(
+            ConfigError, match=r"device_stage\.gpus: 2; each node trains with 4 processes .* set it to 4"
+        ):
+            walk(RAY, wanting, store, chain(1), nodes=NodesToFind(count=others, processes=4))

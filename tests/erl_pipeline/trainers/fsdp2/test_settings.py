@@ -76,15 +76,20 @@ def test_nodes_without_an_address_need_a_runner_that_finds_them() -> None:
         load_config("configs/frozen_lake.yaml", [there])
     config = load_config("configs/frozen_lake.yaml", [there, "runner=ray"])
     assert isinstance(config.trainer, Fsdp2TrainerConfig)
-    assert TRAINER.nodes_to_find(config.trainer) == NodesToFind(count=2, processes=2)
+    assert config.nodes_to_find == NodesToFind(count=2, processes=2)
     with pytest.raises(ConfigError, match=r"trainer\.nodes: 3 needs trainer\.address here"):
         TRAINER.require_here(config.trainer)
+    # Ray lends them to the training of one worker, while those of the others wait or sample.
+    assert load_config("configs/frozen_lake.yaml", [there, "runner=ray", "resources.devices=2"])
+    at = "trainer={type: fsdp2, processes: 6, nodes: 3, address: '10.0.0.1:29500'}"
+    with pytest.raises(ConfigError, match=r"devices: 2; allowed with trainer\.address is 1, since .* lends"):
+        load_config("configs/frozen_lake.yaml", [at, "runner=ray", "resources.devices=2"])
     # An audit computes on one machine, where all processes are.
     assert operational_part_here(config.trainer) == {}
     by_hand = Fsdp2TrainerConfig(processes=6, nodes=3, address="10.0.0.1:29500")
-    assert TRAINER.nodes_to_find(by_hand) is None
+    assert TRAINER.nodes_to_find(by_hand) == 0
     assert operational_part_here(by_hand) == operational_part("trainers", by_hand)
-    assert TRAINER.nodes_to_find(Fsdp2TrainerConfig(processes=6)) is None
+    assert TRAINER.nodes_to_find(Fsdp2TrainerConfig(processes=6)) == 0
 
 
 def test_where_ranks_run_is_not_in_recipes() -> None:
