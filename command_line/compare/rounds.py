@@ -131,7 +131,7 @@ class Rounds:
             curve, most = curves[run.config.name], _LONGEST_TRIAL * run.iterations
             if curve[-1].generated_tokens < tokens and curve[-1].iteration < most:
                 with suppress(ValueError):  # It generates nothing.
-                    most = min(most, iterations_to_spend(curve, tokens))
+                    most = min(most, iterations_to_spend(curve, tokens, run.iterations))
                 longer.append(self._task(run, most, on_test=False))
         return longer
 

@@ -45,16 +45,18 @@ def figures_by_task(curve: Curve, outcomes: Outcomes, budgets: Budgets) -> dict[
 def seed_and_task_interval(seeds: Sequence[ByTask]) -> Interval | None:
     """The 95 % percentile interval of a mean over seeds and test tasks, by the bootstrap.
 
-    Seeds are drawn with replacement, and test tasks. If all seeds have the same tasks, these are drawn once
-    for all of them: a board that is easy is easy for every seed, and more seeds do not make it another one.
-    Else tasks are drawn for each seed that was drawn. The draws are the same in every call.
+    Seeds are drawn with replacement, and test tasks. If all seeds share at least half of their tasks, those
+    are drawn once for all of them: a board that is easy is easy for every seed, and more seeds do not make it
+    another one. The others are left out then, such as tasks that were not scored with one of the seeds. Else
+    tasks are drawn for each seed that was drawn. The draws are the same in every call.
 
     None for fewer than two seeds, or a seed without tasks.
     """
     if len(seeds) < 2 or not all(seeds):
         return None
-    if all(each.keys() == seeds[0].keys() for each in seeds):
-        means = _crossed(np.array([[each[task] for task in seeds[0]] for each in seeds]))
+    shared = [task for task in seeds[0] if all(task in each for each in seeds)]
+    if 2 * len(shared) >= max(map(len, seeds)):
+        means = _crossed(np.array([[each[task] for task in shared] for each in seeds]))
     else:
         means = _nested([np.array(list(each.values())) for each in seeds])
     low, high = np.quantile(means, _ENDS)

@@ -53,6 +53,7 @@ def split_use(design: Design) -> SplitUse:
         tasks=tuple(sorted(shape_of)),
         shapes=tuple(shape for _, shape in sorted(shape_of.items())),
         code_digest=digest({name: _code(run) for name, run in of_arm.items()}),
+        baseline=design.baseline,
     )
 
 
@@ -79,6 +80,8 @@ def opened_sentence(before: Sequence[Opening], use: SplitUse) -> str:
     """What readers of a result on test tasks are told that had been opened before; empty if nobody had."""
     others = [each for each in before if each.settings_digest != use.settings_digest]
     own = [each for each in before if each.settings_digest == use.settings_digest]
+    with_other_baseline = [each for each in own if each.baseline not in ("", use.baseline)]
+    own = [each for each in own if each not in with_other_baseline]
     with_other_code = [each for each in own if set(each.seeds) == set(use.seeds)]
     with_other_seeds = [each for each in own if set(each.seeds) != set(use.seeds)]
     said = []
@@ -97,6 +100,13 @@ def opened_sentence(before: Sequence[Opening], use: SplitUse) -> str:
             f"This comparison had been made with other code before "
             f"({'; '.join(map(_when, with_other_code))}). The code may have been changed after a look at its "
             "results."
+        )
+    if with_other_baseline:
+        who = "; ".join(f"{each.baseline}, {_when(each)}" for each in with_other_baseline)
+        said.append(
+            f"This comparison had been made with another baseline before ({who}). The baseline may have been "
+            "chosen after a look at its results, and p values are corrected for the differences from this "
+            "one alone."
         )
     if with_other_seeds:
         who = "; ".join(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from erl_pipeline.comparison.design import ComparedRun
@@ -21,7 +21,6 @@ from erl_pipeline.evaluation.history import (
 )
 from erl_pipeline.plan.column import Column
 from erl_pipeline.plan.plan import Plan
-from erl_pipeline.plan.planner import falls_due
 from erl_pipeline.plan.stage import Listener
 from erl_pipeline.runs.config import method_columns, refuse_other_settings
 from erl_pipeline.runs.driver import execute_run, open_run
@@ -94,14 +93,36 @@ def is_done(task: TrainingTask) -> bool:
 def read_curve(run: ComparedRun, store_uri: str) -> list[CurvePoint]:
     """The learning curve of a run on the test tasks. Raises StoreError if an artifact is missing."""
     history = read_history(ArtifactStore(store_uri), RunStore(store_uri).open(run.config.name))
-    return learning_curve(history, _of_the_curve(run, test_evaluations(history)))
+    return learning_curve(history, _on_test(run, store_uri, history))
 
 
-def _of_the_curve(run: ComparedRun, evaluations: Sequence[StageRecord]) -> list[StageRecord]:
-    """Without those at ends of earlier calls: a curve has the same points, however often it was continued."""
-    every = run.config.evaluation.every
-    ends = {run.iterations, max((each.iteration for each in evaluations), default=0)}
-    return [each for each in evaluations if each.iteration in ends or falls_due(each.iteration, every)]
+def _on_test(run: ComparedRun, store_uri: str, history: Sequence[StageRecord]) -> list[StageRecord]:
+    def planned(iterations: int) -> set[str]:
+        plan = _plan(TrainingTask(run, store_uri, iterations), run.config.name)
+        return {node.artifact_id for node in plan_on_test(run.config, run.sources, plan).nodes}
+
+    return of_the_curve(test_evaluations(history), run.iterations, planned)
+
+
+def of_the_curve(
+    evaluations: Sequence[StageRecord], iterations: int, planned: Callable[[int], set[str]]
+) -> list[StageRecord]:
+    """The evaluations that a run has which is made at once by today's code, however often it was continued.
+
+    Those at ends of earlier calls are left out, and those that other code made beyond the planned
+    iterations: the same command only repeats what comes before.
+
+    Args:
+        iterations: how many the comparison asks for at first.
+        planned: gives the ids of what is planned for a number of iterations.
+    """
+    known = planned(iterations)
+    for end in sorted({each.iteration for each in evaluations if each.iteration > iterations}, reverse=True):
+        further = planned(end)
+        if any(each.iteration == end and each.manifest.artifact_id in further for each in evaluations):
+            known |= further
+            break
+    return [each for each in evaluations if each.manifest.artifact_id in known]
 
 
 def read_outcomes(run: ComparedRun, store_uri: str) -> dict[str, list[bool]]:
@@ -109,13 +130,18 @@ def read_outcomes(run: ComparedRun, store_uri: str) -> dict[str, list[bool]]:
     removed attempts. Raises StoreError if an artifact is missing or damaged."""
     store = ArtifactStore(store_uri)
     history = read_history(store, RunStore(store_uri).open(run.config.name))
-    return outcomes_by_task(store, _of_the_curve(run, test_evaluations(history)))
+    return outcomes_by_task(store, _on_test(run, store_uri, history))
 
 
 def read_held_out_curve(run: ComparedRun, store_uri: str) -> list[CurvePoint]:
     """The learning curve of a run on its held-out tasks. Raises StoreError if an artifact is missing."""
     history = read_history(ArtifactStore(store_uri), RunStore(store_uri).open(run.config.name))
-    return learning_curve(history, _of_the_curve(run, held_out_evaluations(history)))
+
+    def planned(iterations: int) -> set[str]:
+        plan = _plan(TrainingTask(run, store_uri, iterations), run.config.name)
+        return {node.artifact_id for node in plan.nodes}
+
+    return learning_curve(history, of_the_curve(held_out_evaluations(history), run.iterations, planned))
 
 
 def read_training(run: ComparedRun, store_uri: str, iterations: int) -> TrainingFigures:

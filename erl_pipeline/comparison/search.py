@@ -10,13 +10,15 @@ from erl_pipeline.comparison.measures import Budgets, Curve, TokenMeasure, as_if
 
 @dataclass(frozen=True)
 class Tried:
-    """A trial with its scores on held-out tasks by seed, and what its runs generated."""
+    """A trial with its scores on held-out tasks by seed, and what its runs generated. `ended_early`: one of
+    its runs generates so little that it was ended before it had the tokens at which trials are compared."""
 
     arm: str
     settings: tuple[str, ...]
     runs: tuple[str, ...]
     scores: tuple[float, ...]
     generated_tokens: int
+    ended_early: bool
     chosen: bool
 
     @property
@@ -89,6 +91,7 @@ def judge_trials(
                 tuple(run.config.name for run in trial.runs),
                 scores[number],
                 sum(curve[-1].generated_tokens for curve in of_trial[number]),
+                ended_early=any(curve[-1].generated_tokens < tokens for curve in of_trial[number]),
                 chosen=number == best,
             )
             for number, trial in enumerate(trials)

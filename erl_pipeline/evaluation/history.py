@@ -90,7 +90,7 @@ class CurvePoint:
     """Success of greedy first attempts after `iteration` with its 95 % interval, and what training had spent
     by then. `policy_steps` are the optimizer steps of the policy, `extractor_steps` those of a second model
     that is trained beside it. `teacher_tokens` were read once more with hindsight. Seconds are those of the
-    iterations' stages, without evaluations."""
+    iterations' stages, without evaluations. `left_out` tasks were not scored, so success is without them."""
 
     iteration: int
     success: float
@@ -103,6 +103,7 @@ class CurvePoint:
     seconds: float
     prompt_tokens: int = 0
     teacher_tokens: int = 0
+    left_out: int = 0
 
 
 def is_on_request(stage: str) -> bool:
@@ -222,6 +223,7 @@ def learning_curve(
                 high=record.required_number("greedy_success_high"),
                 **{name: int(sums[counted]) for name, sums in spent.items()},
                 seconds=seconds[bisect_right(iterations, record.iteration)],
+                left_out=int(record.number("greedy_success_left_out") or 0),
             )
         )
     return points

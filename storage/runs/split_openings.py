@@ -37,6 +37,8 @@ class SplitUse(Record):
     none.)"""
     code_digest: str = ""
     """Digest of the code that its arms are trained with. (Earlier records have none.)"""
+    baseline: str = ""
+    """The arm that the others are compared with. (Earlier records have none.)"""
 
     def seen_in(self, others: Iterable["SplitUse"]) -> set[str]:
         """Those of its tasks that others have, as they are or turned."""
@@ -64,8 +66,8 @@ def openings(store_uri: str) -> list[Opening]:
 
 
 def open_test_split(store_uri: str, use: SplitUse) -> None:
-    """Record that a comparison opens test tasks with its seeds and its code, unless that is recorded; it is
-    on disk when this returns.
+    """Record that a comparison opens test tasks with its seeds, its baseline and its code, unless that is
+    recorded; it is on disk when this returns.
 
     Several processes may record the same comparison at once. Raises what `openings` raises.
     """
@@ -82,7 +84,8 @@ def open_test_split(store_uri: str, use: SplitUse) -> None:
 
 def opened_before(found: Iterable[Opening], use: SplitUse) -> list[Opening]:
     """Who had opened any of the tasks before this comparison did; before now, if it has not. The first
-    opening by each comparison with other settings, and then those by this one with other seeds or code."""
+    opening by each comparison with other settings, and then those by this one with other seeds, another
+    baseline, or other code."""
     others: dict[str, Opening] = {}
     own: list[Opening] = []
     for opening in found:
@@ -100,7 +103,8 @@ def opened_before(found: Iterable[Opening], use: SplitUse) -> list[Opening]:
 def _same(opening: Opening, use: SplitUse) -> bool:
     same_code = opening.code_digest in ("", use.code_digest)
     same_seeds = set(opening.seeds) == set(use.seeds)
-    return opening.settings_digest == use.settings_digest and same_seeds and same_code
+    same_arms = opening.settings_digest == use.settings_digest and opening.baseline in ("", use.baseline)
+    return same_arms and same_seeds and same_code
 
 
 def _read(root: StoreRoot) -> tuple[list[Opening], str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from command_line.compare.rounds import Rounds
 from erl_pipeline.comparison.bootstrap import Outcomes
 from erl_pipeline.comparison.design import make_design
 from erl_pipeline.comparison.measures import Budgets
+from storage.runs.run import RunStore
 from storage.runs.split_openings import openings
 from tests.command_line.invoke import Result, invoke
 from tests.erl_pipeline.comparison.curves import curve
@@ -130,6 +132,24 @@ def test_a_finished_comparison_is_answered_from_the_store(compared: Compared) ->
     assert again.json["test_split"] == {**compared.document["test_split"], "opened_before": []}
     assert len(list((compared.folder / "store/test_splits").iterdir())) == 1
     assert "was opened before" not in again.errors
+
+
+def test_what_other_code_has_evaluated_beyond_the_plan_does_not_count(
+    compared: Compared, tmp_path: Path
+) -> None:
+    """As where the code was edited after a comparison in which the run had gone on for equal tokens: the same
+    command makes only the planned iterations again."""
+    shutil.copytree(compared.folder / "store", tmp_path / "store")
+    runs = RunStore(str(tmp_path / "store"))
+    of_another = runs.open("small.rlvr.seed1").stages()
+    other = next(each for each in of_another if (each.stage, each.iteration) == ("evaluate_on_test", 1))
+    run = runs.open("small.rlvr.seed0")
+    with run.lock():
+        run.record(50, other.stage, other.artifact_id, kind=other.kind, reused=False, seconds=0.0)
+    shutil.copy(compared.folder / "small.yaml", tmp_path)
+    again = invoke(*words(tmp_path), "--json")
+    assert "4 of 4 runs finished already." in again.errors
+    assert without_times(again.json) == without_times(compared.document)
 
 
 def test_an_arm_that_fails_is_told_of_and_the_others_are_compared(compared: Compared) -> None:

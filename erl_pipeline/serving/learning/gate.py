@@ -23,7 +23,10 @@ from storage.tables.scored import NOT_TRAINABLE, REDACTED_NOT_TRAINABLE, was_sco
 from storage.tables.sequences import FURTHER_SEQUENCES
 from storage.tables.trajectories import TRAJECTORIES as TRAJECTORY_TABLE
 from storage.tables.trajectories import scan_trajectories
+from storage.texts import counted
 
+_MOST_NOT_SCORED = 0.1
+"""The share of the held-out tasks of the old checkpoint that may be without a score with the new one."""
 _RATED_ALL_THE_SAME = (NOT_TRAINABLE, REDACTED_NOT_TRAINABLE)
 Numbers = Mapping[str, float | int | str | bool]
 
@@ -31,11 +34,12 @@ Numbers = Mapping[str, float | int | str | bool]
 @dataclass(frozen=True)
 class Comparison:
     """How much higher the mean reward of a new checkpoint is, with the lower confidence bound, and what else
-    is to be shown with it."""
+    is to be shown with it. `lacks`: why it says too little, whatever the bound; empty if it does not."""
 
     difference: float
     low: float
     beside: Numbers
+    lacks: str = ""
 
     def numbers(self, prefix: str) -> Numbers:
         """The same as flat numbers."""
@@ -46,13 +50,22 @@ class Comparison:
 def compare_held_out(
     before: Mapping[str, float], after: Mapping[str, float], confidence: float
 ) -> Comparison | None:
-    """Two checkpoints on the same held-out tasks, task -> mean reward; None where they share none."""
+    """Two checkpoints on the same held-out tasks, task -> mean reward; None where they share none.
+
+    It says too little where many that were scored with the first are not scored with the second, as of a
+    policy that goes on until its time is over: those left may be the easy ones.
+    """
     tasks = sorted(before.keys() & after.keys())
     if not tasks:
         return None
     differences = [after[task] - before[task] for task in tasks]
     low = bootstrap_low([differences], [1], confidence)
-    return Comparison(fmean(differences), low, {"tasks": len(tasks)})
+    missing = len(before.keys() - after.keys())
+    lacks = f"{missing} of {len(before)} held-out tasks are not scored any more"
+    beside = {"tasks": len(tasks), "not_scored": missing}
+    return Comparison(
+        fmean(differences), low, beside, lacks if missing > _MOST_NOT_SCORED * len(before) else ""
+    )
 
 
 def compare_feedback(
@@ -160,7 +173,8 @@ def judge(
     """The verdict on the checkpoint of a night, against the one that it was trained from.
 
     It passes where the lower bound on held-out tasks, and that of feedback if both have enough, are at least
-    `-held_out_drop`. Without held-out tasks nothing says that it is as good, and it does not pass.
+    `-held_out_drop`. Without held-out tasks nothing says that it is as good, and it does not pass, nor where
+    many of them are not scored any more.
     """
     store = ArtifactStore(store_uri)
     held_out = compare_held_out(
@@ -197,12 +211,15 @@ def verdict(
             continue
         numbers |= comparison.numbers(name)
         reached = comparison.low >= least
-        passed = passed and reached
+        passed = passed and reached and not comparison.lacks
         what = "held-out reward" if name == "held_out" else "feedback"
+        over = f" over {counted(int(tasks), 'task')}" if (tasks := comparison.beside.get("tasks")) else ""
         reasons.append(
-            f"{what} {comparison.difference:+.3f}, lower bound {comparison.low:+.3f}, needed {least:+.3f}: "
-            f"{'reached' if reached else 'not reached'}"
+            f"{what} {comparison.difference:+.3f}, lower bound {comparison.low:+.3f}{over}, needed "
+            f"{least:+.3f}: {'reached' if reached else 'not reached'}"
         )
+        if comparison.lacks:
+            reasons.append(comparison.lacks)
     return Verdict(
         checkpoint_id=new,
         against=old,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -157,7 +157,7 @@ EVALUATE_ON_REQUEST = replace(EVALUATE, name="evaluate_on_request")
 def _test_tasks(call: StageCall[prepare_tasks.TaskSettings]) -> StageResult:
     """Write the environment's test tasks.
 
-    Raises InputError where there are none, or where one equals a training or a held-out task.
+    Raises InputError where there are none, or where one is the problem of a training or a held-out task.
     """
     settings = call.settings
     plugin, environment = prepare_tasks.located_environment(call)
@@ -169,7 +169,7 @@ def _test_tasks(call: StageCall[prepare_tasks.TaskSettings]) -> StageResult:
         ("training", plugin.training_tasks(environment, settings.seed)),
         ("held-out", plugin.held_out_tasks(environment, settings.seed, settings.held_out)),
     ):
-        _require_apart(tasks, name, others)
+        _require_apart(plugin.splits.task_key, tasks, name, others)
     lines = "".join(prepare_tasks.task_line(task) + "\n" for task in tasks)
     (call.folder / HELD_OUT).write_text(lines, encoding="utf-8")
     return StageResult(counters={"test_tasks": len(tasks), **texts.counters()})
@@ -215,12 +215,15 @@ def no_test_split(environment: str, needed: str) -> str:
     )
 
 
-def _require_apart(tasks: Sequence[Task], name: str, others: Sequence[Task]) -> None:
-    """Raise InputError for a test task that is also one of the others."""
-    known = {prepare_tasks.task_line(replace(task, task_id="")): task.task_id for task in others}
+def _require_apart(
+    task_key: Callable[[Mapping[str, Any]], str], tasks: Sequence[Task], name: str, others: Sequence[Task]
+) -> None:
+    """Raise InputError for a test task whose problem is also one of the others."""
+    known = {task_key(task.payload): task.task_id for task in others}
     for task in tasks:
-        twin = known.get(prepare_tasks.task_line(replace(task, task_id="")))
+        twin = known.get(task_key(task.payload))
         if twin is not None:
             raise InputError(
-                f"test task {task.task_id} equals the {name} task {twin}; nothing can be reported on it"
+                f"test task {task.task_id} is the same problem as the {name} task {twin}; nothing can be "
+                "reported on it"
             )

@@ -58,6 +58,22 @@ def test_the_interval_has_the_rarest_resamples_that_still_count() -> None:
     assert seed_and_task_interval([{}, {}]) is None
 
 
+def test_a_task_that_was_not_scored_with_one_seed_leaves_the_others_drawn_together() -> None:
+    # Seeds agree on every board, so that only the boards are drawn: of four, half are easy.
+    seeds = [{"a": 1.0, "b": 1.0, "c": 0.0, "d": 0.0} for _ in range(8)]
+    together = seed_and_task_interval(seeds)
+    assert together == (0.0, 1.0)  # All four hard, or easy: each a 16th.
+    del seeds[3]["d"]
+    # Of the three left two are easy: all three hard is one case of 27, all easy 8.
+    assert seed_and_task_interval(seeds) == (0.0, 1.0)
+    # Half of them is enough; with fewer, each seed has tasks of its own, and 8 seeds draw 8 times as many.
+    del seeds[2]["a"]
+    assert seed_and_task_interval(seeds) == (0.0, 1.0)
+    del seeds[1]["b"]
+    low, high = seed_and_task_interval(seeds) or (0.0, 0.0)
+    assert 0.2 < low < high < 0.8
+
+
 def test_the_figures_of_tasks_have_the_runs_figure_as_their_mean() -> None:
     outcomes = {"a": [False, True, True], "b": [True, False, True]}
     points, budgets = curve(100, 0.5, 0.5, 1.0), Budgets(generated_tokens=150, policy_steps=8)

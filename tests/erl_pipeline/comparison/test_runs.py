@@ -2,11 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from erl_pipeline.comparison.design import ComparedRun
-from erl_pipeline.comparison.runs import _of_the_curve, shown_columns, thirds
+from erl_pipeline.comparison.runs import of_the_curve, shown_columns, thirds
 from erl_pipeline.plan.column import Column
-from erl_pipeline.plan.sources import unread_sources
-from tests.erl_pipeline.runs.small_runs import small
 from tests.stage_records import stage_record
 
 
@@ -42,7 +39,19 @@ def test_rates_of_rollouts_are_shown_and_sums_are_not() -> None:
 def test_a_curve_has_the_same_points_however_often_the_run_was_continued() -> None:
     """Every second iteration is evaluated. The run was asked for three iterations, then for five, then for as
     many as the tokens needed; five is what the comparison asks for."""
-    config = small(evaluation={"tasks": 8, "every": 2})
-    run = ComparedRun("erl", 0, 5, config, unread_sources(config))
-    history = [stage_record(iteration, "evaluate_on_test") for iteration in (0, 2, 3, 4, 5, 6, 7, 9)]
-    assert [each.iteration for each in _of_the_curve(run, history)] == [0, 2, 4, 5, 6, 9]
+    history = [
+        stage_record(iteration, "evaluate_on_test", made_from=str(iteration))
+        for iteration in (0, 2, 3, 4, 5, 6, 7, 9)
+    ]
+    ids = {each.iteration: each.manifest.artifact_id for each in history}
+
+    def planned(iterations: int) -> set[str]:
+        return {ids.get(each, "") for each in (*range(0, iterations, 2), iterations)}
+
+    assert [each.iteration for each in of_the_curve(history, 5, planned)] == [0, 2, 4, 5, 6, 9]
+
+    def by_today(iterations: int) -> set[str]:
+        """As if the code was edited, and the run trained again to seven iterations."""
+        return {"another" if each == ids[9] else each for each in planned(iterations)}
+
+    assert [each.iteration for each in of_the_curve(history, 5, by_today)] == [0, 2, 4, 5, 6, 7]

@@ -82,6 +82,7 @@ def test_a_trial_that_ends_before_the_others_counts_with_its_last_success(tmp_pa
     search, _ = judge_trials(design, "success_at_tokens", 100, curves)
     assert [each.scores for each in search.trials] == [(0.4,), (0.0,), (0.1,), (0.3,)]
     assert [each.chosen for each in search.trials] == [True, False, False, True]
+    assert [each.ended_early for each in search.trials] == [False, True, True, False]
 
 
 def test_of_equal_trials_the_first_is_chosen(tmp_path: Path) -> None:

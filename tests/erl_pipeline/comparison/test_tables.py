@@ -91,6 +91,18 @@ def test_runs_that_were_ended_early_are_told_of() -> None:
     assert said.startswith("lake.b.seed1 generates so little that it was ended before the token budget; ")
 
 
+def test_attempts_that_were_not_scored_are_told_of() -> None:
+    compared = result(100)
+    arm = compared.arms["b"]
+    points = [replace(point, left_out=point.iteration) for point in arm.curves[1]]
+    curves = {**arm.curves, 1: points}
+    compared = replace(compared, arms={**compared.arms, "b": replace(arm, curves=curves)})
+    assert warnings(compared) == [
+        "b, seed 1: up to 4 of 10 test attempts of an evaluation were not scored, and are left out of its "
+        "success."
+    ]
+
+
 def test_steps_of_an_extractor_have_a_column_only_where_one_is_trained() -> None:
     compared = result(100)
     assert "extractor steps" not in tables(compared)[-1].rows[0]
@@ -155,6 +167,12 @@ def test_a_page_on_a_split_that_others_opened_begins_with_it() -> None:
     assert page(replace(result(100), split=SplitHistory(use, (own,)))).startswith(
         "**This comparison had been made with other seeds before (seeds 3, 4, 2026-01-02 03:04 UTC, code "
         "2dabdf0). Seeds may have been added or left out after a look at its results.**"
+    )
+    other = earlier.model_copy(update={"settings_digest": "b", "seeds": (0,), "baseline": "rlvr"})
+    assert page(replace(result(100), split=SplitHistory(use, (other,)))).startswith(
+        "**This comparison had been made with another baseline before (rlvr, 2026-01-02 03:04 UTC, code "
+        "2dabdf0). The baseline may have been chosen after a look at its results, and p values are corrected "
+        "for the differences from this one alone.**"
     )
     edited = earlier.model_copy(update={"settings_digest": "b", "code_digest": "older"})
     assert page(replace(result(100), split=SplitHistory(use, (edited,)))).startswith(

@@ -80,6 +80,18 @@ def test_a_comparison_with_other_seeds_comes_after_itself(tmp_path: Path) -> Non
     assert opened_before(found, use("a", "1", seeds=(2, 1, 0))) == [found[0]]
 
 
+def test_a_comparison_with_another_baseline_comes_after_itself(tmp_path: Path) -> None:
+    store, first = str(tmp_path), use("a", "1")
+    second = first.model_copy(update={"baseline": "rlvr"})
+    third = first.model_copy(update={"baseline": "erl"})
+    for each in (second, third, third):
+        open_test_split(store, each)
+    found = openings(store)
+    assert [opening.baseline for opening in found] == ["rlvr", "erl"]
+    assert opened_before(found, third) == [found[0]]
+    assert opened_before(found, second) == []
+
+
 def test_an_opening_that_was_changed_or_removed_is_found(tmp_path: Path) -> None:
     store = str(tmp_path)
     for name in "abc":

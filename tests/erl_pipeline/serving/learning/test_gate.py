@@ -29,8 +29,26 @@ def test_held_out_tasks_are_compared_task_by_task() -> None:
 
     found = compare_held_out(before, after, 0.95)
 
-    assert found == Comparison(0.5, 0.0, {"tasks": 2})
+    lacks = "1 of 3 held-out tasks are not scored any more"
+    assert found == Comparison(0.5, 0.0, {"tasks": 2, "not_scored": 1}, lacks)
     assert compare_held_out({}, after, 0.95) is None
+
+
+def test_a_checkpoint_that_loses_its_hard_tasks_does_not_pass() -> None:
+    before = {f"t{number}": 0.5 for number in range(100)}
+    for kept, passed in ((90, True), (89, False)):
+        after = {f"t{number}": 0.5 for number in range(kept)}
+        judged = verdict(
+            compare_held_out(before, after, 0.95),
+            None,
+            "new",
+            "old",
+            "night",
+            GateSettings(held_out_drop=0.0),
+        )
+        assert judged.passed == passed
+        assert f"lower bound +0.000 over {kept} tasks, needed " in judged.reason
+    assert judged.reason.endswith("reached; 11 of 100 held-out tasks are not scored any more")
 
 
 @pytest.mark.parametrize(
