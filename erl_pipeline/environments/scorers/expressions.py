@@ -104,7 +104,8 @@ def uniform(text: str) -> str:
     """The text with one sign for what has several in Unicode, since math-verify reads ASCII, and without
     marks around it."""
     text = _SUPERSCRIPTS.sub(lambda found: f"^{{{unicodedata.normalize('NFKC', found[0])}}}", text)
-    text = "".join(map(_one_sign, text)).replace("−", "-")
+    # A no-break hyphen (U+2011) is U+2010 by now.
+    text = "".join(map(_one_sign, text)).replace("−", "-").replace("\u2010", "-")
     text = " ".join(_SPACES.sub(" ", text).split()).replace("{,}", ",")
     # The full stop of a sentence.
     stopped = text.endswith(".") and not text.endswith("..")
