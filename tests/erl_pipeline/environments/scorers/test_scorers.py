@@ -190,6 +190,27 @@ def test_words_and_marks_around_a_number_do_not_count(text: str) -> None:
     assert read_number(text) == Number(Fraction(11), False)
 
 
+@pytest.mark.parametrize(
+    "said",
+    ["1_000", "1__000", r"1\_000", "1,000_000", "1.5_0", "3/4_0", "1 2_000", "5e3_0", "It is 1_000."],
+)
+def test_digits_joined_by_an_underscore_are_no_number(said: str) -> None:
+    assert read_number(said) is None
+    for name in ("math", "numeric"):
+        for right in ("1", "1.5", "3/4", "1000", "5000"):
+            assert score(name, right, said) == 0.0
+
+
+@pytest.mark.parametrize("said", ["_It is 5_", "5_ ", "In file_1_2 there are 5", "x_1 = 5"])
+def test_other_underscores_leave_a_number_as_it_is(said: str) -> None:
+    assert read_number(said) == Number(Fraction(5), False)
+
+
+@pytest.mark.parametrize("said", ["2516_8", "2516_{8}", "The answer is 2516_8.", "2516"])
+def test_math_takes_a_base_below_a_number(said: str) -> None:
+    assert score("math", "2516_8", said) == 1.0
+
+
 def test_numeric_compares_to_a_millionth_or_the_tolerance_of_the_task() -> None:
     assert score("numeric", "72", "72.00") == 1.0
     assert score("numeric", "0.333333333", "1/3") == 1.0
