@@ -68,7 +68,7 @@ class ExperienceTemplates(Settings):
         "{% for lesson in lessons %}\n{{ loop.index }}. {{ lesson }}{% endfor %}{% endif %}"
     )
     """User message with the episode. Variables: instructions, observation, turns (each with role and
-    content), feedback, reward, lessons."""
+    content, which has its tool calls too), feedback, reward, lessons."""
     merging_system: str = (
         "You keep a collection of lessons for an agent. You read some of them. Keep what is useful as it is, "
         "make one lesson of those that say the same or belong together, and leave out what is wrong or "

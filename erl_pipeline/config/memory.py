@@ -100,8 +100,9 @@ class MemoryConfig(Settings):
     similarity of the situation that they came from, by their credit, and by how often they were written."""
 
     embedding_model: str = "all-MiniLM-L6-v2"
-    """`all-MiniLM-L6-v2` (its weights come with an installed package, without network), a folder, or any name
-    that sentence-transformers loads."""
+    """`all-MiniLM-L6-v2` (its weights come with an installed package, without network), a folder, or a name
+    that sentence-transformers loads. Of these, models that have a tokenizer of transformers and a limit of
+    tokens; static embeddings do not."""
     top_k: int = Field(default=1, ge=1, le=32)
     """Number of entries shown to one reflection. The vector search is exact, whatever the memory's size, so
     that retrieval can be reproduced."""

@@ -6,6 +6,7 @@ Calls are read in Hermes' form, which Qwen and many others are trained on:
 error: the environment sees it, with what is wrong, and can tell the policy.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -86,6 +87,16 @@ def opening(system: str, user: str) -> list[Message]:
     """A system message, left out where it would be empty, and a user message."""
     asked: Message = {"role": "user", "content": user}
     return [{"role": "system", "content": system}, asked] if system else [asked]
+
+
+def words_of(message: Message) -> str:
+    """What a message says, for a reader: its content, and its tool calls, each as `name({"key": "value"})` on
+    a line of its own. The content alone leaves out what was called."""
+    lines = [message["content"]] if message["content"] else []
+    for call in message.get("tool_calls") or ():
+        arguments = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+        lines.append(f"{call['function']['name']}({arguments})")
+    return "\n".join(lines)
 
 
 MARKERS = ("<tool_call>", "</tool_call>")

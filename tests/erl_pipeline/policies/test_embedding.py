@@ -7,8 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
-from erl_pipeline.policies.embedding import SentenceEmbedder, _source
+from erl_pipeline.policies.embedding import DEFAULT_MODEL, SentenceEmbedder, _source, load_mean_pooled_bert
 from storage.errors import ConfigError
 
 
@@ -93,3 +96,45 @@ def test_loading_writes_nothing_to_the_terminal(capfd: pytest.CaptureFixture[str
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"embedding model .* cannot be loaded"):
         SentenceEmbedder(str(tmp_path)).embed(["x"])
+
+
+def _words() -> Tokenizer:
+    tokenizer = Tokenizer(WordLevel({"[PAD]": 0, "a": 1, "b": 2}, unk_token="[PAD]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    return tokenizer
+
+
+def test_a_static_embedding_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    """Its tokenizer is one of tokenizers, not of transformers."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+
+    static = StaticEmbedding(_words(), embedding_weights=np.eye(3, 8, dtype=np.float32))
+    SentenceTransformer(modules=[static], device="cpu").save(str(tmp_path))
+    with pytest.raises(ConfigError, match="cannot be used: its tokenizer is not one of transformers"):
+        SentenceEmbedder(str(tmp_path)).embed(["a b"])
+
+
+def test_a_model_without_a_limit_of_tokens_is_refused_and_takes_one(tmp_path: Path) -> None:
+    """XLNet has no largest position, and such a tokenizer has 1e30 for no limit."""
+    from transformers import PreTrainedTokenizerFast, XLNetConfig, XLNetModel
+
+    XLNetModel(
+        XLNetConfig(vocab_size=3, d_model=8, n_layer=1, n_head=2, d_inner=8, pad_token_id=0)
+    ).save_pretrained(tmp_path)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=_words(), pad_token="[PAD]")
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="cannot be used: it has no limit of tokens"):
+        SentenceEmbedder(str(tmp_path)).embed(["a b"])
+    tokenizer.model_max_length = 32
+    tokenizer.save_pretrained(tmp_path)
+    assert SentenceEmbedder(str(tmp_path)).embed(["a b"]).shape == (1, 8)
+
+
+def test_a_limit_that_is_null_is_left_to_sentence_transformers(tmp_path: Path) -> None:
+    source = Path(_source(DEFAULT_MODEL))
+    for name in ("modules.json", "config.json", "1_Pooling/config.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text((source / name).read_text())
+    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": null}')
+    assert load_mean_pooled_bert(tmp_path) is None

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from erl_pipeline.config.replay import TierSettings
+from erl_pipeline.environments.messages import words_of
 
 if TYPE_CHECKING:
     from erl_pipeline.stages.training.replay.experience import Experience
@@ -68,8 +69,8 @@ def by_embedding(
 
 
 def response_text(row: Trajectory) -> str:
-    """What the policy has said in an attempt."""
-    return "\n".join(each["content"] for each in json.loads(row.messages) if each["role"] == "assistant")
+    """What the policy has said in an attempt, and the tools that it called."""
+    return "\n".join(words_of(each) for each in json.loads(row.messages) if each["role"] == "assistant")
 
 
 def tiers_of(ranked: Sequence[float], count: int) -> list[int]:

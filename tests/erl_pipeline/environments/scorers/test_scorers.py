@@ -19,6 +19,7 @@ from erl_pipeline.environments.questions.environment import FORMATS
 from erl_pipeline.environments.questions.settings import AnswerFormat
 from erl_pipeline.environments.questions.tasks import read_questions
 from erl_pipeline.environments.scorers import Scored, Scorer, checked_score, scorer_named
+from erl_pipeline.environments.scorers.interface import altered_numbers
 from erl_pipeline.environments.scorers.numbers import Number, read_number
 from erl_pipeline.environments.scorers.symbolic import has_huge_number
 from erl_pipeline.environments.scorers.texts import reading_key
@@ -84,6 +85,25 @@ def test_contains_wants_the_words_in_a_row() -> None:
 )
 def test_contains_takes_numbers_whole(right: str, said: str, expected: float) -> None:
     assert score("contains", right, said) == expected
+
+
+@pytest.mark.parametrize("hyphen", ["\u2010", "\u2011"])
+@pytest.mark.parametrize("right", ["11", "-11"])
+def test_other_hyphens_are_a_minus(hyphen: str, right: str) -> None:
+    negative = f"{hyphen}11"
+    for name in ("contains", "exact", "math", "numeric"):
+        assert score(name, right, negative) == float(right == "-11")
+    for wrong in altered_numbers({"answer": right}):
+        for name in ("exact", "math", "numeric"):
+            assert score(name, right, wrong.replace("-", hyphen)) == 0.0
+
+
+@pytest.mark.parametrize("hyphen", ["\u2010", "\u2011"])
+def test_other_hyphens_within_texts_are_plain_ones(hyphen: str) -> None:
+    assert score("exact", "2024-01-05", f"2024{hyphen}01{hyphen}05") == 1.0
+    assert score("contains", "19", f"covid{hyphen}19") == 1.0
+    assert score("math", "x-1", f"x{hyphen}1") == 1.0
+    assert read_number(f"a 5{hyphen}year plan") == read_number("a 5-year plan") == Number(Fraction(5), False)
 
 
 def test_f1_is_the_mean_of_precision_and_recall_of_words() -> None:
@@ -168,6 +188,27 @@ def test_what_says_something_else_of_a_number_is_not_read(text: str) -> None:
 )
 def test_words_and_marks_around_a_number_do_not_count(text: str) -> None:
     assert read_number(text) == Number(Fraction(11), False)
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["1_000", "1__000", r"1\_000", "1,000_000", "1.5_0", "3/4_0", "1 2_000", "5e3_0", "It is 1_000."],
+)
+def test_digits_joined_by_an_underscore_are_no_number(said: str) -> None:
+    assert read_number(said) is None
+    for name in ("math", "numeric"):
+        for right in ("1", "1.5", "3/4", "1000", "5000"):
+            assert score(name, right, said) == 0.0
+
+
+@pytest.mark.parametrize("said", ["_It is 5_", "5_ ", "In file_1_2 there are 5", "x_1 = 5"])
+def test_other_underscores_leave_a_number_as_it_is(said: str) -> None:
+    assert read_number(said) == Number(Fraction(5), False)
+
+
+@pytest.mark.parametrize("said", ["2516_8", "2516_{8}", "The answer is 2516_8.", "2516"])
+def test_math_takes_a_base_below_a_number(said: str) -> None:
+    assert score("math", "2516_8", said) == 1.0
 
 
 def test_numeric_compares_to_a_millionth_or_the_tolerance_of_the_task() -> None:
@@ -390,6 +431,11 @@ def test_a_variant_is_the_same_question(variant: str, tmp_path: Path) -> None:
     file.write_text("\n".join(json.dumps({"question": each, "answer": "x"}) for each in asked))
     with pytest.raises(InputError, match="its question is already on line 1"):
         read_questions(file, "lines")
+
+
+@pytest.mark.parametrize("hyphen", ["\u2010", "\u2011"])
+def test_a_question_with_other_hyphens_is_the_same(hyphen: str) -> None:
+    assert reading_key(f"a 5{hyphen}year plan") == reading_key("a 5-year plan")
 
 
 @pytest.mark.parametrize(

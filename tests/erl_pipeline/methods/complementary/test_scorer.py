@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from erl_pipeline.config.objective import ObjectiveConfig
-from erl_pipeline.methods.complementary.score import weighted_sequences
+from erl_pipeline.methods.complementary.score import trajectory_text, weighted_sequences
 from erl_pipeline.methods.complementary.scorer import WeightScorer, improved, scorer_loss
 from erl_pipeline.methods.complementary.tables import drawn_by_weight
 from erl_pipeline.trainers.sequences import trajectory_sequence
@@ -24,6 +25,17 @@ def test_the_loss_is_cross_entropy_and_distance() -> None:
 
 def test_the_label_says_whether_the_policy_has_come_to_like_it() -> None:
     assert (improved(-0.4, -0.5), improved(-0.5, -0.5), improved(-0.6, -0.5)) == (1.0, 0.0, 0.0)
+
+
+def test_the_text_of_a_trajectory_has_the_tools_that_it_called() -> None:
+    call = {"function": {"name": "search", "arguments": {"query": "Bragg"}}}
+    messages = [
+        {"role": "user", "content": "Who?"},
+        {"role": "assistant", "content": "I look.", "tool_calls": [call]},
+        {"role": "tool", "content": "A town."},
+    ]
+    row = attempt(1, messages=json.dumps(messages), feedback="lost")
+    assert trajectory_text(row) == 'Who?\nI look.\nsearch({"query": "Bragg"})\nA town.\nlost'
 
 
 def test_weights_multiply_losses_of_fresh_and_stored_rows_alike() -> None:

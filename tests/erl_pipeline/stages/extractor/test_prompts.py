@@ -5,9 +5,16 @@ from __future__ import annotations
 import pytest
 
 from erl_pipeline.config.experience import ExperienceTemplates
-from erl_pipeline.environments.messages import Message, user_message
+from erl_pipeline.environments.messages import (
+    Message,
+    read_turn,
+    tool_message,
+    turn_message,
+    user_message,
+)
 from erl_pipeline.environments.prompt_format import EpisodeRecord, ExperienceOperation
 from erl_pipeline.stages.extractor.prompts import ExperiencePrompts
+from storage.texts import StorableTexts
 
 PROMPTS = ExperiencePrompts(ExperienceTemplates(), max_operations=3)
 LESSONS = ["Doors stick.", "Pull first."]
@@ -40,6 +47,17 @@ def test_the_extractor_reads_the_episode_without_the_lessons_and_sees_them_apart
     bare = PROMPTS.extraction(record([]))[-1]["content"]
     assert bare == episode
     assert PROMPTS.situation(record(LESSONS)) == "A door."
+
+
+def test_the_extractor_reads_what_tools_were_asked() -> None:
+    said = '<tool_call>{"name": "search", "arguments": {"query": "mayor of Bragg"}}</tool_call>'
+    turn = read_turn(said, 0, StorableTexts())
+    asked = turn_message(turn)
+    assert asked["content"] == ""
+    turns: list[Message] = [asked, tool_message(turn.tool_calls[0], "A town."), TURNS[0]]
+    shown = EpisodeRecord(PROMPTS.attempt("Find it.", "Who?", []), turns, [], "It failed.", 0.0)
+    told = PROMPTS.extraction(shown)[-1]["content"]
+    assert '\n[assistant] search({"query": "mayor of Bragg"})\n[tool] A town.\n[assistant] open\n' in told
 
 
 def test_lessons_that_cannot_be_cut_off_are_an_error() -> None:

@@ -72,6 +72,24 @@ def test_a_sibling_that_succeeded_stands_in_the_prompt_but_never_the_attempt_its
     assert any(list(prompt[at : at + len(said)]) == said for at in range(len(prompt)))
 
 
+def with_call(row: Trajectory, **arguments: str) -> Trajectory:
+    """The attempt, as if all that it said was one tool call."""
+    opening = json.loads(row.messages)[:1]
+    call = {"function": {"name": "right", "arguments": arguments}}
+    said = {"role": "assistant", "content": "", "tool_calls": [call]}
+    return replace(row, messages=json.dumps([*opening, said]))
+
+
+def test_a_sibling_that_only_called_tools_teaches_its_calls() -> None:
+    (good,), (bad, *_) = play(["right a", "right a"])[0], play(["down b", "? a b ?", "down b"], sample=1)[0]
+
+    # The tiny policy has no word for a call, so the template says whether the text is one.
+    template = "{{ task }}{{ ' right' if text == 'right({})' }}"
+    found = hindsight([with_call(good), bad], hindsight="sibling", template=template)
+
+    assert len(found[bad.trajectory_id].prompt_token_ids) == len(bad.prompt_token_ids) + 1
+
+
 def test_wrong_hints_are_attempts_that_failed() -> None:
     good = play(["right a", "right a"])[0][0]
     others = [play(["right a", "right a"], sample=1)[0][0]]
@@ -126,6 +144,10 @@ def test_a_demonstration_that_holds_the_answer_to_a_held_out_task_is_refused() -
 
     with pytest.raises(InputError, match="holds the whole solution of a held-out task"):
         hindsight([with_solution(row, f"up {answer} up")], held_out=[kept], **SOLVED)
+    lines = replace(kept, payload={"solution": answer.replace(" ", "\n")})
+    calling, own = with_call(row, answer=lines.payload["solution"]), {"source": "own_success"}
+    with pytest.raises(InputError, match="holds the whole solution of a held-out task"):
+        hindsight([row], earlier=[calling], held_out=[lines], **SOLVED, demonstration=own)
     same = replace(kept, task_id=row.task_id)
     with pytest.raises(InputError, match="is of the held-out task corner"):
         hindsight([with_solution(row, "up")], held_out=[same], **SOLVED)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import json
 import random
+from dataclasses import replace
 
 import pytest
 
 from erl_pipeline.config.replay import TierSettings
 from erl_pipeline.stages.training.replay.draw import draw_from_tiers, on_policy_weight, whole_shares
-from erl_pipeline.stages.training.replay.quality import by_tokens, qualities, tiers_of
+from erl_pipeline.stages.training.replay.quality import by_tokens, qualities, response_text, tiers_of
 from tests.erl_pipeline.stages.training.replay.attempts import attempt
 
 SETTINGS = TierSettings()
@@ -21,6 +23,18 @@ def test_quality_is_success_and_difference_from_the_others() -> None:
     found = qualities([True, False, False], by_tokens(group), SETTINGS)
     both = 0.3 * (1 - (1 + 0.5**0.5) / 2)
     assert found == pytest.approx([0.7 + both, both, 0.3 * (1 - 0.5**0.5)])
+
+
+def test_the_tools_that_an_attempt_called_are_part_of_what_it_said() -> None:
+    call = {"function": {"name": "search", "arguments": {"query": "Bragg"}}}
+    messages = [
+        {"role": "user", "content": "Who?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "A town."},
+        {"role": "assistant", "content": "Nobody."},
+    ]
+    row = replace(attempt("t", 0, True), messages=json.dumps(messages))
+    assert response_text(row) == 'search({"query": "Bragg"})\nNobody.'
 
 
 def test_an_attempt_that_is_alone_differs_wholly() -> None:
