@@ -136,7 +136,10 @@ def _fulfil(store: ArtifactStore, run: Run, request: LedgerEntry) -> str:
         asked = store.open(request.artifact_id).manifest
         removed = write_forgotten(store, staging.path, version, asked, removal.artifact_id)
         staging.commit(counters={"entries_forgotten": removed}, memory_version=removal.artifact_id)
-    _record(run, request.iteration or 0, removal, request.key)
+    iteration = request.iteration or 0
+    # A plan numbers the requests of an iteration; the keys of requests count those of the whole run.
+    place = versions.forget_requests(run.recorded())[iteration].index(request.artifact_id)
+    _record(run, iteration, removal, f"{place:04d}")
     return removal.artifact_id
 
 
