@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -241,14 +241,21 @@ def _forget(call: StageCall[ForgetSettings]) -> StageResult:
     )
 
 
-def plan_forgetting(planner: Planner, version: str, iteration: int) -> str:
+def plan_forgetting(
+    planner: Planner, version: str, iteration: int, of: Callable[[str], bool] = lambda _: True
+) -> str:
     """Plan the removal of what was asked to be forgotten after an iteration; returns the id of the version
-    after it."""
+    after it.
+
+    Args:
+        of: the requests that take effect here; default: all.
+    """
     for number, request in enumerate(planner.requests.get(iteration, ())):
-        inputs = {MEMORY: version, REQUEST_INPUT: request}
-        version = planner.add(
-            FORGET_MEMORY, inputs, iteration=iteration, settings=_NOTHING, key=f"{number:04d}"
-        )
+        if of(request):
+            inputs = {MEMORY: version, REQUEST_INPUT: request}
+            version = planner.add(
+                FORGET_MEMORY, inputs, iteration=iteration, settings=_NOTHING, key=f"{number:04d}"
+            )
     return version
 
 

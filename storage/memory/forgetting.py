@@ -3,7 +3,9 @@ learned its text may write it again; then it is a new entry.
 
 A request is an artifact whose recipe holds the entries and the reason. It belongs to the iteration that had
 begun when it was made, and takes effect in a memory version of its own, right after the iteration's version.
-So nothing that a run has already made is made again, and all later artifacts are made without the entry.
+So nothing that a run has already made is made again, and all later artifacts are made without the entry. In
+an iteration that merges its memory, a request that comes before the merge takes effect before it, so that the
+merge does not read the entry; one that comes later takes effect after it.
 """
 
 from __future__ import annotations

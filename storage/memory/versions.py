@@ -65,6 +65,18 @@ def forget_requests(entries: Iterable[LedgerEntry]) -> dict[int, tuple[str, ...]
     return {iteration: tuple(of) for iteration, of in requests.items()}
 
 
+def made_when_asked(entries: Iterable[LedgerEntry]) -> dict[str, frozenset[str]]:
+    """Artifact id of each request to forget -> the stages that its iteration had recorded by then."""
+    made: dict[int, set[str]] = {}
+    found = {}
+    for entry in latest_entries(entries):
+        stages = made.setdefault(entry.iteration or 0, set())
+        if entry.kind == "request":
+            found[entry.artifact_id] = frozenset(stages)
+        stages.add(entry.stage)
+    return found
+
+
 def _order(entry: LedgerEntry) -> tuple[int, int, str]:
     """By iteration and key. Keys are numbers of four digits, and of more from 10000 on."""
     return entry.iteration or 0, len(entry.key), entry.key

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from erl_pipeline.plan.plan import Plan, PlannedStage, StageKey
-from erl_pipeline.runs.planning import plan_as_made, plan_for, whole_iterations
+import pytest
+
+from erl_pipeline.plan.plan import Plan, PlannedStage
+from erl_pipeline.runs.origins import lines_in_branch
+from erl_pipeline.runs.planning import (
+    plan_as_made,
+    plan_before_branch,
+    plan_for,
+    recorded_ids,
+    whole_iterations,
+)
+from erl_pipeline.runs.run_plans import plan_branch, shared_stages
 from storage.artifacts.store import ArtifactStore
 from storage.memory.entries import MemoryEntry, write_delta
-from storage.memory.forgetting import forget
-from storage.memory.versions import latest_version, memory_versions
+from storage.memory.forgetting import forget, write_forgotten
+from storage.memory.versions import forget_requests, latest_version, made_when_asked, memory_versions
+from storage.memory.view import ReflectionMemory
+from storage.runs.documents import BranchOrigin
 from storage.runs.run import Run, RunStore
 from tests.embedders import WordEmbedder
-from tests.erl_pipeline.runs.planned_runs import SOURCES, config, ids
+from tests.erl_pipeline.runs.planned_runs import MERGING, SOURCES, at, config, ids, inputs
 
 
 def begin(store: Path, **changes: Any) -> Run:
@@ -24,27 +35,30 @@ def begin(store: Path, **changes: Any) -> Run:
 
 
 def go_on(store: Path, run: Run, iteration: int, until: str = "", **changes: Any) -> Plan:
-    """Record what the run's plan has up to the end of an iteration, or up to one of its stages; of the
-    artifacts only memory versions are made. Each but the removals adds an entry, `m-ITERATION-STAGE`.
-    Returns the plan."""
+    """Record what the run's plan has up to the end of an iteration, or up to one of its stages, and make no
+    place again but evaluations; of the artifacts only memory versions are made. Each that removes nothing
+    adds an entry, `m-ITERATION-STAGE`. Returns the plan."""
     plan = plan_for(str(store), run, config(**changes), iteration, sources=SOURCES)
-    recorded = {
-        StageKey(each.iteration or 0, each.stage, each.key): each.artifact_id for each in run.stages()
-    }
+    recorded = recorded_ids(run.recorded())
     with run.lock():
         for node in plan.nodes:
             if node.stage.name == until and node.iteration == iteration:
                 break
             if recorded.get(node.place) != node.artifact_id:
+                assert node.place not in recorded or evaluates(node)
                 _make(store, run, node)
     return plan
 
 
 def _make(store: Path, run: Run, node: PlannedStage) -> None:
     if node.stage.output == "memory":
-        assert node.stage.name != "forget_memory", f"{node.title} is not what the command has made"
-        with ArtifactStore(str(store)).create(node.recipe, run=run.name, iteration=node.iteration) as staging:
-            write_delta(staging.path / "entries.parquet", [_entry(node)], WordEmbedder())
+        artifacts, inputs = ArtifactStore(str(store)), node.recipe.inputs
+        with artifacts.create(node.recipe, run=run.name, iteration=node.iteration) as staging:
+            if "request" in inputs:
+                request = artifacts.open(inputs["request"]).manifest
+                write_forgotten(artifacts, staging.path, inputs["memory"], request, node.artifact_id)
+            else:
+                write_delta(staging.path / "entries.parquet", [_entry(node)], WordEmbedder())
             staging.commit(memory_version=node.artifact_id)
     run.record(
         node.iteration,
@@ -88,21 +102,15 @@ def require_as_planned(store: Path, run: Run, iterations: int, **changes: Any) -
     """The run goes on with what it has, and an audit finds each recipe."""
     plan = plan_for(str(store), run, config(**changes), iterations, sources=SOURCES)
     made = plan_as_made(str(store), run, iterations, sources=SOURCES)
-    # The evaluation at the end of an iteration sees what its memory became.
-    assert without_evaluations(ids(made)) == without_evaluations(ids(plan))
-    assert [n.title for n in made.nodes if n.recipe.artifact_id != n.artifact_id and not evaluates(n)] == []
-    recorded = {
-        StageKey(each.iteration or 0, each.stage, each.key): each.artifact_id for each in run.stages()
-    }
-    assert whole_iterations(plan, recorded) == iterations
+    # An evaluation sees what the memory of its iteration became.
+    chained = [node for node in made.nodes if not evaluates(node)]
+    assert {node.place: node.artifact_id for node in chained}.items() <= ids(plan).items()
+    assert [node.title for node in chained if node.recipe.artifact_id != node.artifact_id] == []
+    assert whole_iterations(plan, recorded_ids(run.recorded())) == iterations
 
 
 def evaluates(node: PlannedStage) -> bool:
     return node.stage.output == "evaluation"
-
-
-def without_evaluations(made: Mapping[StageKey, str]) -> dict[StageKey, str]:
-    return {place: each for place, each in made.items() if not place.stage.startswith("evaluate")}
 
 
 def test_what_is_forgotten_in_two_iterations_is_in_the_plan(tmp_path: Path) -> None:
@@ -130,3 +138,76 @@ def test_removals_are_in_the_order_of_their_requests_in_whatever_order_they_were
             run.record(2, "forget_memory", version, kind="memory", key=key, reused=True, seconds=0.0)
     assert [each.artifact_id for each in memory_versions(run)][-3:] == [last, first, last]
     assert latest_version(run) == last
+
+
+def held(store: Path, run: Run) -> list[str]:
+    artifacts = ArtifactStore(str(store))
+    memory = ReflectionMemory(str(store), run.name, artifacts, WordEmbedder())
+    return sorted(memory.at(latest_version(run)).entries()["entry_id"])
+
+
+def test_what_is_forgotten_after_a_merge_leaves_the_merge_as_it_is(tmp_path: Path) -> None:
+    run = begin(tmp_path, **MERGING)
+    go_on(tmp_path, run, 2, **MERGING)
+    for entry_id in ("m-2-merge_experience", "m-1-index_memory"):
+        asked(tmp_path, run, entry_id)
+    assert held(tmp_path, run) == ["m-2-index_memory"]
+    require_as_planned(tmp_path, run, 2, **MERGING)
+    go_on(tmp_path, run, 3, **MERGING)
+    assert held(tmp_path, run) == ["m-2-index_memory", "m-3-index_memory"]
+
+
+@pytest.mark.parametrize("stopped_before", ["index_memory", "merge_experience"])
+def test_what_is_forgotten_before_a_merge_is_not_read_by_it(tmp_path: Path, stopped_before: str) -> None:
+    run = begin(tmp_path, **MERGING)
+    go_on(tmp_path, run, 2, until=stopped_before, **MERGING)
+    done = forget(ArtifactStore(str(tmp_path)), run, "m-1-index_memory", "wrong")
+    # It waits only for the memory of its iteration, not for the merge.
+    assert (done.memory_version is None) == (stopped_before == "index_memory")
+    plan = go_on(tmp_path, run, 2, **MERGING)
+    removal = at(plan, 2, "forget_memory", "0000")
+    assert done.memory_version in (None, removal.artifact_id)
+    assert inputs(plan, 2, "forget_memory", "0000")["memory"] == "index_memory of iteration 2"
+    assert inputs(plan, 2, "merge_experience")["memory"] == removal.title
+    assert held(tmp_path, run) == ["m-2-index_memory", "m-2-merge_experience"]
+    asked(tmp_path, run, "m-2-merge_experience")
+    require_as_planned(tmp_path, run, 2, **MERGING)
+
+
+@pytest.mark.parametrize("forgotten_after", [2, 3])
+def test_a_branch_merges_without_what_the_run_has_forgotten(tmp_path: Path, forgotten_after: int) -> None:
+    """The branch shares the memory before the merge, also if the entry was forgotten in a later iteration."""
+    run = begin(tmp_path, **MERGING)
+    go_on(tmp_path, run, forgotten_after, **MERGING)
+    asked(tmp_path, run, "m-1-index_memory")
+    made = branched(tmp_path, run, "merge_experience")
+    assert inputs(made, 2, "merge_experience")["memory"] == "forget_memory 0000 of iteration 2"
+    assert inputs(made, 2, "forget_memory", "0000")["memory"] == "index_memory of iteration 2"
+    assert inputs(made, 3, "index_memory")["memory"] == "merge_experience of iteration 2"
+
+
+def test_a_branch_after_a_merge_shares_what_was_forgotten_after_it(tmp_path: Path) -> None:
+    run = begin(tmp_path, **MERGING)
+    go_on(tmp_path, run, 2, **MERGING)
+    version = asked(tmp_path, run, "m-1-index_memory")
+    made = branched(tmp_path, run, "update_policy")
+    assert at(made, 2, "forget_memory", "0000").artifact_id == version
+    assert inputs(made, 2, "forget_memory", "0000")["memory"] == "merge_experience of iteration 2"
+
+
+def branched(store: Path, run: Run, stage: str) -> Plan:
+    """The plan of a branch from a stage of iteration 2 with another setting of that stage."""
+    origin = BranchOrigin(run=run.name, iteration=2, stage=stage)
+    source = plan_before_branch(str(store), run, origin, sources=SOURCES)
+    lines = lines_in_branch(run.stages(), shared_stages(source, 2, stage), 2)
+    changed = "method.experience.merge_chunk=4" if stage == "merge_experience" else "objective.clip_low=0.1"
+    return plan_branch(
+        config(changed, **MERGING),
+        SOURCES,
+        source,
+        config(**MERGING),
+        origin,
+        iterations=3,
+        requests=forget_requests(lines),
+        made_when_asked=made_when_asked(lines),
+    )

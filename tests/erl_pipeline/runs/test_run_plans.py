@@ -18,6 +18,7 @@ from storage.errors import ConfigError, InputError
 from tests.erl_pipeline.runs.planned_runs import (
     DECOUPLED,
     ITERATION,
+    MERGING,
     SOURCES,
     at,
     config,
@@ -321,6 +322,40 @@ def test_requests_to_forget_come_after_the_memory_of_their_iteration() -> None:
     assert inputs(made, 3, "index_memory")["memory"] == "forget_memory 0001 of iteration 2"
     kept = {place: made_id for place, made_id in ids(made).items() if place.iteration < 2}
     assert kept.items() <= ids(plan()).items()
+
+
+def test_requests_to_forget_come_after_a_merge_that_was_made_before_them() -> None:
+    without = plan_run(config(**MERGING), SOURCES)
+    made = plan_run(config(**MERGING), SOURCES, requests={2: ("request",)})
+    assert at(made, 2, "merge_experience").artifact_id == at(without, 2, "merge_experience").artifact_id
+    assert inputs(made, 2, "forget_memory", "0000") == {
+        "memory": "merge_experience of iteration 2",
+        "request": "request",
+    }
+    for stage, key in (("rollout_shard", "0000"), ("index_memory", ""), ("credit_experience", "")):
+        assert inputs(made, 3, stage, key)["memory"] == "forget_memory 0000 of iteration 2"
+    # What the extractor wrote in the merge is found by what it is trained on.
+    assert inputs(made, 3, "credit_experience")["merged"] == "merge_experience of iteration 2"
+    assert inputs(made, 2, "evaluate_with_experience")["memory"] == "forget_memory 0000 of iteration 2"
+
+
+def test_a_merge_does_not_read_what_was_to_be_forgotten_before_it() -> None:
+    made = plan_run(
+        config(**MERGING),
+        SOURCES,
+        requests={2: ("early", "late")},
+        made_when_asked={"early": frozenset({"index_memory"}), "late": frozenset({"merge_experience"})},
+    )
+    assert inputs(made, 2, "forget_memory", "0000") == {
+        "memory": "index_memory of iteration 2",
+        "request": "early",
+    }
+    assert inputs(made, 2, "merge_experience")["memory"] == "forget_memory 0000 of iteration 2"
+    assert inputs(made, 2, "forget_memory", "0001") == {
+        "memory": "merge_experience of iteration 2",
+        "request": "late",
+    }
+    assert inputs(made, 3, "index_memory")["memory"] == "forget_memory 0001 of iteration 2"
 
 
 RECORDED = {node.place: f"{node.title} as it was" for node in plan().nodes}
