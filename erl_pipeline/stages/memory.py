@@ -18,6 +18,7 @@ from storage.memory.versions import FORGET_STAGE, FORGET_VERSION, REQUEST_INPUT
 from storage.tables.scored import is_scored, scored
 
 if TYPE_CHECKING:
+    from erl_pipeline.plan.plan import RunState
     from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.stage import Resources
     from storage.artifacts.artifact import Artifact
@@ -257,6 +258,22 @@ def plan_forgetting(
                 FORGET_MEMORY, inputs, iteration=iteration, settings=_NOTHING, key=f"{number:04d}"
             )
     return version
+
+
+def state_evaluated(planner: Planner, state: RunState, iteration: int, stage: str) -> RunState:
+    """The state that an evaluation at the end of an iteration reads, by the name of its stage: what was asked
+    to be forgotten after it was made is still there, so that it is not made again."""
+    if MEMORY not in state.memories or iteration not in planner.requests:
+        return state
+    removals = {
+        node.artifact_id: node.recipe.inputs
+        for node in planner.nodes
+        if node.stage is FORGET_MEMORY and node.iteration == iteration
+    }
+    version = state.memories[MEMORY]
+    while version in removals and not planner.asked_before(removals[version][REQUEST_INPUT], stage):
+        version = removals[version][MEMORY]
+    return replace(state, memories={**state.memories, MEMORY: version})
 
 
 _NOTHING = ForgetSettings()

@@ -35,9 +35,9 @@ def begin(store: Path, **changes: Any) -> Run:
 
 
 def go_on(store: Path, run: Run, iteration: int, until: str = "", **changes: Any) -> Plan:
-    """Record what the run's plan has up to the end of an iteration, or up to one of its stages, and make no
-    place again but evaluations; of the artifacts only memory versions are made. Each that removes nothing
-    adds an entry, `m-ITERATION-STAGE`. Returns the plan."""
+    """Record what the run's plan has up to the end of an iteration, or up to one of its stages, and nothing a
+    second time. Of the artifacts only memory versions are made; each that removes nothing adds an entry,
+    `m-ITERATION-STAGE`. Returns the plan."""
     plan = plan_for(str(store), run, config(**changes), iteration, sources=SOURCES)
     recorded = recorded_ids(run.recorded())
     with run.lock():
@@ -45,7 +45,7 @@ def go_on(store: Path, run: Run, iteration: int, until: str = "", **changes: Any
             if node.stage.name == until and node.iteration == iteration:
                 break
             if recorded.get(node.place) != node.artifact_id:
-                assert node.place not in recorded or evaluates(node)
+                assert node.place not in recorded
                 _make(store, run, node)
     return plan
 
@@ -102,15 +102,9 @@ def require_as_planned(store: Path, run: Run, iterations: int, **changes: Any) -
     """The run goes on with what it has, and an audit finds each recipe."""
     plan = plan_for(str(store), run, config(**changes), iterations, sources=SOURCES)
     made = plan_as_made(str(store), run, iterations, sources=SOURCES)
-    # An evaluation sees what the memory of its iteration became.
-    chained = [node for node in made.nodes if not evaluates(node)]
-    assert {node.place: node.artifact_id for node in chained}.items() <= ids(plan).items()
-    assert [node.title for node in chained if node.recipe.artifact_id != node.artifact_id] == []
+    assert ids(plan).items() <= ids(made).items()
+    assert [node.title for node in made.nodes if node.recipe.artifact_id != node.artifact_id] == []
     assert whole_iterations(plan, recorded_ids(run.recorded())) == iterations
-
-
-def evaluates(node: PlannedStage) -> bool:
-    return node.stage.output == "evaluation"
 
 
 def test_what_is_forgotten_in_two_iterations_is_in_the_plan(tmp_path: Path) -> None:
