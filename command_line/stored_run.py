@@ -13,14 +13,14 @@ from erl_pipeline.config.shown import changed_settings
 from erl_pipeline.plan.plan import Plan
 from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.runs.config import refuse_other_settings, run_config
-from erl_pipeline.runs.origins import requests_in_branch
+from erl_pipeline.runs.origins import lines_in_branch
 from erl_pipeline.runs.planning import lost_stages, plan_before_branch, plan_for, recorded_ids
 from erl_pipeline.runs.run_plans import plan_branch, shared_stages
 from erl_pipeline.runs.state import completed_iterations
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError, StoreError
 from storage.filesystem import open_root
-from storage.memory.versions import forget_requests
+from storage.memory.versions import forget_requests, made_when_asked
 from storage.runs.documents import BranchOrigin
 from storage.runs.ledger import latest_entries
 from storage.runs.run import Run, RunStore
@@ -162,9 +162,16 @@ def planned_branch(
     origin = BranchOrigin(run=run, iteration=iteration, stage=stage)
     source = plan_before_branch(store, stored.run, origin)
     shared = shared_stages(source, iteration, stage)
-    requests = forget_requests(requests_in_branch(latest_entries(entries), shared, iteration))
+    lines = lines_in_branch(latest_entries(entries), shared, iteration)
     plan = plan_branch(
-        config, read_sources(config), source, stored.config, origin, iterations=last, requests=requests
+        config,
+        read_sources(config),
+        source,
+        stored.config,
+        origin,
+        iterations=last,
+        requests=forget_requests(lines),
+        made_when_asked=made_when_asked(lines),
     )
     before = {node.place for node in shared}
     recorded = recorded_ids(entries)

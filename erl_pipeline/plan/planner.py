@@ -29,6 +29,8 @@ class Planner:
 
     Args:
         requests: iteration -> the requests to forget made after it, as artifact ids.
+        made_when_asked: request -> the stages that its iteration had made when it was asked; a request that
+            is not in it came after all.
         recorded: place -> artifact id, to plan a run as it was made: each stage then has its recorded id,
             whatever its recipe would give now.
         partial: a stage that is not recorded has the id that its recipe gives; without it, that is an error.
@@ -42,6 +44,7 @@ class Planner:
         sources: Sources,
         *,
         requests: Mapping[int, tuple[str, ...]] | None = None,
+        made_when_asked: Mapping[str, frozenset[str]] | None = None,
         recorded: Mapping[StageKey, str] | None = None,
         partial: bool = False,
         external: frozenset[str] = frozenset(),
@@ -50,6 +53,7 @@ class Planner:
         self.config = config
         self.sources = sources
         self.requests = requests or {}
+        self._made_when_asked = made_when_asked or {}
         self.nodes: list[PlannedStage] = []
         self.displaced: list[tuple[PlannedStage, Recipe]] = []
         """Each shared stage that was asked for, and the recipe that this configuration gives it."""
@@ -134,6 +138,11 @@ class Planner:
         if self._recorded is not None:
             return StageKey(iteration, stage.name, "") in self._recorded
         return last or falls_due(iteration, every)
+
+    def asked_before(self, request: str, stage: str) -> bool:
+        """Whether a request to forget was made before its iteration had made a stage."""
+        made = self._made_when_asked.get(request)
+        return made is not None and stage not in made
 
     def take(self, node: PlannedStage) -> str:
         """Put in a stage of another plan unchanged; return the id of its artifact."""

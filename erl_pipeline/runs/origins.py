@@ -36,6 +36,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.artifacts.uncommitted import Told
 from storage.errors import ConfigError, InputError, store_errors
 from storage.filesystem import sha256_file
+from storage.memory.versions import FORGET_STAGE
 from storage.runs.documents import IMPORTED, BranchOrigin, OfflineOrigin, read_origin, write_origin
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore
@@ -56,23 +57,30 @@ def begin_branch(opened: OpenRun, origin: BranchOrigin) -> None:
     plan = plan_before_branch(opened.store.uri, source, origin, sources=unread_sources(run_config(source)))
     _establish(opened, origin)
     shared = shared_stages(plan, origin.iteration, origin.stage)
-    places = {node.place for node in shared}
-    taken_over = [entry for entry in source.stages() if place_of(entry) in places]
-    opened.share([*requests_in_branch(source.stages(), shared, origin.iteration), *taken_over])
+    opened.share(lines_in_branch(source.stages(), shared, origin.iteration))
 
 
-def requests_in_branch(
+def lines_in_branch(
     entries: Iterable[LedgerEntry], shared: Sequence[PlannedStage], iteration: int
 ) -> list[LedgerEntry]:
-    """The requests to forget of a run, as a branch of it takes them over: none takes effect later than with
-    the first memory that the branch makes itself.
+    """The lines of a run's ledger that a branch of it takes over, in their order: what is shared, and the
+    requests to forget. None of these takes effect later than with the first memory that the branch makes
+    itself.
     """
+    places, lines = {node.place for node in shared}, list(entries)
+    makes = any(
+        entry.kind == "memory" and entry.stage != FORGET_STAGE and place_of(entry) not in places
+        for entry in lines
+        if entry.iteration == iteration
+    )
     remembers = any(node.stage.output == "memory" and node.iteration == iteration for node in shared)
-    own_memory = iteration + 1 if remembers else iteration
+    own_memory = iteration + 1 if remembers and not makes else iteration
     return [
         entry.model_copy(update={"iteration": min(entry.iteration or 0, own_memory)})
-        for entry in entries
         if entry.kind == "request"
+        else entry
+        for entry in lines
+        if entry.kind == "request" or place_of(entry) in places
     ]
 
 

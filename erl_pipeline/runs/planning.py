@@ -12,7 +12,7 @@ from erl_pipeline.runs.state import REPORTED_ITERATIONS, completed_iterations, p
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact, InputError
 from storage.filesystem import open_root
-from storage.memory.versions import forget_requests
+from storage.memory.versions import forget_requests, made_when_asked
 from storage.runs.documents import IMPORTED, BranchOrigin, OfflineOrigin, read_origin
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore
@@ -173,13 +173,19 @@ def _plan(
     as_made: Literal["whole", "partial"] | None,
 ) -> Plan:
     lines = run.recorded() if entries is None else entries
-    requests = forget_requests(lines)
+    requests, asked = forget_requests(lines), made_when_asked(lines)
     recorded = None if as_made is None else recorded_ids(lines)
     partial = as_made == "partial"
     origin = read_origin(store_uri, run.name)
     if origin is None:
         return plan_run(
-            config, sources, iterations=iterations, requests=requests, recorded=recorded, partial=partial
+            config,
+            sources,
+            iterations=iterations,
+            requests=requests,
+            made_when_asked=asked,
+            recorded=recorded,
+            partial=partial,
         )
     source = RunStore(store_uri).open(origin.run)
     if isinstance(origin, BranchOrigin):
@@ -191,6 +197,7 @@ def _plan(
             origin,
             iterations=iterations,
             requests=requests,
+            made_when_asked=asked,
             recorded=recorded,
             partial=partial,
         )

@@ -37,6 +37,7 @@ def plan_run(
     *,
     iterations: int | None = None,
     requests: Mapping[int, tuple[str, ...]] | None = None,
+    made_when_asked: Mapping[str, frozenset[str]] | None = None,
     recorded: Mapping[StageKey, str] | None = None,
     partial: bool = False,
 ) -> Plan:
@@ -44,9 +45,16 @@ def plan_run(
 
     Args:
         iterations: number of iterations; default: the configuration's.
-        requests, recorded, partial: see `Planner`.
+        requests, made_when_asked, recorded, partial: see `Planner`.
     """
-    planner = Planner(config, sources, requests=requests, recorded=recorded, partial=partial)
+    planner = Planner(
+        config,
+        sources,
+        requests=requests,
+        made_when_asked=made_when_asked,
+        recorded=recorded,
+        partial=partial,
+    )
     states = [_begin(planner)]
     _plan_evaluation(planner, states[0], 0, last=False)
     target = config.iterations if iterations is None else iterations
@@ -64,6 +72,7 @@ def plan_branch(
     *,
     iterations: int,
     requests: Mapping[int, tuple[str, ...]] | None = None,
+    made_when_asked: Mapping[str, frozenset[str]] | None = None,
     recorded: Mapping[StageKey, str] | None = None,
     partial: bool = False,
 ) -> Plan:
@@ -84,7 +93,15 @@ def plan_branch(
     shared = {node.place: node for node in shared_stages(source, at, origin.stage)}
     beginning = Planner(config, sources, shared=shared)
     _begin(beginning)
-    planner = Planner(config, sources, requests=requests, recorded=recorded, partial=partial, shared=shared)
+    planner = Planner(
+        config,
+        sources,
+        requests=requests,
+        made_when_asked=made_when_asked,
+        recorded=recorded,
+        partial=partial,
+        shared=shared,
+    )
     for node in source.nodes:
         if (node.iteration or 0) < at:
             planner.take(node)
@@ -183,12 +200,18 @@ def shared_stages(source: Plan, iteration: int, stage: str) -> list[PlannedStage
     if stage not in names:
         raise InputError(f"--from {stage}: the stages of iteration {iteration} are {', '.join(names)}")
     earlier = set(names[: names.index(stage)])
-    return [
-        node
-        for node in source.nodes
-        if (node.iteration or 0) < iteration
-        or ((node.iteration or 0) == iteration and node.stage.shown_as in earlier)
-    ]
+    shared: list[PlannedStage] = []
+    own: set[str] = set()
+    for node in source.nodes:
+        if (node.iteration or 0) > iteration:
+            continue
+        # What was forgotten after a merge is shown as part of the memory that comes before the merge.
+        after_own = own.intersection(node.recipe.inputs.values())
+        if (node.iteration or 0) == iteration and (node.stage.shown_as not in earlier or after_own):
+            own.add(node.artifact_id)
+        else:
+            shared.append(node)
+    return shared
 
 
 def _begin(planner: Planner) -> RunState:

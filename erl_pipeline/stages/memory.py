@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from storage.memory.versions import FORGET_STAGE, FORGET_VERSION, REQUEST_INPUT
 from storage.tables.scored import is_scored, scored
 
 if TYPE_CHECKING:
+    from erl_pipeline.plan.plan import RunState
     from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.stage import Resources
     from storage.artifacts.artifact import Artifact
@@ -236,15 +237,38 @@ def _forget(call: StageCall[ForgetSettings]) -> StageResult:
     )
 
 
-def plan_forgetting(planner: Planner, version: str, iteration: int) -> str:
+def plan_forgetting(
+    planner: Planner, version: str, iteration: int, of: Callable[[str], bool] = lambda _: True
+) -> str:
     """Plan the removal of what was asked to be forgotten after an iteration; returns the id of the version
-    after it."""
+    after it.
+
+    Args:
+        of: the requests that take effect here; default: all.
+    """
     for number, request in enumerate(planner.requests.get(iteration, ())):
-        inputs = {MEMORY: version, REQUEST_INPUT: request}
-        version = planner.add(
-            FORGET_MEMORY, inputs, iteration=iteration, settings=_NOTHING, key=f"{number:04d}"
-        )
+        if of(request):
+            inputs = {MEMORY: version, REQUEST_INPUT: request}
+            version = planner.add(
+                FORGET_MEMORY, inputs, iteration=iteration, settings=_NOTHING, key=f"{number:04d}"
+            )
     return version
+
+
+def state_evaluated(planner: Planner, state: RunState, iteration: int, stage: str) -> RunState:
+    """The state that an evaluation at the end of an iteration reads, by the name of its stage: what was asked
+    to be forgotten after it was made is still there, so that it is not made again."""
+    if MEMORY not in state.memories or iteration not in planner.requests:
+        return state
+    removals = {
+        node.artifact_id: node.recipe.inputs
+        for node in planner.nodes
+        if node.stage is FORGET_MEMORY and node.iteration == iteration
+    }
+    version = state.memories[MEMORY]
+    while version in removals and not planner.asked_before(removals[version][REQUEST_INPUT], stage):
+        version = removals[version][MEMORY]
+    return replace(state, memories={**state.memories, MEMORY: version})
 
 
 _NOTHING = ForgetSettings()

@@ -3,7 +3,9 @@ learned its text may write it again; then it is a new entry.
 
 A request is an artifact whose recipe holds the entries and the reason. It belongs to the iteration that had
 begun when it was made, and takes effect in a memory version of its own, right after the iteration's version.
-So nothing that a run has already made is made again, and all later artifacts are made without the entry.
+So nothing that a run has already made is made again, and all later artifacts are made without the entry. In
+an iteration that merges its memory, a request that comes before the merge takes effect before it, so that the
+merge does not read the entry; one that comes later takes effect after it.
 """
 
 from __future__ import annotations
@@ -136,7 +138,10 @@ def _fulfil(store: ArtifactStore, run: Run, request: LedgerEntry) -> str:
         asked = store.open(request.artifact_id).manifest
         removed = write_forgotten(store, staging.path, version, asked, removal.artifact_id)
         staging.commit(counters={"entries_forgotten": removed}, memory_version=removal.artifact_id)
-    _record(run, request.iteration or 0, removal, request.key)
+    iteration = request.iteration or 0
+    # A plan numbers the requests of an iteration; the keys of requests count those of the whole run.
+    place = versions.forget_requests(run.recorded())[iteration].index(request.artifact_id)
+    _record(run, iteration, removal, f"{place:04d}")
     return removal.artifact_id
 
 

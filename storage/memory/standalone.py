@@ -22,6 +22,7 @@ STANDALONE = "standalone"
 """Key in the settings of a run that is a memory by itself; such a run is not trained."""
 
 _ADD_STAGE = "add_lessons"
+_LESSON_IDS = "lesson_ids"
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,9 @@ class StandaloneMemory(ReflectionMemory):
     def add(self, lessons: Sequence[Lesson]) -> str:
         """Store lessons and return the new memory version.
 
-        A lesson that was added before, for any situation, changes nothing, even if it was evicted or
-        forgotten since: what was forgotten stays forgotten. If none is new, the version stays the same.
-        Halves of characters are replaced.
+        A lesson that was added before, for any situation, changes nothing, even if it was merged into
+        another, evicted or forgotten since: what was forgotten stays forgotten. If none is new, the version
+        stays the same. Halves of characters are replaced.
 
         Raises InputError for a lesson without a text, RunBusy while another process adds lessons.
         """
@@ -92,6 +93,8 @@ class StandaloneMemory(ReflectionMemory):
             number = max((each.iteration for each in memory_versions(self._run)), default=0) + 1
             content = [[each.entry_id, each.situation, each.environment] for each in new]
             limits = self._limits
+            # A near-duplicate becomes no entry, so that only this tells that it was added.
+            named = {} if limits.merge_similarity is None else {_LESSON_IDS: [each.entry_id for each in new]}
             recipe = Recipe(
                 _ADD_STAGE,
                 2,
@@ -100,6 +103,7 @@ class StandaloneMemory(ReflectionMemory):
                     "embedding_model": self.embedder.embedding_model,
                     "limits": [limits.merge_similarity, limits.max_entries, limits.evict],
                     "iteration": number,
+                    **named,
                 },
                 {} if parent == EMPTY_MEMORY else {PARENT_INPUT: parent},
                 0,
@@ -129,10 +133,13 @@ class StandaloneMemory(ReflectionMemory):
         return memory_versions(self._run)
 
     def _known(self, version: str, entry_ids: Sequence[str]) -> set[str]:
-        """Those entries that the memory has or had."""
+        """Those lessons that the memory has or had, as entries or merged into others."""
         _, deltas = read_chain(self._store, version)
         chosen = scan_entries(deltas).filter(pl.col("entry_id").is_in(entry_ids))
-        return set(chosen.select("entry_id").collect()["entry_id"])
+        known = set(chosen.select("entry_id").collect()["entry_id"])
+        for delta in deltas:
+            known.update(self._store.open(delta.version).manifest.settings.get(_LESSON_IDS, ()))
+        return known
 
     def _commit(
         self, recipe: Recipe, number: int, entries: Sequence[MemoryEntry], before: MemoryView

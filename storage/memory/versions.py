@@ -59,15 +59,27 @@ def forget_recipe(parent: str, request_id: str) -> Recipe:
 
 def forget_requests(entries: Iterable[LedgerEntry]) -> dict[int, tuple[str, ...]]:
     """Iteration -> artifact ids of the requests to be fulfilled after it, in order."""
-    requests: dict[int, list[tuple[str, str]]] = {}
+    requests: dict[int, list[str]] = {}
+    for entry in sorted((each for each in latest_entries(entries) if each.kind == "request"), key=_order):
+        requests.setdefault(entry.iteration or 0, []).append(entry.artifact_id)
+    return {iteration: tuple(of) for iteration, of in requests.items()}
+
+
+def made_when_asked(entries: Iterable[LedgerEntry]) -> dict[str, frozenset[str]]:
+    """Artifact id of each request to forget -> the stages that its iteration had recorded by then."""
+    made: dict[int, set[str]] = {}
+    found = {}
     for entry in latest_entries(entries):
+        stages = made.setdefault(entry.iteration or 0, set())
         if entry.kind == "request":
-            requests.setdefault(entry.iteration or 0, []).append((entry.key, entry.artifact_id))
-    return {
-        # Keys are numbers of four digits, and of more from 10000 on.
-        iteration: tuple(artifact_id for _, artifact_id in sorted(of, key=lambda each: (len(each[0]), each)))
-        for iteration, of in requests.items()
-    }
+            found[entry.artifact_id] = frozenset(stages)
+        stages.add(entry.stage)
+    return found
+
+
+def _order(entry: LedgerEntry) -> tuple[int, int, str]:
+    """By iteration and key. Keys are numbers of four digits, and of more from 10000 on."""
+    return entry.iteration or 0, len(entry.key), entry.key
 
 
 @dataclass(frozen=True)
@@ -84,6 +96,11 @@ def memory_versions(run: Run) -> list[MemoryVersion]:
     found = [entry for entry in run.stages() if entry.kind == "memory"]
     # The sort is stable: within an iteration the ledger lists them in the order in which they were made.
     found.sort(key=lambda entry: entry.iteration or 0)
+    # Removals are in the order of their requests: one may be recorded again after a later one.
+    places = [place for place, entry in enumerate(found) if entry.stage == FORGET_STAGE]
+    removals = sorted((found[place] for place in places), key=_order)
+    for place, entry in zip(places, removals, strict=True):
+        found[place] = entry
     return [MemoryVersion(entry.iteration or 0, entry.stage, entry.artifact_id) for entry in found]
 
 

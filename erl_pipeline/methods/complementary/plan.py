@@ -20,6 +20,7 @@ from erl_pipeline.plan.column import ChartLine, Column
 from erl_pipeline.plan.plan import POLICY, RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.stages import columns as shared
+from erl_pipeline.stages.memory import state_evaluated
 from erl_pipeline.stages.names import MEMORY, ROLLOUTS, TASKS
 from erl_pipeline.stages.rollouts.generate_rollouts import plan_shards
 from erl_pipeline.stages.training.training_stage import plan_training
@@ -55,7 +56,8 @@ def plan_evaluation(planner: Planner, state: RunState, iteration: int, *, last: 
     if planner.evaluation_due(
         EVALUATE_WITH_EXPERIENCE, iteration, last=last, every=planner.config.evaluation.every
     ):
-        inputs = {**state.model_inputs(POLICY), TASKS: state.tasks, MEMORY: state.memories[MEMORY]}
+        seen = state_evaluated(planner, state, iteration, EVALUATE_WITH_EXPERIENCE.name)
+        inputs = {**seen.model_inputs(POLICY), TASKS: seen.tasks, MEMORY: seen.memories[MEMORY]}
         planner.add(
             EVALUATE_WITH_EXPERIENCE,
             inputs,

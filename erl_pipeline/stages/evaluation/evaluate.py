@@ -16,6 +16,7 @@ from erl_pipeline.plan.plan import POLICY, RunState
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from erl_pipeline.policies.checkpoints import CHECKPOINT
+from erl_pipeline.stages.memory import state_evaluated
 from erl_pipeline.stages.names import HELD_OUT, MEMORY, TASKS
 from erl_pipeline.stages.rollouts.counts import count_rollouts, replaced_texts
 from erl_pipeline.stages.rollouts.playing import (
@@ -53,6 +54,7 @@ class EvaluationSettings(Settings):
 def plan_evaluation(planner: Planner, state: RunState, iteration: int, model: str = POLICY) -> str:
     """Plan first attempts of a checkpoint on the run's held-out tasks, without memory. Where whole episodes
     are asked for, plan these too, without memory and with the memory of the state."""
+    state = state_evaluated(planner, state, iteration, EVALUATE.name)
     inputs = evaluation_inputs(planner, state, state.tasks, model)
     seed = derive_seed(planner.config.seed, EVALUATE.name)
     index = {"iteration": iteration}

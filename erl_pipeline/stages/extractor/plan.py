@@ -71,7 +71,14 @@ def plan_lessons(planner: Planner, state: RunState, iteration: int, rollouts: st
         settings=planner.shared(IndexLessonsSettings(keep=crl.keep(), key=crl.key)),
         index=index,
     )
-    memory = plan_forgetting(planner, memory, iteration)
+    merges = crl.merge_every is not None and iteration % crl.merge_every == 0
+
+    def before_merge(request: str) -> bool:
+        """A merge that was made before a request stays as it is; one that comes later does not read the
+        entry."""
+        return not merges or planner.asked_before(request, MERGE_EXPERIENCE.name)
+
+    memory = plan_forgetting(planner, memory, iteration, before_merge)
     before = {name: state.memories[name] for name in (CREDIT, MERGED) if name in state.memories}
     credit = planner.add(
         CREDIT_EXPERIENCE,
@@ -89,7 +96,7 @@ def plan_lessons(planner: Planner, state: RunState, iteration: int, rollouts: st
     state = replace(state, memories={**stores, MEMORY: memory, CREDIT: credit})
     if crl.extractor.train:
         state = plan_training(planner, state, iteration, UPDATE_EXTRACTOR, {CREDIT: credit}, EXTRACTOR)
-    if crl.merge_every is not None and iteration % crl.merge_every == 0:
+    if merges:
         merged = planner.add(
             MERGE_EXPERIENCE,
             {**state.model_inputs(EXTRACTOR), MEMORY: memory},
@@ -97,5 +104,6 @@ def plan_lessons(planner: Planner, state: RunState, iteration: int, rollouts: st
             seed=planner.config.seed,
             index=index,
         )
-        state = replace(state, memories={**state.memories, MEMORY: merged, MERGED: merged})
+        memory = plan_forgetting(planner, merged, iteration, lambda request: not before_merge(request))
+        state = replace(state, memories={**state.memories, MEMORY: memory, MERGED: merged})
     return state

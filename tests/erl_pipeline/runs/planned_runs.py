@@ -21,6 +21,10 @@ SMALL: Mapping[str, Any] = {
 }
 SOURCES = Sources(code={**NO_CODE, "environment": {"lake": "1"}, "method": {"erl": "1"}}, weights="w" * 64)
 DECOUPLED = "objective.correction={type: decoupled}"
+MERGING: Mapping[str, Any] = {
+    "method": {"type": "complementary", "experience": {"warmup_iterations": 1, "merge_every": 2}}
+}
+"""Settings with which a second model merges the memory in every second iteration."""
 ITERATION = [
     "rollout_shard 0000",
     "rollout_shard 0001",

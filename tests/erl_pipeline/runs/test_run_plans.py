@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -18,6 +19,7 @@ from storage.errors import ConfigError, InputError
 from tests.erl_pipeline.runs.planned_runs import (
     DECOUPLED,
     ITERATION,
+    MERGING,
     SOURCES,
     at,
     config,
@@ -321,6 +323,64 @@ def test_requests_to_forget_come_after_the_memory_of_their_iteration() -> None:
     assert inputs(made, 3, "index_memory")["memory"] == "forget_memory 0001 of iteration 2"
     kept = {place: made_id for place, made_id in ids(made).items() if place.iteration < 2}
     assert kept.items() <= ids(plan()).items()
+
+
+def test_requests_to_forget_come_after_a_merge_that_was_made_before_them() -> None:
+    without = plan_run(config(**MERGING), SOURCES)
+    made = plan_run(config(**MERGING), SOURCES, requests={2: ("request",)})
+    assert at(made, 2, "merge_experience").artifact_id == at(without, 2, "merge_experience").artifact_id
+    assert inputs(made, 2, "forget_memory", "0000") == {
+        "memory": "merge_experience of iteration 2",
+        "request": "request",
+    }
+    for stage, key in (("rollout_shard", "0000"), ("index_memory", ""), ("credit_experience", "")):
+        assert inputs(made, 3, stage, key)["memory"] == "forget_memory 0000 of iteration 2"
+    # What the extractor wrote in the merge is found by what it is trained on.
+    assert inputs(made, 3, "credit_experience")["merged"] == "merge_experience of iteration 2"
+    assert at(made, 2, "evaluate_with_experience") == at(without, 2, "evaluate_with_experience")
+
+
+def test_a_merge_does_not_read_what_was_to_be_forgotten_before_it() -> None:
+    made = plan_run(
+        config(**MERGING),
+        SOURCES,
+        requests={2: ("early", "late")},
+        made_when_asked={"early": frozenset({"index_memory"}), "late": frozenset({"merge_experience"})},
+    )
+    assert inputs(made, 2, "forget_memory", "0000") == {
+        "memory": "index_memory of iteration 2",
+        "request": "early",
+    }
+    assert inputs(made, 2, "merge_experience")["memory"] == "forget_memory 0000 of iteration 2"
+    assert inputs(made, 2, "forget_memory", "0001") == {
+        "memory": "merge_experience of iteration 2",
+        "request": "late",
+    }
+    assert inputs(made, 3, "index_memory")["memory"] == "forget_memory 0001 of iteration 2"
+
+
+@pytest.mark.parametrize(
+    ("stage", "settings"),
+    [
+        ("evaluate_with_experience", MERGING),
+        ("evaluate", {"evaluation": {"every": 2, "whole_episodes": True}}),
+    ],
+)
+def test_an_evaluation_reads_the_memory_without_what_was_forgotten_before_it(
+    stage: str, settings: Mapping[str, Any]
+) -> None:
+    made = plan_run(
+        config(**settings),
+        SOURCES,
+        requests={2: ("before", "after")},
+        made_when_asked={
+            "before": frozenset({"index_memory", "merge_experience"}),
+            "after": frozenset({"index_memory", "merge_experience", stage}),
+        },
+    )
+    assert inputs(made, 2, stage)["memory"] == "forget_memory 0000 of iteration 2"
+    assert inputs(made, 3, stage)["memory"] == "index_memory of iteration 3"
+    assert inputs(made, 3, "rollout_shard", "0000")["memory"] == "forget_memory 0001 of iteration 2"
 
 
 RECORDED = {node.place: f"{node.title} as it was" for node in plan().nodes}

@@ -72,6 +72,23 @@ def test_it_stays_within_its_limits(tmp_path: Path) -> None:
     }
 
 
+def test_a_lesson_that_was_merged_into_another_counts_once_and_does_not_bring_it_back(tmp_path: Path) -> None:
+    limits = MemoryLimits(merge_similarity=0.9)
+    memory = StandaloneMemory(str(tmp_path), "kitchen", WordEmbedder(), limits)
+    same = Lesson("This oven runs hot: bake at 180, not at 200!", "the bread came out black.")
+    version = memory.add([OVEN, same])
+    for _ in range(2):
+        assert memory.add([OVEN, same]) == version
+    [hit] = memory.search("bread")
+    assert (hit.entry.text, hit.entry.support) == (OVEN.text, 2)
+
+    forgotten = memory.forget(OVEN.entry_id, "we have a new oven")
+    # Whoever opens it later, with whatever limits.
+    for again in (memory, StandaloneMemory(str(tmp_path), "kitchen", WordEmbedder())):
+        assert again.add([OVEN, same]) == forgotten
+        assert again.search("bread") == []
+
+
 def test_verification_covers_it(tmp_path: Path) -> None:
     memory = StandaloneMemory(str(tmp_path), "kitchen", WordEmbedder())
     memory.add([OVEN, FLOUR])
