@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -164,6 +165,20 @@ def test_a_model_that_keeps_a_state_is_refused(tmp_path: Path) -> None:
     MambaForCausalLM(config).save_pretrained(tmp_path)
     with pytest.raises(InputError, match="is a mamba, whose forward pass takes no past keys and values"):
         load_policy(tmp_path, device=CPU)
+
+
+def change_config(folder: Path, **settings: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+
+@pytest.mark.parametrize(
+    ("quantization", "method"), [({"quant_method": "mxfp4"}, "mxfp4"), ({"load_in_4bit": True}, "unnamed")]
+)
+def test_quantized_weights_are_refused(checkpoint: Path, quantization: dict[str, Any], method: str) -> None:
+    change_config(checkpoint, quantization_config=quantization)
+    with pytest.raises(InputError, match=rf"are quantized \({method}\); they cannot be trained or saved"):
+        load_policy(checkpoint, device=CPU)
 
 
 def test_a_missing_tokenizer_is_refused(checkpoint: Path) -> None:
