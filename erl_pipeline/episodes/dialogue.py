@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +31,10 @@ and hold more memory than the cache of a tokenizer may keep."""
 
 _MOST_SHOWN = 256
 """Most lists of tools of which is known whether the chat template shows them."""
+
+_TODAY = datetime(2024, 7, 26)
+"""The day of templates that print today's, as Llama 3.2's: a prompt must not depend on when it is made. This
+is the day that Llama's template itself has where it is told none."""
 
 _Frozen = tuple[str, ...]
 _SOME_TOOL: ToolSchema = {"type": "function", "function": {"name": "look", "description": "Look."}}
@@ -173,6 +178,7 @@ class ChatTokenizer:
                 tools=offered or None,
                 tokenize=False,
                 add_generation_prompt=True,
+                strftime_now=_TODAY.strftime,
             )
         except (TypeError, ValueError, ArithmeticError, LookupError) as error:
             # Messages that a template does not expect, such as one that adds a null to a text.

@@ -1,3 +1,6 @@
+from __future__ import annotations
+
+from datetime import datetime, tzinfo
 from typing import Literal
 
 import pytest
@@ -6,6 +9,7 @@ from tokenizers import AddedToken, Tokenizer, decoders
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from transformers import PreTrainedTokenizerFast
+from transformers.utils import chat_template_utils
 
 from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.messages import Message, ToolSchema, tool_message, user_message
@@ -189,6 +193,33 @@ def test_what_a_template_cannot_compute_is_an_error_of_the_template() -> None:
     tokenizer.chat_template = "{{ messages[-1]['content'] + 1 }}"
     with pytest.raises(TemplateError, match="TypeError"):
         ChatTokenizer(tokenizer).prompt([user_message("hi")])
+
+
+def test_a_date_in_the_prompt_is_the_same_on_all_days(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head of Llama 3.2's chat template, on two days."""
+    tokenizer = chatml_tokenizer()
+    tokenizer.chat_template = (
+        "{%- if not date_string is defined %}{%- if strftime_now is defined %}"
+        '{%- set date_string = strftime_now("%d %b %Y") %}{%- else %}'
+        '{%- set date_string = "26 Jul 2024" %}{%- endif %}{%- endif %}'
+        '{{- "Today Date: " + date_string + "\n\n" }}' + CHATML
+    )
+
+    class Clock(datetime):
+        day = 28
+
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Clock:
+            return cls(2026, 11, cls.day, tzinfo=tz)
+
+    monkeypatch.setattr(chat_template_utils, "datetime", Clock)
+    opening: list[Message] = [{"role": "user", "content": "2+2?"}]
+    before = ChatTokenizer(tokenizer).prompt(opening)
+    Clock.day = 29
+    assert ChatTokenizer(tokenizer).prompt(opening) == before
+    shown = "".join(tokenizer.convert_ids_to_tokens(before))
+    assert shown.startswith("Today Date: 26 Jul 2024\n\n<|im_start|>user")
+    assert "29 Nov 2026" in str(tokenizer.apply_chat_template(opening, tokenize=False))
 
 
 def test_what_the_environment_repeats_of_the_policy_does_not_cut_the_prompt() -> None:
