@@ -71,6 +71,37 @@ def test_all_end_tokens_are_found(checkpoint: Path) -> None:
     assert policy.eos_token_ids == {0, 2, 4} == read_eos_token_ids(checkpoint, policy.tokenizer)
 
 
+def test_settings_of_sampling_that_is_off_do_not_hinder_saving(checkpoint: Path, tmp_path: Path) -> None:
+    """transformers refuses to save them."""
+    file = checkpoint / "generation_config.json"
+    file.write_text(json.dumps({"temperature": 0.9, "top_p": 0.6, "top_h": 0.5, "eos_token_id": 2}))
+    save_policy(load_policy(checkpoint, device=CPU), tmp_path / "out")
+    saved = json.loads((tmp_path / "out/generation_config.json").read_text())
+    assert saved | {"transformers_version": ""} == {"eos_token_id": 2, "transformers_version": ""}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"do_sample": True, "temperature": 0.9, "top_p": 0.6, "eos_token_id": 2},
+        {"temperature": 1.0, "top_k": 50, "eos_token_id": 2},
+    ],
+)
+def test_settings_of_sampling_that_can_be_saved_are_kept(
+    checkpoint: Path, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    (checkpoint / "generation_config.json").write_text(json.dumps(settings))
+    save_policy(load_policy(checkpoint, device=CPU), tmp_path / "out")
+    saved = json.loads((tmp_path / "out/generation_config.json").read_text())
+    assert saved | {"transformers_version": ""} == settings | {"transformers_version": ""}
+
+
+def test_a_generation_config_that_cannot_be_saved_again_is_named(checkpoint: Path) -> None:
+    (checkpoint / "generation_config.json").write_text(json.dumps({"pad_token_id": -1, "eos_token_id": 2}))
+    with pytest.raises(InputError, match=r"generation_config\.json of .* cannot be saved .*`pad_token_id`"):
+        load_policy(checkpoint, device=CPU)
+
+
 def test_a_model_without_an_end_token_is_refused(
     checkpoint: Path, tokenizer: PreTrainedTokenizerFast
 ) -> None:
