@@ -27,7 +27,7 @@ from erl_pipeline.policies import checkpoint_files
 from erl_pipeline.policies.adapters import has_adapter, write_adapter
 from erl_pipeline.policies.checkpoint_files import checkpoint_folder
 from erl_pipeline.policies.hardware import bfloat16_is_native, training_device
-from erl_pipeline.policies.refused_models import refuse_quantized
+from erl_pipeline.policies.refused_models import refuse_changing_positions, refuse_quantized
 from erl_pipeline.policies.tokenizers import load_tokenizer, tokenizer_digest
 from storage.errors import InputError
 
@@ -70,9 +70,9 @@ def load_policy(
     defaults to the first GPU, else the CPU.
 
     Raises:
-        InputError: nothing there, not a causal language model, weights quantized, weights or tokenizer
-            missing, a generation_config.json that cannot be saved again, no chat template, no end-of-sequence
-            token or no context length.
+        InputError: nothing there, not a causal language model, weights or tokenizer missing, weights
+            quantized, positions that depend on other sequences, a generation_config.json that cannot be saved
+            again, no chat template, no end-of-sequence token or no context length.
     """
     device = training_device() if device is None else device
     if dtype == "bfloat16" and not bfloat16_is_native(device):
@@ -180,6 +180,7 @@ def _load_model(folder: Path, checkpoint: str | Path, dtype: Precision) -> PreTr
     if config.is_encoder_decoder:
         raise InputError(f"{checkpoint} is not a causal language model: {config.model_type} has an encoder")
     refuse_quantized(config, checkpoint)
+    refuse_changing_positions(config, checkpoint)
     try:
         model, loading = AutoModelForCausalLM.from_pretrained(
             folder,

@@ -10,6 +10,8 @@ from safetensors.torch import load_file, save_file
 from transformers import (
     MambaConfig,
     MambaForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PreTrainedTokenizerFast,
     T5Config,
     T5ForConditionalGeneration,
@@ -210,6 +212,34 @@ def test_quantized_weights_are_refused(checkpoint: Path, quantization: dict[str,
     change_config(checkpoint, quantization_config=quantization)
     with pytest.raises(InputError, match=rf"are quantized \({method}\); they cannot be trained or saved"):
         load_policy(checkpoint, device=CPU)
+
+
+@pytest.mark.parametrize(("original", "refused"), [(24, True), (48, False)])
+def test_positions_that_depend_on_other_sequences_are_refused(
+    checkpoint: Path, original: int, refused: bool
+) -> None:
+    """LongRoPE, in a context of 48 tokens."""
+    rope = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [1.0, 2.0, 8.0, 30.0]}
+    torch.manual_seed(0)
+    config = Phi3Config(
+        vocab_size=7,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=48,
+        original_max_position_embeddings=original,
+        rope_parameters=rope | {"rope_theta": 10000.0},
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    Phi3ForCausalLM(config).save_pretrained(checkpoint)
+    if refused:
+        with pytest.raises(InputError, match=r"the type longrope, which change .* longer than 24 tokens"):
+            load_policy(checkpoint, device=CPU)
+    else:
+        assert load_policy(checkpoint, device=CPU).context_length == 48
 
 
 def test_a_missing_tokenizer_is_refused(checkpoint: Path) -> None:
