@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from erl_pipeline.policies.pretrained import (
 )
 from erl_pipeline.policies.tokenizers import tokenizer_digest
 from storage.errors import InputError
+from tests.random_models import TEMPLATE
 
 CPU = torch.device("cpu")
 
@@ -160,6 +162,26 @@ def test_weights_digest_follows_every_file(checkpoint: Path) -> None:
     changed = weights_digest(checkpoint)
     (checkpoint / "config.json").write_text((checkpoint / "config.json").read_text() + "\n")
     assert len({before, changed, weights_digest(checkpoint)}) == 3
+
+
+def test_weights_digest_follows_further_chat_templates(
+    checkpoint: Path, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    tokenizer.chat_template = {"default": TEMPLATE, "tool_use": f"{TEMPLATE} tools"}
+    tokenizer.save_pretrained(checkpoint)
+    before = weights_digest(checkpoint)
+    (checkpoint / "additional_chat_templates/tool_use.jinja").write_text("another")
+    assert weights_digest(checkpoint) != before
+
+
+def test_weights_digest_is_over_names_and_contents(tmp_path: Path) -> None:
+    """Ids of artifacts depend on it."""
+    for name, content in {"config.json": "{}", "chat_template.jinja": "x", "more/a.json": "{}"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    template, config = (hashlib.sha256(content).hexdigest() for content in (b"x", b"{}"))
+    listed = f"chat_template.jinja\0{template}\nconfig.json\0{config}\n"
+    assert weights_digest(tmp_path) == hashlib.sha256(listed.encode()).hexdigest()
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
