@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +20,7 @@ from erl_pipeline.environments.messages import (
     read_turn,
     turn_message,
 )
+from storage.errors import InputError
 from storage.texts import StorableTexts
 
 if TYPE_CHECKING:
@@ -31,10 +33,16 @@ and hold more memory than the cache of a tokenizer may keep."""
 _MOST_SHOWN = 256
 """Most lists of tools of which is known whether the chat template shows them."""
 
+_TODAY = datetime(2024, 7, 26)
+"""The day of templates that print today's, as Llama 3.2's: a prompt must not depend on when it is made. This
+is the day that Llama's template itself has where it is told none."""
+
 _Frozen = tuple[str, ...]
 _SOME_TOOL: ToolSchema = {"type": "function", "function": {"name": "look", "description": "Look."}}
 _ASSISTANT_TURN = "@@assistant-turn@@"
 _OPENING: tuple[_Frozen, ...] = (("user", "."), ("assistant", _ASSISTANT_TURN))
+_USER_TURN = "@@user-turn@@"
+_ASKED: _Frozen = ("user", _USER_TURN)
 
 
 class ChatTokenizer:
@@ -97,6 +105,8 @@ class ChatTokenizer:
         the chat template ends it, else with the tokenizer's own, or the first of them. It is trained with it
         (mask 1); what others say in between is not. What they say after the last turn is left out. `tools` as
         JSON.
+
+        Raises InputError where the chat template opens a turn to be sampled otherwise than a given one.
         """
         end = self._end_of_turn(end_token_ids)
         ids: list[int] = []
@@ -111,7 +121,7 @@ class ChatTokenizer:
                 ids += between
                 mask += [0] * len(between)
                 others = []
-            said = [*self._ids(message["content"]), end]
+            said = [*self._given_turn(message["content"]), end]
             ids += said
             mask += [1] * len(said)
         return ids, mask
@@ -148,6 +158,27 @@ class ChatTokenizer:
             (token for token, text in ends if written.startswith(text)), ends[0][0] if own is None else own
         )
 
+    def _given_turn(self, content: str) -> tuple[int, ...]:
+        """Ids of a turn that was not sampled, without its end: all that the chat template writes behind what
+        opens the assistant's turn, such as the end of thoughts that it opens."""
+        opened = self._render((_ASKED,), "[]")
+        before = opened.rpartition(_USER_TURN)[2]
+        written = self._render((_ASKED, ("assistant", content)), "[]", opens_turn=False)
+        if not written.startswith(opened):
+            raise InputError(
+                f"the chat template opens the assistant's turn with {before!r}, which it does not write "
+                "before a given turn, so the policy cannot be shown what to say there. Choose another "
+                "policy.model, or change its chat template"
+            )
+        end = self._render((_ASKED, ("assistant", _ASSISTANT_TURN)), "[]", opens_turn=False)
+        end = end.partition(_ASSISTANT_TURN)[2]
+        turn = written.removeprefix(opened)
+        said = turn.removesuffix(end) if turn.endswith(end) else content
+        # Behind the opening words may have other tokens than alone: some tokenizers put a space before a
+        # text.
+        ids, known = self._ids(before + said), self._ids(before)
+        return ids[len(known) :] if ids[: len(known)] == known else self._ids(said)
+
     def _prompt(self, messages: tuple[_Frozen, ...], tools: str) -> tuple[int, ...]:
         return self._ids(self._render(messages, tools))
 
@@ -165,14 +196,15 @@ class ChatTokenizer:
             suffix = rest if found and not before.strip() else suffix.lstrip(" ")
         return self._ids(suffix)
 
-    def _render(self, messages: Sequence[_Frozen], tools: str) -> str:
+    def _render(self, messages: Sequence[_Frozen], tools: str, *, opens_turn: bool = True) -> str:
         offered: list[dict[str, Any]] = json.loads(tools)
         try:
             rendered: str = self._tokenizer.apply_chat_template(
                 [_thawed(message) for message in messages],
                 tools=offered or None,
                 tokenize=False,
-                add_generation_prompt=True,
+                add_generation_prompt=opens_turn,
+                strftime_now=_TODAY.strftime,
             )
         except (TypeError, ValueError, ArithmeticError, LookupError) as error:
             # Messages that a template does not expect, such as one that adds a null to a text.

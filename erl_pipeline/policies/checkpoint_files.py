@@ -9,6 +9,12 @@ from storage.errors import InputError
 
 CHECKPOINT_FILES = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
 
+_SECOND_COPY = "consolidated*.safetensors"
+"""The same weights once more, in their maker's own format; transformers does not read them."""
+
+_FURTHER_TEMPLATES = "additional_chat_templates/*.jinja"
+"""Chat templates of a tokenizer that has several, besides its default one."""
+
 FILE_BYTES = 2_000_000_000
 """The most bytes of tensors in one file of a checkpoint; a larger tensor has a file of its own. Several
 processes write as many files at once. Bytes of checkpoints depend on it."""
@@ -48,7 +54,13 @@ def checkpoint_folder(checkpoint: str | Path) -> Path:
     from huggingface_hub import snapshot_download
 
     with _told(checkpoint):
-        return Path(snapshot_download(str(checkpoint), allow_patterns=list(CHECKPOINT_FILES)))
+        return Path(
+            snapshot_download(
+                str(checkpoint),
+                allow_patterns=list(CHECKPOINT_FILES),
+                ignore_patterns=[_SECOND_COPY, "original/*", "metal/*"],
+            )
+        )
 
 
 def require_checkpoint(checkpoint: str | Path) -> None:
@@ -93,11 +105,14 @@ def _told(checkpoint: str | Path) -> Iterator[None]:
 
 
 def weights_digest(checkpoint: str | Path) -> str:
-    """sha256 over the names and contents of a checkpoint's files: weights, configuration and tokenizer."""
+    """sha256 over the names and contents of a checkpoint's files: weights, configuration and tokenizer, with
+    further chat templates."""
     folder = checkpoint_folder(checkpoint)
     digest = hashlib.sha256()
-    for path in sorted({path for pattern in CHECKPOINT_FILES for path in folder.glob(pattern)}):
+    patterns = (*CHECKPOINT_FILES, _FURTHER_TEMPLATES)
+    found = {path for pattern in patterns for path in folder.glob(pattern)}
+    for path in sorted(found - set(folder.glob(_SECOND_COPY))):
         with path.open("rb") as file:
             content = hashlib.file_digest(file, "sha256").hexdigest()
-        digest.update(f"{path.name}\0{content}\n".encode())
+        digest.update(f"{path.relative_to(folder).as_posix()}\0{content}\n".encode())
     return digest.hexdigest()

@@ -27,10 +27,23 @@ from erl_pipeline.policies import checkpoint_files
 from erl_pipeline.policies.adapters import has_adapter, write_adapter
 from erl_pipeline.policies.checkpoint_files import checkpoint_folder
 from erl_pipeline.policies.hardware import bfloat16_is_native, training_device
+from erl_pipeline.policies.refused_models import refuse_changing_positions, refuse_quantized
 from erl_pipeline.policies.tokenizers import load_tokenizer, tokenizer_digest
 from storage.errors import InputError
 
 Precision = Literal["float32", "bfloat16"]
+
+_SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "top_h",
+    "typical_p",
+    "epsilon_cutoff",
+    "eta_cutoff",
+)
+"""Settings of a generation_config.json that count only while its `do_sample` is true."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +70,9 @@ def load_policy(
     defaults to the first GPU, else the CPU.
 
     Raises:
-        InputError: nothing there, not a causal language model, weights or tokenizer missing, no chat
-            template, no end-of-sequence token or no context length.
+        InputError: nothing there, not a causal language model, weights or tokenizer missing, weights
+            quantized, positions that depend on other sequences, a generation_config.json that cannot be saved
+            again, no chat template, no end-of-sequence token or no context length.
     """
     device = training_device() if device is None else device
     if dtype == "bfloat16" and not bfloat16_is_native(device):
@@ -67,6 +81,7 @@ def load_policy(
         )
     folder = checkpoint_folder(checkpoint)
     model = _load_model(folder, checkpoint, dtype).to(device).eval()
+    _make_generation_savable(model.generation_config, checkpoint)
     tokenizer = load_tokenizer(checkpoint)
     eos_token_ids = _eos_token_ids(model.generation_config, tokenizer, checkpoint)
     context_length = _context_length(model.config, checkpoint)
@@ -164,6 +179,8 @@ def _load_model(folder: Path, checkpoint: str | Path, dtype: Precision) -> PreTr
     config = _load_config(folder, checkpoint)
     if config.is_encoder_decoder:
         raise InputError(f"{checkpoint} is not a causal language model: {config.model_type} has an encoder")
+    refuse_quantized(config, checkpoint)
+    refuse_changing_positions(config, checkpoint)
     try:
         model, loading = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -191,6 +208,27 @@ def _load_model(folder: Path, checkpoint: str | Path, dtype: Precision) -> PreTr
             "cannot be sampled from here. Choose another policy, with attention"
         )
     return model
+
+
+def _make_generation_savable(generation: GenerationConfig | None, checkpoint: str | Path) -> None:
+    """Clear settings of sampling where transformers would refuse to save them because sampling is off. They
+    are never used here. Raises InputError for whatever else it refuses to save."""
+    if generation is None:
+        return
+    try:
+        generation.validate(strict=True)
+        return
+    except ValueError:
+        if generation.do_sample is not True:
+            for name in _SAMPLING:
+                setattr(generation, name, None)
+    try:
+        generation.validate(strict=True)
+    except ValueError as error:
+        why = " ".join(str(error).split())
+        raise InputError(
+            f"the generation_config.json of {checkpoint} cannot be saved again: {why}"
+        ) from error
 
 
 def _eos_token_ids(

@@ -155,6 +155,8 @@ def conversation_sequences(
             response, mask = chat.completion(each.completion, ends, each.tools)
         except TemplateError as error:
             raise InputError(f"{name} {number}: the model's chat template refuses it: {error}") from error
+        except InputError as error:
+            raise InputError(f"{name} {number}: {error}") from error
         if len(prompt) + len(response) > room:
             raise InputError(
                 f"{name} {number}: it has {len(prompt) + len(response)} tokens, and the model reads at "

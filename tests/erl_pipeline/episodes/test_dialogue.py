@@ -1,16 +1,21 @@
+from __future__ import annotations
+
+from datetime import datetime, tzinfo
 from typing import Literal
 
 import pytest
 from jinja2 import TemplateError
-from tokenizers import AddedToken, Tokenizer, decoders
-from tokenizers.models import WordLevel
+from tokenizers import AddedToken, Tokenizer, decoders, normalizers
+from tokenizers.models import BPE, WordLevel
 from tokenizers.pre_tokenizers import Split
 from transformers import PreTrainedTokenizerFast
+from transformers.utils import chat_template_utils
 
 from erl_pipeline.engines.interface import Generation
 from erl_pipeline.environments.messages import Message, ToolSchema, tool_message, user_message
 from erl_pipeline.episodes.dialogue import ChatTokenizer, Dialogue
 from erl_pipeline.policies.tiny.model import build_tokenizer
+from storage.errors import InputError
 
 WORDS = ["@", "#", "notes", "?", "up", "left", "a", "b", "bump", "c3"]
 SEARCH: ToolSchema = {
@@ -191,6 +196,33 @@ def test_what_a_template_cannot_compute_is_an_error_of_the_template() -> None:
         ChatTokenizer(tokenizer).prompt([user_message("hi")])
 
 
+def test_a_date_in_the_prompt_is_the_same_on_all_days(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The head of Llama 3.2's chat template, on two days."""
+    tokenizer = chatml_tokenizer()
+    tokenizer.chat_template = (
+        "{%- if not date_string is defined %}{%- if strftime_now is defined %}"
+        '{%- set date_string = strftime_now("%d %b %Y") %}{%- else %}'
+        '{%- set date_string = "26 Jul 2024" %}{%- endif %}{%- endif %}'
+        '{{- "Today Date: " + date_string + "\n\n" }}' + CHATML
+    )
+
+    class Clock(datetime):
+        day = 28
+
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Clock:
+            return cls(2026, 11, cls.day, tzinfo=tz)
+
+    monkeypatch.setattr(chat_template_utils, "datetime", Clock)
+    opening: list[Message] = [{"role": "user", "content": "2+2?"}]
+    before = ChatTokenizer(tokenizer).prompt(opening)
+    Clock.day = 29
+    assert ChatTokenizer(tokenizer).prompt(opening) == before
+    shown = "".join(tokenizer.convert_ids_to_tokens(before))
+    assert shown.startswith("Today Date: 26 Jul 2024\n\n<|im_start|>user")
+    assert "29 Nov 2026" in str(tokenizer.apply_chat_template(opening, tokenize=False))
+
+
 def test_what_the_environment_repeats_of_the_policy_does_not_cut_the_prompt() -> None:
     """The text between two turns is rendered around a stand-in for the policy's words, which it may say."""
     tokenizer = chatml_tokenizer()
@@ -274,6 +306,82 @@ def test_a_given_turn_ends_with_a_token_that_the_tokenizer_has(own: str | None) 
         [{"role": "assistant", "content": "up"}], frozenset({eos, len(tokenizer) + 5})
     )
     assert ids[-1] == eos
+
+
+THINKS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}"
+    "{% set thought, said = '', m.content %}{% if '</think>' in said %}"
+    "{% set thought = said.split('</think>')[0].split('<think>')[-1].strip('\n') %}"
+    "{% set said = said.split('</think>')[-1].lstrip('\n') %}{% endif %}"
+    "{% if loop.last or thought %}<think>\n{{ thought }}\n</think>\n\n{% endif %}{{ said }}"
+    "{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+)
+"""A chat template that opens the thoughts itself, as Qwen3-Thinking-2507's does."""
+
+
+@pytest.mark.parametrize(
+    ("content", "taught"),
+    [
+        ("The answer is 4.", "\n</think>\n\nThe answer is 4.<|im_end|>"),
+        ("<think>\n2+2\n</think>\n\nIt is 4.", "2+2\n</think>\n\nIt is 4.<|im_end|>"),
+        ("2+2\n</think>\n\nIt is 4.", "2+2\n</think>\n\nIt is 4.<|im_end|>"),
+    ],
+)
+def test_a_given_turn_ends_the_thoughts_that_the_chat_template_opens(content: str, taught: str) -> None:
+    tokenizer = chatml_tokenizer()
+    tokenizer.chat_template = THINKS
+    chat = ChatTokenizer(tokenizer)
+    opening: list[Message] = [{"role": "user", "content": "2+2?"}]
+    turn: Message = {"role": "assistant", "content": content}
+    ids, mask = chat.completion([turn], end_ids(tokenizer))
+    assert "".join(tokenizer.convert_ids_to_tokens(ids)) == taught
+    assert mask == [1] * len(ids)
+    shown = "".join(tokenizer.convert_ids_to_tokens([*chat.prompt(opening), *ids]))
+    assert shown + "\n" == tokenizer.apply_chat_template([*opening, turn], tokenize=False)
+
+
+def test_a_template_that_opens_given_turns_otherwise_is_refused() -> None:
+    """As R1-Distill's does: it opens the thoughts, and writes given turns without any."""
+    tokenizer = chatml_tokenizer()
+    tokenizer.chat_template = CHATML.replace("assistant\n{%", "assistant\n<think>\n{%")
+    with pytest.raises(InputError, match=r"assistant's turn with '.*<think>\\n', which it does not"):
+        ChatTokenizer(tokenizer).completion([{"role": "assistant", "content": "up"}], end_ids(tokenizer))
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        # Zephyr's and TinyLlama's: the words that open a turn are no special token.
+        "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}</s>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>\n{% endif %}",
+        # Mistral's: a space before what the assistant says.
+        "<s>{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]"
+        "{% else %} {{ m.content }}</s>{% endif %}{% endfor %}",
+    ],
+)
+def test_given_turns_have_the_tokens_of_the_whole_conversation(template: str) -> None:
+    """With a tokenizer that puts a space before each text."""
+    characters = ["\u2581", "\n", *sorted(set(map(chr, range(33, 127))))]
+    backend = Tokenizer(BPE({c: i for i, c in enumerate([*characters, "\u2581h"])}, [("\u2581", "h")]))
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, bos_token="<s>", eos_token="</s>", chat_template=template
+    )
+    opening: list[Message] = [{"role": "user", "content": "hello"}]
+    turns: list[Message] = [
+        {"role": "assistant", "content": "he"},
+        user_message("again"),
+        {"role": "assistant", "content": "ho ho"},
+    ]
+    chat = ChatTokenizer(tokenizer)
+    ids, mask = chat.completion(turns, end_ids(tokenizer))
+    whole = tokenizer.apply_chat_template([*opening, *turns], tokenize=True, return_dict=False)
+    last = len(whole) - whole[::-1].index(tokenizer.eos_token_id)
+    assert [*chat.prompt(opening), *ids] == whole[:last]
+    assert len(mask) == len(ids)
 
 
 @pytest.mark.parametrize("before", ["", " ", "\n"])

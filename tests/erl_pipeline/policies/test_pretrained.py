@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +11,8 @@ from safetensors.torch import load_file, save_file
 from transformers import (
     MambaConfig,
     MambaForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PreTrainedTokenizerFast,
     T5Config,
     T5ForConditionalGeneration,
@@ -24,6 +28,7 @@ from erl_pipeline.policies.pretrained import (
 )
 from erl_pipeline.policies.tokenizers import tokenizer_digest
 from storage.errors import InputError
+from tests.random_models import TEMPLATE
 
 CPU = torch.device("cpu")
 
@@ -68,6 +73,37 @@ def test_all_end_tokens_are_found(checkpoint: Path) -> None:
     (checkpoint / "generation_config.json").write_text(json.dumps({"eos_token_id": [0, 4]}))
     policy = load_policy(checkpoint, device=CPU)
     assert policy.eos_token_ids == {0, 2, 4} == read_eos_token_ids(checkpoint, policy.tokenizer)
+
+
+def test_settings_of_sampling_that_is_off_do_not_hinder_saving(checkpoint: Path, tmp_path: Path) -> None:
+    """transformers refuses to save them."""
+    file = checkpoint / "generation_config.json"
+    file.write_text(json.dumps({"temperature": 0.9, "top_p": 0.6, "top_h": 0.5, "eos_token_id": 2}))
+    save_policy(load_policy(checkpoint, device=CPU), tmp_path / "out")
+    saved = json.loads((tmp_path / "out/generation_config.json").read_text())
+    assert saved | {"transformers_version": ""} == {"eos_token_id": 2, "transformers_version": ""}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"do_sample": True, "temperature": 0.9, "top_p": 0.6, "eos_token_id": 2},
+        {"temperature": 1.0, "top_k": 50, "eos_token_id": 2},
+    ],
+)
+def test_settings_of_sampling_that_can_be_saved_are_kept(
+    checkpoint: Path, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    (checkpoint / "generation_config.json").write_text(json.dumps(settings))
+    save_policy(load_policy(checkpoint, device=CPU), tmp_path / "out")
+    saved = json.loads((tmp_path / "out/generation_config.json").read_text())
+    assert saved | {"transformers_version": ""} == settings | {"transformers_version": ""}
+
+
+def test_a_generation_config_that_cannot_be_saved_again_is_named(checkpoint: Path) -> None:
+    (checkpoint / "generation_config.json").write_text(json.dumps({"pad_token_id": -1, "eos_token_id": 2}))
+    with pytest.raises(InputError, match=r"generation_config\.json of .* cannot be saved .*`pad_token_id`"):
+        load_policy(checkpoint, device=CPU)
 
 
 def test_a_model_without_an_end_token_is_refused(
@@ -128,6 +164,26 @@ def test_weights_digest_follows_every_file(checkpoint: Path) -> None:
     assert len({before, changed, weights_digest(checkpoint)}) == 3
 
 
+def test_weights_digest_follows_further_chat_templates(
+    checkpoint: Path, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    tokenizer.chat_template = {"default": TEMPLATE, "tool_use": f"{TEMPLATE} tools"}
+    tokenizer.save_pretrained(checkpoint)
+    before = weights_digest(checkpoint)
+    (checkpoint / "additional_chat_templates/tool_use.jinja").write_text("another")
+    assert weights_digest(checkpoint) != before
+
+
+def test_weights_digest_is_over_names_and_contents(tmp_path: Path) -> None:
+    """Ids of artifacts depend on it."""
+    for name, content in {"config.json": "{}", "chat_template.jinja": "x", "more/a.json": "{}"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    template, config = (hashlib.sha256(content).hexdigest() for content in (b"x", b"{}"))
+    listed = f"chat_template.jinja\0{template}\nconfig.json\0{config}\n"
+    assert weights_digest(tmp_path) == hashlib.sha256(listed.encode()).hexdigest()
+
+
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="neither a folder here nor a model"):
         load_policy(tmp_path / "missing", device=CPU)
@@ -164,6 +220,48 @@ def test_a_model_that_keeps_a_state_is_refused(tmp_path: Path) -> None:
     MambaForCausalLM(config).save_pretrained(tmp_path)
     with pytest.raises(InputError, match="is a mamba, whose forward pass takes no past keys and values"):
         load_policy(tmp_path, device=CPU)
+
+
+def change_config(folder: Path, **settings: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
+
+
+@pytest.mark.parametrize(
+    ("quantization", "method"), [({"quant_method": "mxfp4"}, "mxfp4"), ({"load_in_4bit": True}, "unnamed")]
+)
+def test_quantized_weights_are_refused(checkpoint: Path, quantization: dict[str, Any], method: str) -> None:
+    change_config(checkpoint, quantization_config=quantization)
+    with pytest.raises(InputError, match=rf"are quantized \({method}\); they cannot be trained or saved"):
+        load_policy(checkpoint, device=CPU)
+
+
+@pytest.mark.parametrize(("original", "refused"), [(24, True), (48, False)])
+def test_positions_that_depend_on_other_sequences_are_refused(
+    checkpoint: Path, original: int, refused: bool
+) -> None:
+    """LongRoPE, in a context of 48 tokens."""
+    rope = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [1.0, 2.0, 8.0, 30.0]}
+    torch.manual_seed(0)
+    config = Phi3Config(
+        vocab_size=7,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=48,
+        original_max_position_embeddings=original,
+        rope_parameters=rope | {"rope_theta": 10000.0},
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    Phi3ForCausalLM(config).save_pretrained(checkpoint)
+    if refused:
+        with pytest.raises(InputError, match=r"the type longrope, which change .* longer than 24 tokens"):
+            load_policy(checkpoint, device=CPU)
+    else:
+        assert load_policy(checkpoint, device=CPU).context_length == 48
 
 
 def test_a_missing_tokenizer_is_refused(checkpoint: Path) -> None:

@@ -119,3 +119,21 @@ def test_a_conversation_that_the_chat_template_refuses_is_named(tmp_path: Path) 
     tokenizer.save_pretrained(model)
     with pytest.raises(InputError, match="row 1: the model's chat template refuses it: no tools here"):
         conversation_sequences(model, [as_conversation([ASKED, SAID])], "row")
+
+
+def test_a_conversation_whose_turn_the_chat_template_opens_otherwise_is_named(tmp_path: Path) -> None:
+    model = save_byte_llama(tmp_path, positions=192)
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant: <think>{% endif %}"
+    )
+    tokenizer.save_pretrained(model)
+    thought: Message = {"role": "assistant", "content": "<think></think>a"}
+    assert len(conversation_sequences(model, [as_conversation([ASKED, thought])], "row")) == 1
+    with pytest.raises(
+        InputError, match=r"row 2: the chat template opens the assistant's turn with '.*<think>"
+    ):
+        conversation_sequences(
+            model, [as_conversation([ASKED, thought]), as_conversation([ASKED, SAID])], "row"
+        )

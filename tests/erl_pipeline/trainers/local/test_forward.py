@@ -8,6 +8,8 @@ import torch
 from transformers import (
     CohereConfig,
     CohereForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     OPTConfig,
@@ -242,6 +244,15 @@ def test_rows_are_taken_in_silence_only_where_nothing_else_was_asked_for() -> No
     assert packed_attention("blocks", "blocks", takes_segments=False) == "rows"
     with pytest.raises(ConfigError, match=r"trainer\.attention: flash does not fit this model"):
         packed_attention("flash", "flash", takes_segments=False)
+
+
+def test_a_model_that_caps_its_logits_is_refused_also_where_they_are_small() -> None:
+    model = Gemma2ForCausalLM(Gemma2Config(**SIZES)).eval()
+    with (
+        pytest.raises(InputError, match="Gemma2ForCausalLM cannot be trained: its logits are capped"),
+        ready_for_training(model, gradient_checkpointing=False),
+    ):
+        pass
 
 
 def test_a_model_that_scales_its_logits_is_refused() -> None:
