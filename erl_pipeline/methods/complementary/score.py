@@ -222,7 +222,7 @@ def _in_order(rows: Sequence[Trajectory], ids: Sequence[str]) -> list[Trajectory
 
 SCORE_EXPERIENCE = Stage(
     name="score_experience",
-    version=6,
+    version=7,
     output="table",
     settings=ScoreSettings,
     compute=_compute,

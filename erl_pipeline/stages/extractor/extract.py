@@ -209,7 +209,7 @@ def _slice(config: RunConfig, _sources: Sources) -> AskingSettings:
 
 EXTRACT_EXPERIENCE = Stage(
     name="extract_experience",
-    version=5,
+    version=6,
     output="trajectories",
     settings=AskingSettings,
     compute=_compute,

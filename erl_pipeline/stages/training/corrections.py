@@ -69,7 +69,7 @@ def _build(call: StageCall[CorrectionSettings]) -> StageResult:
 
 BUILD_CORRECTIONS = Stage(
     name="build_corrections",
-    version=2,
+    version=3,
     output="sft_dataset",
     settings=CorrectionSettings,
     compute=_build,

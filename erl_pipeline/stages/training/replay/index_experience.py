@@ -71,7 +71,7 @@ def _compute_scored(call: StageCall[ScoredIndexSettings]) -> StageResult:
 
 INDEX_EXPERIENCE = Stage(
     name="index_experience",
-    version=2,
+    version=3,
     output="experience",
     settings=ExperienceIndexSettings,
     compute=_compute,
@@ -79,7 +79,7 @@ INDEX_EXPERIENCE = Stage(
 
 INDEX_SCORED_EXPERIENCE = Stage(
     name=INDEX_EXPERIENCE.name,
-    version=2,
+    version=3,
     output="experience",
     settings=ScoredIndexSettings,
     compute=_compute_scored,
