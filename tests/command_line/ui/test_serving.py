@@ -105,7 +105,7 @@ def test_aliases_are_shown_with_their_changes_and_the_gates_verdicts(store: Path
     answer = page.get("/runs/small/serving").text
     text = main_text(answer)
     assert "production dddddddddddd of night , since 2026-01-01 12:00 UTC" in text
-    assert text.count("held-out reward +0.250, lower bound +0.125, needed ") == 2
+    assert text.count("held-out reward +0.250, lower bound +0.125 over 8 tasks, needed ") == 2
     assert "passed" in text
     assert "held out tasks 8" in text
     assert 'href="/runs/small-traffic/rows"' in answer
