@@ -45,7 +45,10 @@ SLOW_SECONDS = 2.0
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
-    return client(write_page_store(tmp_path_factory.mktemp("odd")).store.uri)
+    """Its first search has loaded the embedding model, which takes a second or two."""
+    opened = client(write_page_store(tmp_path_factory.mktemp("odd")).store.uri)
+    assert opened.get("/runs/one/memory?text=ice").status_code == 200
+    return opened
 
 
 def routes() -> Iterator[APIRoute]:
