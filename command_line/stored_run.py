@@ -20,7 +20,7 @@ from erl_pipeline.runs.state import completed_iterations
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError, StoreError
 from storage.filesystem import open_root
-from storage.memory.versions import forget_requests, made_when_asked
+from storage.memory.versions import forget_requests
 from storage.runs.documents import BranchOrigin
 from storage.runs.ledger import latest_entries
 from storage.runs.run import Run, RunStore
@@ -171,7 +171,6 @@ def planned_branch(
         origin,
         iterations=last,
         requests=forget_requests(lines),
-        made_when_asked=made_when_asked(lines),
     )
     before = {node.place for node in shared}
     recorded = recorded_ids(entries)

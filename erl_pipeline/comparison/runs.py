@@ -20,7 +20,7 @@ from erl_pipeline.evaluation.history import (
     test_evaluations,
 )
 from erl_pipeline.plan.column import Column
-from erl_pipeline.plan.plan import Plan
+from erl_pipeline.plan.plan import Plan, PlannedStage
 from erl_pipeline.plan.stage import Listener
 from erl_pipeline.runs.config import method_columns, refuse_other_settings
 from erl_pipeline.runs.driver import execute_run, open_run
@@ -63,7 +63,7 @@ def run_task(task: TrainingTask, listener: Listener, stop: threading.Event) -> N
             if task.opens is None:
                 return
             open_test_split(task.store_uri, task.opens)
-            evaluate_on_test(opened, _plan(task, opened.run.name))
+            evaluate_on_test(opened, _plan(run, task.store_uri, task.iterations))
 
 
 def is_done(task: TrainingTask) -> bool:
@@ -81,27 +81,25 @@ def is_done(task: TrainingTask) -> bool:
         return False
     refuse_other_settings(stored, run.config)
     if task.iterations == 0:
-        plan = plan_run(run.config, run.sources, iterations=0)
-        return all(recorded.get(node.place) == node.artifact_id for node in plan.nodes)
-    plan = _plan(task, run.config.name)
-    nodes = [*plan.nodes]
-    if task.opens is not None:
-        nodes += plan_on_test(run.config, run.sources, plan).nodes
+        nodes = [*plan_run(run.config, run.sources, iterations=0).nodes]
+    else:
+        nodes = _planned(run, task.store_uri, task.iterations, on_test=task.opens is not None)
     return all(recorded.get(node.place) == node.artifact_id for node in nodes)
 
 
 def read_curve(run: ComparedRun, store_uri: str) -> list[CurvePoint]:
     """The learning curve of a run on the test tasks. Raises StoreError if an artifact is missing."""
     history = read_history(ArtifactStore(store_uri), RunStore(store_uri).open(run.config.name))
-    return learning_curve(history, _on_test(run, store_uri, history))
+    return learning_curve(history, _of_run(run, store_uri, test_evaluations(history), on_test=True))
 
 
-def _on_test(run: ComparedRun, store_uri: str, history: Sequence[StageRecord]) -> list[StageRecord]:
+def _of_run(
+    run: ComparedRun, store_uri: str, evaluations: Sequence[StageRecord], *, on_test: bool
+) -> list[StageRecord]:
     def planned(iterations: int) -> set[str]:
-        plan = _plan(TrainingTask(run, store_uri, iterations), run.config.name)
-        return {node.artifact_id for node in plan_on_test(run.config, run.sources, plan).nodes}
+        return {node.artifact_id for node in _planned(run, store_uri, iterations, on_test=on_test)}
 
-    return of_the_curve(test_evaluations(history), run.iterations, planned)
+    return of_the_curve(evaluations, run.iterations, planned)
 
 
 def of_the_curve(
@@ -130,18 +128,13 @@ def read_outcomes(run: ComparedRun, store_uri: str) -> dict[str, list[bool]]:
     removed attempts. Raises StoreError if an artifact is missing or damaged."""
     store = ArtifactStore(store_uri)
     history = read_history(store, RunStore(store_uri).open(run.config.name))
-    return outcomes_by_task(store, _on_test(run, store_uri, history))
+    return outcomes_by_task(store, _of_run(run, store_uri, test_evaluations(history), on_test=True))
 
 
 def read_held_out_curve(run: ComparedRun, store_uri: str) -> list[CurvePoint]:
     """The learning curve of a run on its held-out tasks. Raises StoreError if an artifact is missing."""
     history = read_history(ArtifactStore(store_uri), RunStore(store_uri).open(run.config.name))
-
-    def planned(iterations: int) -> set[str]:
-        plan = _plan(TrainingTask(run, store_uri, iterations), run.config.name)
-        return {node.artifact_id for node in plan.nodes}
-
-    return learning_curve(history, of_the_curve(held_out_evaluations(history), run.iterations, planned))
+    return learning_curve(history, _of_run(run, store_uri, held_out_evaluations(history), on_test=False))
 
 
 def read_training(run: ComparedRun, store_uri: str, iterations: int) -> TrainingFigures:
@@ -151,9 +144,15 @@ def read_training(run: ComparedRun, store_uri: str, iterations: int) -> Training
     return training_figures(store, history, method_columns(run.config), iterations)
 
 
-def _plan(task: TrainingTask, name: str) -> Plan:
-    stored = RunStore(task.store_uri).open(name)
-    return plan_for(task.store_uri, stored, task.run.config, task.iterations, sources=task.run.sources)
+def _plan(run: ComparedRun, store_uri: str, iterations: int) -> Plan:
+    stored = RunStore(store_uri).open(run.config.name)
+    return plan_for(store_uri, stored, run.config, iterations, sources=run.sources)
+
+
+def _planned(run: ComparedRun, store_uri: str, iterations: int, *, on_test: bool) -> list[PlannedStage]:
+    """The stages of a training, and those of its evaluations on test tasks where they are asked for."""
+    plan = _plan(run, store_uri, iterations)
+    return [*plan.nodes, *(plan_on_test(run.config, run.sources, plan).nodes if on_test else ())]
 
 
 ByIteration = Mapping[int, float]

@@ -14,6 +14,7 @@ from storage.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
+    from storage.memory.versions import ForgetRequest
 
 SettingsT = TypeVar("SettingsT", bound=Settings)
 
@@ -28,9 +29,7 @@ class Planner:
     """Collects the stages of one configuration. Methods and the functions that plan a run call `add`.
 
     Args:
-        requests: iteration -> the requests to forget made after it, as artifact ids.
-        made_when_asked: request -> the stages that its iteration had made when it was asked; a request that
-            is not in it came after all.
+        requests: iteration -> the requests to forget made after it.
         recorded: place -> artifact id, to plan a run as it was made: each stage then has its recorded id,
             whatever its recipe would give now.
         partial: a stage that is not recorded has the id that its recipe gives; without it, that is an error.
@@ -43,8 +42,7 @@ class Planner:
         config: RunConfig,
         sources: Sources,
         *,
-        requests: Mapping[int, tuple[str, ...]] | None = None,
-        made_when_asked: Mapping[str, frozenset[str]] | None = None,
+        requests: Mapping[int, tuple[ForgetRequest, ...]] | None = None,
         recorded: Mapping[StageKey, str] | None = None,
         partial: bool = False,
         external: frozenset[str] = frozenset(),
@@ -53,7 +51,6 @@ class Planner:
         self.config = config
         self.sources = sources
         self.requests = requests or {}
-        self._made_when_asked = made_when_asked or {}
         self.nodes: list[PlannedStage] = []
         self.displaced: list[tuple[PlannedStage, Recipe]] = []
         """Each shared stage that was asked for, and the recipe that this configuration gives it."""
@@ -62,7 +59,10 @@ class Planner:
         self._partial = partial
         self._shared = shared or {}
         # Requests to forget are already committed when a plan contains them.
-        self._known = {*external, *(request for each in self.requests.values() for request in each)}
+        self._known = {
+            *external,
+            *(request.artifact_id for each in self.requests.values() for request in each),
+        }
         self._equal: dict[tuple[type, str], Settings] = {}
         self._slices: dict[str, Settings] = {}
         self._dumped: dict[int, tuple[Settings, SharedJson]] = {}
@@ -138,11 +138,6 @@ class Planner:
         if self._recorded is not None:
             return StageKey(iteration, stage.name, "") in self._recorded
         return last or falls_due(iteration, every)
-
-    def asked_before(self, request: str, stage: str) -> bool:
-        """Whether a request to forget was made before its iteration had made a stage."""
-        made = self._made_when_asked.get(request)
-        return made is not None and stage not in made
 
     def take(self, node: PlannedStage) -> str:
         """Put in a stage of another plan unchanged; return the id of its artifact."""

@@ -12,7 +12,7 @@ from erl_pipeline.runs.state import REPORTED_ITERATIONS, completed_iterations, p
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact, InputError
 from storage.filesystem import open_root
-from storage.memory.versions import forget_requests, made_when_asked
+from storage.memory.versions import forget_requests
 from storage.runs.documents import IMPORTED, BranchOrigin, OfflineOrigin, read_origin
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore
@@ -173,7 +173,7 @@ def _plan(
     as_made: Literal["whole", "partial"] | None,
 ) -> Plan:
     lines = run.recorded() if entries is None else entries
-    requests, asked = forget_requests(lines), made_when_asked(lines)
+    requests = forget_requests(lines)
     recorded = None if as_made is None else recorded_ids(lines)
     partial = as_made == "partial"
     origin = read_origin(store_uri, run.name)
@@ -183,7 +183,6 @@ def _plan(
             sources,
             iterations=iterations,
             requests=requests,
-            made_when_asked=asked,
             recorded=recorded,
             partial=partial,
         )
@@ -197,7 +196,6 @@ def _plan(
             origin,
             iterations=iterations,
             requests=requests,
-            made_when_asked=asked,
             recorded=recorded,
             partial=partial,
         )

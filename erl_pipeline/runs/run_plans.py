@@ -24,6 +24,7 @@ from erl_pipeline.stages.training.measure_staleness import MEASURE_STALENESS
 from erl_pipeline.stages.training.replay.plan import plan_experience
 from storage.artifacts.recipe import Recipe
 from storage.errors import ConfigError, InputError
+from storage.memory.versions import ForgetRequest
 from storage.runs.documents import BranchOrigin, OfflineOrigin
 
 _EXAMPLES = 3
@@ -36,8 +37,7 @@ def plan_run(
     sources: Sources,
     *,
     iterations: int | None = None,
-    requests: Mapping[int, tuple[str, ...]] | None = None,
-    made_when_asked: Mapping[str, frozenset[str]] | None = None,
+    requests: Mapping[int, tuple[ForgetRequest, ...]] | None = None,
     recorded: Mapping[StageKey, str] | None = None,
     partial: bool = False,
 ) -> Plan:
@@ -45,16 +45,9 @@ def plan_run(
 
     Args:
         iterations: number of iterations; default: the configuration's.
-        requests, made_when_asked, recorded, partial: see `Planner`.
+        requests, recorded, partial: see `Planner`.
     """
-    planner = Planner(
-        config,
-        sources,
-        requests=requests,
-        made_when_asked=made_when_asked,
-        recorded=recorded,
-        partial=partial,
-    )
+    planner = Planner(config, sources, requests=requests, recorded=recorded, partial=partial)
     states = [_begin(planner)]
     _plan_evaluation(planner, states[0], 0, last=False)
     target = config.iterations if iterations is None else iterations
@@ -71,8 +64,7 @@ def plan_branch(
     origin: BranchOrigin,
     *,
     iterations: int,
-    requests: Mapping[int, tuple[str, ...]] | None = None,
-    made_when_asked: Mapping[str, frozenset[str]] | None = None,
+    requests: Mapping[int, tuple[ForgetRequest, ...]] | None = None,
     recorded: Mapping[StageKey, str] | None = None,
     partial: bool = False,
 ) -> Plan:
@@ -93,15 +85,7 @@ def plan_branch(
     shared = {node.place: node for node in shared_stages(source, at, origin.stage)}
     beginning = Planner(config, sources, shared=shared)
     _begin(beginning)
-    planner = Planner(
-        config,
-        sources,
-        requests=requests,
-        made_when_asked=made_when_asked,
-        recorded=recorded,
-        partial=partial,
-        shared=shared,
-    )
+    planner = Planner(config, sources, requests=requests, recorded=recorded, partial=partial, shared=shared)
     for node in source.nodes:
         if (node.iteration or 0) < at:
             planner.take(node)

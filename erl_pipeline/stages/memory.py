@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from erl_pipeline.plan.stage import Resources
     from storage.artifacts.artifact import Artifact
     from storage.memory.entries import MemoryEntry
+    from storage.memory.versions import ForgetRequest
     from storage.memory.view import ReflectionMemory
     from storage.tables.trajectories import Trajectory
 
@@ -238,7 +239,7 @@ def _forget(call: StageCall[ForgetSettings]) -> StageResult:
 
 
 def plan_forgetting(
-    planner: Planner, version: str, iteration: int, of: Callable[[str], bool] = lambda _: True
+    planner: Planner, version: str, iteration: int, of: Callable[[ForgetRequest], bool] = lambda _: True
 ) -> str:
     """Plan the removal of what was asked to be forgotten after an iteration; returns the id of the version
     after it.
@@ -248,7 +249,7 @@ def plan_forgetting(
     """
     for number, request in enumerate(planner.requests.get(iteration, ())):
         if of(request):
-            inputs = {MEMORY: version, REQUEST_INPUT: request}
+            inputs = {MEMORY: version, REQUEST_INPUT: request.artifact_id}
             version = planner.add(
                 FORGET_MEMORY, inputs, iteration=iteration, settings=_NOTHING, key=f"{number:04d}"
             )
@@ -260,13 +261,14 @@ def state_evaluated(planner: Planner, state: RunState, iteration: int, stage: st
     to be forgotten after it was made is still there, so that it is not made again."""
     if MEMORY not in state.memories or iteration not in planner.requests:
         return state
+    requests = {each.artifact_id: each for each in planner.requests[iteration]}
     removals = {
         node.artifact_id: node.recipe.inputs
         for node in planner.nodes
         if node.stage is FORGET_MEMORY and node.iteration == iteration
     }
     version = state.memories[MEMORY]
-    while version in removals and not planner.asked_before(removals[version][REQUEST_INPUT], stage):
+    while version in removals and not requests[removals[version][REQUEST_INPUT]].came_before(stage):
         version = removals[version][MEMORY]
     return replace(state, memories={**state.memories, MEMORY: version})
 

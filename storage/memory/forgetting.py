@@ -104,8 +104,8 @@ def awaiting(store: ArtifactStore, run: Run) -> set[str]:
         entry_id
         for iteration, requests in versions.forget_requests(run.recorded()).items()
         if iteration not in made
-        for artifact_id in requests
-        for entry_id in versions.requested_entries(store.open(artifact_id).manifest.settings)
+        for request in requests
+        for entry_id in versions.requested_entries(store.open(request.artifact_id).manifest.settings)
     }
 
 
@@ -140,7 +140,8 @@ def _fulfil(store: ArtifactStore, run: Run, request: LedgerEntry) -> str:
         staging.commit(counters={"entries_forgotten": removed}, memory_version=removal.artifact_id)
     iteration = request.iteration or 0
     # A plan numbers the requests of an iteration; the keys of requests count those of the whole run.
-    place = versions.forget_requests(run.recorded())[iteration].index(request.artifact_id)
+    ids = [each.artifact_id for each in versions.forget_requests(run.recorded())[iteration]]
+    place = ids.index(request.artifact_id)
     _record(run, iteration, removal, f"{place:04d}")
     return removal.artifact_id
 

@@ -57,24 +57,36 @@ def forget_recipe(parent: str, request_id: str) -> Recipe:
     )
 
 
-def forget_requests(entries: Iterable[LedgerEntry]) -> dict[int, tuple[str, ...]]:
-    """Iteration -> artifact ids of the requests to be fulfilled after it, in order."""
-    requests: dict[int, list[str]] = {}
-    for entry in sorted((each for each in latest_entries(entries) if each.kind == "request"), key=_order):
-        requests.setdefault(entry.iteration or 0, []).append(entry.artifact_id)
-    return {iteration: tuple(of) for iteration, of in requests.items()}
+@dataclass(frozen=True)
+class ForgetRequest:
+    """A request to forget, by the id of its artifact. `made`: the stages that its iteration had recorded by
+    then; None: all that it has."""
+
+    artifact_id: str
+    made: frozenset[str] | None = None
+
+    def came_before(self, stage: str) -> bool:
+        """Whether its iteration had not made a stage when it was asked."""
+        return self.made is not None and stage not in self.made
 
 
-def made_when_asked(entries: Iterable[LedgerEntry]) -> dict[str, frozenset[str]]:
-    """Artifact id of each request to forget -> the stages that its iteration had recorded by then."""
+def forget_requests(entries: Iterable[LedgerEntry]) -> dict[int, tuple[ForgetRequest, ...]]:
+    """Iteration -> the requests to be fulfilled after it, in order."""
     made: dict[int, set[str]] = {}
-    found = {}
+    requests: dict[int, list[tuple[LedgerEntry, frozenset[str]]]] = {}
     for entry in latest_entries(entries):
-        stages = made.setdefault(entry.iteration or 0, set())
+        iteration = entry.iteration or 0
+        stages = made.setdefault(iteration, set())
         if entry.kind == "request":
-            found[entry.artifact_id] = frozenset(stages)
+            requests.setdefault(iteration, []).append((entry, frozenset(stages)))
         stages.add(entry.stage)
-    return found
+    return {
+        iteration: tuple(
+            ForgetRequest(entry.artifact_id, stages)
+            for entry, stages in sorted(of, key=lambda each: _order(each[0]))
+        )
+        for iteration, of in requests.items()
+    }
 
 
 def _order(entry: LedgerEntry) -> tuple[int, int, str]:

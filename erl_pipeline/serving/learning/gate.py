@@ -61,11 +61,10 @@ def compare_held_out(
     differences = [after[task] - before[task] for task in tasks]
     low = bootstrap_low([differences], [1], confidence)
     missing = len(before.keys() - after.keys())
-    lacks = f"{missing} of {len(before)} held-out tasks are not scored any more"
-    beside = {"tasks": len(tasks), "not_scored": missing}
-    return Comparison(
-        fmean(differences), low, beside, lacks if missing > _MOST_NOT_SCORED * len(before) else ""
-    )
+    lacks = ""
+    if missing > _MOST_NOT_SCORED * len(before):
+        lacks = f"{missing} of {len(before)} held-out tasks are not scored any more"
+    return Comparison(fmean(differences), low, {"tasks": len(tasks), "not_scored": missing}, lacks)
 
 
 def compare_feedback(
@@ -213,7 +212,8 @@ def verdict(
         reached = comparison.low >= least
         passed = passed and reached and not comparison.lacks
         what = "held-out reward" if name == "held_out" else "feedback"
-        over = f" over {counted(int(tasks), 'task')}" if (tasks := comparison.beside.get("tasks")) else ""
+        tasks = int(comparison.beside.get("tasks", 0))
+        over = f" over {counted(tasks, 'task')}" if tasks else ""
         reasons.append(
             f"{what} {comparison.difference:+.3f}, lower bound {comparison.low:+.3f}{over}, needed "
             f"{least:+.3f}: {'reached' if reached else 'not reached'}"

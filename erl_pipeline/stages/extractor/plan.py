@@ -18,6 +18,7 @@ from erl_pipeline.stages.memory import plan_forgetting
 from erl_pipeline.stages.names import MEMORY, ROLLOUTS
 from erl_pipeline.stages.training.first_checkpoint import PretrainedSettings
 from erl_pipeline.stages.training.training_stage import plan_training
+from storage.memory.versions import ForgetRequest
 
 
 def plan_extractor(planner: Planner, state: RunState) -> RunState:
@@ -73,10 +74,10 @@ def plan_lessons(planner: Planner, state: RunState, iteration: int, rollouts: st
     )
     merges = crl.merge_every is not None and iteration % crl.merge_every == 0
 
-    def before_merge(request: str) -> bool:
+    def before_merge(request: ForgetRequest) -> bool:
         """A merge that was made before a request stays as it is; one that comes later does not read the
         entry."""
-        return not merges or planner.asked_before(request, MERGE_EXPERIENCE.name)
+        return not merges or request.came_before(MERGE_EXPERIENCE.name)
 
     memory = plan_forgetting(planner, memory, iteration, before_merge)
     before = {name: state.memories[name] for name in (CREDIT, MERGED) if name in state.memories}

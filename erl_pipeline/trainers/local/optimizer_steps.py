@@ -11,9 +11,10 @@ import torch
 from transformers import PreTrainedModel
 
 from erl_pipeline.trainers.interface import DEFAULT_PASSES, OnStep, Passes
-from erl_pipeline.trainers.local.forward import PassCounts, PolicyForward, ready_for_training
+from erl_pipeline.trainers.local.forward import PassCounts, PolicyForward
 from erl_pipeline.trainers.local.optimizer import PolicyOptimizer
 from erl_pipeline.trainers.local.packing import ALONE, Microbatch, Ranks
+from erl_pipeline.trainers.local.preparation import ready_for_training
 from erl_pipeline.trainers.local.tokens import TokenLoss
 from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.errors import TrainingDiverged

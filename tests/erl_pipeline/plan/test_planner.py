@@ -10,6 +10,7 @@ from erl_pipeline.config.base import Settings
 from erl_pipeline.plan.planner import Planner
 from erl_pipeline.plan.stage import Stage, StageCall, StageResult
 from storage.errors import ConfigError
+from storage.memory.versions import ForgetRequest
 from tests.erl_pipeline.runs.planned_runs import SOURCES, config
 
 
@@ -66,7 +67,7 @@ def test_a_circle_is_refused_naming_the_stage() -> None:
 
 
 def test_what_is_in_the_store_already_may_be_an_input() -> None:
-    plan = planner(external=frozenset({"rollouts"}), requests={3: ("request",)})
+    plan = planner(external=frozenset({"rollouts"}), requests={3: (ForgetRequest("request"),)})
     plan.add(SEVEN, {"data": "rollouts", "request": "request"}, iteration=1)
     assert len(plan.nodes) == 1
 

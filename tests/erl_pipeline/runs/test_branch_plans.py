@@ -10,6 +10,7 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.plan import Plan
 from erl_pipeline.runs.run_plans import plan_branch, plan_offline, plan_run, shared_stages
 from storage.errors import ConfigError, InputError
+from storage.memory.versions import ForgetRequest
 from storage.runs.documents import BranchOrigin, OfflineOrigin
 from tests.erl_pipeline.runs.planned_runs import DECOUPLED, SOURCES, at, config, ids, inputs, plan, stages
 
@@ -21,7 +22,7 @@ def branch(
     source: Plan | None = None,
     source_config: RunConfig | None = None,
     iterations: int = 3,
-    requests: dict[int, tuple[str, ...]] | None = None,
+    requests: dict[int, tuple[ForgetRequest, ...]] | None = None,
 ) -> Plan:
     """A branch of the small run from a stage of an iteration, with other settings."""
     return plan_branch(
@@ -113,7 +114,7 @@ def test_a_branch_of_a_branch_shares_with_both() -> None:
 
 
 def test_what_was_forgotten_in_a_shared_iteration_stays_forgotten() -> None:
-    requests: dict[int, tuple[str, ...]] = {2: ("request",)}
+    requests: dict[int, tuple[ForgetRequest, ...]] = {2: (ForgetRequest("request"),)}
     source = plan_run(config(), SOURCES, requests=requests)
     made = branch(2, "update_policy", "objective.clip_low=0.1", source=source, requests=requests)
     assert at(made, 2, "forget_memory", "0000") == at(source, 2, "forget_memory", "0000")

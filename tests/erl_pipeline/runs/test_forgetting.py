@@ -20,7 +20,7 @@ from erl_pipeline.runs.run_plans import plan_branch, shared_stages
 from storage.artifacts.store import ArtifactStore
 from storage.memory.entries import MemoryEntry, write_delta
 from storage.memory.forgetting import forget, write_forgotten
-from storage.memory.versions import forget_requests, latest_version, made_when_asked, memory_versions
+from storage.memory.versions import forget_requests, latest_version, memory_versions
 from storage.memory.view import ReflectionMemory
 from storage.runs.documents import BranchOrigin
 from storage.runs.run import Run, RunStore
@@ -203,5 +203,4 @@ def branched(store: Path, run: Run, stage: str) -> Plan:
         origin,
         iterations=3,
         requests=forget_requests(lines),
-        made_when_asked=made_when_asked(lines),
     )

@@ -16,6 +16,7 @@ from erl_pipeline.stages.evaluation.evaluate import EvaluationSettings
 from erl_pipeline.stages.rollouts.generate_rollouts import RolloutSettings
 from storage.artifacts.recipe import Recipe
 from storage.errors import ConfigError, InputError
+from storage.memory.versions import ForgetRequest
 from tests.erl_pipeline.runs.planned_runs import (
     DECOUPLED,
     ITERATION,
@@ -311,7 +312,7 @@ def test_a_lag_without_importance_correction_is_refused() -> None:
 
 
 def test_requests_to_forget_come_after_the_memory_of_their_iteration() -> None:
-    requests = {2: ("request-a", "request-b")}
+    requests = {2: (ForgetRequest("request-a"), ForgetRequest("request-b"))}
     made = plan_run(config(), SOURCES, requests=requests)
     assert stages(made, 2)[3:6] == ["index_memory", "forget_memory 0000", "forget_memory 0001"]
     second = at(made, 2, "forget_memory", "0001")
@@ -327,7 +328,7 @@ def test_requests_to_forget_come_after_the_memory_of_their_iteration() -> None:
 
 def test_requests_to_forget_come_after_a_merge_that_was_made_before_them() -> None:
     without = plan_run(config(**MERGING), SOURCES)
-    made = plan_run(config(**MERGING), SOURCES, requests={2: ("request",)})
+    made = plan_run(config(**MERGING), SOURCES, requests={2: (ForgetRequest("request"),)})
     assert at(made, 2, "merge_experience").artifact_id == at(without, 2, "merge_experience").artifact_id
     assert inputs(made, 2, "forget_memory", "0000") == {
         "memory": "merge_experience of iteration 2",
@@ -344,8 +345,12 @@ def test_a_merge_does_not_read_what_was_to_be_forgotten_before_it() -> None:
     made = plan_run(
         config(**MERGING),
         SOURCES,
-        requests={2: ("early", "late")},
-        made_when_asked={"early": frozenset({"index_memory"}), "late": frozenset({"merge_experience"})},
+        requests={
+            2: (
+                ForgetRequest("early", frozenset({"index_memory"})),
+                ForgetRequest("late", frozenset({"merge_experience"})),
+            )
+        },
     )
     assert inputs(made, 2, "forget_memory", "0000") == {
         "memory": "index_memory of iteration 2",
@@ -372,10 +377,11 @@ def test_an_evaluation_reads_the_memory_without_what_was_forgotten_before_it(
     made = plan_run(
         config(**settings),
         SOURCES,
-        requests={2: ("before", "after")},
-        made_when_asked={
-            "before": frozenset({"index_memory", "merge_experience"}),
-            "after": frozenset({"index_memory", "merge_experience", stage}),
+        requests={
+            2: (
+                ForgetRequest("before", frozenset({"index_memory", "merge_experience"})),
+                ForgetRequest("after", frozenset({"index_memory", "merge_experience", stage})),
+            )
         },
     )
     assert inputs(made, 2, stage)["memory"] == "forget_memory 0000 of iteration 2"

@@ -23,6 +23,7 @@ from erl_pipeline.runs.state import (
 )
 from erl_pipeline.runs.train import trusted_places
 from storage.artifacts.recipe import ArtifactKind
+from storage.memory.versions import ForgetRequest
 from storage.runs.ledger import LedgerEntry
 from tests.command_line.ui.stores import write_page_store
 from tests.erl_pipeline.runs.planned_runs import SOURCES, config, ids, plan
@@ -128,7 +129,7 @@ def test_what_the_plan_would_make_otherwise_is_not_whole() -> None:
 
 
 def test_a_new_request_to_forget_leaves_its_iteration_to_be_done() -> None:
-    asked = plan_run(config(), SOURCES, requests={2: ("request",)})
+    asked = plan_run(config(), SOURCES, requests={2: (ForgetRequest("request"),)})
     assert whole_iterations(asked, ids(plan())) == 1
 
 

@@ -13,9 +13,9 @@ from erl_pipeline.config.optimizer import OptimizerConfig, UpdateConfig
 from erl_pipeline.config.policy import LoraConfig
 from erl_pipeline.policies.adapters import add_fresh_adapter, merge_adapter
 from erl_pipeline.trainers.interface import Reinforcement
-from erl_pipeline.trainers.local.forward import ready_for_training
 from erl_pipeline.trainers.local.optimizer import PolicyOptimizer
 from erl_pipeline.trainers.local.optimizer_steps import Learner
+from erl_pipeline.trainers.local.preparation import ready_for_training
 from erl_pipeline.trainers.local.reinforcement import reinforce
 from erl_pipeline.trainers.sequences import TrainingSequence
 

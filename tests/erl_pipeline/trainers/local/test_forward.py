@@ -22,12 +22,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from erl_pipeline.trainers.local import block_attention
 from erl_pipeline.trainers.local.block_attention import BlockSegments, Segments, block_segments
-from erl_pipeline.trainers.local.forward import (
-    PolicyForward,
-    compiled_blocks,
-    packed_attention,
-    ready_for_training,
-)
+from erl_pipeline.trainers.local.forward import PolicyForward
+from erl_pipeline.trainers.local.preparation import compiled_blocks, packed_attention, ready_for_training
 from erl_pipeline.trainers.local.tokens import TokenLoss
 from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.errors import ConfigError, InputError

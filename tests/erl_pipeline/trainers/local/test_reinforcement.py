@@ -12,9 +12,9 @@ from transformers import PreTrainedModel
 from erl_pipeline.config.objective import DecoupledCorrection, ObjectiveConfig, ReplayLoss
 from erl_pipeline.config.optimizer import OptimizerConfig, UpdateConfig
 from erl_pipeline.trainers.interface import Reinforcement
-from erl_pipeline.trainers.local.forward import ready_for_training
 from erl_pipeline.trainers.local.optimizer import PolicyOptimizer
 from erl_pipeline.trainers.local.optimizer_steps import Learner
+from erl_pipeline.trainers.local.preparation import ready_for_training
 from erl_pipeline.trainers.local.reinforcement import reinforce
 from erl_pipeline.trainers.metrics import UpdateMetrics
 from erl_pipeline.trainers.sequences import TrainingSequence

@@ -19,7 +19,7 @@ from erl_pipeline.stages.training.replay.draw import usable_members
 from erl_pipeline.stages.training.replay.experience import Candidate, require_trainable, with_trainer_logprobs
 from erl_pipeline.stages.training.replay.select_replay import mean_entropies, pick_one
 from erl_pipeline.trainers.interface import Trainer
-from erl_pipeline.trainers.local.forward import ready_for_training
+from erl_pipeline.trainers.local.preparation import ready_for_training
 from erl_pipeline.trainers.local.tokens import token_logprobs
 from erl_pipeline.trainers.sequences import TrainingSequence
 from storage.errors import InputError
