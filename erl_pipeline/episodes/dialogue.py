@@ -189,12 +189,16 @@ class ChatTokenizer:
         that the words themselves need not be rendered."""
         # The first stand-in: the messages may repeat what the policy said, and it may have said this.
         suffix = self._render((*_OPENING, *messages), tools).partition(_ASSISTANT_TURN)[2]
-        if after_end_token is not None:
-            end = self._tokenizer.convert_ids_to_tokens(after_end_token)
-            # Some templates write a line feed before the end, which the policy did not say.
-            before, found, rest = suffix.partition(end)
-            suffix = rest if found and not before.strip() else suffix.lstrip(" ")
-        return self._ids(suffix)
+        if after_end_token is None:
+            return self._ids(suffix)
+        end = self._tokenizer.convert_ids_to_tokens(after_end_token)
+        # Some templates write a line feed before the end, which the policy did not say.
+        before, found, rest = suffix.partition(end)
+        suffix = rest if found and not before.strip() else suffix.lstrip(" ")
+        # Behind the end a text may have other tokens than alone: some tokenizers put a space before a text,
+        # and some ends take the white space that follows.
+        ids = self._ids(end + suffix)
+        return ids[1:] if ids[:1] == (after_end_token,) else self._ids(suffix)
 
     def _render(self, messages: Sequence[_Frozen], tools: str, *, opens_turn: bool = True) -> str:
         offered: list[dict[str, Any]] = json.loads(tools)

@@ -143,7 +143,7 @@ def _evaluate(call: StageCall[EvaluationSettings]) -> StageResult:
 
 EVALUATE = Stage(
     name="evaluate",
-    version=10,
+    version=11,
     output="evaluation",
     settings=EvaluationSettings,
     compute=_evaluate,

@@ -235,7 +235,7 @@ def _slice(config: RunConfig, _sources: Sources) -> RolloutSettings:
 
 ROLLOUT_SHARD = Stage(
     name="rollout_shard",
-    version=10,
+    version=11,
     output="trajectories",
     settings=RolloutSettings,
     compute=_generate,

@@ -291,7 +291,7 @@ def trial_rewards(task_type: str, number: int, attempts: Sequence[Trajectory]) -
 
 TRY_NOTES = Stage(
     name="try_notes",
-    version=4,
+    version=5,
     output="trajectories",
     settings=NoteTrialSettings,
     compute=_compute,

@@ -201,7 +201,7 @@ def _on_messages(call: StageCall[MessageSettings]) -> StageResult:
 
 DEMONSTRATIONS = Stage(
     name=_NAME,
-    version=8,
+    version=9,
     output="checkpoint",
     settings=DemonstrationSettings,
     compute=_on_demonstrations,
@@ -212,7 +212,7 @@ DEMONSTRATIONS = Stage(
 
 MESSAGES = Stage(
     name=_NAME,
-    version=8,
+    version=9,
     output="checkpoint",
     settings=MessageSettings,
     compute=_on_messages,

@@ -7,7 +7,7 @@ import pytest
 from jinja2 import TemplateError
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers
 from tokenizers.models import BPE, WordLevel
-from tokenizers.pre_tokenizers import Split
+from tokenizers.pre_tokenizers import Metaspace, Split
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
 
@@ -349,6 +349,21 @@ def test_a_template_that_opens_given_turns_otherwise_is_refused() -> None:
         ChatTokenizer(tokenizer).completion([{"role": "assistant", "content": "up"}], end_ids(tokenizer))
 
 
+def spaced(where: str) -> PreTrainedTokenizerFast:
+    """A tokenizer that puts a space before each text between special tokens, or only before the first."""
+    characters = ["\u2581", "\n", *sorted(set(map(chr, range(33, 127))))]
+    backend = Tokenizer(BPE({c: i for i, c in enumerate([*characters, "\u2581h"])}, [("\u2581", "h")]))
+    if where == "each":
+        backend.normalizer = normalizers.Sequence(
+            [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+        )
+    else:
+        backend.pre_tokenizer = Metaspace(prepend_scheme="first", split=False)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>")
+
+
+@pytest.mark.parametrize("takes_white_space", [False, True])
+@pytest.mark.parametrize("where", ["each", "first"])
 @pytest.mark.parametrize(
     "template",
     [
@@ -360,16 +375,13 @@ def test_a_template_that_opens_given_turns_otherwise_is_refused() -> None:
         "{% else %} {{ m.content }}</s>{% endif %}{% endfor %}",
     ],
 )
-def test_given_turns_have_the_tokens_of_the_whole_conversation(template: str) -> None:
-    """With a tokenizer that puts a space before each text."""
-    characters = ["\u2581", "\n", *sorted(set(map(chr, range(33, 127))))]
-    backend = Tokenizer(BPE({c: i for i, c in enumerate([*characters, "\u2581h"])}, [("\u2581", "h")]))
-    backend.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
-    )
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, bos_token="<s>", eos_token="</s>", chat_template=template
-    )
+def test_given_turns_have_the_tokens_of_the_whole_conversation(
+    template: str, where: str, takes_white_space: bool
+) -> None:
+    """With tokenizers that put a space before texts, and with an end that takes what follows, as Phi-3's."""
+    tokenizer = spaced(where)
+    tokenizer.chat_template = template
+    tokenizer.add_special_tokens({"eos_token": AddedToken("</s>", special=True, rstrip=takes_white_space)})
     opening: list[Message] = [{"role": "user", "content": "hello"}]
     turns: list[Message] = [
         {"role": "assistant", "content": "he"},
