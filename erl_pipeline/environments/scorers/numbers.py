@@ -30,16 +30,16 @@ _PERCENT = re.compile(r"\s?percent\b", re.IGNORECASE)
 # `1_000` is no 1: digits that are joined so are read as no number, and neither is what stands beside them.
 _JOINED = re.compile(r"\b[0-9][0-9e]*_+[0-9]", re.IGNORECASE)
 _DROPPED = re.compile(r"\\[,!;]|\\ |[$€£\\]")
-# What makes another number of the one before it: a factorial, an exponent, a variable, an operator, a word.
+# What makes another number of the one before it: a factorial, an exponent, a base, a variable, a word.
 _CHANGED = re.compile(
-    r"\s?[!+^]|[⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹]|[^\W\d_](?![^\W\d_])|-(?!\w)|[*×÷]\w|\s[*×÷]\s?\w"
+    r"\s?[!+^]|[⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹₀-₉]|[^\W\d_](?![^\W\d_])|-(?!\w)|[*×÷]\w|\s[*×÷]\s?\w"
     r"|\s?/\s?(?![hdwlsm]\b)[^\W\d_](?![^\W\d_])|\s?pi\b|\s(?:mod|choose|squared|cubed|factorial)\b"
     r"|\sor\s(?!so\b|more\b|less\b)",
     re.IGNORECASE,
 )
 # What makes another number of the one after it: a root, an exponent, a function, a divisor or a word.
 _CHANGED_BY = re.compile(
-    r"(?:[√^]\s?|(?:[\^_]|sqrt|log|ln|frac)\{|(?:\b[^\W\d_]|sqrt|log|ln|exp|sin|cos|tan)\(|-\s?\("
+    r"(?:[√^]\s?|log[₀-₉]+\s?\(?|(?:[\^_]|sqrt|log|ln|frac)\{|(?:\b[^\W\d_]|sqrt|log|ln|exp|sin|cos|tan)\(|-\s?\("
     r"|(?:\bpi|\b(?!w)[^\W\d_]|[)}])\s?/\s?)$"
     r"|(?<!\bno )\b(?:more|less|fewer|greater|other|rather)\s+than\s+$|(?<!/)\bor\s+$"
     r"|\b(?:half|third|quarter|root|log)\s+of\s+$|\b(?:twice|double|triple)\s+$",

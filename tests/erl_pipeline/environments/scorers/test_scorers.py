@@ -153,9 +153,21 @@ def test_what_is_no_number_or_several_is_not_read(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("11!", "11²", "11i", "11x", "5-", "11 + x", "11*x", "11^2"),
+        *("11!", "11²", "11₂", "11i", "11x", "5-", "11 + x", "11*x", "11^2"),
         *(r"x\leq 11", "x ≤ 11", "x > 5", "x>5", "5 < x", "n != 5", "not 5", "isn't 5"),
-        *(r"\sqrt{11}", "√11", "-(11)", "f(11)", "log(11)", "x^{11}", "11/x", "x/11", r"\pi/11", "11 pi"),
+        *(
+            r"\sqrt{11}",
+            "√11",
+            "-(11)",
+            "f(11)",
+            "log(11)",
+            "log₂ 11",
+            "x^{11}",
+            "11/x",
+            "x/11",
+            r"\pi/11",
+            "11 pi",
+        ),
         *("half of 11", "twice 11", "the root of 11", "ten or 11", "11 or ten", "11 mod y", "more than 11"),
     ],
 )
@@ -172,6 +184,7 @@ def test_what_says_something_else_of_a_number_is_not_read(text: str) -> None:
         "<answer>11</answer>",
         "11 km/h",
         "11kg",
+        "CO₂: 11 kg",
         "11-year plan",
         "11 - great",
         "x = 11",
