@@ -66,6 +66,16 @@ def _without_former(settings: Mapping[str, Any]) -> dict[str, Any]:
     return known
 
 
+def _with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run, with the defaults of those that the version which began it did not have; as they
+    are stored where this version cannot read them."""
+    known = _without_former(settings)
+    try:
+        return RunConfig.model_validate(known).model_dump(mode="json")
+    except ValidationError:
+        return known
+
+
 def refuse_texts(run: Run) -> None:
     """Raise InputError for a run that holds only texts, on which no policy gradient can be trained."""
     if "source_system" in run.config.get(IMPORTED, {}):
@@ -144,7 +154,7 @@ def refuse_other_settings(run: Run, config: RunConfig) -> None:
     `metrics`, `runner`, `resources`, `store`, `retention`, `warnings` and the operational settings of the
     engine and of the trainer may change."""
     differences = settings_differences(
-        _fixed(_without_former(run.config)), _fixed(config.model_dump(mode="json"))
+        _fixed(_with_defaults(run.config)), _fixed(config.model_dump(mode="json"))
     )
     if differences:
         raise ConfigError(

@@ -56,6 +56,19 @@ def test_what_decides_a_result_may_not(tmp_path: Path, setting: str, said: str) 
         refuse_other_settings(run, config(VLLM, setting))
 
 
+def test_a_run_that_was_begun_before_a_setting_existed_goes_on_with_its_default(tmp_path: Path) -> None:
+    settings = small().model_dump(mode="json")
+    del settings["served_feedback"], settings["method"]["memory"]["withdrawal"]
+    run, notes = RunStore(str(tmp_path)).create("small", settings), Notes()
+    run.record(None, "prepare_tasks", "a", kind="tasks", reused=False, seconds=1.0)
+    with open_run(run_config(run), str(tmp_path), notes, notes.stop) as opened:
+        assert run_config(opened.run) == small()
+    with pytest.raises(ConfigError, match="other settings: seed: 0 -> 5"):
+        refuse_other_settings(run, small(seed=5))
+    with pytest.raises(ConfigError, match=r"settings: method\.memory\.withdrawal: off -> on"):
+        refuse_other_settings(run, small(method={"type": "erl", "memory": {"withdrawal": {"last": 4}}}))
+
+
 def test_a_run_may_go_on_with_its_trainer_on_more_nodes(tmp_path: Path) -> None:
     four = "trainer={type: fsdp2, processes: 4}"
     run = RunStore(str(tmp_path)).create("small", config(four).model_dump(mode="json"))
