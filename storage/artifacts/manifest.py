@@ -27,6 +27,9 @@ Determinism = Literal["bytes", "approximate"]
 versions and number of threads. `approximate`: numbers may differ in their last bits, so samples may be other
 samples of the same distribution; the stored artifact then is the only record of what happened."""
 
+MEASURED_TABLES = frozenset({"agent_calls"})
+"""Tables with measured times, whose bytes differ from one computation of an artifact to the next."""
+
 _DISTRIBUTION = "erl-pipeline"
 _CODE = ("storage", "erl_pipeline", "flows", "command_line")
 _PACKAGES = (

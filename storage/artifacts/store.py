@@ -46,7 +46,7 @@ from storage.artifacts.writing import (
     set_aside,
     share_equal_files,
 )
-from storage.errors import DamagedArtifact, InputError, store_errors
+from storage.errors import DamagedArtifact, InputError, NotRepeated, store_errors
 from storage.filesystem import open_root, read_bytes, refuse_linked_path
 
 __all__ = ["Artifact", "ArtifactStore", "Staging"]
@@ -283,6 +283,9 @@ class ArtifactStore:
                     problems = row_problems(present, folder)
             except DamagedArtifact as damage:
                 problems = [str(damage)]
+        with suppress(DamagedArtifact):  # A damaged record is a problem when it is read at the beginning.
+            if problems and self.pruned(manifest) != pruned:
+                return self.verify(artifact_id)  # Retention has gone on meanwhile.
         for name, input_id in sorted(manifest.inputs.items()):
             # A damaged input is reported for itself, not for the artifacts that were made from it.
             with suppress(DamagedArtifact):
@@ -300,7 +303,8 @@ class ArtifactStore:
 
     def publish(self, manifest: Manifest, folder: Path, unchanged_from: str = "") -> Artifact:
         """Make a written folder the artifact of its manifest; the first writer of an id wins. If retention
-        has removed files of an artifact that is there, it gets them back.
+        has removed files of an artifact that is there, it gets them back. Raises NotRepeated if these have
+        other bytes.
 
         Called by `Staging.commit`. The folder is moved away, or left for the caller to discard.
         """
@@ -317,9 +321,13 @@ class ArtifactStore:
         share_equal_files(folder, manifest, self.open(unchanged_from))
 
     def _complete(self, manifest: Manifest, folder: Path) -> bool:
-        """Put back from a written folder what retention has removed from the artifact. If other bytes were
-        computed now, the artifact is set aside; then the place is free, and the result is True. What was
-        redacted never comes back."""
+        """Put back from a written folder what retention has removed from the artifact. If only measured times
+        differ, the artifact is set aside; then the place is free, and the result is True. What was redacted
+        never comes back.
+
+        Raises NotRepeated if other bytes were computed now: what was made from the committed ones would
+        seem to come from these.
+        """
         there = self._manifest(manifest.artifact_id)
         pruned = self.pruned(there)
         if not pruned.files or any(file.redacted for file in pruned.files):
@@ -328,6 +336,15 @@ class ArtifactStore:
         if holds_same_files(there, manifest):
             put_back(self._layout, self._cache, there, pruned, folder)
             return False
+        if not holds_same_files(there, manifest, measured=False):
+            made = there.environment
+            raise NotRepeated(
+                f"{there.artifact_id} ({there.stage}) was computed again, for files that retention has "
+                "removed, and did not give its committed bytes. Others were made from those, so nothing is "
+                "replaced. Compute it on the same kind of processor, with the same packages and "
+                f"resources.threads (committed with {made.get('threads')} on {made.get('processor')}), or "
+                "use an iteration that still has its files"
+            )
         self.discard_damaged(there.artifact_id)
         return True
 

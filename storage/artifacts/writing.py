@@ -30,7 +30,7 @@ from storage.artifacts.artifact import (
 )
 from storage.artifacts.cache import LocalCache
 from storage.artifacts.layout import StagingFolder, StoreLayout, is_being_written
-from storage.artifacts.manifest import MANIFEST, Manifest
+from storage.artifacts.manifest import MANIFEST, MEASURED_TABLES, Manifest
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.transfers import copy_bytes, copy_name, upload
 from storage.artifacts.uncommitted import Told, Writer, draft, hashed
@@ -225,11 +225,17 @@ def set_aside(layout: StoreLayout, cache: LocalCache, artifact_id: str) -> None:
     cache.forget(artifact_id)
 
 
-def holds_same_files(one: Manifest, other: Manifest) -> bool:
-    """Whether two manifests name the same files with the same bytes."""
-    return {(entry.path, entry.sha256) for entry in one.files} == {
-        (entry.path, entry.sha256) for entry in other.files
-    }
+def holds_same_files(one: Manifest, other: Manifest, *, measured: bool = True) -> bool:
+    """Whether two manifests name the same files with the same bytes; without `measured`, those that hold
+    measured times need only have as many rows."""
+
+    def held(manifest: Manifest) -> set[tuple[str, str | int | None]]:
+        return {
+            (entry.path, entry.rows if not measured and entry.table in MEASURED_TABLES else entry.sha256)
+            for entry in manifest.files
+        }
+
+    return held(one) == held(other)
 
 
 def put_back(

@@ -113,16 +113,8 @@ def verify_run(store: ArtifactStore, run: Run) -> VerificationReport:
     for manifest in manifests:
         found = store.verify(manifest.artifact_id)
         problems += [f"artifact {manifest.artifact_id} ({manifest.stage}): {problem}" for problem in found]
-    rows = LineageRows(store, manifests)
     if not problems:
-        # Trajectories and datasets without inputs were imported.
-        imported = [
-            manifest.artifact_id
-            for manifest in manifests
-            if manifest.kind in ("trajectories", "sft_dataset") and not manifest.inputs
-        ]
-        problems += _link_problems(store, rows, imported) + _memory_problems(store, run, manifests)
-        problems += _record_problems(store, rows, manifests)
+        problems += _row_problems(store, run, manifests)
     files = [entry for manifest in manifests for entry in manifest.files]
 
     def rows_of(table: str) -> int:
@@ -141,6 +133,29 @@ def verify_run(store: ArtifactStore, run: Run) -> VerificationReport:
         redacted_files=len(recorded_files) - len(pruned),
         problems=problems,
     )
+
+
+def _row_problems(store: ArtifactStore, run: Run, manifests: list[Manifest]) -> Problems:
+    """Rows that name what is not there, or that do not fit one another."""
+    # Trajectories and datasets without inputs were imported.
+    imported = [
+        manifest.artifact_id
+        for manifest in manifests
+        if manifest.kind in ("trajectories", "sft_dataset") and not manifest.inputs
+    ]
+    while True:
+        rows = LineageRows(store, manifests)
+        pruned = _pruned(store, manifests)
+        try:
+            return [
+                *_link_problems(store, rows, imported),
+                *_memory_problems(store, run, manifests),
+                *_record_problems(store, rows, manifests),
+            ]
+        except FileNotFoundError:
+            if _pruned(store, manifests) == pruned:
+                raise
+            # Retention has gone on meanwhile, and files that were just found lie elsewhere now.
 
 
 def _pruned(store: ArtifactStore, manifests: list[Manifest]) -> list[PrunedFile]:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.artifacts.writing import publish_folder
+from storage.errors import NotRepeated
 from storage.runs.run import RunStore
+from storage.tables.agent_calls import AgentCall, write_agent_calls
 from storage.upkeep.collection import plan_collection
 
 
@@ -53,6 +57,44 @@ def test_either_can_be_pruned_alone(tmp_path: Path) -> None:
     assert whole.path("model/weights").read_text() == "w" * 9000
     third = commit(store, "tune-again", files, first)
     assert inodes(store, third)["model/weights"] != inodes(store, second)["model/weights"]
+
+
+def test_what_was_removed_comes_back_with_its_bytes_and_with_no_others(tmp_path: Path) -> None:
+    """Later artifacts were made from the committed bytes, whatever the processor computes today."""
+    store = ArtifactStore(str(tmp_path), threads=1)
+    files = {"model/weights": "w" * 9000, "record": "1"}
+    made = commit(store, "update", files)
+    store.prune(made, ["model/weights"], "a rule")
+    manifest = store.open(made).manifest
+    with pytest.raises(NotRepeated, match=r"\(update\) was computed again, .*committed with 1 on "):
+        commit(store, "update", {"model/weights": "v" * 9000, "record": "1"})
+    there = ArtifactStore(str(tmp_path)).open(made)
+    assert there.manifest == manifest
+    assert there.pruned.of("model/weights") is not None
+    assert commit(store, "update", files) == made
+    assert store.open(made).path("model/weights").read_text() == "w" * 9000
+    assert store.verify(made) == []
+
+
+def test_measured_times_may_differ_when_files_come_back(tmp_path: Path) -> None:
+    store = ArtifactStore(str(tmp_path))
+
+    def played(seconds: float, calls: int = 1) -> str:
+        with store.create(Recipe("rollouts", 1, {}, {}, 0), run="run", iteration=1) as staging:
+            call = AgentCall(
+                *("a", "c", 0, "chat", 0, 0, 1, "stop", False, None, (), None), seconds, 0.0, 0.0
+            )
+            write_agent_calls(staging.path / "agent_calls.parquet", [call] * calls)
+            (staging.path / "rows").write_text("the same")
+            return staging.commit().manifest.artifact_id
+
+    made = played(1.0)
+    store.prune(made, ["rows", "agent_calls.parquet"], "a rule")
+    with pytest.raises(NotRepeated):
+        played(1.0, calls=2)
+    assert played(2.0) == made
+    assert store.verify(made) == []
+    assert store.open(made).path("rows").read_text() == "the same"
 
 
 def test_damage_is_not_taken_over(tmp_path: Path) -> None:

@@ -2,18 +2,20 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import lancedb
+import polars as pl
 import pytest
 
+from storage.artifacts.manifest import FileEntry, Manifest, Problems
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.sealing import seal
-from storage.artifacts.store import ArtifactStore
+from storage.artifacts.store import ArtifactStore, _local_problems
 from storage.errors import DamagedRecord, StoreError
 from storage.filesystem import open_root
 from storage.memory.entries import Embedder, MemoryEntry, write_delta
@@ -21,6 +23,7 @@ from storage.memory.view import ReflectionMemory
 from storage.runs.documents import BranchOrigin, write_origin
 from storage.runs.ledger import Ledger, LedgerEntry
 from storage.runs.run import RunStore
+from storage.tables.parquet import TableFormat, scan_files
 from storage.tables.trajectories import Trajectory, write_trajectories
 from storage.upkeep.verification import verify_run
 from tests.command_line.invoke import FinishedRun, invoke
@@ -152,6 +155,36 @@ def test_links_are_not_followed_through_damaged_files(tiny_run: Any) -> None:
     problems = verify_run(store, tiny_run.run).problems
     assert len(problems) == 1
     assert f"artifact {tiny_run.memory}" in problems[0]
+
+
+def test_retention_may_go_on_while_files_are_hashed(tiny_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of a run that trains: files that are to be read next are gone."""
+    place = "storage.artifacts.store._local_problems"
+
+    def late(manifest: Manifest, present: Sequence[FileEntry], folder: Path) -> Problems:
+        if manifest.artifact_id == tiny_run.shard:
+            monkeypatch.undo()
+            tiny_run.store.prune(tiny_run.shard, ["trajectories.parquet"], "a rule")
+        return _local_problems(manifest, present, folder)
+
+    monkeypatch.setattr(place, late)
+    report = verify_run(tiny_run.store, tiny_run.run)
+    assert report.problems == []
+    assert report.trajectories == 3
+
+
+def test_retention_may_go_on_while_rows_are_followed(tiny_run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(paths: Sequence[Path], table: TableFormat, **named: Any) -> pl.LazyFrame:
+        frame = scan_files(paths, table, **named)
+        if any(path.name == "trajectories.parquet" for path in paths):
+            monkeypatch.undo()
+            tiny_run.store.prune(tiny_run.shard, ["trajectories.parquet"], "a rule")
+        return frame
+
+    monkeypatch.setattr("storage.lineage.rows.scan_files", late)
+    report = verify_run(tiny_run.store, tiny_run.run)
+    assert report.problems == []
+    assert report.trajectories == 3
 
 
 def test_a_training_record_names_trajectories_of_the_run(tmp_path: Path) -> None:
