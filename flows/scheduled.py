@@ -26,7 +26,7 @@ from flows.scheduled_run import (
     work_on_run,
 )
 from flows.worker_link import WorkerLink
-from storage.errors import InputError, RunBusy
+from storage.errors import ConfigError, InputError, RunBusy
 from storage.runs.run import RunStore
 from storage.texts import counted
 
@@ -129,15 +129,28 @@ def maintain(run: str, store: str, garbage_days: float | None = None) -> State[N
 
 def _next_iteration(opened: OpenRun) -> int:
     """The iteration to which one more iteration trains. A flow run that was killed between the policy of its
-    iteration and the end of the plan has it still to end: nobody else would evaluate that policy."""
-    from erl_pipeline.runs.planning import plan_for
+    iteration and the end of the plan has it still to end: nobody else would evaluate that policy.
+
+    Raises ConfigError where today's code would make earlier iterations again, which may take days.
+    """
+    from erl_pipeline.runs.planning import plan_for, recorded_ids, whole_iterations
     from erl_pipeline.runs.state import begun_iterations, completed_iterations
 
     entries = opened.entries()
     done = completed_iterations(opened.config, entries)
-    if done == 0 or begun_iterations(entries) > done:
-        return done + 1
+    if done == 0:
+        return 1
     plan = plan_for(opened.store.uri, opened.run, opened.config, done, entries=entries)
+    whole = whole_iterations(plan, recorded_ids(entries))
+    if whole < done:
+        run = opened.run.name
+        raise ConfigError(
+            f"today's code makes iterations {whole + 1} to {done} of run {run} again, and not one more: "
+            f"`erl-pipeline plan {run}` says why. To have them made again call `erl-pipeline train` once; to "
+            "go on as before put the earlier code back"
+        )
+    if begun_iterations(entries) > done:
+        return done + 1
     lacks = any(node.place not in opened.recorded for node in plan.of_iteration(done))
     return done if lacks else done + 1
 
@@ -168,8 +181,9 @@ def _evaluate(opened: OpenRun, tasks: int | None, samples: int) -> str:
     from erl_pipeline.runs.on_request import evaluate_on_request
     from erl_pipeline.runs.planning import plan_as_made
     from erl_pipeline.runs.state import latest_checkpoint
+    from storage.lineage.graph import current_entries
 
-    checkpoint = latest_checkpoint(opened.config, opened.stages())
+    checkpoint = latest_checkpoint(opened.config, current_entries(opened.store, opened.entries()))
     if checkpoint is None:
         raise InputError(f"run {opened.run.name} has no checkpoint yet; train it first")
     beginning = plan_as_made(opened.store.uri, opened.run, 0, sources=unread_sources(opened.config)).states[0]

@@ -44,6 +44,11 @@ class LeaseState:
         return self.seconds_left > 0
 
 
+def _seconds_passed() -> float:
+    """A clock that also counts while the machine sleeps, which Python's monotonic one does not on Linux."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
 class Lease:
     """A lease that this process holds. A thread renews its object until `release`."""
 
@@ -53,7 +58,7 @@ class Lease:
         self._root = root
         self._folder = folder
         self._seconds = seconds
-        self._renewed = time.monotonic()
+        self._renewed = _seconds_passed()
         self._ended = threading.Event()
         self._lost = ""
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
@@ -81,7 +86,7 @@ class Lease:
                 self._look()
                 if not self._lost:
                     self._write(released=False)
-                    self._renewed = time.monotonic()
+                    self._renewed = _seconds_passed()
 
     def _write(self, *, released: bool) -> None:
         path = _path(self._folder, self.number)
@@ -94,7 +99,7 @@ class Lease:
                 "another machine has taken over, because this one did not renew its lease in time. What was "
                 "committed is kept; stop one of the two."
             )
-        elif time.monotonic() - self._renewed > self._seconds * _GIVE_UP:
+        elif _seconds_passed() - self._renewed > self._seconds * _GIVE_UP:
             self._lost = (
                 f"this machine's lease could not be renewed for {self._seconds * _GIVE_UP:.0f} seconds, so "
                 "another machine may take over. What was committed is kept; run the same command again."

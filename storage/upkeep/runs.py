@@ -17,7 +17,7 @@ from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact, InputError, StoreError, store_errors
 from storage.filesystem import StoreRoot, list_names, open_root
 from storage.lineage.graph import walk_inputs
-from storage.runs.documents import OfflineOrigin, read_origin
+from storage.runs.documents import IMPORTED, OfflineOrigin, read_origin
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore
 from storage.serving.traffic import serving_folder
@@ -206,7 +206,12 @@ def remove_run(store_uri: str, name: str) -> None:
 
 def _began_from(store_uri: str, other: str, name: str) -> bool:
     origin = read_origin(store_uri, other)
-    return origin is not None and origin.run == name
+    if origin is None or origin.run == name:
+        return origin is not None
+    # A night of a served run goes on from its traffic, and has its tasks and first checkpoint from the run.
+    runs = RunStore(store_uri)
+    held = runs.open(origin.run).config.get(IMPORTED, {}) if origin.run in runs.list() else {}
+    return bool(held.get("served") == name)
 
 
 def _remove_files(root: StoreRoot, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State, StateType
 from prefect.states import Completed
 
-from erl_pipeline.plan.sources import unread_sources
+from erl_pipeline.plan.sources import read_sources
 from erl_pipeline.runs.driver import open_run
 from erl_pipeline.runs.run_plans import plan_run
+from erl_pipeline.stages.training.update_policy import UPDATE_POLICY
 from flows import scheduled, scheduled_run
 from flows.scheduled_run import SKIPPED, Overlap, ScheduledRun
 from flows.worker import set_device_limit
@@ -104,8 +106,8 @@ def test_an_iteration_that_lacks_its_evaluation_is_ended_before_the_next_one(tmp
         with open_run(config, str(tmp_path), notes, notes.stop) as opened:
             return scheduled._next_iteration(opened)
 
-    plan = plan_run(config, unread_sources(config), iterations=3)
-    evaluation = plan_run(config, unread_sources(config), iterations=2).of_iteration(2)[-1]
+    plan = plan_run(config, read_sources(config), iterations=3)
+    evaluation = plan_run(config, read_sources(config), iterations=2).of_iteration(2)[-1]
     assert evaluation.stage.name == "evaluate"
     assert next_one() == 1
     recorded = []
@@ -123,6 +125,20 @@ def test_an_iteration_that_lacks_its_evaluation_is_ended_before_the_next_one(tmp
             )
         recorded.append(next_one())
     assert recorded == [2, 3, 3]
+
+
+def test_one_more_iteration_is_not_all_of_them_again(
+    finished: FinishedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an upgrade that raises a stage's version."""
+    store = Path(shutil.copytree(finished.store, tmp_path / "store"))
+    later = replace(UPDATE_POLICY, version=UPDATE_POLICY.version + 1)
+    monkeypatch.setattr("erl_pipeline.stages.training.update_policy.UPDATE_POLICY", later)
+    before = len(RunStore(str(store)).open("small").recorded())
+    state = iterate(store, None)
+    assert state.type == StateType.FAILED
+    assert "today's code makes iterations 1 to 2 of run small again, and not one more" in str(state.message)
+    assert len(RunStore(str(store)).open("small").recorded()) == before
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from storage.artifacts.recipe import ArtifactKind, Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError, RunBusy
 from storage.filesystem import open_root
-from storage.runs.documents import BranchOrigin, write_origin
+from storage.runs.documents import IMPORTED, BranchOrigin, OfflineOrigin, write_origin
 from storage.runs.ledger import Ledger, LedgerEntry
 from storage.runs.run import Run, RunStore
 from storage.serving.aliases import change_alias
@@ -187,6 +187,22 @@ def test_a_run_that_another_began_from_is_kept(tmp_path: Path) -> None:
         remove_run(str(tmp_path), "one")
     remove_run(str(tmp_path), "two")
     remove_run(str(tmp_path), "one")
+    assert runs.list() == []
+
+
+def test_a_run_whose_nights_are_still_there_is_kept(tmp_path: Path) -> None:
+    runs = RunStore(str(tmp_path))
+    for name, settings in (("one", {}), ("one-traffic", {IMPORTED: {"served": "one"}}), ("night", {})):
+        runs.create(name, settings)
+    night = OfflineOrigin(
+        run="one-traffic", first_iteration=1, last_iteration=1, checkpoint_id=None, evaluates=True
+    )
+    write_origin(str(tmp_path), "night", night)
+    for name in ("one", "one-traffic"):
+        with pytest.raises(InputError, match=r"cannot be removed: night began from it"):
+            remove_run(str(tmp_path), name)
+    for name in ("night", "one-traffic", "one"):
+        remove_run(str(tmp_path), name)
     assert runs.list() == []
 
 
