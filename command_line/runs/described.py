@@ -17,6 +17,7 @@ from erl_pipeline.runs.state import (
 )
 from erl_pipeline.views.report.tables import iteration_table
 from storage.artifacts.store import ArtifactStore
+from storage.lineage.graph import current_entries
 from storage.runs.documents import read_origin
 from storage.runs.ledger import latest_entries
 from storage.runs.notes import RunNotes, read_notes
@@ -93,7 +94,7 @@ def show_status(run: str, store: str, json: bool) -> None:
     opened = RunStore(store).open(run)
     config = readable_config(opened)
     artifact_store, recorded = ArtifactStore(store), opened.recorded()
-    entries = latest_entries(recorded)
+    entries = current_entries(artifact_store, recorded)
     unrecorded = find_unrecorded(artifact_store, opened, recorded)
     history = sorted(stored_records(artifact_store, entries), key=lambda record: record.iteration)
     shown_ids = {record.manifest.artifact_id for record in history}
@@ -150,6 +151,11 @@ def show_status(run: str, store: str, json: bool) -> None:
         training_cost(history, "generated_tokens", up_to=max((row.iteration for row in rows), default=0))
     )
     print_line(f"{counted(len(entries), 'artifact')}; {counted(tokens, 'token')} generated in rollouts")
+    if older := len(latest_entries(recorded)) - len(entries):
+        print_line(
+            f"{counted(older, 'artifact')} of before an edit or an upgrade not counted: what they were made "
+            "from was made again since then"
+        )
     table = iteration_table(rows, columns)
     print_table(table.cells)
     print_line(table.legend)

@@ -21,9 +21,10 @@ from storage.artifacts.manifest import Manifest
 from storage.artifacts.watched import WatchedStore
 from storage.errors import PipelineError
 from storage.filesystem import StoreRoot, open_root
+from storage.lineage.graph import current_entries
 from storage.memory.entries import MEMORY
 from storage.runs.documents import IMPORTED
-from storage.runs.ledger import LedgerEntry, latest_entries
+from storage.runs.ledger import LedgerEntry
 from storage.runs.locks import Holder, run_holder, run_mark
 from storage.runs.run import Run, RunStore, is_run_name
 from storage.tables.training import TRAINING_RECORD
@@ -66,8 +67,8 @@ class RunView:
 
     @cached_property
     def entries(self) -> Sequence[LedgerEntry]:
-        """The latest entry of each (iteration, stage, key)."""
-        return latest_entries(self.recorded)
+        """The latest entry of each (iteration, stage, key) that counts (`current_entries`)."""
+        return self.run.stages()
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
@@ -132,15 +133,17 @@ def _iteration(record: StageRecord) -> int:
 class ReadRun(Run):
     """A run whose ledger was read already; its methods return what was read."""
 
-    def __init__(self, root: StoreRoot, run: Run, recorded: Sequence[LedgerEntry]) -> None:
+    def __init__(
+        self, root: StoreRoot, run: Run, recorded: Sequence[LedgerEntry], current: Sequence[LedgerEntry]
+    ) -> None:
         super().__init__(root, run.name, run.config)
-        self._read, self._latest = tuple(recorded), latest_entries(recorded)
+        self._recorded, self._current = tuple(recorded), tuple(current)
 
     def recorded(self) -> list[LedgerEntry]:
-        return list(self._read)
+        return list(self._recorded)
 
     def stages(self) -> list[LedgerEntry]:
-        return list(self._latest)
+        return list(self._current)
 
 
 class Stored:
@@ -203,11 +206,11 @@ class Stored:
     def _read(self, name: str) -> RunView:
         run = self.runs.open(name)
         recorded = run.recorded()
-        entries = latest_entries(recorded)
+        entries = current_entries(self.artifacts, recorded)
         history = sorted(stored_records(self.artifacts, entries), key=lambda record: record.iteration)
         try:
             config, problem = readable_config(run), ""
         except PipelineError as error:
             config, problem = None, str(error)
-        read = ReadRun(self._root, run, recorded)
+        read = ReadRun(self._root, run, recorded, entries)
         return RunView(read, recorded, history, len(entries) - len(history), config, problem)

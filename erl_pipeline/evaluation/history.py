@@ -17,6 +17,7 @@ from storage.artifacts.manifest import Manifest
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact, StoreError
+from storage.lineage.graph import current_entries
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run
 from storage.tables.scored import was_scored
@@ -118,7 +119,7 @@ def read_history(store: ArtifactStore, run: Run) -> list[StageRecord]:
     Raises StoreError when an artifact that the ledger names is not in the store.
     """
     records = []
-    for entry in run.stages():
+    for entry in current_entries(store, run.recorded()):
         manifest = store.find(entry.artifact_id, entry.stage)
         if manifest is None:
             raise StoreError(

@@ -3,7 +3,6 @@ entered in their ledger before their own work, or from trajectories of a file.""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -54,7 +53,13 @@ def begin_branch(opened: OpenRun, origin: BranchOrigin) -> None:
     something before the branch.
     """
     source = RunStore(opened.store.uri).open(origin.run)
-    plan = plan_before_branch(opened.store.uri, source, origin, sources=unread_sources(run_config(source)))
+    plan = plan_before_branch(
+        opened.store.uri,
+        source,
+        origin,
+        sources=unread_sources(run_config(source)),
+        taken=opened.entries(),
+    )
     _establish(opened, origin)
     shared = shared_stages(plan, origin.iteration, origin.stage)
     opened.share(lines_in_branch(source.stages(), shared, origin.iteration))
@@ -93,7 +98,7 @@ def begin_offline(opened: OpenRun, origin: OfflineOrigin) -> None:
     """
     require_offline(opened.config)
     source = RunStore(opened.store.uri).open(origin.run)
-    _refuse_held_out(opened, source, stored_rollouts(source, origin))
+    _refuse_held_out(opened, source, stored_rollouts(source, origin, opened.entries()))
     _establish(opened, origin)
     first, last = origin.first_iteration, origin.last_iteration
     shared: list[LedgerEntry] = []
@@ -110,7 +115,7 @@ def begin_offline(opened: OpenRun, origin: OfflineOrigin) -> None:
 def _refuse_held_out(opened: OpenRun, source: Run, rollouts: Mapping[int, str]) -> None:
     """Raise InputError, which names the row, if a stored trajectory is of a held-out or a test task."""
     config, store = opened.config, opened.store
-    beginning = beginning_of(store.uri, source)
+    beginning = beginning_of(store.uri, source, opened.entries())
     held_out = None
     if beginning is not None:
         lines = store.open(beginning.tasks).path(HELD_OUT).read_text(encoding="utf-8").splitlines()
@@ -223,12 +228,15 @@ def open_import(store_uri: str, name: str, settings: Mapping[str, Any]) -> Run:
     """The run that holds what comes from outside, made if it is not there. `settings` has, under `IMPORTED`,
     the file's name and digest and all that its rows depend on, or the run that `served`.
 
-    Raises InputError for a name that is taken by something else.
+    Raises InputError for a name that is taken by something else, or that no run can have.
     """
     runs = RunStore(store_uri)
     if name not in runs.list():
-        with suppress(InputError):
+        try:
             return runs.create(name, settings)
+        except InputError:
+            if name not in runs.list():
+                raise
     run = runs.open(name)
     before, now = run.config.get(IMPORTED), settings[IMPORTED]
     if before is None or {**before, "file": ""} != {**now, "file": ""}:

@@ -12,6 +12,7 @@ from erl_pipeline.runs.state import REPORTED_ITERATIONS, completed_iterations, p
 from storage.artifacts.store import ArtifactStore
 from storage.errors import DamagedArtifact, InputError
 from storage.filesystem import open_root
+from storage.lineage.graph import current_entries
 from storage.memory.versions import forget_requests
 from storage.runs.documents import IMPORTED, BranchOrigin, OfflineOrigin, read_origin
 from storage.runs.ledger import LedgerEntry
@@ -82,11 +83,20 @@ def plan_beyond(
 
 
 def plan_before_branch(
-    store_uri: str, run: Run, origin: BranchOrigin, *, sources: Sources | None = None
+    store_uri: str,
+    run: Run,
+    origin: BranchOrigin,
+    *,
+    sources: Sources | None = None,
+    taken: Sequence[LedgerEntry] = (),
 ) -> Plan:
     """The plan of the run that a branch comes from, as it was made, through the iteration of the branch.
 
     Stages from the branch on that the run lacks have the ids that their recipes give.
+
+    Args:
+        taken: the ledger of the branch, if it has begun: what it has taken over stays, whatever the run has
+            made since then, such as with other code.
 
     Raises InputError when the run lacks something before the branch, or generates no rollouts itself.
     """
@@ -96,7 +106,8 @@ def plan_before_branch(
             f"run {run.name} trains on the stored rollouts of {begun.run} and generates none, so nothing can "
             "branch from it; train another run on these rollouts with `replay --offline`"
         )
-    config, entries = run_config(run), run.recorded()
+    config = run_config(run)
+    entries = _with_taken(store_uri, run, taken, origin.iteration)
     plan = _plan(
         store_uri,
         run,
@@ -120,6 +131,13 @@ def plan_before_branch(
                 "branch"
             )
     return plan
+
+
+def _with_taken(store_uri: str, run: Run, taken: Sequence[LedgerEntry], iteration: int) -> list[LedgerEntry]:
+    """What a run has made and still counts, and at the end what another run has taken over from it through
+    an iteration. Requests to forget are each run's own."""
+    kept = [each for each in taken if each.kind != "request" and (each.iteration or 0) <= iteration]
+    return [*current_entries(ArtifactStore(store_uri), run.recorded()), *kept]
 
 
 def whole_iterations(plan: Plan, recorded: Mapping[StageKey, str]) -> int:
@@ -191,7 +209,9 @@ def _plan(
         return plan_branch(
             config,
             sources,
-            plan_before_branch(store_uri, source, origin, sources=_alike(sources, run_config(source))),
+            plan_before_branch(
+                store_uri, source, origin, sources=_alike(sources, run_config(source)), taken=lines
+            ),
             run_config(source),
             origin,
             iterations=iterations,
@@ -208,8 +228,8 @@ def _plan(
         config,
         sources,
         origin,
-        stored_rollouts(source, origin),
-        beginning_of(store_uri, source),
+        stored_rollouts(source, origin, lines),
+        beginning_of(store_uri, source, lines),
         iterations=iterations,
         recorded=recorded,
         partial=partial,
@@ -239,8 +259,12 @@ def stages_before(store_uri: str, run: Run) -> Sequence[PlannedStage]:
     return stages_as_made(store_uri, RunStore(store_uri).open(origin.run))
 
 
-def stored_rollouts(source: Run, origin: OfflineOrigin) -> dict[int, str]:
-    """Iteration -> rollouts of a run. Raises InputError if rollouts that `origin` names are missing."""
+def stored_rollouts(source: Run, origin: OfflineOrigin, taken: Sequence[LedgerEntry] = ()) -> dict[int, str]:
+    """Iteration -> rollouts of a run. Raises InputError if rollouts that `origin` names are missing.
+
+    Args:
+        taken: the ledger of the run that trains on them, if it has begun (see `plan_before_branch`).
+    """
     refuse_texts(source)
     found = {
         entry.iteration: entry.artifact_id
@@ -251,6 +275,9 @@ def stored_rollouts(source: Run, origin: OfflineOrigin) -> dict[int, str]:
         if iteration not in found:
             held = f"1 to {max(found)}" if found else "none"
             raise InputError(f"run {source.name} has no rollouts of iteration {iteration}; it has {held}")
+    for entry in taken:
+        if entry.kind == "rollouts" and entry.iteration is not None:
+            found[origin.first_iteration - 1 + entry.iteration] = entry.artifact_id
     return found
 
 
@@ -263,17 +290,23 @@ def begun_by(store_uri: str, source: Run) -> Run | None:
     return None if served is None else RunStore(store_uri).open(served)
 
 
-def plan_of_beginning(store_uri: str, source: Run) -> Plan | None:
-    """What a run that `begun_by` gives has made before its first iteration; None where there is none."""
+def plan_of_beginning(store_uri: str, source: Run, taken: Sequence[LedgerEntry] = ()) -> Plan | None:
+    """What a run that `begun_by` gives has made before its first iteration; None where there is none.
+
+    Args:
+        taken: the ledger of a run that begins with it, if it has begun (see `plan_before_branch`).
+    """
     begun = begun_by(store_uri, source)
     if begun is None:
         return None
-    return plan_as_made(store_uri, begun, 0, sources=unread_sources(run_config(begun)))
+    config, entries = run_config(begun), _with_taken(store_uri, begun, taken, 0)
+    return _plan(store_uri, begun, config, 0, unread_sources(config), entries, as_made="whole")
 
 
-def beginning_of(store_uri: str, source: Run) -> RunState | None:
-    """Tasks and first checkpoint of a run; None for a run that holds only imported trajectories."""
-    plan = plan_of_beginning(store_uri, source)
+def beginning_of(store_uri: str, source: Run, taken: Sequence[LedgerEntry] = ()) -> RunState | None:
+    """Tasks and first checkpoint of a run; None for a run that holds only imported trajectories. `taken` as
+    for `plan_of_beginning`."""
+    plan = plan_of_beginning(store_uri, source, taken)
     return None if plan is None else plan.states[0]
 
 

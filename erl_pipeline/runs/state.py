@@ -12,6 +12,7 @@ from erl_pipeline.runs.run_plans import policy_stages
 from erl_pipeline.stages.evaluation.evaluate import EVALUATE
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, DamagedArtifact
+from storage.lineage.graph import current_entries
 from storage.runs.documents import IMPORTED
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run
@@ -104,7 +105,7 @@ def summarize_run(store: ArtifactStore, run: Run) -> RunSummary:
         config = readable_config(run)
     except ConfigError:
         return RunSummary(run.name, method, "unreadable", None, None, None, score)
-    entries = run.stages()
+    entries = current_entries(store, run.recorded())
     done, begun = completed_iterations(config, entries), begun_iterations(entries)
     finished = done >= max(begun, config.iterations)
     state: RunState = "finished" if finished else "stopped" if entries else "begun"
@@ -113,7 +114,8 @@ def summarize_run(store: ArtifactStore, run: Run) -> RunSummary:
 
 def last_score(store: ArtifactStore, run: Run) -> HeldOutScore | None:
     """The newest evaluation on the run's own held-out tasks; None if there is none, or it is damaged."""
-    evaluations = [entry for entry in run.stages() if entry.stage == EVALUATE.name]
+    entries = current_entries(store, run.recorded())
+    evaluations = [entry for entry in entries if entry.stage == EVALUATE.name]
     newest = max(evaluations, key=lambda entry: entry.iteration or 0, default=None)
     if newest is None:
         return None
@@ -143,7 +145,7 @@ def write_run_report(store: ArtifactStore, run: Run, output: Path) -> Path:
     description = RunDescription(
         columns=method_columns(config),
         roles=config.roles,
-        done=completed_iterations(config, run.stages()),
+        done=completed_iterations(config, current_entries(store, run.recorded())),
         environment="" if tasks is None else state_of_qualification(store, tasks)[1],
         config=config,
     )

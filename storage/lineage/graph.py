@@ -6,14 +6,15 @@ manifests (`walk_inputs`). A walk to what was made from it needs all manifests t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
-from storage.errors import DamagedRecord, InputError
+from storage.errors import DamagedArtifact, DamagedRecord, InputError
+from storage.runs.ledger import LedgerEntry, latest_entries
 
 if TYPE_CHECKING:
     from storage.runs.run import RunStore
@@ -173,6 +174,28 @@ def reachable(store: ArtifactStore, artifact_ids: Iterable[str]) -> list[Manifes
     for artifact_id in ancestry.missing:
         raise InputError(f"no artifact {artifact_id} in store {store.uri}.")
     return list(ancestry.manifests.values())
+
+
+def current_entries(store: ArtifactStore, recorded: Sequence[LedgerEntry]) -> list[LedgerEntry]:
+    """The latest line of each place in a ledger, without artifacts that were made from something that the run
+    has since made otherwise: after an edit of the code they are no part of the run any more."""
+    latest = latest_entries(recorded)
+    named = {entry.artifact_id for entry in latest}
+    # Nothing is made from an evaluation.
+    others = [each for each in recorded if each.artifact_id not in named and each.kind != "evaluation"]
+    if not others:
+        return latest
+
+    def find(artifact_id: str) -> Manifest | None:
+        try:
+            return store.find(artifact_id)
+        except DamagedArtifact:  # Whoever reads it says so.
+            return None
+
+    made = walk_inputs(find, named).manifests
+    replaced = {each.artifact_id: START for each in others}
+    outdated = ArtifactGraph(made.values()).descendants(replaced)
+    return [entry for entry in latest if entry.artifact_id not in outdated]
 
 
 def runs_by_artifact(runs: RunStore) -> dict[str, list[str]]:

@@ -11,8 +11,8 @@ from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import RunBusy
 from storage.filesystem import open_root
-from storage.lineage.graph import START, ArtifactGraph, walk_inputs
-from storage.runs.ledger import LedgerEntry, latest_entries
+from storage.lineage.graph import current_entries
+from storage.runs.ledger import LedgerEntry
 from storage.runs.locks import lock_collection, run_mark
 from storage.runs.run import Run, RunStore
 from storage.serving.aliases import aliased_checkpoints
@@ -61,7 +61,7 @@ def plan_retention(
     runs, store = RunStore(store_uri), ArtifactStore(store_uri)
     if run_name is not None:
         runs.open(run_name)
-    stages = {name: _current(store, runs.open(name).recorded()) for name in list_whole_runs(store_uri)}
+    stages = {name: current_entries(store, runs.open(name).recorded()) for name in list_whole_runs(store_uri)}
     named = {name: {entry.artifact_id for entry in runs.open(name).stages()} for name in stages}
     begun_from = {each for name in stages for each in begun_with(store_uri, name)}
     served = aliased_checkpoints(store_uri)
@@ -225,18 +225,6 @@ class RunRetention:
         if artifact_id not in self._states:
             self._states[artifact_id] = committed_with_state(self.store, artifact_id)
         return self._states[artifact_id]
-
-
-def _current(store: ArtifactStore, recorded: Sequence[LedgerEntry]) -> list[LedgerEntry]:
-    """The latest entries of a ledger, without those of artifacts that were made from something that the run
-    has since made otherwise: after an edit of the code they are no part of the run any more."""
-    latest = latest_entries(recorded)
-    replaced = {entry.artifact_id for entry in recorded} - {entry.artifact_id for entry in latest}
-    if not replaced:
-        return latest
-    made = walk_inputs(store.find, [entry.artifact_id for entry in latest]).manifests
-    outdated = ArtifactGraph(made.values()).descendants(dict.fromkeys(replaced, START))
-    return [entry for entry in latest if entry.artifact_id not in outdated]
 
 
 def _pruning_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -29,6 +30,17 @@ def test_status_tells_how_far_the_run_is(finished: FinishedRun) -> None:
         "fine_tune",
         "evaluate",
     }
+
+
+def test_status_says_what_was_made_before_an_edit(finished: FinishedRun, tmp_path: Path) -> None:
+    """The first update is another one now, and of the rest of the run nothing was made again."""
+    store = Path(shutil.copytree(finished.store, tmp_path / "store"))
+    run = RunStore(str(store)).open("small")
+    (update,) = [each for each in run.stages() if (each.iteration, each.stage) == (1, "update_policy")]
+    run.record(1, update.stage, update.artifact_id[::-1], kind=update.kind, reused=False, seconds=0.0)
+    said = invoke("status", "small", "--store", store).output
+    assert "0 of 2 iterations done" in said
+    assert re.search(r"^\d+ artifacts of before an edit or an upgrade not counted: ", said, re.MULTILINE)
 
 
 def test_memory_search_finds_what_the_run_remembers(finished: FinishedRun) -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from erl_pipeline.evaluation.history import read_history
 from erl_pipeline.evaluation.samples import count_samples
 from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.runs.driver import OpenRun, open_run
 from erl_pipeline.runs.origins import begin_branch, begin_offline
-from erl_pipeline.runs.planning import plan_as_made
+from erl_pipeline.runs.planning import plan_as_made, plan_for
+from erl_pipeline.runs.state import summarize_run
+from erl_pipeline.stages.training.update_policy import UPDATE_POLICY
 from storage.artifacts.recipe import ArtifactKind
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, InputError
@@ -74,6 +78,47 @@ def test_a_branch_goes_on_as_if_it_had_not_been_stopped(
     assert notes.warnings == []
     assert stop_after not in notes.made
     assert hashes(store, "branch") == hashes(undisturbed, "branch")
+
+
+def made_again(store: Path) -> None:
+    """The small run has other artifacts at all places now, as after an edit of the code."""
+    run = RunStore(str(store)).open("small")
+    for each in run.stages():
+        again = each.artifact_id[::-1]
+        run.record(each.iteration, each.stage, again, kind=each.kind, key=each.key, reused=False, seconds=0.0)
+
+
+@pytest.mark.parametrize("begin", [AS_BRANCH, AS_OFFLINE])
+def test_what_a_run_has_taken_over_stays_when_the_other_run_is_made_again(
+    store: Path, begin: Callable[[OpenRun], None]
+) -> None:
+    changes = OTHER if begin is AS_BRANCH else {"name": "branch", **DECOUPLED}
+    go(small(**changes), store, begin=begin)
+    before = ids(store, "branch")
+    made_again(store)
+    run = RunStore(str(store)).open("branch")
+    planned = plan_for(str(store), run, small(**changes), 2)
+    assert {node.place: node.artifact_id for node in planned.nodes}.items() <= before.items()
+    assert {node.iteration or 0 for node in planned.nodes} == {0, 1, 2}
+    assert begun(store, begin, **changes)
+    assert ids(store, "branch") == before
+
+
+def test_what_was_made_before_an_edit_is_no_part_of_a_run_that_was_partly_made_again(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Iteration 2 was made from the first policy of before. So a branch there would have two histories."""
+    later = replace(UPDATE_POLICY, version=UPDATE_POLICY.version + 1)
+    monkeypatch.setattr("erl_pipeline.stages.training.update_policy.UPDATE_POLICY", later)
+    go(small(), store, 1)
+    artifacts, run = ArtifactStore(str(store)), RunStore(str(store)).open("small")
+    assert {each.iteration for each in read_history(artifacts, run)} == {0, 1}
+    assert summarize_run(artifacts, run).done == 1
+    with pytest.raises(InputError, match="run small ended in iteration 1; it has no rollout_shard"):
+        begun(store, AS_BRANCH, **OTHER)
+    go(small(), store, 2)
+    assert summarize_run(artifacts, run).done == 2
+    begun(store, AS_BRANCH, **OTHER)
 
 
 def test_a_branch_of_a_branch_and_of_an_earlier_iteration(store: Path) -> None:
