@@ -27,6 +27,7 @@ from erl_pipeline.serving.learning.promotion import CANDIDATE, PRODUCTION, requi
 from erl_pipeline.serving.learning.remembering import remember
 from erl_pipeline.serving.settings import ServingSettings
 from storage.artifacts.store import ArtifactStore
+from storage.errors import ConfigError
 from storage.runs.documents import OfflineOrigin, read_origin
 from storage.runs.run import RunStore
 from storage.serving.aliases import (
@@ -72,12 +73,15 @@ def next_night(store_uri: str, run: str, settings: ServingSettings, now: datetim
 
     A night trains on the new batches and, before them, on earlier ones that production has not learned from,
     since their nights were refused or are candidates: on the last `learn.max_age` batches at most, since what
-    was answered before them would be too old. Of more waiting ones the oldest are left out.
+    was answered before them would be too old. Of more waiting ones the oldest are left out. So are earlier
+    batches of which a user was forgotten, and those before: their updates are in the store, and would be
+    taken as they are, with what they learned from that user.
 
     With fewer rated episodes than `learn.min_episodes` that no night has trained on, nothing is sealed, and
     they wait for more.
 
     Raises:
+        ConfigError: the run cannot learn with these settings; nothing is sealed then.
         InputError: the alias `production` means nothing.
         RunBusy: another process collects.
     """
@@ -96,6 +100,7 @@ def next_night(store_uri: str, run: str, settings: ServingSettings, now: datetim
     # What is sealed now is the last batch, so one less of those that wait is young enough.
     young = [batch for batch in waiting if batch.iteration > len(batches) + 1 - settings.learn.max_age]
     wanted = settings.learn.min_episodes - _rated(young)
+    _require_learnable(config, settings)
     collected = collect(
         store_uri,
         run,
@@ -114,7 +119,8 @@ def next_night(store_uri: str, run: str, settings: ServingSettings, now: datetim
         return NextNight(None, reason, collected)
     last = waiting[-1].iteration
     learned = origins[production.run].last_iteration if production.run in origins else 0
-    first = max(learned, last - settings.learn.max_age) + 1
+    forgotten = _last_forgotten_of(store_uri, batches, last_night)
+    first = max(learned, last - settings.learn.max_age, forgotten) + 1
     origin = OfflineOrigin(
         run=traffic_run(run),
         first_iteration=first,
@@ -150,10 +156,14 @@ def conclude_night(
     store_uri: str, night: Night, settings: ServingSettings, who: str, *, promote: bool = False
 ) -> Judged:
     """Judge a trained night, and let an alias mean its checkpoint if it passes: `candidate`, or with
-    `promote` `production`. No alias is changed where `production` means neither what it meant when the night
-    began, nor the night's own checkpoint: somebody has rolled back, or promoted another, and the verdict does
-    not compare with that. Its reflections become entries of the served run's memory, whatever the verdict.
-    Raises RunBusy when another process works on the served run."""
+    `promote` `production`. Its reflections become entries of the served run's memory, whatever the verdict.
+
+    No alias is changed where `production` means neither what it meant when the night began, nor the night's
+    own checkpoint: somebody has rolled back, or promoted another, and the verdict does not compare with that.
+    And none where a user was forgotten from whom the checkpoint had learned.
+
+    Raises RunBusy when another process works on the served run.
+    """
     runs = RunStore(store_uri)
     run, served = runs.open(night.name), runs.open(night.served)
     found = latest_checkpoint(night.config, run.stages())
@@ -168,7 +178,9 @@ def conclude_night(
     with served.lock():
         aliases = current_aliases(store_uri, night.served)
         before, production = aliases.get(alias), aliases[PRODUCTION].checkpoint_id
-        if verdict.passed and production not in (old, verdict.checkpoint_id):
+        if verdict.passed and _learned_from_forgotten(store_uri, night):
+            kept = "a user was forgotten from whose conversations it had learned before"
+        elif verdict.passed and production not in (old, verdict.checkpoint_id):
             kept = (
                 f"{PRODUCTION} means checkpoint {production[:12]} by now, and the gate has compared with "
                 f"{old[:12]}"
@@ -193,6 +205,35 @@ def conclude_night(
     return Judged(verdict, change, kept)
 
 
+def _forgotten_at(store: ArtifactStore, batch: SealedBatch) -> datetime | None:
+    """When a user was last forgotten who is in a batch; None if none was."""
+    found = store.pruned(store.open(batch.trajectories_id).manifest).files
+    return max((file.pruned_at for file in found if file.redacted), default=None)
+
+
+def _last_forgotten_of(store_uri: str, batches: Sequence[SealedBatch], last_night: int) -> int:
+    """The last batch that a night may have trained on, and of which a user was forgotten; 0 for none."""
+    store = ArtifactStore(store_uri)
+    trained = [batch for batch in batches if batch.iteration <= last_night]
+    return max((batch.iteration for batch in trained if _forgotten_at(store, batch)), default=0)
+
+
+def _learned_from_forgotten(store_uri: str, night: Night) -> bool:
+    """Whether a night had trained on a batch before a user was forgotten who is in it."""
+    store, run = ArtifactStore(store_uri), RunStore(store_uri).open(night.name)
+    updated = {
+        entry.iteration: store.open(entry.artifact_id).manifest.started_at
+        for entry in run.stages()
+        if entry.kind == "checkpoint" and entry.iteration
+    }
+    for batch in sealed_batches(store_uri, night.served):
+        began = updated.get(batch.iteration - night.origin.first_iteration + 1)
+        forgotten = None if began is None else _forgotten_at(store, batch)
+        if began is not None and forgotten is not None and began < forgotten:
+            return True
+    return False
+
+
 def _retain_nights(store_uri: str, night: Night) -> None:
     """Apply the rules of retention over the nights that have a verdict, each of which counts as one
     iteration."""
@@ -202,6 +243,20 @@ def _retain_nights(store_uri: str, night: Night) -> None:
     runs, judged = RunStore(store_uri), {verdict.run for verdict in verdicts(store_uri, night.served)}
     chain = [runs.open(name) for name in _origins_of_nights(store_uri, night.served) if name in judged]
     retain_chain(ArtifactStore(store_uri), chain, rules)
+
+
+def _require_learnable(config: RunConfig, settings: ServingSettings) -> None:
+    """Raise ConfigError for settings with which no night can be begun."""
+    some = OfflineOrigin(
+        run=traffic_run(config.name), first_iteration=1, last_iteration=1, checkpoint_id=None, evaluates=False
+    )
+    try:
+        _night_config(config, some, settings)
+    except ConfigError as error:
+        raise ConfigError(
+            "the settings of learning do not fit; a night has learn.reflect and learn.corrections as "
+            f"served_feedback.reflect and .corrections, and learn.max_age as pipeline.max_age.\n{error}"
+        ) from error
 
 
 def _night_config(config: RunConfig, origin: OfflineOrigin, settings: ServingSettings) -> RunConfig:

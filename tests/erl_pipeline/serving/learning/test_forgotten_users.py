@@ -54,6 +54,27 @@ def test_nights_before_and_after(served: Path) -> None:
     assert problems(served) == []
 
 
+def test_no_later_night_learns_from_the_user_and_no_alias_means_what_did(served: Path) -> None:
+    """A night had trained, and was not judged yet. Its updates are in the store."""
+    user = NamedUser("acme", ("gone",))
+    policy = begin_production(served)
+    log(served, *of_users(conversations(served, 16, policy)))
+    night = night_of(due(served, max_age=4))
+    slept(served, night)
+    forget_user(str(served), RUN, user)
+
+    result = judged(served, night, promotes=True)
+    assert (result.verdict.passed, result.change) == (True, None)
+    assert result.kept == "a user was forgotten from whose conversations it had learned before"
+
+    log(served, *conversations(served, 16, policy, first=200))
+    later = night_of(due(served, max_age=4))
+    assert (later.origin.first_iteration, later.origin.last_iteration) == (2, 2)
+    slept(served, later)
+    made = judged(served, later).verdict.checkpoint_id
+    assert made not in {each.manifest.artifact_id for each in find_user(str(served), RUN, user).learners}
+
+
 def test_a_sealed_batch_is_trained_without_the_user(served: Path) -> None:
     policy = begin_production(served)
     log(served, *of_users(conversations(served, 16, policy)))

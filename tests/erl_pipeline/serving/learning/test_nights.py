@@ -11,11 +11,11 @@ import pytest
 
 from erl_pipeline.config.pipeline import RetentionConfig
 from erl_pipeline.serving.learning import gate, promotion
-from erl_pipeline.serving.learning.collect import collect
+from erl_pipeline.serving.learning.collect import collect, sealed_batches
 from erl_pipeline.serving.learning.nights import _origins_of_nights, night_name
 from erl_pipeline.serving.learning.promotion import promote, roll_back
 from storage.artifacts.store import ArtifactStore
-from storage.errors import InputError, Interrupted
+from storage.errors import ConfigError, InputError, Interrupted
 from storage.lineage.trained_on import RowFilter, TrainedOn
 from storage.runs.documents import OfflineOrigin, write_origin
 from storage.runs.run import RunStore
@@ -213,6 +213,15 @@ def test_a_rollback_while_a_night_trains_is_not_undone(served: Path) -> None:
     learned = result.verdict.checkpoint_id
     with pytest.raises(InputError, match=f"with {bad[:12]}, and production means {good[:12]} by now"):
         promote(str(served), RUN, "production", learned, given, "me")
+
+
+def test_nothing_is_sealed_for_a_night_that_cannot_be_begun(served: Path) -> None:
+    policy = begin_production(served)
+    log(served, *conversations(served, 8, policy))
+    with pytest.raises(ConfigError, match=r"(?s)learn\.reflect .* served_feedback\.reflect: user; method"):
+        due(served, reflect="user")
+    assert sealed_batches(str(served), RUN) == []
+    assert due(served).night is not None
 
 
 def test_a_killed_night_goes_on_to_the_same_ids(served: Path, tmp_path: Path) -> None:
