@@ -33,7 +33,7 @@ def trajectories(
 ) -> None:
     """Check trajectories against the schema and commit them, so that `replay --offline` can train on them.
 
-    docs/import.md says what each column means.
+    storage/tables/trajectories.py says what each column means.
     """
     from erl_pipeline.runs.origins import import_trajectories
     from storage.tables.trajectory_import import MalformedTrajectories
@@ -43,7 +43,7 @@ def trajectories(
     try:
         imported = import_trajectories(store, file, name)
     except MalformedTrajectories as error:
-        raise InputError(f"{error}\n  docs/import.md has the columns") from error
+        raise InputError(f"{error}\n  storage/tables/trajectories.py has the columns") from error
     replaced = sum(each.replaced_texts for each in imported)
     rows = sum(each.rows for each in imported)
     if json:
@@ -157,7 +157,8 @@ def traces(
     for problem in imported.problems:
         print_line(f"left out: {problem}")
     known = ", which was in the store" if imported.reused else ""
-    print_line(f"Run {name}: artifact {imported.artifact_id[:12]}{known}.")
+    kept = "Run" if as_ == "sft" else "Memory"
+    print_line(f"{kept} {name}: artifact {imported.artifact_id[:12]}{known}.")
     print_line("Try next:")
     if imported.path is None:
         print_line("  " + command(["memory", "list", name], store))

@@ -105,7 +105,8 @@ def forget_entry(run: str, entry: str, reason: str, store: str, json: bool) -> N
     found = memory.find(entry)
     done = forget(memory.store, memory.run, found.entry_id, storable(reason))
     reached = policies_reached(memory.store, found)
-    again = _branch_without(memory.run, found, store)
+    has_reached = reached.trained_with_it or reached.trained_on_its_source
+    again = _branch_without(memory.run, found, store) if has_reached else None
     if json:
         print_json({**asdict(done), "policies": asdict(reached), "branch": again})
         return

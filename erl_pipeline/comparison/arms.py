@@ -166,7 +166,7 @@ def read_comparison(path: Path) -> Given:
 
     Raises ConfigError for a file that cannot be read, is not YAML, or whose settings are unknown or wrong.
     """
-    document = parse_yaml(read_settings(path, "comparisons are in configs/comparisons/"), str(path))
+    document = parse_yaml(read_settings(path, "ready comparisons are in configs/comparisons/"), str(path))
     values = document.value
     if not isinstance(values, dict) or _KEY not in values:
         return Given(str(path), (), (), None)

@@ -42,16 +42,17 @@ def load_config(path: str | Path, overrides: Sequence[str] = (), options: Option
         ConfigError: the file cannot be read or is not YAML, or settings are unknown, of the wrong type,
             out of bounds or impossible together. The message lists all problems, one per line.
     """
-    values, lines = _settings_in(Path(path))
+    values, lines = _settings_in(Path(path), "ready configurations are in configs/")
     return _validate(values, lines, overrides, options, str(path))
 
 
-def load_settings(path: Path, model: type[AnySettingsT], only: str | None = None) -> AnySettingsT:
-    """Read and validate a file of settings that are not a run's. `only`: the file holds this one setting.
+def load_settings(path: Path, model: type[AnySettingsT], hint: str, only: str | None = None) -> AnySettingsT:
+    """Read and validate a file of settings that are not a run's. `hint`: for a file that is not there, where
+    such files or their settings are described. `only`: the file holds this one setting.
 
     Raises ConfigError as `load_config` does.
     """
-    values, lines = _settings_in(path)
+    values, lines = _settings_in(path, hint)
     if only is not None:
         values, lines = {only: values}, {(only, *key): line for key, line in lines.items()}
     try:
@@ -79,6 +80,8 @@ def _validate(
     given += [(option, tuple(key.split(".")), value) for option, (key, value) in options.items()]
     for source, key, value in given:
         _set(values, key, value)
+        for replaced in [known for known in origins if known[: len(key)] == key]:
+            del origins[replaced]
         for depth in range(1, len(key)):
             origins.setdefault(key[:depth], source)
         origins[key] = source
@@ -106,9 +109,9 @@ def require_usable_plugins(values: Mapping[str, Any]) -> None:
             plugins(group).require_usable(type_)
 
 
-def _settings_in(path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
+def _settings_in(path: Path, hint: str) -> tuple[dict[str, Any], dict[KeyPath, str]]:
     """The settings that a file holds, and the line of each key."""
-    text = read_settings(path, "configurations are in configs/")
+    text = read_settings(path, hint)
     document = parse_yaml(text, str(path))
     values = {} if document.value is None else document.value
     if not isinstance(values, dict):
@@ -116,12 +119,12 @@ def _settings_in(path: Path) -> tuple[dict[str, Any], dict[KeyPath, str]]:
     return values, {key: f"line {line}" for key, line in document.lines.items()}
 
 
-def read_settings(path: Path, ready: str) -> str:
-    """The text of a file of settings. `ready`: what exists of its kind, and where. Raises ConfigError."""
+def read_settings(path: Path, hint: str) -> str:
+    """The text of a file of settings. `hint`: what to say of one that is not there. Raises ConfigError."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; ready {ready}") from None
+        raise ConfigError(f"{path}: no such file; {hint}") from None
     except (OSError, ValueError) as error:
         reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
         raise ConfigError(f"{path}: cannot be read: {reason}") from error

@@ -222,3 +222,4 @@ class MessagesWarmStart(WarmStartSteps):
 
 
 WarmStartConfig = Annotated[DemonstrationsWarmStart | MessagesWarmStart, Field(discriminator="type")]
+PretrainedPolicyConfig.model_rebuild()

@@ -111,7 +111,7 @@ class ClusterConfig(Settings):
 
 def read_cluster(path: Path) -> ClusterConfig:
     """Read a cluster from a file. Raises ConfigError as `load_settings` does."""
-    return load_settings(path, ClusterConfig)
+    return load_settings(path, ClusterConfig, "ready clusters are in configs/clusters/")
 
 
 _WORK: Mapping[ArtifactKind, Work] = {

@@ -33,7 +33,9 @@ class Canary:
         except ValueError:
             found = cls("", 0.0)
         if not found.alias or not 0.0 <= found.share <= 1.0:
-            raise InputError(f"--canary {text}: allowed is ALIAS:SHARE, such as candidate:0.05")
+            raise InputError(
+                f"--canary {text}: allowed is ALIAS:SHARE with a share from 0 to 1, such as candidate:0.05"
+            )
         return found
 
     def answers(self, name: str) -> bool:

@@ -70,7 +70,9 @@ def read_keys(path: Path | None) -> tuple[KeyRing, str | None]:
     Raises ConfigError, which lists all problems of the file.
     """
     if path is not None:
-        return KeyRing(load_settings(path, _KeysFile, only="keys").keys), None
+        return KeyRing(
+            load_settings(path, _KeysFile, "docs/serving.md says what keys_file holds", only="keys").keys
+        ), None
     key = secrets.token_urlsafe(32)
     return KeyRing({_digest(key): ClientKey(tenant=LOCAL_TENANT)}), key
 

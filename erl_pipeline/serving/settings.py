@@ -153,7 +153,7 @@ def load_serving_settings(path: Path | None) -> ServingSettings:
     """
     if path is None:
         return ServingSettings()
-    settings = load_settings(path, ServingSettings)
+    settings = load_settings(path, ServingSettings, "docs/serving.md has the settings")
     if settings.keys_file is None:
         return settings
     return settings.model_copy(update={"keys_file": path.parent / settings.keys_file})

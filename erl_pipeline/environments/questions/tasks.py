@@ -208,7 +208,10 @@ def _question(number: int, record: dict[str, Any], source: Literal["lines", "gsm
 def _after_mark(solution: str) -> str:
     _, mark, answer = solution.rpartition(_MARK)
     if not mark or not answer.strip():
-        raise ValueError(f"answer: its last line has to be `{_MARK} ` and the final answer")
+        raise ValueError(
+            f"answer: its last line has to be `{_MARK} ` and the final answer; for plain answers set "
+            "environment.source: lines"
+        )
     return answer.strip()
 
 

@@ -69,7 +69,7 @@ def test_a_wrong_file_is_refused_with_ten_problems_and_leaves_nothing(store: Pat
     assert lines[0].endswith("wrong.jsonl: 30 problems")
     assert lines[1].strip() == "row 1: reward: is null; a value is needed"
     assert (len(lines), lines[-2].strip()) == (13, "and 20 more")
-    assert lines[-1].strip() == "docs/import.md has the columns"
+    assert lines[-1].strip() == "storage/tables/trajectories.py has the columns"
     assert not (tmp_path / "new").exists()
 
 

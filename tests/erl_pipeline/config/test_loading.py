@@ -229,6 +229,26 @@ def test_a_missing_file_a_folder_and_bytes_that_are_no_text(tmp_path: Path) -> N
     assert message(tmp_path / "bytes.yaml").endswith("cannot be read: not UTF-8 text")
 
 
+def test_a_group_that_is_given_anew_has_nothing_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "small.yaml"
+    path.write_text("name: small\nengine:\n  type: vllm\n")
+    assert "\n  --set: engine.type: missing" in message(path, "engine={type:vllm}")
+
+
+@pytest.mark.parametrize(
+    ("warm_start", "problem"),
+    [
+        ("{type: demos}", "policy.warm_start.type: 'demos'; allowed: demonstrations, messages"),
+        ("{type: demonstrations, step: 3}", "policy.warm_start.step: unknown key; did you mean steps?"),
+        ("{type: messages}", "policy.warm_start.file: missing"),
+    ],
+)
+def test_what_is_wrong_with_a_warm_start_says_what_is_allowed(
+    small: Path, warm_start: str, problem: str
+) -> None:
+    assert problem in message(small, f"policy={{type: pretrained, model: m, warm_start: {warm_start}}}")
+
+
 @pytest.mark.parametrize("override", ["seed", "=1", ".seed=1", "a..b=1"])
 def test_an_override_without_key_or_value_is_refused(small: Path, override: str) -> None:
     assert "allowed is a dotted key and a value" in message(small, override)
