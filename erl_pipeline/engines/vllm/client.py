@@ -210,7 +210,9 @@ class VllmClient:
 
     async def reset_prefix_cache(self) -> None:
         """Forget the keys and values of earlier prompts; no request may be in flight."""
-        reset = await self._call("POST", "/reset_prefix_cache")
+        # Else a cache outside the GPU (`--kv-offloading-size`) would keep those of the weights before. The
+        # proof would not notice: a request for the log-probabilities of its prompt reads no cache.
+        reset = await self._call("POST", "/reset_prefix_cache?reset_external=true")
         if not reset["success"]:
             raise ServerFailure(f"{self.url} could not reset its prefix cache; are requests in flight?")
 
