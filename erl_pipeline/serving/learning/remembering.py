@@ -49,20 +49,22 @@ def remember(store: ArtifactStore, served: Run, night: Run, config: RunConfig) -
         return
     keep, parent = _keep(config), latest_version(served)
     iteration = max((entry.iteration or 0 for entry in recorded), default=0)
+    # Nights do not train the served run, so its iterations alone would not tell which notes are the oldest.
+    written_in = iteration + 1 + sum(entry.stage == REMEMBER_STAGE for entry in recorded)
     inputs = {f"{_REFLECTIONS}{number:04d}": each for number, each in enumerate(made, start=1)}
     if parent != EMPTY_MEMORY:
         inputs[PARENT_INPUT] = parent
-    settings = {"keep": keep.model_dump(mode="json"), "iteration": iteration}
+    settings = {"keep": keep.model_dump(mode="json"), "iteration": iteration, "written_in": written_in}
     recipe = Recipe(REMEMBER_STAGE, 2, settings, inputs, 0, kind="memory")
     memory = ReflectionMemory(store.uri, served.name, store, SentenceEmbedder(keep.embedding_model))
     version = recipe.artifact_id
     change = plan_change(
         memory.at(parent),
-        list(reflection_entries(rows, iteration, version)),
+        list(reflection_entries(rows, iteration, written_in, version)),
         [],
         MemoryLimits(keep.merge_similarity, keep.max_entries, keep.evict or "oldest"),
         memory.embedder,
-        iteration=iteration,
+        iteration=written_in,
         version=version,
     )
     if store.find(version, REMEMBER_STAGE) is None:
@@ -88,9 +90,11 @@ def _remembered(store: ArtifactStore, recorded: Iterable[LedgerEntry]) -> set[st
     return set(told["parent_trajectory_id"])
 
 
-def reflection_entries(rows: Iterable[Trajectory], iteration: int, version: str) -> Iterator[MemoryEntry]:
+def reflection_entries(
+    rows: Iterable[Trajectory], iteration: int, written_in: int, version: str
+) -> Iterator[MemoryEntry]:
     """An entry for each reflection, under what the user had asked, as conversations that begin ask for
-    notes."""
+    notes. `iteration` is the served run's last; `written_in` also counts the nights since."""
     for row in rows:
         if row.text is None:
             continue
@@ -105,7 +109,7 @@ def reflection_entries(rows: Iterable[Trajectory], iteration: int, version: str)
             key_text=situation([{"role": "user", "content": asked}], ""),
             source_trajectory_id=row.trajectory_id,
             iteration=iteration,
-            last_iteration=iteration,
+            last_iteration=written_in,
             policy_version=row.policy_version,
             parent_entry_ids=(),
             memory_version=version,
