@@ -86,6 +86,17 @@ class RunMemorySearch:
     def __call__(self, situation: str, task_type: str, user: str) -> tuple[str, Sequence[MemoryHit]]:
         if self._settings.scope == "user" and not user:
             return "", []
+        try:
+            return self._found(situation, task_type, user)
+        except _FAILURES:
+            if self._view is None:
+                raise
+            # Another process may have removed the table, as `forget-user` does: what was opened before
+            # fails for good.
+            self._view = None
+            return self._found(situation, task_type, user)
+
+    def _found(self, situation: str, task_type: str, user: str) -> tuple[str, Sequence[MemoryHit]]:
         view, how = self._newest(), self._how
         hits = view.search(
             [situation],

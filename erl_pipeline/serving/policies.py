@@ -7,11 +7,17 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from erl_pipeline.config.plugins import operational_part, plugins
 from erl_pipeline.config.run import RunConfig
-from erl_pipeline.engines.interface import AsynchronousEngine, Generation, GenerationRequest, OpenedEngine
+from erl_pipeline.engines.interface import (
+    AsynchronousEngine,
+    EnginePlugin,
+    Generation,
+    GenerationRequest,
+    OpenedEngine,
+)
 from erl_pipeline.episodes.dialogue import ChatTokenizer
 from erl_pipeline.episodes.loop import Collected
 from erl_pipeline.plan.stage import Listener, Resources, StageCall, StageProgress, WorkerSettings
@@ -28,8 +34,9 @@ from storage.serving.aliases import AliasChange
 class OpenedPolicy:
     """The checkpoint that an alias means, ready to be sampled from.
 
-    `context_length` is in tokens. `sample` runs in the event loop of the server. `in_place`: its engine holds
-    one checkpoint for each alias, so that the next one replaces it; else the next one is opened beside it.
+    `context_length` is in tokens: that of the policy, or of its engine where that is less. `sample` runs in
+    the event loop of the server. `in_place`: its engine holds one checkpoint for each alias, so that the next
+    one replaces it; else the next one is opened beside it.
     """
 
     change: AliasChange
@@ -69,6 +76,8 @@ class StoredPolicies:
 
     def __init__(self, config: RunConfig, store_uri: str, stop: threading.Event, listener: Listener) -> None:
         self._settings = play_settings(config)
+        engine: EnginePlugin[Any] = plugins("engines")[config.engine.type].value
+        self._most_tokens = engine.capacity(config.engine, 1).max_tokens
         worker = WorkerSettings(
             store_uri=store_uri,
             run=config.name,
@@ -119,7 +128,8 @@ class StoredPolicies:
                 f"chat {policy.tokenizer_digest}", lambda: ChatTokenizer(policy.tokenizer)
             ),
             tokenizer_digest=policy.tokenizer_digest,
-            context_length=policy.context_length,
+            # Beyond what the engine holds, it would give empty answers.
+            context_length=min(policy.context_length, self._most_tokens or policy.context_length),
             end_token_ids=policy.end_token_ids,
             sample=self._sampler(opened),
             in_place=bool(opened.handed_over),

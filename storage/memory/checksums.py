@@ -60,6 +60,8 @@ class IndexChecksums:
         if size == self._size:
             return
         self._files, self.versions, self._size = {}, {}, size
+        if not size:  # another process has removed the table
+            return
         files: dict[str, str] = {}
         versions: dict[str, CheckedVersion] = {}
         with store_errors("read", self._path):

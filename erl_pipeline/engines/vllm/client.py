@@ -104,7 +104,7 @@ class VllmClient:
 
     async def context_length(self) -> int:
         """The most tokens that a prompt and its answer may have together."""
-        models = await self._call("GET", "/v1/models")
+        models = await self._object("GET", "/v1/models")
         return int(models["data"][0]["max_model_len"])
 
     async def look_at_progress(self) -> None:
@@ -210,13 +210,15 @@ class VllmClient:
 
     async def reset_prefix_cache(self) -> None:
         """Forget the keys and values of earlier prompts; no request may be in flight."""
-        reset = await self._call("POST", "/reset_prefix_cache")
+        # Else a cache outside the GPU (`--kv-offloading-size`) would keep those of the weights before. The
+        # proof would not notice: a request for the log-probabilities of its prompt reads no cache.
+        reset = await self._object("POST", "/reset_prefix_cache?reset_external=true")
         if not reset["success"]:
             raise ServerFailure(f"{self.url} could not reset its prefix cache; are requests in flight?")
 
     async def adapters(self) -> list[str]:
         """Names of the LoRA adapters that are loaded."""
-        models = await self._call("GET", "/v1/models")
+        models = await self._object("GET", "/v1/models")
         return [model["id"] for model in models["data"] if model["parent"] is not None]
 
     async def load_adapter(self, name: str, folder: Path) -> None:
@@ -243,7 +245,7 @@ class VllmClient:
 
     async def sleeping(self) -> bool:
         """Whether the server sleeps, so that requests wait."""
-        return bool((await self._call("GET", "/is_sleeping"))["is_sleeping"])
+        return bool((await self._object("GET", "/is_sleeping"))["is_sleeping"])
 
     async def label_weights(self, policy_version: str) -> None:
         """Set the version that every answer names from now on."""
@@ -251,7 +253,7 @@ class VllmClient:
 
     async def weights_label(self) -> str:
         """The version that the answers name; `default` until one was set."""
-        return str((await self._call("GET", "/weight_info"))["weight_version"])
+        return str((await self._object("GET", "/weight_info"))["weight_version"])
 
     async def _infer(
         self, token_ids: Sequence[int], sampling: dict[str, Any], copy: int, base: bool = False
@@ -277,6 +279,16 @@ class VllmClient:
             raise ServerFailure(
                 f"{self.url}{path} did not answer within {self._progress.seconds:g} s (progress_seconds)"
             ) from error
+
+    async def _object(self, method: str, path: str) -> dict[str, Any]:
+        """An answer that is a JSON object. Raises `EngineError` where it is none."""
+        answer = await self._call(method, path)
+        if not isinstance(answer, dict):
+            raise EngineError(
+                f"{self.url}{path} answers no JSON object, so that no vLLM server seems to be there: "
+                f"{str(answer)[:500]}"
+            )
+        return answer
 
     async def _exchange(
         self,

@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from erl_pipeline.engines import interface
 from erl_pipeline.engines.vllm.client import ServerFailure
 from erl_pipeline.engines.vllm.model_servers import ModelServers
 from erl_pipeline.engines.vllm.open_files import allow_open_files
+from erl_pipeline.engines.vllm.own_folder import own_folder
 from erl_pipeline.engines.vllm.server import ManagedServer, OnProgress
 from erl_pipeline.engines.vllm.settings import ServerAddress, VllmEngineConfig
 from erl_pipeline.engines.vllm.weight_sync import WeightSync
@@ -35,7 +36,8 @@ class VllmEngine:
 
     Args:
         config: what to start, or which servers to use.
-        folder: for the servers' logs and copies of checkpoints, by model; readable by the servers.
+        folder: for the servers' logs and copies of checkpoints, by model; readable by the servers. While
+            another engine has it, such as that of a second server of the run, a folder beside it is used.
         environment: variables that hold the keys of servers that are not our own, such as `os.environ`.
         stop: when it is set, whatever is waited for ends with `Interrupted`, a server's start too.
         on_progress: called while a server of our own starts.
@@ -54,6 +56,7 @@ class VllmEngine:
     ) -> None:
         self._config = config
         self._folder = folder
+        self._held = ExitStack()
         self._stop = stop or threading.Event()
         self._stage_stop = threading.Event()
         self._on_progress = on_progress
@@ -67,7 +70,7 @@ class VllmEngine:
 
     def __enter__(self) -> VllmEngine:
         allow_open_files(self._config.max_in_flight)
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder = self._held.enter_context(own_folder(self._folder))
         self._thread.start()
         return self
 
@@ -80,6 +83,7 @@ class VllmEngine:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        self._held.close()
 
     def serve(self, model: str, checkpoint: interface.ServedCheckpoint) -> list[WeightSync]:
         """Give the checkpoint to the servers of `model`, and wait until one has proven that it serves it. The

@@ -119,11 +119,17 @@ class ModelServers:
         """Our own; none before the first checkpoint, and where the servers are somebody else's."""
 
     def prepare(self, checkpoint: ServedCheckpoint) -> weight_sync.ServedPolicy:
-        """Forget what is served, and put the checkpoint into a form that servers read."""
-        self._served = None
+        """Forget what is served, and put the checkpoint into a form that servers read.
+
+        Raises EngineError for an adapter after whole models, or the other way round; what is served stays.
+        """
         adapted = checkpoint.adapter is not None
         if self._weights is not None and adapted != self._adapted:
-            raise ValueError(f"model {self._name}: checkpoints are all adapters, or none is")
+            raise EngineError(
+                f"model {self._name}: checkpoints are all adapters, or none is; start the program again "
+                f"to serve {checkpoint.checkpoint_id}"
+            )
+        self._served = None
         # The base of adapters stays the same.
         if self._weights is None or not adapted:
             self._weights = self._new_copy(checkpoint)

@@ -268,6 +268,15 @@ class ServerPool:
             except EngineError as error:
                 await self._give_up(error)
                 return
+            except Exception as error:
+                # Such as a full disk. Nobody awaits this task, and `serve` would wait for ever: whatever it
+                # is, it has to be told.
+                gave_up = EngineError(
+                    self._describe(f"{replica.client.url} cannot be used: {type(error).__name__}: {error}")
+                )
+                gave_up.__cause__ = error
+                await self._give_up(gave_up)
+                return
             if sync.not_transferred:
                 self._warn(
                     f"{replica.client.url} did not take policy {sync.policy_version} from memory, but by a "

@@ -24,6 +24,9 @@ _OF_MEMORY = ("--gpu-memory-utilization", "--kv-cache-memory-bytes")
 
 _OF_TRANSFERS = ("--worker-extension-cls", "--weight-transfer-config")
 
+_OF_CONNECTORS = "--kv-transfer-config"
+_OF_OFFLOADING = ("--kv-offloading-backend",)
+
 _OVERRIDES = "--hf-overrides"
 
 _SET_BY_THE_PIPELINE = {
@@ -111,6 +114,7 @@ class VllmSampling(PluginSettings):
                     "that was sampled from, and the server must be found and seen to work; leave it out, or "
                     "use the setting of `engine` where there is one"
                 )
+        _require_caches_that_forget(arguments)
         return arguments
 
 
@@ -207,6 +211,18 @@ def reads_memory(config: VllmEngineConfig) -> bool:
 def _taken(arguments: Sequence[str]) -> str:
     """The arguments that a transfer from memory needs for itself."""
     return ", ".join(option_name(each) for each in arguments if option_name(each) in _OF_TRANSFERS)
+
+
+def _require_caches_that_forget(arguments: Sequence[str]) -> None:
+    """Raise ValueError for a cache outside the GPU whose connector may not implement vLLM's `reset_cache`:
+    the server then says that it has forgotten all keys and values, but keeps those of earlier weights."""
+    connectors = [each for each in arguments if option_name(each).partition(".")[0] == _OF_CONNECTORS]
+    backends = [f"{name}={value}" for name, value in _given(arguments, _OF_OFFLOADING) if value != "native"]
+    for refused in (*connectors, *backends):
+        raise ValueError(
+            f"{refused}: it may keep keys and values of earlier weights when the weights change; for a cache "
+            "outside the GPU use --kv-offloading-size, with vLLM's own backend (native)"
+        )
 
 
 def option_name(argument: str) -> str:

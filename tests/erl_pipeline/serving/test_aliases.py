@@ -5,12 +5,24 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from erl_pipeline.engines.interface import Generation, GenerationRequest
+from erl_pipeline.engines.interface import (
+    POLICY,
+    Generation,
+    GenerationRequest,
+    OutputHead,
+    Probe,
+    ServedAdapter,
+    ServedCheckpoint,
+)
+from erl_pipeline.engines.vllm.model_servers import ModelServers
+from erl_pipeline.engines.vllm.settings import VllmEngineConfig
 from erl_pipeline.serving.aliases import Canary
+from erl_pipeline.serving.policies import OpenedPolicy
 from storage.errors import InputError
-from storage.serving.aliases import alias_file
+from storage.serving.aliases import AliasChange, alias_file
 from storage.serving.traffic import ServedTurn
 from tests.erl_pipeline.episodes.test_dialogue import said
 from tests.erl_pipeline.serving.served import TOKENIZER, Scripted, Served
@@ -147,6 +159,34 @@ def test_a_checkpoint_that_does_not_fit_into_memory_is_not_served(
         watching.cancel()
 
     Scripted(tmp_path, in_place=in_place).use(use)
+
+
+def test_an_adapter_does_not_take_the_place_of_a_whole_model_on_a_running_server(tmp_path: Path) -> None:
+    """vLLM's servers are started for one of the two. What is served stays."""
+    config, folder = VllmEngineConfig(), tmp_path / "vllm"
+    servers = ModelServers(POLICY, config, lambda _: None, None, 0, folder, None, print)
+
+    class OnServers(Scripted):
+        def open(self, change: AliasChange) -> OpenedPolicy:
+            adapter = ServedAdapter(None, 8, ("q_proj",)) if change.checkpoint_id == "adapter" else None
+            head, probe = OutputHead("lm_head.weight"), Probe((), (), "float32", np.zeros((1, 8)))
+            checkpoint = ServedCheckpoint(change.checkpoint_id, tmp_path, head, probe, frozenset(), adapter)
+            if servers.served_id != checkpoint.checkpoint_id:
+                servers.prepare(checkpoint)
+                servers.finish(checkpoint)
+            return super().open(change)
+
+    async def use(served: Served) -> None:
+        watching = asyncio.create_task(served.service.aliases.watch())
+        await served.promote("adapter")
+        assert servers.served_id == "one"
+        assert (await served.chat("hi"))[0].startswith("one")
+        failure = (await served.health())["aliases"]["production"]["failure"]
+        assert failure.endswith("all adapters, or none is; start the program again to serve adapter")
+        assert not watching.done()
+        watching.cancel()
+
+    OnServers(tmp_path, in_place=True).use(use)
 
 
 def test_aliases_that_cannot_be_read_stay_as_they_are(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ from erl_pipeline.config.prompts import PromptTemplates
 from erl_pipeline.environments.prompt_format import ChatPrompts
 from erl_pipeline.serving.notes import NoteSearch, RunMemorySearch, SearchMemory
 from erl_pipeline.serving.settings import ServedMemory
+from storage.artifacts.store import ArtifactStore
 from storage.errors import StoreError
+from storage.memory.index import MemoryIndex, index_folder
 from storage.memory.standalone import Lesson, StandaloneMemory
 from storage.memory.view import MemoryHit
 from storage.runs.run import RunStore
@@ -102,6 +104,17 @@ def test_notes_follow_the_system_message_of_the_client(tmp_path: Path) -> None:
         assert f"system\nBe brief.{turn.notes}<|im_end|>" in text_of(turn.context_token_ids)
 
     Scripted(tmp_path, notes=notes(memory_search(tmp_path / "memory", "run"))).use(use)
+
+
+def test_notes_are_found_again_after_another_process_has_removed_the_table(tmp_path: Path) -> None:
+    """As `forget-user` does. The newest version was looked up less than half a minute ago."""
+    search = memory_search(tmp_path, "run")
+    before = search("the bread is black", "", "")
+    assert [hit.entry.text for hit in before[1]] == ["Bake at 180."]
+
+    MemoryIndex(index_folder(str(tmp_path), "kitchen"), ArtifactStore(str(tmp_path))).discard()
+
+    assert search("the bread is black", "", "") == before
 
 
 def test_a_search_that_is_slow_or_fails_leaves_calls_without_notes(tmp_path: Path) -> None:

@@ -60,6 +60,16 @@ def test_rows_are_compared_once_and_a_new_version_adds_to_what_is_known(
     assert compared == []
 
 
+def test_a_table_that_another_process_has_removed_is_made_again(
+    store: ArtifactStore, folder: Path, embedder: Embedder, commit_memory: Commit, entry: Entry
+) -> None:
+    version = commit_memory([entry(1)])
+    memory = ReflectionMemory(store.uri, "run", store, embedder)
+    assert memory.at(version).count() == 1
+    MemoryIndex(folder, store).discard()
+    assert memory.at(version).count() == 1
+
+
 def test_a_flipped_bit_in_the_table_is_found_and_mended(
     store: ArtifactStore, embedder: Embedder, commit_memory: Commit, entry: Entry, folder: Path
 ) -> None:

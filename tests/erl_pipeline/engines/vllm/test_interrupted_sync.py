@@ -36,6 +36,8 @@ class Server:
             case "/collective_rpc":
                 self.weights = body["kwargs"]["weights_path"]
             case "/reset_prefix_cache":
+                # Without it vLLM forgets only what is on the GPU.
+                assert request.query["reset_external"] == "true"
                 if self.hangs:
                     self.hung.set()
                     await asyncio.Event().wait()

@@ -217,6 +217,25 @@ def test_arguments_cannot_undo_what_the_pipeline_needs(argument: str) -> None:
         VllmEngineConfig(arguments=(argument,))
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ('--kv-transfer-config={"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}',),
+        ("--kv_transfer_config", "{}"),
+        ("--kv-transfer-config.kv_connector=LMCacheConnectorV1",),
+        ("--kv-offloading-size=4", "--kv-offloading-backend", "lmcache"),
+    ],
+)
+def test_a_cache_that_may_keep_what_earlier_weights_computed_is_refused(arguments: tuple[str, ...]) -> None:
+    """Most connectors do not implement vLLM's `reset_cache`, and the server reports a success."""
+    with pytest.raises(ValidationError, match="may keep keys and values of earlier weights"):
+        VllmEngineConfig(arguments=arguments)
+
+
+def test_vllms_own_cache_outside_the_gpu_is_allowed() -> None:
+    VllmEngineConfig(arguments=("--kv-offloading-size=4", "--kv-offloading-backend=native"))
+
+
 def test_other_arguments_pass() -> None:
     arguments = ("--tensor-parallel-size=2", "--seed", "1", '--compilation-config={"level": 0}')
     assert VllmEngineConfig(arguments=arguments).arguments == arguments

@@ -24,6 +24,7 @@ from storage.memory.entries import MemoryEntry
 from storage.memory.versions import latest_version
 from storage.memory.view import ReflectionMemory
 from storage.runs.run import RunStore
+from storage.serving.aliases import current_aliases
 from storage.serving.forgetting import forget_user
 from storage.serving.traffic import Record
 from storage.serving.user_traces import find_user
@@ -76,6 +77,11 @@ def of_users(store: Path) -> list[Record]:
     records = [*conversations(store, 16, policy)]
     records.append(rating("said", None, "e1", metric="comment", value="too long"))
     return [each.model_copy(update={"user": users.get(int(each.episode_id[1:]), "")}) for each in records]
+
+
+def begun_with(store: Path) -> str:
+    """The checkpoint that `production` means."""
+    return current_aliases(str(store), RUN)["production"].checkpoint_id
 
 
 def dreamt(store: Path, reflect: str | bool = True, **changes: Any) -> list[Trajectory]:
@@ -150,6 +156,27 @@ def test_a_night_that_is_judged_again_remembers_nothing_twice(
     judged(store, night, reflect=True)
 
     assert latest_version(RunStore(str(store)).open(RUN)) == version
+
+
+def test_a_conversation_that_two_nights_learn_from_is_remembered_once(
+    store: Path, reports: list[tuple[str, AttemptReport]]
+) -> None:
+    """The first night's checkpoint is not promoted, so that the second night trains on its batch again."""
+    log(store, *of_users(store))
+    slept(store, first := night_of(due(store, reflect=True)))
+    judged(store, first, reflect=True)
+    ((id_, support),) = [(each.entry_id, each.support) for each in found(store, "user", "stays")]
+    later = conversations(store, 9, begun_with(store), first=100)
+    log(store, *(each.model_copy(update={"user": "new"}) for each in later))
+
+    slept(store, both := night_of(due(store, max_age=4, reflect=True)))
+    judged(store, both, max_age=4, reflect=True)
+
+    assert (both.origin.first_iteration, both.origin.last_iteration) == (1, 2)
+    # Seven of 16 conversations, and five of nine.
+    assert [(each.entry_id, each.support) for each in found(store, "user", "stays")] == [(id_, support)]
+    assert (support, [each.support for each in found(store, "user", "new")]) == (7, [5])
+    assert problems(store) == []
 
 
 @pytest.mark.parametrize("when", ["before the verdict", "afterwards"])
