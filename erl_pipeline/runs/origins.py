@@ -168,6 +168,12 @@ def require_offline(config: RunConfig) -> None:
             f"pipeline.too_old: wait; allowed offline with pipeline.max_age: {config.pipeline.max_age} is "
             "drop, since stored rollouts do not get younger by waiting"
         )
+    how = config.self_distillation
+    if how is not None and (how.hindsight, how.demonstration.source) == ("demonstration", "own_success"):
+        raise ConfigError(
+            "self_distillation.demonstration.source: own_success is not looked for in stored rollouts, so "
+            "that offline nothing would be taught; use solution, or another hindsight"
+        )
 
 
 def _establish(opened: OpenRun, origin: BranchOrigin | OfflineOrigin) -> None:

@@ -76,7 +76,8 @@ def plan_selection(
     if reads_results:
         before = planner.planned(SELECT_TASKS, iteration - 1)
         newest = iteration - 1 - config.pipeline.lag
-        for number in range(1 if before is None else max(newest, 1), newest + 1):
+        first = max(1, min(_newest_read(planner, before) + 1, newest))
+        for number in range(first, newest + 1):
             rollouts = rollouts_of(number)
             if rollouts is not None:
                 inputs[f"{_ROLLOUTS}{number:06d}"] = rollouts
@@ -96,6 +97,18 @@ def plan_selection(
         seed=config.seed,
         index={"iteration": iteration},
     )
+
+
+def _newest_read(planner: Planner, selection: str | None) -> int:
+    """The newest iteration whose rollouts a selection, or one before it, has read; 0 for none. In a branch
+    those before may have read none, or not as far as its own settings ask for."""
+    for node in reversed(planner.nodes):
+        if node.artifact_id == selection:
+            read = [name for name in node.recipe.inputs if name.startswith(_ROLLOUTS)]
+            if read:
+                return max(int(name.removeprefix(_ROLLOUTS)) for name in read)
+            selection = node.recipe.inputs.get(_BEFORE)
+    return 0
 
 
 def _compute(call: StageCall[SelectSettings]) -> StageResult:

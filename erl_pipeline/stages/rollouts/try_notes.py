@@ -43,8 +43,8 @@ from storage.artifacts.recipe import derive_seed
 from storage.tables.scored import scored
 
 if TYPE_CHECKING:
-    from erl_pipeline.environments.prompt_format import AttemptPrompts
-    from erl_pipeline.episodes.context import EpisodeContext
+    from erl_pipeline.environments.prompt_format import AttemptPrompts, PromptFormat
+    from erl_pipeline.episodes.context import EpisodeContext, EpisodeProtocol
     from erl_pipeline.plan.plan import RunState
     from erl_pipeline.plan.planner import Planner
     from storage.tables.trajectories import Trajectory
@@ -168,6 +168,7 @@ async def play_trial(
 
 def _compute(call: StageCall[NoteTrialSettings]) -> StageResult:
     """Write the attempts, and for each note what they show."""
+    from erl_pipeline.episodes.play import protocol_of
     from storage.memory.trials import NOTE_TRIALS as TABLE
     from storage.tables.parquet import write_rows
     from storage.tables.trajectories import read_trajectories, write_trajectories
@@ -175,7 +176,7 @@ def _compute(call: StageCall[NoteTrialSettings]) -> StageResult:
     play, trials = call.settings.play, call.settings.trials
     method = plugins("methods")[play.episode.type].value
     spec = method.reflecting(play.episode)
-    prompts = plugins("environments")[play.environment.type].value.prompts(play.environment) or spec.prompts
+    environment = plugins("environments")[play.environment.type].value
     rows = read_trajectories(trajectory_files(call.inputs[ROLLOUTS], call.resources.store))
     written = written_notes(rows, spec.reflection, spec.attempt)
     if call.settings.instruction_per == "policy":
@@ -189,6 +190,16 @@ def _compute(call: StageCall[NoteTrialSettings]) -> StageResult:
     drawn = [task for of_type in tasks.values() for task in of_type]
     samples = [range(trials.attempts * (1 + len(texts[_note_type(task, texts)]))) for task in drawn]
     call.progress.begin(sum(map(len, samples)), "episodes")
+
+    def with_prompts(own: PromptFormat | None) -> EpisodeProtocol:
+        return partial(
+            play_trial,
+            prompts=own or spec.prompts,
+            notes=texts,
+            attempts=trials.attempts,
+            instructions=call.settings.instruction_per is not None,
+        )
+
     played = play_with_checkpoint(
         call,
         play,
@@ -198,13 +209,7 @@ def _compute(call: StageCall[NoteTrialSettings]) -> StageResult:
         run_seed=call.seed,
         with_memory=False,
         own=EpisodeOverride(
-            partial(
-                play_trial,
-                prompts=prompts,
-                notes=texts,
-                attempts=trials.attempts,
-                instructions=call.settings.instruction_per is not None,
-            ),
+            protocol_of(environment, play.environment, with_prompts),
             {TRIAL: method.role_limits(play.episode, play.sampling)[spec.retry]},
         ),
     )
@@ -291,7 +296,7 @@ def trial_rewards(task_type: str, number: int, attempts: Sequence[Trajectory]) -
 
 TRY_NOTES = Stage(
     name="try_notes",
-    version=5,
+    version=6,
     output="trajectories",
     settings=NoteTrialSettings,
     compute=_compute,

@@ -93,6 +93,8 @@ def distilled_rows(trajectories: Sequence[Trajectory], settings: DistillationSet
     for row in trajectories:
         if row.role != roles.role or row.truncated or not _went_well(row, settings.reward_above):
             continue
+        if not any(row.response_mask):  # An environment that failed at once may count as a reward of 0.
+            continue
         first = firsts[row.episode_id]
         if not is_scored(row) or not is_scored(first):
             continue

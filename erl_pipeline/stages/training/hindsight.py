@@ -129,8 +129,12 @@ def _texts(*told: _Told) -> list[_Told] | str:
 
 
 def _of_retry(row: Trajectory, retry: Trajectory | None) -> list[_Told] | str:
+    from storage.tables.trajectories import OTHER_OPENING
+
     if retry is None:
         return "no_retry"
+    if any(OTHER_OPENING in json.loads(each.metrics) for each in (row, retry)):
+        return "other_prompt"  # An agent has begun one of them otherwise.
     if retry.prompt_token_ids == row.prompt_token_ids:
         return "no_text"
     return [_Told("", retry.parent_trajectory_id or retry.trajectory_id, retry.prompt_token_ids)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from erl_pipeline.config.distillation import DISTILLED
 from erl_pipeline.config.objective import ObjectiveConfig, ReplayLoss
 from erl_pipeline.config.optimizer import UpdateConfig
 from erl_pipeline.config.self_distillation import SelfDistillationConfig
@@ -149,14 +150,18 @@ def _compute(call: StageCall[UpdateSettings]) -> StageResult:
     further = read_trajectories(further_sequence_files(rollouts, store))
     rows = [*attempts, *further]
     old = _too_old(call, rows)
+    # Further sequences have the advantage of their attempt, so they go with it, whoever sampled them.
+    old |= {row.trajectory_id for row in trainable(further) if row.parent_trajectory_id in old}
     given = [row for row in attempts if row.trajectory_id not in old]
+    young = [row for row in further if row.trajectory_id not in old]
     sequences = taught_sequences(
         training_sequences(given, settings.objective), call.inputs.get(SCORED), settings.self_distillation
     )
     if settings.objective.subgroup_losses == "averaged":
         sequences = averaged_subgroups(trainable(given), sequences, settings.objective)
-    distilled = distillation.read_datasets(call.inputs)
-    own = weighed([*sequences, *further_sequences(further, sequences, settings.objective)], replayed)
+    # Older datasets of a branch may have a chain, whose rows are trained here by their advantages.
+    distilled = [row for row in distillation.read_datasets(call.inputs) if row.role in (None, DISTILLED)]
+    own = weighed([*sequences, *further_sequences(young, sequences, settings.objective)], replayed)
     observed = observed_sequences(given, settings.objective.observation_coefficient)
     work = Reinforcement(
         sequences=[*own, *map(supervised_sequence, distilled), *observed],

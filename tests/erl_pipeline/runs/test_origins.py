@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from erl_pipeline.config.self_distillation import DemonstrationConfig, SelfDistillationConfig
 from erl_pipeline.evaluation.history import read_history
 from erl_pipeline.evaluation.samples import count_samples
 from erl_pipeline.plan.plan import StageKey
 from erl_pipeline.runs.driver import OpenRun, open_run
-from erl_pipeline.runs.origins import begin_branch, begin_offline
+from erl_pipeline.runs.origins import begin_branch, begin_offline, require_offline
 from erl_pipeline.runs.planning import plan_as_made, plan_for
 from erl_pipeline.runs.state import summarize_run
 from erl_pipeline.stages.training.update_policy import UPDATE_POLICY
@@ -237,6 +238,11 @@ def test_offline_what_another_line_of_policies_sampled_is_too_old(store: Path) -
 def test_offline_training_is_refused_without_its_conditions(store: Path) -> None:
     with pytest.raises(ConfigError, match=r"objective\.correction\.type: bypass cannot be trained offline"):
         begun(store, AS_OFFLINE, name="bypass")
+    taught = SelfDistillationConfig(
+        hindsight="demonstration", demonstration=DemonstrationConfig(source="own_success")
+    )
+    with pytest.raises(ConfigError, match="own_success is not looked for in stored rollouts"):
+        require_offline(small(**DECOUPLED).model_copy(update={"self_distillation": taught}))
     beyond = OFFLINE.model_copy(update={"last_iteration": 3})
     with pytest.raises(InputError, match="run small has no rollouts of iteration 3; it has 1 to 2"):
         begun(store, partial(begin_offline, origin=beyond), name="offline", **DECOUPLED)

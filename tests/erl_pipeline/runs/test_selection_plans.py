@@ -76,6 +76,28 @@ def test_a_branch_that_begins_to_select_reads_all_rollouts_once() -> None:
     assert sorted(reads(branch, 4)) == ["before", "rollouts-000003", "tasks"]
 
 
+@pytest.mark.parametrize(
+    ("before", "read"),
+    [
+        # It has read no results: so all are read now.
+        (["rollouts.selection=easy_to_hard"], ["000001", "000002", "000003", "000004"]),
+        # It has read those of iterations 1 and 2 before iteration 5 of the run, where the branch begins.
+        ([BY_DIFFICULTY, "pipeline.lag=1"], ["000003", "000004"]),
+    ],
+)
+def test_a_branch_to_another_selection_reads_what_none_has_read(before: list[str], read: list[str]) -> None:
+    source = config(*before, "iterations=5", DECOUPLED)
+    branch = plan_branch(
+        config(BY_DIFFICULTY, "iterations=5", DECOUPLED),
+        SOURCES,
+        plan(*before, "iterations=5", DECOUPLED),
+        source,
+        BranchOrigin(run="small", iteration=5, stage="select_tasks"),
+        iterations=5,
+    )
+    assert sorted(reads(branch, 5)) == ["before", *(f"rollouts-{each}" for each in read), "tasks"]
+
+
 def test_from_easy_to_hard_by_the_environment_no_results_are_read() -> None:
     made = plan("rollouts.selection=easy_to_hard")
     assert reads(made, 3) == {"tasks": "prepare_tasks"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from erl_pipeline.plan.plan import StageKey
 from storage.artifacts.artifact import Artifact
 from storage.artifacts.store import ArtifactStore
 from storage.runs.run import RunStore
+from storage.tables.trajectories import read_trajectories
 from tests.erl_pipeline.runs.small_runs import ids, small
+from tests.erl_pipeline.runs.test_selected_runs import MIXTURE
 from tests.erl_pipeline.runs.unscored_runs import NOTE, go_with_outcomes
 
 
@@ -51,6 +54,23 @@ def test_a_memory_holds_the_notes_that_passed_their_trials(
         read_history(ArtifactStore(str(tmp_path)), RunStore(str(tmp_path)).open("small")), "episodes", 1
     )
     assert spent == 8 + 4
+
+
+def test_in_a_mixture_notes_are_tried_with_the_prompts_of_their_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The prompts of chats have words that the tiny policy does not know."""
+    config = small(
+        environment=MIXTURE,
+        method={"type": "erl", "memory": {"withhold": 0.0, "trials": {"tasks": 2, "attempts": 1}}},
+        rollouts={"tasks_per_iteration": 2, "group_size": 4, "tasks_per_shard": 2},
+    )
+    go_with_outcomes(config, tmp_path, monkeypatch, retried=True)
+    tried = ArtifactStore(str(tmp_path)).open(ids(tmp_path)[StageKey(1, "try_notes", "")])
+    asked = [json.loads(row.messages)[0] for row in read_trajectories([tried.path("trajectories.parquet")])]
+    assert asked
+    assert {message["role"] for message in asked} == {"user"}
+    assert all(" notes " in message["content"] for message in asked)
 
 
 def test_examples_are_not_tried() -> None:

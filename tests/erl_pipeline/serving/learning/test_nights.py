@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import polars as pl
@@ -213,6 +214,25 @@ def test_a_rollback_while_a_night_trains_is_not_undone(served: Path) -> None:
     learned = result.verdict.checkpoint_id
     with pytest.raises(InputError, match=f"with {bad[:12]}, and production means {good[:12]} by now"):
         promote(str(served), RUN, "production", learned, given, "me")
+
+
+@pytest.mark.parametrize("young_first", [True, False])
+def test_a_conversation_may_change_its_checkpoint(served: Path, young_first: bool) -> None:
+    """Its second token sequence is of another checkpoint. Each is trained where it is young enough, and the
+    second one only with the first, whose advantage it has."""
+    policy = begin_production(served)
+    records = conversations(served, 8, policy)
+    turns = [each for each in records if isinstance(each, ServedTurn)]
+    first, second = (policy, "canary") if young_first else ("canary", policy)
+    changed = turns[0].model_copy(update={"policy_version": first})
+    later = {"turn_id": "again", "call_id": "call-again", "policy_version": second}
+    again = turns[0].model_copy(update={**later, "arrived": turns[0].arrived + timedelta(seconds=1)})
+    log(served, changed, again, *records[1:])
+    night = night_of(due(served))
+    slept(served, night)
+    made = ArtifactStore(str(served)).open(judged(served, night).verdict.checkpoint_id)
+    assert made.manifest.counters["dropped_too_old"] == (1 if young_first else 2)
+    assert made.manifest.counters["sequences"] == (8 if young_first else 7)
 
 
 def test_nothing_is_sealed_for_a_night_that_cannot_be_begun(served: Path) -> None:

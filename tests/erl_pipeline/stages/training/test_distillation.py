@@ -48,6 +48,15 @@ def test_failures_and_other_roles_are_left_out() -> None:
     assert (row.trajectory_id, row.reflection_trajectory_id) == (solved[0].trajectory_id, None)
 
 
+def test_an_attempt_that_said_nothing_is_left_out_whatever_its_reward() -> None:
+    """An environment that fails at once may count as a reward of 0, which is above a negative threshold."""
+    row = play(["right a", "right a"])[0][0]
+    nothing = {"prompt_token_ids": (), "response_token_ids": (), "response_mask": (), "messages": "[]"}
+    failed = replace(row, **nothing, behaviour_logprobs=(), reward=0.0, success=False)
+    below = FIRST_ATTEMPTS.model_copy(update={"reward_above": -0.5})
+    assert [each.trajectory_id for each in distilled_rows([failed, row], below)] == [row.trajectory_id]
+
+
 def test_an_attempt_that_its_agent_began_otherwise_than_the_first_is_left_out() -> None:
     """Its answers belong to another prompt than that of the first attempt."""
     first, reflection, second = play(["down b", "? a b ?", "right a", "right a"])[0]

@@ -40,6 +40,14 @@ def test_a_reflection_teaches_through_the_prompt_of_the_second_attempt() -> None
     assert found.prompt_token_ids != first.prompt_token_ids
 
 
+@pytest.mark.parametrize("place", [0, 2])
+def test_an_attempt_that_its_agent_began_otherwise_is_not_read_behind_the_other_prompt(place: int) -> None:
+    rows, _ = play(["down b", "? a b ?", "right a", "right a"])
+    rows[place] = replace(rows[place], metrics='{"other_opening": 1.0}')
+
+    assert hindsight(rows) == {rows[0].trajectory_id: "other_prompt"}
+
+
 def test_an_attempt_without_a_second_one_has_no_hindsight() -> None:
     rows, _ = play(["right a", "right a"])
 
