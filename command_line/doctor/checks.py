@@ -253,6 +253,9 @@ def _disk(place: Path) -> Finding:
         advice = f"the default configuration needs {bytes_text(DEFAULT_RUN_BYTES)}: free some space"
         return Finding("disk", "problem", found, advice)
     if free < ROOM_FOR_A_MODEL_BYTES:
-        advice = "enough for the tiny policy; checkpoints of a language model keep up to 14 bytes a weight"
+        advice = (
+            "enough for the tiny policy; checkpoints of a language model keep 14 bytes a weight, or 22 with "
+            "optimizer.moments: by_use"
+        )
         return Finding("disk", "warning", found, advice)
     return Finding("disk", "ok", found)

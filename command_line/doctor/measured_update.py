@@ -39,7 +39,12 @@ LARGE_MODEL = 1e9
 """Weights from which a model is not trained on a processor."""
 _WAITS_SHOWN = 6
 _ESTIMATED = {
-    GRADIENTS: ("gradients of a pass", "summed gradients", "gradients before they are added up"),
+    GRADIENTS: (
+        "gradients of a pass",
+        "summed gradients",
+        "gradients before they are added up",
+        "whole gradients of the blocks",
+    ),
     MASTERS: ("fp32 weights",),
     MOMENTS: ("moments of AdamW",),
     GATHERED: ("gathered weights",),

@@ -2,6 +2,7 @@
 socket, and the limits of a connection to it."""
 
 import asyncio
+import hashlib
 import hmac
 import ipaddress
 import secrets
@@ -19,7 +20,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from storage.errors import InputError
 
-COOKIE = "erl_pipeline_token"
 TOKEN = "token"
 """The parameter of the printed address that holds the token; it becomes a cookie and is then dropped."""
 
@@ -125,7 +125,7 @@ class Guard:
         token = self._access.token
         if token is None:
             return None
-        if _same(_cookie(Headers(scope=scope)), token):
+        if _same(_cookie(Headers(scope=scope), token), token):
             return None
         given = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if not any(name == TOKEN and _same(value, token) for name, value in given):
@@ -135,7 +135,7 @@ class Guard:
         rest = urlencode([(name, value) for name, value in given if name != TOKEN])
         answer = RedirectResponse(scope["path"] + (f"?{rest}" if rest else ""), status_code=303)
         # Not "strict": then browsers send none with a link in a mail or a chat.
-        answer.set_cookie(COOKIE, token, httponly=True, samesite="lax", path="/")
+        answer.set_cookie(cookie_name(token), token, httponly=True, samesite="lax", path="/")
         return answer
 
 
@@ -143,9 +143,15 @@ def _plain(text: str, status: int) -> Response:
     return PlainTextResponse(text + "\n", status_code=status)
 
 
-def _cookie(headers: Headers) -> str:
+def cookie_name(token: str) -> str:
+    """Of the cookie that holds a token. Browsers share cookies among the ports of a machine, so pages with
+    other tokens need others."""
+    return f"erl_pipeline_token_{hashlib.sha256(token.encode()).hexdigest()[:8]}"
+
+
+def _cookie(headers: Headers, token: str) -> str:
     # Other programs of this host may have set cookies that Python's own parser cannot read.
-    return cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
+    return cookie_parser(headers.get("cookie", "")).get(cookie_name(token), "")
 
 
 def _same(given: str, token: str) -> bool:

@@ -13,6 +13,7 @@ from erl_pipeline.plan.stage import StageOutcome
 from erl_pipeline.policies.checkpoints import lacks_state, policy_traits
 from erl_pipeline.runs.driver import OpenRun
 from erl_pipeline.runs.store_lookups import ArtifactSize, StoreLookups, artifact_size
+from erl_pipeline.stages.training.average_teacher import AverageSettings
 from erl_pipeline.stages.training.training_stage import TrainingSettings
 from erl_pipeline.stages.training.warm_start import WarmStartSettings
 from storage.errors import InputError, StoreError
@@ -116,7 +117,7 @@ _MASTER, _MOMENTS = 4, 8
 def estimate_checkpoints(config: RunConfig, nodes: Iterable[PlannedStage]) -> dict[str, ArtifactSize]:
     """The size of a checkpoint, by the name of the stage that makes it. Empty if the model's config.json is
     not on this machine. A tiny policy is counted without its vocabulary. The checkpoint of a warm start has
-    all weights, and no optimizer state."""
+    all weights, and that of a teacher those that are trained; neither has the state of an optimizer."""
     stages = {node.stage.name: node for node in nodes if node.stage.output == "checkpoint"}
     if not stages:
         return {}
@@ -136,12 +137,16 @@ def estimate_checkpoints(config: RunConfig, nodes: Iterable[PlannedStage]) -> di
         parameters = traits.parameters
     else:
         return {}
-    return {
-        name: trained_size(adapter or parameters, width, node.settings.optimizer)
-        if isinstance(node.settings, TrainingSettings) and not isinstance(node.settings, WarmStartSettings)
-        else ArtifactSize(parameters * width, {"checkpoints": parameters * width}, estimated=True)
-        for name, node in stages.items()
-    }
+
+    def expected(settings: object) -> ArtifactSize:
+        if isinstance(settings, TrainingSettings) and not isinstance(settings, WarmStartSettings):
+            return trained_size(adapter or parameters, width, settings.optimizer)
+        size = parameters * width
+        if isinstance(settings, AverageSettings):
+            size = (adapter or parameters) * _BYTES[settings.weights.dtype]
+        return ArtifactSize(size, {"checkpoints": size}, estimated=True)
+
+    return {name: expected(node.settings) for name, node in stages.items()}
 
 
 def trained_size(weights: int, width: int, optimizer: OptimizerConfig) -> ArtifactSize:

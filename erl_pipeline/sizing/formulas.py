@@ -12,7 +12,7 @@ from erl_pipeline.policies.checkpoints import policy_traits
 from erl_pipeline.policies.model_size import ModelSize, read_model_size
 from erl_pipeline.runs.run_plans import plan_run
 from erl_pipeline.stages.training.distillation import FineTuneSettings
-from erl_pipeline.trainers.interface import TrainerPlugin
+from erl_pipeline.trainers.interface import GradientSums, PassSettings, TrainerPlugin
 from erl_pipeline.trainers.local.tokens import HEAD_CHUNK_TOKENS
 from storage.errors import InputError
 
@@ -90,6 +90,7 @@ def training_memory(
     uses: int = 1,
     processes: int | None = None,
     head_dtype: Precision | None = None,
+    gradient_sums: GradientSums = "microbatch",
 ) -> list[MemoryPart]:
     """What one optimizer step needs besides the program itself. The reference model of the KL term is freed
     before the first step, whose gradients take at least as much.
@@ -101,6 +102,7 @@ def training_memory(
             `trainer` are then those of one process, parts in its host those of all. Also a single process
             that shards gathers its weights.
         head_dtype: that in which the output head computes; None: that of the weights.
+        gradient_sums: when the processes add up the gradients of the blocks.
     """
     width = BYTES[dtype]
     trained = size.adapter_parameters or size.parameters
@@ -127,6 +129,11 @@ def training_memory(
     parts.append(spread(state, "moments of AdamW", trained, 8, sets))
     if processes is not None:
         parts += _gathered(size, width, trained)
+        if gradient_sums == "step":
+            whole = size.adapter_parameters or size.layers * size.block_parameters
+            parts.append(
+                MemoryPart("trainer", "whole gradients of the blocks", 4 * whole, f"{count(whole)} x 4")
+            )
     parts.append(_activations(size, width, microbatch))
     if head_dtype is None:
         parts.append(_logits(size, width))
@@ -280,6 +287,8 @@ def estimate_memory(
     traits = policy_traits(config.policy)
     dtype = traits.dtype
     processes = training_processes(config)
+    own = config.trainer
+    sums: GradientSums = own.passes.gradient_sums if isinstance(own, PassSettings) else "microbatch"
     # Both updates hold the same weights and state; the one with more tokens at a time decides.
     passes = [config.update, *([config.fine_tune] if distils(config) else [])]
     estimates = [
@@ -291,6 +300,7 @@ def estimate_memory(
             uses=len(passes),
             processes=processes,
             head_dtype=traits.head_dtype,
+            gradient_sums=sums,
         )
         for each in passes
     ]
@@ -305,6 +315,7 @@ def estimate_memory(
                 warm_start,
                 processes=processes,
                 head_dtype=traits.head_dtype,
+                gradient_sums=sums,
             )
         )
     training = max(estimates, key=lambda parts: sum(part.bytes for part in parts))

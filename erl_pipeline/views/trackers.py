@@ -204,6 +204,7 @@ class Mlflow(Tracker):
             artifacts, uri = (folder / "mlflow-artifacts").as_uri(), f"sqlite:///{folder / 'mlflow.db'}"
         self._place = _without_credentials(uri)
         self._waiting: list[Metric] = []
+        self._warnings: dict[str, str] = {}
         self._mlflow_run = ""
         with self._errors():
             self._client = MlflowClient(tracking_uri=uri)
@@ -221,14 +222,18 @@ class Mlflow(Tracker):
         self._waiting += [Metric(name, value, milliseconds, step) for name, value in numbers.items()]
 
     def warn(self, warning: RunWarning) -> None:
-        with self._errors():
-            self._client.set_tag(self._started(), f"erl_pipeline.warning.{warning.kind}", warning.sentence)
+        self._warnings[f"erl_pipeline.warning.{warning.kind}"] = warning.sentence
 
     def flush(self, mark: str = "") -> None:
         with self._errors():
             for some in _parts(self._waiting, _MOST_METRICS):
                 self._client.log_batch(self._started(), metrics=some)
             self._waiting = []
+            # A warning may come before the first ledger entry, without which there is no MLflow run.
+            if self._warnings and self._run.recorded():
+                for name, sentence in self._warnings.items():
+                    self._client.set_tag(self._started(), name, sentence)
+                self._warnings = {}
             if mark:
                 self._client.set_tag(self._started(), _MARK_TAG, mark)
 
@@ -279,7 +284,7 @@ class Mlflow(Tracker):
             yield
         except (MlflowException, SQLAlchemyError) as error:
             # Closing must not wait for MLflow again; the next start writes what is missing.
-            self._waiting, self._mlflow_run = [], ""
+            self._waiting, self._warnings, self._mlflow_run = [], {}, ""
             reason = _without_credentials(str(error).strip().splitlines()[0].rstrip("."))
             raise StoreError(
                 f"metrics: MLflow at {self._place} failed: {reason}. Check MLFLOW_TRACKING_URI and what it "

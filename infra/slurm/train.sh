@@ -28,8 +28,7 @@ fi
 export RAY_USAGE_STATS_ENABLED=0 DO_NOT_TRACK=1
 # srun does not take it from the allocation by itself: Ray would announce more cores than its processes may use.
 export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"
-# One token for all nodes of this allocation; no other user can read it.
-umask 077
+# One token for all nodes of this allocation. It is in no file, and other users cannot read the environment.
 RAY_AUTH_MODE=token
 RAY_AUTH_TOKEN=$(python -c 'import secrets; print(secrets.token_hex(32))')
 export RAY_AUTH_MODE RAY_AUTH_TOKEN

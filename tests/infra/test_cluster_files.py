@@ -98,6 +98,22 @@ def test_secrets_are_named_and_never_written() -> None:
     assert "Secret" not in {each["kind"] for each in resources()}
 
 
+def test_workers_of_ray_have_the_key_of_the_vllm_servers() -> None:
+    """A worker reads `engine.api_key_variable` from its own environment."""
+
+    def variables(pod: Resource) -> dict[str, Any]:
+        [container] = pod["spec"]["containers"]
+        return {each["name"]: each.get("value", each.get("valueFrom")) for each in container["env"]}
+
+    made = {name: variables(pod) for name, pod in pods() if "vllm" in name or "erl-pipeline " in name}
+    assert sorted(made) == ["erl-pipeline gpu", "erl-pipeline head", "vllm"]
+    keys = [each["VLLM_API_KEY"]["secretKeyRef"] for each in made.values()]
+    assert {(key["name"], key["key"]) for key in keys} == {("erl-pipeline", "vllm-api-key")}
+    compose = yaml.safe_load((ROOT / "infra" / "compose.yaml").read_text())["services"]["vllm"]["environment"]
+    for server in (made["vllm"], compose):
+        assert server["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] == "75"
+
+
 def test_a_restarted_prefect_server_knows_the_slots_that_it_gave() -> None:
     """By default it keeps them in memory, and no slot that was taken would ever be free again."""
     [server] = dict(pods())["prefect"]["spec"]["containers"]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 INFRA = ROOT / "infra"
@@ -39,6 +42,40 @@ def test_the_dockerfile_pleases_its_linter() -> None:
         [tool("hadolint"), str(INFRA / "Dockerfile")], capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stdout
+
+
+def test_the_images_user_can_write_where_prefect_copies_its_page() -> None:
+    """By default that is the folder of the package, which is root's: then there is no page."""
+    text = (INFRA / "Dockerfile").read_text()
+    (folder,) = re.findall(r"PREFECT_UI_STATIC_DIRECTORY=(\S+)", text)
+    assert folder in re.findall(r"chown 1000 (.*)", text)[0].split()
+
+
+def test_all_that_the_program_and_its_tests_need_has_a_version_in_the_constraints() -> None:
+    pinned = {
+        canonicalize_name(line.partition("==")[0])
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if "==" in line and not line.startswith("#")
+    }
+    needed: set[str] = set()
+    waiting = [("erl-pipeline", frozenset({"test"}))]
+    seen = set(waiting)
+    while waiting:
+        name, extras = waiting.pop()
+        try:
+            requirements = distribution(name).requires or []
+        except PackageNotFoundError:
+            continue
+        needed.add(canonicalize_name(name))
+        for each in map(Requirement, requirements):
+            chosen = each.marker is None or any(each.marker.evaluate({"extra": one}) for one in {"", *extras})
+            found = each.name, frozenset(each.extras)
+            if chosen and found not in seen:
+                seen.add(found)
+                waiting.append(found)
+    assert len(needed) > 200
+    # What builds packages is no part of what runs.
+    assert sorted(needed - pinned - {"erl-pipeline", "setuptools"}) == []
 
 
 def test_what_the_dockerfile_copies_is_there_and_let_through() -> None:

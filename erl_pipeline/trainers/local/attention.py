@@ -14,6 +14,8 @@ every pair of tokens; here only pairs within a family are computed. There are th
 The function that chooses among them is registered with transformers' attention interface under `SEGMENTS`.
 """
 
+import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -119,7 +121,11 @@ def _lacks_for_flex() -> str:
     """The same for FlexAttention."""
     if not torch.cuda.is_available():
         return "FlexAttention has no backward pass without a GPU"
-    return "" if find_spec("triton") else "FlexAttention needs the package triton"
+    if not find_spec("triton"):
+        return "FlexAttention needs the package triton"
+    # Triton builds its driver with one.
+    found = os.environ.get("CC") or any(map(shutil.which, ("gcc", "clang")))
+    return "" if found else "FlexAttention needs a C compiler, such as gcc"
 
 
 def _unfit_for_flash(model: PreTrainedModel) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line.ui.access import COOKIE, Access, access_for, is_loopback
+from command_line.ui.access import Access, access_for, cookie_name, is_loopback
 from tests.command_line.ui.clients import client
 
 
@@ -74,13 +74,28 @@ def test_the_token_moves_from_the_address_into_a_cookie(store: Path) -> None:
     entering = page.get("/?token=secret&sort=name", follow_redirects=False)
     assert (entering.status_code, entering.headers["location"]) == (303, "/?sort=name")
     cookie = entering.headers["set-cookie"]
-    assert f"{COOKIE}=secret" in cookie
+    assert f"{cookie_name('secret')}=secret" in cookie
     assert "HttpOnly" in cookie
     assert "SameSite=lax" in cookie
     assert page.get("/").status_code == 200
     page.cookies.clear()
     theirs = 'prefs={"dark":true}; consent=a b c; flag; a[b]=1'  # of another program on another port
-    assert page.get("/", headers={"cookie": f"{theirs}; {COOKIE}=secret"}).status_code == 200
-    page.cookies.set(COOKIE, "wrong")
-    assert page.get("/static/page.css", headers={"cookie": f"{COOKIE}=wrong"}).status_code == 401
+    assert page.get("/", headers={"cookie": f"{theirs}; {cookie_name('secret')}=secret"}).status_code == 200
+    name = cookie_name("secret")
+    page.cookies.set(name, "wrong")
+    assert page.get("/static/page.css", headers={"cookie": f"{name}=wrong"}).status_code == 401
     assert page.get("/", headers={"host": "evil.example"}).status_code == 421
+
+
+def test_two_pages_on_ports_of_one_machine_do_not_log_each_other_out(store: Path) -> None:
+    pages = [
+        client(store, Access(frozenset(), any_address=True, token=token), base=f"http://10.0.0.7:{port}")
+        for token, port in (("one", 4300), ("two", 4301))
+    ]
+    cookies = ""
+    for page, token in zip(pages, ("one", "two"), strict=True):
+        entering = page.get(f"/?token={token}", follow_redirects=False)
+        cookies += entering.headers["set-cookie"].partition(";")[0] + "; "
+    for page in pages:
+        page.cookies.clear()
+        assert page.get("/", headers={"cookie": cookies}).status_code == 200

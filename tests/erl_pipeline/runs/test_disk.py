@@ -113,6 +113,20 @@ def test_a_pretrained_policy_is_counted_by_its_config(tmp_path: Path) -> None:
     assert estimate_checkpoints(config, plan_run(config, unread_sources(config)).nodes) == {}
 
 
+def test_an_averaged_teacher_is_counted_in_fp32_and_with_an_adapter_by_that_alone(tmp_path: Path) -> None:
+    """134,515,008 weights have 4 bytes each."""
+    model = write(SMOLLM2_135M, tmp_path)
+    sizes = []
+    for lora in (None, {"rank": 8}):
+        policy = {"type": "pretrained", "model": model, "dtype": "bfloat16", "lora": lora}
+        config = small(policy=policy, self_distillation={"teacher": "ema"})
+        found = estimate_checkpoints(config, plan_run(config, unread_sources(config)).nodes)
+        sizes.append((found["average_teacher"].bytes, found["update_policy"].retained["checkpoints"]))
+    (whole, _), (adapter, trained) = sizes
+    assert whole == 538_060_032.0
+    assert adapter == 2 * trained > 0
+
+
 def test_a_tiny_policy_is_counted_by_its_blocks() -> None:
     """One block of width 64: 12 * 64 * 64 + 13 * 64 = 49,984 weights."""
     config = small()

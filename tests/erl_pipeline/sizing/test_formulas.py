@@ -21,6 +21,7 @@ from erl_pipeline.sizing.formulas import (
     training_memory,
     training_processes,
 )
+from erl_pipeline.trainers.interface import GradientSums
 from storage.errors import InputError
 
 SMOLLM2_135M = LlamaConfig(
@@ -91,6 +92,17 @@ def test_full_weights_in_bf16_need_20_bytes_a_weight_beside_activations() -> Non
         "summed gradients": ("trainer", 4_000_000),
         "moments of AdamW": ("trainer", 8_000_000),
     }
+
+
+def test_gradients_that_are_added_up_once_in_a_step_are_held_whole() -> None:
+    """Ten blocks of 90,000 weights, 4 bytes each, in each process."""
+
+    def needed(sums: GradientSums) -> int:
+        given = OptimizerConfig(), UpdateConfig()
+        parts = training_memory(ROUND, "bfloat16", *given, processes=4, gradient_sums=sums)
+        return sum(part.bytes for part in parts)
+
+    assert needed("step") - needed("microbatch") == 3_600_000
 
 
 def test_fp32_weights_are_their_own_master_copy() -> None:

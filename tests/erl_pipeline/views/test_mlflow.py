@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from erl_pipeline.views.trackers import Mlflow
 from storage.errors import ConfigError, StoreError
+from storage.runs.documents import RunWarning
 from storage.runs.run import Run, RunStore
 from tests.erl_pipeline.views.mlflow_servers import recorded_runs, recorded_scalars, tracking_server
 from tests.stage_records import NOON
@@ -75,6 +76,19 @@ def test_numbers_settings_and_their_origin_are_in_the_mlflow_run(database: str, 
         "inner.environment": '["TOKEN"]',  # no other metric has this value
     }
     assert run.data.tags["erl_pipeline.store"] == str(tmp_path)
+
+
+def test_a_warning_before_the_first_artifact_waits_for_it(database: str, tmp_path: Path) -> None:
+    """The identity of an MLflow run is that of its first ledger entry."""
+    run = RunStore(str(tmp_path)).create("first", {})
+    tracker = writer(tmp_path, run)
+    tracker.warn(RunWarning(kind="group_size", iteration=0, text="One.", setting="", said_at=NOON))
+    tracker.flush()
+    assert recorded_runs(database) == []
+    run.record(1, "evaluate", "id-1", kind="evaluation", reused=False, seconds=3.0)
+    tracker.close()
+    (made,) = recorded_runs(database)
+    assert made.data.tags["erl_pipeline.warning.group_size"].startswith("One.")
 
 
 def test_a_killed_writer_is_continued_and_each_step_stands_once(database: str, tmp_path: Path) -> None:

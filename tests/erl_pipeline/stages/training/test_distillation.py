@@ -51,8 +51,8 @@ def test_failures_and_other_roles_are_left_out() -> None:
 def test_an_attempt_that_said_nothing_is_left_out_whatever_its_reward() -> None:
     """An environment that fails at once may count as a reward of 0, which is above a negative threshold."""
     row = play(["right a", "right a"])[0][0]
-    nothing = {"prompt_token_ids": (), "response_token_ids": (), "response_mask": (), "messages": "[]"}
-    failed = replace(row, **nothing, behaviour_logprobs=(), reward=0.0, success=False)
+    silent = replace(row, prompt_token_ids=(), response_token_ids=(), response_mask=(), behaviour_logprobs=())
+    failed = replace(silent, messages="[]", reward=0.0, success=False)
     below = FIRST_ATTEMPTS.model_copy(update={"reward_above": -0.5})
     assert [each.trajectory_id for each in distilled_rows([failed, row], below)] == [row.trajectory_id]
 
