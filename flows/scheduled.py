@@ -133,19 +133,30 @@ def _next_iteration(opened: OpenRun) -> int:
 
     Raises ConfigError where today's code would make earlier iterations again, which may take days.
     """
-    from erl_pipeline.runs.planning import plan_for, recorded_ids, whole_iterations
+    from erl_pipeline.runs.planning import plan_for, recorded_ids
     from erl_pipeline.runs.state import begun_iterations, completed_iterations
+    from storage.memory.versions import FORGET_STAGE
 
     entries = opened.entries()
     done = completed_iterations(opened.config, entries)
     if done == 0:
         return 1
     plan = plan_for(opened.store.uri, opened.run, opened.config, done, entries=entries)
-    whole = whole_iterations(plan, recorded_ids(entries))
-    if whole < done:
+    recorded = recorded_ids(entries)
+    # What is lacking has only to be ended, nothing is made from an evaluation, and what is forgotten later
+    # takes effect behind what was made.
+    again = [
+        node.place.iteration
+        for node in plan.nodes
+        if node.place.iteration
+        and node.stage.output not in ("evaluation", "table")
+        and node.stage.name != FORGET_STAGE
+        and recorded.get(node.place, node.artifact_id) != node.artifact_id
+    ]
+    if again:
         run = opened.run.name
         raise ConfigError(
-            f"today's code makes iterations {whole + 1} to {done} of run {run} again, and not one more: "
+            f"today's code makes iterations {min(again)} to {done} of run {run} again, and not one more: "
             f"`erl-pipeline plan {run}` says why. To have them made again call `erl-pipeline train` once; to "
             "go on as before put the earlier code back"
         )

@@ -137,7 +137,12 @@ def _with_taken(store_uri: str, run: Run, taken: Sequence[LedgerEntry], iteratio
     """What a run has made and still counts, and at the end what another run has taken over from it through
     an iteration. Requests to forget are each run's own."""
     kept = [each for each in taken if each.kind != "request" and (each.iteration or 0) <= iteration]
-    return [*current_entries(ArtifactStore(store_uri), run.recorded()), *kept]
+    current = current_entries(ArtifactStore(store_uri), run.recorded())
+    if taken:
+        # What was asked of the run later was not asked of the one that began from it.
+        known = {each.artifact_id for each in taken if each.kind == "request"}
+        current = [each for each in current if each.kind != "request" or each.artifact_id in known]
+    return [*current, *kept]
 
 
 def whole_iterations(plan: Plan, recorded: Mapping[StageKey, str]) -> int:

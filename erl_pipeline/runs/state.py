@@ -100,12 +100,12 @@ def summarize_run(store: ArtifactStore, run: Run) -> RunSummary:
 
     if run.config.get(STANDALONE):
         return RunSummary(run.name, None, "memory", None, None, None, None)
-    method, score = type_of(run.config, "method"), last_score(store, run)
+    entries = current_entries(store, run.recorded())
+    method, score = type_of(run.config, "method"), _last_score(store, entries)
     try:
         config = readable_config(run)
     except ConfigError:
         return RunSummary(run.name, method, "unreadable", None, None, None, score)
-    entries = current_entries(store, run.recorded())
     done, begun = completed_iterations(config, entries), begun_iterations(entries)
     finished = done >= max(begun, config.iterations)
     state: RunState = "finished" if finished else "stopped" if entries else "begun"
@@ -114,7 +114,10 @@ def summarize_run(store: ArtifactStore, run: Run) -> RunSummary:
 
 def last_score(store: ArtifactStore, run: Run) -> HeldOutScore | None:
     """The newest evaluation on the run's own held-out tasks; None if there is none, or it is damaged."""
-    entries = current_entries(store, run.recorded())
+    return _last_score(store, current_entries(store, run.recorded()))
+
+
+def _last_score(store: ArtifactStore, entries: Iterable[LedgerEntry]) -> HeldOutScore | None:
     evaluations = [entry for entry in entries if entry.stage == EVALUATE.name]
     newest = max(evaluations, key=lambda entry: entry.iteration or 0, default=None)
     if newest is None:

@@ -181,14 +181,18 @@ def current_entries(store: ArtifactStore, recorded: Sequence[LedgerEntry]) -> li
     has since made otherwise: after an edit of the code they are no part of the run any more."""
     latest = latest_entries(recorded)
     named = {entry.artifact_id for entry in latest}
-    # Nothing is made from an evaluation.
-    others = [each for each in recorded if each.artifact_id not in named and each.kind != "evaluation"]
+    # Nothing is made from an evaluation. One on request has the id of its tasks as its key, and stays beside
+    # those on other tasks.
+    kept = named | {each.key for each in latest if each.kind == "evaluation"}
+    others = [each for each in recorded if each.artifact_id not in kept and each.kind != "evaluation"]
     if not others:
         return latest
 
+    stages = {each.artifact_id: each.stage for each in recorded}
+
     def find(artifact_id: str) -> Manifest | None:
         try:
-            return store.find(artifact_id)
+            return store.find(artifact_id, stages.get(artifact_id))
         except DamagedArtifact:  # Whoever reads it says so.
             return None
 

@@ -24,6 +24,7 @@ from storage.errors import InputError
 from storage.memory import versions
 from storage.memory.chain import OPERATIONS_FILE, read_chain, removal_of, scan_entries
 from storage.memory.operations import Operation, write_operations
+from storage.runs.documents import BranchOrigin, read_origin
 
 if TYPE_CHECKING:
     from storage.runs.ledger import LedgerEntry
@@ -125,6 +126,9 @@ def _ask(store: ArtifactStore, run: Run, recipe: Recipe) -> LedgerEntry:
     """Commit and record a request; it belongs to the iteration that has begun."""
     stages = run.stages()
     begun = max((entry.iteration or 0 for entry in stages), default=0)
+    origin = read_origin(store.uri, run.name)
+    if isinstance(origin, BranchOrigin):
+        begun = max(begun, origin.iteration)  # What comes before is another run's.
     with store.create(recipe, run=run.name, iteration=begun) as staging:
         staging.commit(memory_version=recipe.inputs[versions.PARENT_INPUT])
     return _record(run, begun, recipe, f"{sum(entry.kind == 'request' for entry in stages):04d}")

@@ -18,7 +18,7 @@ from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.runner import InProcessConfig
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.driver import OpenRun
-from erl_pipeline.runs.origins import begin_offline, offline_settings
+from erl_pipeline.runs.origins import begin_offline, offline_settings, require_offline
 from erl_pipeline.runs.state import latest_checkpoint
 from erl_pipeline.runs.train import train
 from erl_pipeline.serving.learning.collect import Collected, SealedBatch, collect, sealed_batches
@@ -221,11 +221,12 @@ def _last_forgotten_of(store_uri: str, batches: Sequence[SealedBatch], last_nigh
 def _learned_from_forgotten(store_uri: str, night: Night) -> bool:
     """Whether a night had trained on a batch before a user was forgotten who is in it."""
     store, run = ArtifactStore(store_uri), RunStore(store_uri).open(night.name)
-    updated = {
-        entry.iteration: store.open(entry.artifact_id).manifest.started_at
-        for entry in run.stages()
-        if entry.kind == "checkpoint" and entry.iteration
-    }
+    updated: dict[int, datetime] = {}
+    for entry in run.stages():
+        if entry.kind == "checkpoint" and entry.iteration:
+            # An iteration may train several times: what the first has learned is in all.
+            started = store.open(entry.artifact_id).manifest.started_at
+            updated[entry.iteration] = min(started, updated.get(entry.iteration, started))
     for batch in sealed_batches(store_uri, night.served):
         began = updated.get(batch.iteration - night.origin.first_iteration + 1)
         forgotten = None if began is None else _forgotten_at(store, batch)
@@ -251,7 +252,7 @@ def _require_learnable(config: RunConfig, settings: ServingSettings) -> None:
         run=traffic_run(config.name), first_iteration=1, last_iteration=1, checkpoint_id=None, evaluates=False
     )
     try:
-        _night_config(config, some, settings)
+        require_offline(_night_config(config, some, settings))
     except ConfigError as error:
         raise ConfigError(
             "the settings of learning do not fit; a night has learn.reflect and learn.corrections as "

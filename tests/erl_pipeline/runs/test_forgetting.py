@@ -22,7 +22,7 @@ from storage.memory.entries import MemoryEntry, write_delta
 from storage.memory.forgetting import forget, write_forgotten
 from storage.memory.versions import forget_requests, latest_version, memory_versions
 from storage.memory.view import ReflectionMemory
-from storage.runs.documents import BranchOrigin
+from storage.runs.documents import BranchOrigin, write_origin
 from storage.runs.run import Run, RunStore
 from tests.embedders import WordEmbedder
 from tests.erl_pipeline.runs.planned_runs import MERGING, SOURCES, at, config, ids, inputs
@@ -204,3 +204,73 @@ def branched(store: Path, run: Run, stage: str) -> Plan:
         iterations=3,
         requests=forget_requests(lines),
     )
+
+
+COOLER: dict[str, Any] = {"sampling": {"temperature": 0.9}}
+CLIPPED: dict[str, Any] = {"objective": {"clip_low": 0.1}}
+
+
+@pytest.fixture
+def same_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan of a branch reads the sources of the run that it comes from by itself."""
+    monkeypatch.setattr("erl_pipeline.runs.planning.read_sources", lambda _: SOURCES)
+
+
+def begun_branch(store: Path, run: Run, iteration: int, stage: str, changes: dict[str, Any]) -> Run:
+    """A branch with another setting, of which only what it shares is in its ledger."""
+    origin = BranchOrigin(run=run.name, iteration=iteration, stage=stage)
+    settings = config(**changes)
+    branch = RunStore(str(store)).create("branch", settings.model_dump(mode="json") | {"name": "branch"})
+    write_origin(str(store), "branch", origin)
+    source = plan_before_branch(str(store), run, origin, sources=SOURCES)
+    for each in lines_in_branch(run.stages(), shared_stages(source, iteration, stage), iteration):
+        branch.record(
+            each.iteration,
+            each.stage,
+            each.artifact_id,
+            kind=each.kind,
+            key=each.key,
+            reused=True,
+            seconds=0.0,
+        )
+    return branch
+
+
+@pytest.mark.usefixtures("same_sources")
+def test_what_is_forgotten_in_a_run_later_makes_no_branch_of_it_again(tmp_path: Path) -> None:
+    """The branch begins behind the end of the run, and reads the memory with which the run ended then."""
+    run = begin(tmp_path)
+    go_on(tmp_path, run, 2)
+    branch = begun_branch(tmp_path, run, 3, "generate_rollouts", COOLER)
+    before = go_on(tmp_path, branch, 3, **COOLER)
+    asked(tmp_path, run, "m-1-index_memory")
+    after = plan_for(str(tmp_path), branch, config(**COOLER), 3, sources=SOURCES)
+    assert ids(after) == ids(before)
+    asked(tmp_path, branch, "m-2-index_memory")
+    require_as_planned(tmp_path, branch, 3, **COOLER)
+
+
+@pytest.mark.usefixtures("same_sources")
+def test_what_is_forgotten_in_a_branch_that_has_made_nothing_yet_stays_forgotten(tmp_path: Path) -> None:
+    """The memory before the branch is the run's, so the entry leaves the first one of the branch itself."""
+    run = begin(tmp_path)
+    go_on(tmp_path, run, 2)
+    branch = begun_branch(tmp_path, run, 3, "generate_rollouts", COOLER)
+    done = forget(ArtifactStore(str(tmp_path)), branch, "m-1-index_memory", "wrong")
+    assert (done.iteration, done.memory_version) == (3, None)
+    plan = go_on(tmp_path, branch, 3, **COOLER)
+    assert inputs(plan, 3, "forget_memory", "0000")["memory"] == "index_memory of iteration 3"
+    assert held(tmp_path, branch) == ["m-2-index_memory", "m-3-index_memory"]
+    assert held(tmp_path, run) == ["m-1-index_memory", "m-2-index_memory"]
+
+
+@pytest.mark.usefixtures("same_sources")
+def test_two_runs_may_forget_behind_a_branch_within_an_iteration(tmp_path: Path) -> None:
+    run = begin(tmp_path)
+    go_on(tmp_path, run, 2)
+    branch = begun_branch(tmp_path, run, 2, "update_policy", CLIPPED)
+    asked(tmp_path, run, "m-1-index_memory")
+    forget(ArtifactStore(str(tmp_path)), branch, "m-2-index_memory", "wrong")
+    plan = go_on(tmp_path, branch, 3, **CLIPPED)
+    assert held(tmp_path, branch) == ["m-1-index_memory", "m-3-index_memory"]
+    assert inputs(plan, 3, "index_memory")["memory"].startswith("forget_memory")

@@ -42,6 +42,13 @@ def test_the_same_question_is_answered_from_the_store(store: Path) -> None:
     assert first.artifact_id == second.artifact_id
 
 
+def test_evaluations_on_other_tasks_stay_beside_each_other(store: Path) -> None:
+    """Their tasks have one place in the ledger, and the evaluations one for each."""
+    asked = {requested(store, count=count).artifact_id for count in (3, 2)}
+    history = read_history(ArtifactStore(str(store)), RunStore(str(store)).open("small"))
+    assert {each.manifest.artifact_id for each in history if each.stage == "evaluate_on_request"} == asked
+
+
 def test_the_tasks_of_a_file_are_taken(store: Path, tmp_path: Path) -> None:
     file = tmp_path / "tasks.jsonl"
     file.write_text('{"task_id": "mine", "board": ["SFG", "HHF", "FFF"], "max_steps": 2}\n')

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from erl_pipeline.serving.learning.nights import _learned_from_forgotten
+from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
+from storage.errors import Interrupted
 from storage.lineage.trained_on import RowFilter, TrainedOn
 from storage.runs.run import RunStore
 from storage.serving.forgetting import forget_user
@@ -73,6 +78,28 @@ def test_no_later_night_learns_from_the_user_and_no_alias_means_what_did(served:
     slept(served, later)
     made = judged(served, later).verdict.checkpoint_id
     assert made not in {each.manifest.artifact_id for each in find_user(str(served), RUN, user).learners}
+
+
+def test_what_was_trained_before_the_night_was_killed_counts_too(served: Path) -> None:
+    """An iteration trains twice: the fine-tuning begins after the user was forgotten, from what was updated
+    before."""
+    policy = begin_production(served)
+    log(served, *of_users(conversations(served, 16, policy)))
+    night = night_of(due(served))
+    store, run = ArtifactStore(str(served)), RunStore(str(served))
+    with pytest.raises(Interrupted):
+        slept(served, night, stop_after="update_policy of iteration 1")
+    forget_user(str(served), RUN, NamedUser("acme", ("gone",)))
+    trained = run.open(night.name)
+    (update,) = [
+        each.artifact_id for each in trained.stages() if each.kind == "checkpoint" and each.iteration
+    ]
+    later = Recipe("fine_tune", 1, {}, {"checkpoint": update}, 0, kind="checkpoint")
+    with store.create(later, run=night.name, iteration=1) as staging:
+        staging.commit()
+    with trained.lock():
+        trained.record(1, "fine_tune", later.artifact_id, kind="checkpoint", reused=False, seconds=0.0)
+    assert _learned_from_forgotten(str(served), night)
 
 
 def test_a_sealed_batch_is_trained_without_the_user(served: Path) -> None:

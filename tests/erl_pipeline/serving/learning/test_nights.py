@@ -13,7 +13,7 @@ import pytest
 from erl_pipeline.config.pipeline import RetentionConfig
 from erl_pipeline.serving.learning import gate, promotion
 from erl_pipeline.serving.learning.collect import collect, sealed_batches
-from erl_pipeline.serving.learning.nights import _origins_of_nights, night_name
+from erl_pipeline.serving.learning.nights import _origins_of_nights, _require_learnable, night_name
 from erl_pipeline.serving.learning.promotion import promote, roll_back
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, InputError, Interrupted
@@ -23,6 +23,7 @@ from storage.runs.run import RunStore
 from storage.serving.aliases import AliasChange, alias_changes, current_aliases, verdicts
 from storage.serving.traffic import ServedTurn
 from storage.upkeep.verification import verify_run
+from tests.erl_pipeline.runs.small_runs import small
 from tests.erl_pipeline.serving.learning.served_traffic import RUN, TOMORROW, conversations, log
 from tests.erl_pipeline.serving.learning.small_nights import (
     begin_production,
@@ -240,6 +241,10 @@ def test_nothing_is_sealed_for_a_night_that_cannot_be_begun(served: Path) -> Non
     log(served, *conversations(served, 8, policy))
     with pytest.raises(ConfigError, match=r"(?s)learn\.reflect .* served_feedback\.reflect: user; method"):
         due(served, reflect="user")
+    own = {"hindsight": "demonstration", "demonstration": {"source": "own_success"}}
+    taught = small(policy={"type": "pretrained", "model": "m"}, self_distillation=own)
+    with pytest.raises(ConfigError, match="own_success is not looked for in stored rollouts"):
+        _require_learnable(taught, settings())
     assert sealed_batches(str(served), RUN) == []
     assert due(served).night is not None
 
