@@ -143,9 +143,9 @@ def _next_iteration(opened: OpenRun) -> int:
         return 1
     plan = plan_for(opened.store.uri, opened.run, opened.config, done, entries=entries)
     recorded = recorded_ids(entries)
-    # What is lacking has only to be ended, nothing is made from an evaluation, and what is forgotten later
-    # takes effect behind what was made.
-    again = [
+    # Stages that are missing only have to be completed. Nothing is made from an evaluation, and a request to
+    # forget changes nothing that was made before it.
+    changed = [
         node.place.iteration
         for node in plan.nodes
         if node.place.iteration
@@ -153,10 +153,10 @@ def _next_iteration(opened: OpenRun) -> int:
         and node.stage.name != FORGET_STAGE
         and recorded.get(node.place, node.artifact_id) != node.artifact_id
     ]
-    if again:
+    if changed:
         run = opened.run.name
         raise ConfigError(
-            f"today's code makes iterations {min(again)} to {done} of run {run} again, and not one more: "
+            f"today's code makes iterations {min(changed)} to {done} of run {run} again, and not one more: "
             f"`erl-pipeline plan {run}` says why. To have them made again call `erl-pipeline train` once; to "
             "go on as before put the earlier code back"
         )

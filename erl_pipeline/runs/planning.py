@@ -134,8 +134,8 @@ def plan_before_branch(
 
 
 def _with_taken(store_uri: str, run: Run, taken: Sequence[LedgerEntry], iteration: int) -> list[LedgerEntry]:
-    """What a run has made and still counts, and at the end what another run has taken over from it through
-    an iteration. Requests to forget are each run's own."""
+    """The lines of a run that still count, and behind them what another run has taken over from it through an
+    iteration. Each run has its own requests to forget."""
     kept = [each for each in taken if each.kind != "request" and (each.iteration or 0) <= iteration]
     current = current_entries(ArtifactStore(store_uri), run.recorded())
     if taken:

@@ -112,12 +112,8 @@ def summarize_run(store: ArtifactStore, run: Run) -> RunSummary:
     return RunSummary(run.name, method, state, done, begun, config.iterations, score)
 
 
-def last_score(store: ArtifactStore, run: Run) -> HeldOutScore | None:
-    """The newest evaluation on the run's own held-out tasks; None if there is none, or it is damaged."""
-    return _last_score(store, current_entries(store, run.recorded()))
-
-
 def _last_score(store: ArtifactStore, entries: Iterable[LedgerEntry]) -> HeldOutScore | None:
+    """The newest evaluation on the run's own held-out tasks; None if there is none, or it is damaged."""
     evaluations = [entry for entry in entries if entry.stage == EVALUATE.name]
     newest = max(evaluations, key=lambda entry: entry.iteration or 0, default=None)
     if newest is None:

@@ -340,10 +340,10 @@ class ArtifactStore:
             made = there.environment
             raise NotRepeated(
                 f"{there.artifact_id} ({there.stage}) was computed again, for files that retention has "
-                "removed, and did not give its committed bytes. Others were made from those, so nothing is "
-                "replaced. Compute it on the same kind of processor, with the same packages and "
-                f"resources.threads (committed with {made.get('threads')} on {made.get('processor')}), or "
-                "use an iteration that still has its files"
+                "removed, and did not give its committed bytes. Other artifacts were made from those bytes, "
+                "so nothing is replaced. Compute it on the same kind of processor, with the same packages "
+                f"and resources.threads (committed with {made.get('threads')} on {made.get('processor')}), "
+                "or use an iteration that still has its files"
             )
         self.discard_damaged(there.artifact_id)
         return True

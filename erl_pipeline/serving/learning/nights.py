@@ -229,7 +229,7 @@ def _learned_from_forgotten(store_uri: str, night: Night) -> bool:
             updated[entry.iteration] = min(started, updated.get(entry.iteration, started))
     for batch in sealed_batches(store_uri, night.served):
         began = updated.get(batch.iteration - night.origin.first_iteration + 1)
-        forgotten = None if began is None else _forgotten_at(store, batch)
+        forgotten = _forgotten_at(store, batch)
         if began is not None and forgotten is not None and began < forgotten:
             return True
     return False

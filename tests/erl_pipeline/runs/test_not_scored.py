@@ -20,7 +20,7 @@ from erl_pipeline.plan.plan import Plan
 from erl_pipeline.plan.stage import Stage
 from erl_pipeline.runs.config import run_columns
 from erl_pipeline.runs.run_plans import plan_offline, plan_run
-from erl_pipeline.runs.state import last_score
+from erl_pipeline.runs.state import summarize_run
 from erl_pipeline.runs.warnings import ROWS, rollout_warnings
 from erl_pipeline.stages.names import TRAJECTORIES
 from erl_pipeline.stages.rollouts.counts import graded_rewards, reason_counter
@@ -188,7 +188,7 @@ def shown(store: Path) -> dict[str, Any]:
             rollout_warnings(WarningsConfig(not_scored=None, ill_formed=0.01), rows.select(ROWS).collect())
         ),
         "curve": [(point.iteration, point.success) for point in learning_curve(read_history(opened, run))],
-        "score": last_score(opened, run),
+        "score": summarize_run(opened, run).score,
         **{
             outcome: list_episodes(files, EpisodeFilter(outcome=outcome), 100)
             for outcome in ("solved", "helped", "failed")
