@@ -10,6 +10,10 @@ import os
 
 os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # as in the command, which sets it before the import
+# Otherwise torch's attention in bf16 fails on a processor with AMX: oneDNN asks for a layout that torch's
+# code for AVX2 cannot write.
+if os.environ.get("ATEN_CPU_CAPABILITY") == "avx2":
+    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
 
 from flows.stage_tasks import PREFECT_VARIABLES
 

@@ -132,8 +132,8 @@ def assert_equal_weights(found: one_file.Weights, expected: one_file.Weights) ->
         if name.endswith("attn.c_attn.bias"):
             same[one_file.WIDTH : 2 * one_file.WIDTH] = False
         # A step of Adam moves a weight by 3e-4, however small its gradient, and processors round small
-        # gradients differently.
-        assert torch.allclose(found[name][same], weight[same], rtol=0.0, atol=1e-5), name
+        # gradients differently: a tenth of a step is allowed.
+        assert torch.allclose(found[name][same], weight[same], rtol=0.0, atol=3e-5), name
 
 
 def test_words_and_positions_are_those_of_the_tiny_policy(iteration: Iteration) -> None:
