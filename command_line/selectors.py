@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, InputError
-from storage.lineage.graph import reachable
+from storage.lineage.graph import current_entries, reachable
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore
 
@@ -29,7 +29,7 @@ def find_checkpoint(store: ArtifactStore, run: Run, selector: str) -> LedgerEntr
     Raises InputError when there is no such checkpoint, ConfigError when the selector names a place and the
     run's configuration cannot be read.
     """
-    found = _at_place(run, selector) if is_place(selector) else _by_id(store, run, selector)
+    found = _at_place(store, run, selector) if is_place(selector) else _by_id(store, run, selector)
     if found is None:
         raise InputError(
             f"{selector}: run {run.name} has no such checkpoint; allowed are latest, iteration:N with an "
@@ -48,7 +48,7 @@ def find_id(store: ArtifactStore, selector: str) -> str:
     return store.resolve(selector)
 
 
-def artifact_or_row(run: Run, selector: str) -> str:
+def artifact_or_row(store: ArtifactStore, run: Run, selector: str) -> str:
     """The id that a selector names: a checkpoint's id if it names a place in the run, else the selector
     itself.
 
@@ -56,13 +56,13 @@ def artifact_or_row(run: Run, selector: str) -> str:
     """
     if not is_place(selector):
         return selector
-    found = _at_place(run, selector)
+    found = _at_place(store, run, selector)
     if found is None:
         raise InputError(f"{selector}: run {run.name} has no such checkpoint")
     return found.artifact_id
 
 
-def _at_place(run: Run, selector: str) -> LedgerEntry | None:
+def _at_place(store: ArtifactStore, run: Run, selector: str) -> LedgerEntry | None:
     # Not above: they import the code of every method and environment, and a row or an id needs none of it.
     from erl_pipeline.runs.config import readable_config
     from erl_pipeline.runs.state import latest_checkpoint
@@ -76,7 +76,8 @@ def _at_place(run: Run, selector: str) -> LedgerEntry | None:
         raise ConfigError(
             f"{error}\n  The id of a checkpoint can be given without it: `runs show {run.name}` lists them."
         ) from error
-    return latest_checkpoint(config, run.stages(), int(numbered[1]) if numbered else None)
+    entries = current_entries(store, run.recorded())
+    return latest_checkpoint(config, entries, int(numbered[1]) if numbered else None)
 
 
 def _by_id(store: ArtifactStore, run: Run, selector: str) -> LedgerEntry | None:

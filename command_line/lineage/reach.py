@@ -132,8 +132,9 @@ _OF_ORIGINS = ("stage", "role", "task_id", "iteration", "reward", "success", "fe
 def show_origins(run: str, identifier: str, depth: int, store: str, json: bool) -> None:
     """Print an artifact or a row of a run, and what it came from in at most `depth` steps."""
     runs = RunStore(store)
-    opened = runs.open(run)
-    reach, facts = lineage.explain(ArtifactStore(store), opened, artifact_or_row(opened, identifier), depth)
+    opened, artifacts = runs.open(run), ArtifactStore(store)
+    found = artifact_or_row(artifacts, opened, identifier)
+    reach, facts = lineage.explain(artifacts, opened, found, depth)
     by_artifact = runs_by_artifact(runs)
     if json:
         things = _described(reach, by_artifact)
@@ -189,8 +190,8 @@ def _walk(
 ) -> tuple[Reach, dict[str, list[str]]]:
     """What a walk from an artifact or row of a run reaches, and the runs of each artifact."""
     runs = RunStore(store_uri)
-    opened = runs.open(run)
-    found = walk(ArtifactStore(store_uri), opened, artifact_or_row(opened, identifier), depth)
+    opened, artifacts = runs.open(run), ArtifactStore(store_uri)
+    found = walk(artifacts, opened, artifact_or_row(artifacts, opened, identifier), depth)
     return found, runs_by_artifact(runs)
 
 

@@ -27,6 +27,7 @@ from erl_pipeline.views.report.tables import MOST_ROWS, iteration_table
 from storage.artifacts.manifest import code_version
 from storage.artifacts.store import ArtifactStore
 from storage.errors import RunBusy, StoreError, disk_errors
+from storage.lineage.graph import current_entries
 from storage.runs.run import Run, RunStore
 from storage.upkeep.verification import mend_run
 
@@ -85,7 +86,7 @@ def _conclude(run: Run, store: str, target: int, worked: bool, json: bool) -> No
     """Print the newest iterations, write the report of a run that is not long, and name the commands to try
     next."""
     artifacts = ArtifactStore(store)
-    entries = run.stages()
+    entries = current_entries(artifacts, run.recorded())
     config = run_config(run)
     checkpoint = latest_checkpoint(config, entries)
     assert checkpoint is not None

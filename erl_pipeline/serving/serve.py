@@ -22,7 +22,9 @@ from erl_pipeline.serving.policies import StoredPolicies, require_several_models
 from erl_pipeline.serving.server import PolicyServer
 from erl_pipeline.serving.settings import ServingSettings
 from erl_pipeline.serving.writing import LogWriter
+from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
+from storage.lineage.graph import current_entries
 from storage.runs.run import Run, RunStore
 from storage.serving.aliases import AliasChange, change_alias, current_aliases
 from storage.serving.traffic import ReadTraffic, TrafficLog, read_traffic, segments
@@ -133,7 +135,7 @@ def _aliases(serving: Serving, run: Run, config: RunConfig) -> list[AliasChange]
     """What the served aliases mean. The first one gets the run's latest checkpoint where it means nothing."""
     changes = current_aliases(serving.store_uri, serving.run)
     if serving.alias not in changes:
-        latest = latest_checkpoint(config, run.stages())
+        latest = latest_checkpoint(config, current_entries(ArtifactStore(serving.store_uri), run.recorded()))
         if latest is None:
             raise InputError(f"run {run.name} has no checkpoint yet; train it first")
         with run.lock():

@@ -41,6 +41,11 @@ def test_status_says_what_was_made_before_an_edit(finished: FinishedRun, tmp_pat
     said = invoke("status", "small", "--store", store).output
     assert "0 of 2 iterations done" in said
     assert re.search(r"^\d+ artifacts of before an edit or an upgrade not counted: ", said, re.MULTILINE)
+    first = next(each for each in run.stages() if each.stage == "bootstrap")
+    promote = ["promote", "small", "--without-gate", "--why", "none", "--store", store, "--json"]
+    assert invoke(*promote, "--checkpoint", "latest").json["checkpoint_id"] == first.artifact_id
+    refused = invoke(*promote, "--checkpoint", "iteration:2")
+    assert refused.errors.startswith("error: iteration:2: run small has no such checkpoint")
 
 
 def test_memory_search_finds_what_the_run_remembers(finished: FinishedRun) -> None:

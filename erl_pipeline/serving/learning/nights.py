@@ -28,6 +28,7 @@ from erl_pipeline.serving.learning.remembering import remember
 from erl_pipeline.serving.settings import ServingSettings
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError
+from storage.lineage.graph import current_entries
 from storage.runs.documents import OfflineOrigin, read_origin
 from storage.runs.run import RunStore
 from storage.serving.aliases import (
@@ -166,7 +167,7 @@ def conclude_night(
     """
     runs = RunStore(store_uri)
     run, served = runs.open(night.name), runs.open(night.served)
-    found = latest_checkpoint(night.config, run.stages())
+    found = latest_checkpoint(night.config, current_entries(ArtifactStore(store_uri), run.recorded()))
     assert found is not None
     old = night.origin.checkpoint_id
     assert old is not None
