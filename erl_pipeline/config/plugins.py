@@ -14,6 +14,7 @@ import importlib.util
 import operator
 import pkgutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, get_args
@@ -80,7 +81,7 @@ class Plugin:
         it that has sources.
         """
         module = self.target.partition(":")[0]
-        own = module if self.distribution == _OWN else _top_package(module)
+        own = module if self.distribution == _OWN else top_package(module)
         return (own, *getattr(self.value, "packages", ()))
 
     def packages_for(self, settings: PluginSettings) -> tuple[str, ...]:
@@ -177,11 +178,16 @@ def _is_installed(package: str) -> bool:
         return False
 
 
-def _top_package(module: str) -> str:
+def top_package(module: str) -> str:
+    """The outermost package of a module that has sources; the module itself where there is none."""
     parts = module.split(".")
     names = [".".join(parts[: depth + 1]) for depth in range(len(parts))]
-    specs = ((name, importlib.util.find_spec(name)) for name in names)
-    return next((name for name, spec in specs if spec is not None and spec.origin is not None), module)
+    with suppress(ModuleNotFoundError):  # One above it is missing.
+        for name in names:
+            spec = importlib.util.find_spec(name)
+            if spec is not None and spec.origin is not None:
+                return name
+    return module
 
 
 def _load(group: Group, point: importlib.metadata.EntryPoint) -> tuple[Plugin | None, str]:

@@ -143,7 +143,8 @@ class AgentEnvironment(Environment, Protocol):
 
     async def run(self, endpoint: AgentEndpoint) -> AgentResult:
         """Let the agent play the task once. It is cancelled at the limit of time, and then has to end what it
-        has started. Raises `ScorerFailed` where the result cannot be scored."""
+        has started; the message of its `CancelledError`, if it has one, is added to what is said of that.
+        Raises `ScorerFailed` where the result cannot be scored."""
 
 
 Split = Literal["training", "held_out", "test"]

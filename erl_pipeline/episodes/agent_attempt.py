@@ -74,9 +74,12 @@ async def play_agent(
         seed = derive_seed(policy.seed, "agent")
         async with gateway.serving(session, seed, limits.seconds) as endpoint:
             result = await _unless_failed(session, environment.run_agent(endpoint))
-        if not session.calls:
+        if not session.sequences:
+            refused = next((each.call.problem for each in session.recorded if each.call.problem), None)
             raise environment.fail(
                 "the agent made no call: it has to ask the model at OPENAI_BASE_URL, with OPENAI_API_KEY"
+                if refused is None
+                else f"no call of the agent was answered; of the first it was told: {refused}"
             )
     except EnvironmentFailure as failed:
         result, failure = None, failed
@@ -216,7 +219,7 @@ def _told(message: Message) -> str:
 def _metrics(
     session: AgentSession, sequences: Sequence[SampledSequence], result: AgentResult, inserted: _Inserted
 ) -> dict[str, float]:
-    """The agent's own metrics, and what the gateway counted; those that are 0 are left out."""
+    """What the gateway counted, without what is 0, and the agent's own metrics under other names."""
     counted = {
         "calls": session.calls,
         "sequences": len(session.sequences),
@@ -225,4 +228,5 @@ def _metrics(
         "limit_reached": session.limit_reached,
         OTHER_OPENING: not inserted.as_before or any(each.number != _FIRST for each in sequences[:1]),
     }
-    return {**{name: float(count) for name, count in counted.items() if count}, **result.metrics}
+    own = {name: value for name, value in result.metrics.items() if name not in counted}
+    return {**own, **{name: float(count) for name, count in counted.items() if count}}

@@ -137,8 +137,8 @@ class GuardedEnvironment:
             # Something within the environment was cancelled, not this episode.
             raise self._failed(name, error) from error
         except _TooLate as error:
-            text = f"{name} did not return within {seconds:g} seconds"
-            self.failure = EnvironmentFailure("environment_timeout", text)
+            text = f"{name} did not return within {seconds:g} seconds{error}"
+            self.failure = EnvironmentFailure("environment_timeout", self.texts.text(text))
             raise self.failure from error
         # Whatever a foreign environment raises, an exit too, is data of its episode.
         except (Exception, SystemExit) as error:
@@ -205,12 +205,13 @@ class _TooLate(Exception):
 
 
 async def _within(seconds: float, work: Coroutine[Any, Any, Result]) -> Result:
-    """What `work` returns. Where it does not return by the deadline it is cancelled; raises `_TooLate`."""
+    """What `work` returns. Where it does not return by the deadline it is cancelled; raises `_TooLate`, with
+    what `work` said as it was cancelled."""
     deadline = asyncio.timeout(seconds)
     try:
         async with deadline:
             return await work
     except TimeoutError as error:
         if deadline.expired():
-            raise _TooLate from error
+            raise _TooLate(*getattr(error.__cause__, "args", ())) from error
         raise

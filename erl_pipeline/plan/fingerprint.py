@@ -40,7 +40,8 @@ def package_place(package: str) -> Path:
         spec = None
     if spec is None or spec.origin is None or not spec.has_location:
         raise ConfigError(
-            f"package {package} has no source files, so no fingerprint of its code can be taken"
+            f"package {package} has no source files, so no fingerprint of its code can be taken; it must be "
+            "installed, or in the folder that the command is called in"
         )
     origin = Path(spec.origin)
     return origin if spec.submodule_search_locations is None else origin.parent

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sysconfig
+from pathlib import Path
 from typing import Any
 
 import capitals
@@ -12,8 +15,18 @@ import shop
 from storage.tables.trajectories import Trajectory
 from tests.erl_pipeline.episodes.gateway.playing import Says, only, played
 
+ROOT = Path(__file__).parents[2]
 SHOP = {"prompt": "What do two pens cost each?", "item": "pen", "prices": {"pen": 31, "cup": 8}}
 CAPITAL = {"prompt": "What is the capital of Peru?", "capital": "Lima"}
+
+
+@pytest.mark.parametrize("name", ["capitals", "shop"])
+def test_the_command_finds_their_functions_in_the_folder_that_it_is_called_in(name: str) -> None:
+    program = Path(sysconfig.get_path("scripts"), "erl-pipeline")
+    words = [program, "env", "show", f"examples/agents/{name}.yaml"]
+    # -P and PYTHONPATH would decide where modules are looked for.
+    shown = subprocess.run(words, cwd=ROOT, env={}, capture_output=True, text=True, check=False)
+    assert (shown.returncode, shown.stderr) == (0, "")
 
 
 def asks_for(item: str) -> str:

@@ -3,6 +3,7 @@ is."""
 
 from collections.abc import Sequence
 
+from erl_pipeline.config.plugins import plugins, top_package
 from erl_pipeline.environments import interface
 from erl_pipeline.environments.agent import attempts, tasks
 from erl_pipeline.environments.agent.settings import AgentConfig
@@ -13,11 +14,17 @@ def _file_settings(config: AgentConfig) -> AgentConfig:
 
 
 def _used_packages(config: AgentConfig) -> Sequence[str]:
-    """The package of the function, and that of the scorer."""
-    from erl_pipeline.environments.scorers.interface import scorer_named
+    """The package of the function, and those of the scorer."""
+    scorer = plugins("scorers")[config.scorer].packages if config.reward == "scorer" else ()
+    return (*scorer, *(() if config.function is None else (top_package(config.function.partition(":")[0]),)))
 
-    scorer = scorer_named(config.scorer).packages if config.reward == "scorer" else ()
-    return (*scorer, *(() if config.function is None else (config.function.partition(":")[0],)))
+
+def _training_tasks(config: AgentConfig, seed: int) -> Sequence[interface.Task]:
+    """They are listed before anything begins, so a function that is not there is found then."""
+    found = tasks.training_tasks(config, seed)
+    if config.function is not None:
+        attempts.function_named(config.function)
+    return found
 
 
 class AgentPlugin(interface.EnvironmentPlugin[AgentConfig]):
@@ -29,7 +36,7 @@ class AgentPlugin(interface.EnvironmentPlugin[AgentConfig]):
 
 ENVIRONMENT = AgentPlugin(
     settings=AgentConfig,
-    training_tasks=tasks.training_tasks,
+    training_tasks=_training_tasks,
     held_out_tasks=tasks.held_out_tasks,
     open=attempts.open_agent,
     splits=interface.Splits(

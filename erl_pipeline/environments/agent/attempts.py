@@ -13,7 +13,7 @@ import signal
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from http import HTTPStatus
 from pathlib import Path, PurePosixPath
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 _LAST_LINES = 20
 _LARGEST_OUTPUT = 64 * 1024  # bytes of its end that are read for a message
 _LARGEST_REPORT = 1024 * 1024
-_LARGEST_ERROR = 1000  # bytes of a server's answer that are shown
-_SHOWN_OF_REPORT = 100  # bytes of one that is no JSON
+_LARGEST_ERROR = 1000  # of a server's answer, and of what an agent says that it could not do
+_SHOWN_OF_REPORT = 100  # of one that cannot be read
 _END_SECONDS = 5.0
 _SHORTEST_SECRET = 4
 """Characters; a shorter value may be a part of any text."""
@@ -109,6 +109,8 @@ class AgentAttempts:
             if (said := self._without_secrets(str(error))) == str(error):
                 raise  # as it is, so that its type and its line are those of a function that raised it
             raise ValueError(said) from error
+        except asyncio.CancelledError as error:
+            raise asyncio.CancelledError(self._without_secrets(str(error))) from error
         return replace(result, feedback=self._without_secrets(result.feedback))
 
     def _without_secrets(self, text: str) -> str:
@@ -122,12 +124,13 @@ class AgentAttempts:
     async def _result(self, report: object) -> interface.AgentResult:
         """What a report means. Raises `ValueError` for one that says nothing or something impossible."""
         if not isinstance(report, Mapping):
-            raise ValueError(f"no report: {report!r} is no object with {' or '.join(_REPORT)}")
+            raise ValueError(f"no report: {_shown(report)} is no object with {' or '.join(_REPORT)}")
         unknown = sorted(set(map(str, report)) - set(_REPORT))
         if unknown:
-            raise ValueError(f"the report has {unknown[0]!r}; allowed are {', '.join(_REPORT)}")
+            raise ValueError(f"the report has {_shown(unknown[0])}; allowed are {', '.join(_REPORT)}")
         if report.get("not_scored") is not None:
-            raise ValueError(f"the agent could not be scored: {report['not_scored']}")
+            why = str(report["not_scored"])[:_LARGEST_ERROR]
+            raise ValueError(f"the agent could not be scored: {why}")
         feedback, metrics = report.get("feedback", ""), report.get("metrics", {})
         if not isinstance(feedback, str) or not isinstance(metrics, Mapping):
             raise ValueError("the report's feedback has to be a text, and its metrics an object")
@@ -166,9 +169,14 @@ class AgentAttempts:
 _REPORT = ("reward", "answer", "feedback", "metrics", "not_scored")
 
 
+def _shown(value: object) -> str:
+    said = repr(value)
+    return said if len(said) <= _SHOWN_OF_REPORT else f"{said[:_SHOWN_OF_REPORT]}…"
+
+
 def _number(what: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"the report's {what} is {value!r}, not a number")
+        raise ValueError(f"the report's {what} is {_shown(value)}, not a number")
     return float(value)
 
 
@@ -181,14 +189,14 @@ def function_named(name: str) -> Callable[[AgentTask], Any]:
     """The function of `environment.function`. Raises `ConfigError` where there is none."""
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except ImportError as error:
         raise ConfigError(
             f"environment.function: {name} cannot be imported: {error}; its package must be installed, or in "
             "the folder that the command is called in"
         ) from error
     if not callable(found):
-        raise ConfigError(f"environment.function: {name} is no function")
+        raise ConfigError(f"environment.function: {module} has no function {attribute}")
     function: Callable[[AgentTask], Any] = found
     return function
 
@@ -282,10 +290,10 @@ async def _run(config: AgentConfig, task: AgentTask, files: Path | None) -> obje
                 ) from error
         try:
             status = await process.wait()
+        except asyncio.CancelledError as error:
+            raise asyncio.CancelledError(_last_lines(output)) from error
         finally:
-            await _end_group(process)
-            # What has left the process group, as browsers and kernels of notebooks do.
-            await asyncio.to_thread(kill_those_that_work_for, [scratch])
+            await _to_its_end(_end(process, scratch))
         written = _bytes_of_report(report)
         if written is None:
             raise ValueError(
@@ -334,7 +342,19 @@ def _let_start(folder: Path, config: AgentConfig) -> None:
         (folder / program).chmod(0o755)
 
 
-async def _end_group(process: asyncio.subprocess.Process) -> None:
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Wait for it, also where this task is cancelled meanwhile: a run that ends cancels more than once."""
+    ending, cancelled = asyncio.ensure_future(work), None
+    while not ending.done():
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+
+
+async def _end(process: asyncio.subprocess.Process, scratch: str) -> None:
     """End the command and all that it has started: by SIGTERM, and after some seconds by SIGKILL."""
     for sent, seconds in ((signal.SIGTERM, _END_SECONDS), (signal.SIGKILL, _END_SECONDS)):
         try:
@@ -345,6 +365,8 @@ async def _end_group(process: asyncio.subprocess.Process) -> None:
             await asyncio.wait_for(process.wait(), seconds)
         except TimeoutError:
             continue
+    # What has left the process group, as browsers and kernels of notebooks do.
+    await asyncio.to_thread(kill_those_that_work_for, [scratch])
 
 
 def _last_lines(output: Path) -> str:

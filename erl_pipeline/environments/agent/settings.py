@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from erl_pipeline.config.base import PluginSettings, Settings
+from erl_pipeline.config.base import PluginSettings, Settings, checked_address
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.tasks import require_some_to_train
 
@@ -56,8 +56,8 @@ class AgentConfig(PluginSettings):
     """The address of an agent that is served on this machine, such as `http://127.0.0.1:9000/run`. Each task
     is posted to it as JSON, and the answer is the report."""
     agent_version: str | None = None
-    """What is served at `url`, in your own words, such as a commit: a run depends on it. It has to be given
-    with a `url`."""
+    """What of the agent is not in `files`, in your own words, such as the commit of what is served at `url`,
+    or the image that the command starts: a run depends on it. It has to be given with a `url`."""
     files: dict[str, str | None] = Field(default_factory=dict)
     """Files that the command needs: the name in its folder, and the path here, such as
     `{agent.py: agents/agent.py}`. They are part of what a run depends on."""
@@ -85,9 +85,7 @@ class AgentConfig(PluginSettings):
     @field_validator("url")
     @classmethod
     def _is_an_address(cls, value: str | None) -> str | None:
-        if value is not None and not re.fullmatch(r"https?://[^/\s]+(/\S*)?", value):
-            raise ValueError(f"{value!r}: allowed is an address such as http://127.0.0.1:9000/run")
-        return value
+        return None if value is None else checked_address(value)
 
     @field_validator("command")
     @classmethod
@@ -147,6 +145,6 @@ class AgentConfig(PluginSettings):
             raise ValueError(f"files, env and secret_env are for a command; leave them out with a {named[0]}")
         if self.url is not None and not self.agent_version:
             raise ValueError("a url needs agent_version: what is served there, such as a commit")
-        if self.url is None and self.agent_version is not None:
-            raise ValueError("agent_version is for a url; of a command or function the code itself counts")
+        if self.function is not None and self.agent_version is not None:
+            raise ValueError("agent_version is for a url or a command; of a function the code itself counts")
         return self

@@ -67,7 +67,14 @@ class Gateway:
             body = await request.read()
             asked = api.read(body)
             again = request.headers.get("x-stainless-retry-count", "0") != "0"
-            completion = asyncio.create_task(session.complete(asked, body, api.name, is_repeat=again))
+            transport = request.transport
+
+            def is_gone() -> bool:
+                return transport is None or transport.is_closing()
+
+            completion = asyncio.create_task(
+                session.complete(asked, body, api.name, is_repeat=again, is_gone=is_gone)
+            )
             headers = {"x-erl-overridden": ",".join(asked.overridden)} if asked.overridden else {}
             if asked.stream:
                 return await stream_answer(api, request, asked, completion, headers)

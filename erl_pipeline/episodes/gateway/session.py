@@ -29,6 +29,7 @@ from storage.tables.agent_calls import AgentCall
 
 Shown = Callable[[Sequence[Message], Sequence[ToolSchema]], Awaitable[Sequence[Message]]]
 """Gives the messages of a conversation that begins, with these tools, as the policy is to be shown them."""
+IsGone = Callable[[], bool]
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,8 @@ class AgentSession:
         self._shown = shown
         self._sequences = AttemptSequences(policy.chat, policy.end_token_ids)
         self._answers: dict[bytes, asyncio.Task[ChatCompletion]] = {}
+        self._unheard: dict[asyncio.Task[ChatCompletion], tuple[bytes, IsGone]] = {}
+        """Answers that have reached nobody yet, with their body's digest and whether who asked is gone."""
         self._under_way = set[asyncio.Task[ChatCompletion]]()
         self._closed = False
         self._sampled_tokens = 0
@@ -101,25 +104,38 @@ class AgentSession:
         return self._sequences.sequences
 
     async def complete(
-        self, request: ChatRequest, body: bytes, api: str, *, is_repeat: bool
+        self, request: ChatRequest, body: bytes, api: str, *, is_repeat: bool, is_gone: IsGone
     ) -> ChatCompletion:
-        """Answer a call. `is_repeat`: the client says that it sends this body again, since an answer did not
-        reach it; then it gets that answer.
+        """Answer a call.
+
+        Args:
+            is_repeat: the client says that it sends this body again, since an answer did not reach it; then
+                it gets that answer. Of equal calls, as in a vote, each that is sent again gets another one.
+            is_gone: whether the client has closed the connection, so that an answer would not reach it.
 
         Raises `RequestRefused` for a call that is over a limit or has no room in the context.
         """
         key = hashlib.sha256(body).digest()
-        task = self._answers.get(key) if is_repeat else None
-        if task is not None:
-            arrived = perf_counter()
-            completion = await asyncio.shield(task)
-            self._record(api, arrived, request=request, retry_of=completion.call_id)
-            return completion
+        arrived = perf_counter()
+        before = self._sent_before(key) if is_repeat else None
         # A task of its own: the client may go away and ask for the same answer again.
-        task = self._answers[key] = asyncio.create_task(self._complete(request, api))
-        self._under_way.add(task)
-        task.add_done_callback(partial(self._ended, key))
-        return await asyncio.shield(task)
+        task = before or asyncio.create_task(self._complete(request, api))
+        self._unheard[task] = key, is_gone
+        if before is None:
+            self._answers[key] = task
+            self._under_way.add(task)
+            task.add_done_callback(partial(self._ended, key))
+        completion = await asyncio.shield(task)
+        if not is_gone():
+            self._unheard.pop(task, None)
+        if before is not None:
+            self._record(api, arrived, request=request, retry_of=completion.call_id)
+        return completion
+
+    def _sent_before(self, key: bytes) -> asyncio.Task[ChatCompletion] | None:
+        """The call that is sent again: one of this body that nobody has heard, else the last one."""
+        unheard = (task for task, (body, is_gone) in self._unheard.items() if body == key and is_gone())
+        return next(unheard, self._answers.get(key))
 
     def refuse(self, api: str, refused: RequestRefused) -> None:
         """Note that a call could not be answered."""
@@ -137,8 +153,10 @@ class AgentSession:
     def _ended(self, key: bytes, task: asyncio.Task[ChatCompletion]) -> None:
         self._under_way.discard(task)
         # A refusal holds the whole request; sent again it is refused again.
-        if (task.cancelled() or task.exception() is not None) and self._answers.get(key) is task:
-            del self._answers[key]
+        if task.cancelled() or task.exception() is not None:
+            self._unheard.pop(task, None)
+            if self._answers.get(key) is task:
+                del self._answers[key]
 
     async def _complete(self, request: ChatRequest, api: str) -> ChatCompletion:
         arrived = perf_counter()

@@ -200,6 +200,25 @@ def test_a_plain_function_is_a_scorer_and_its_code_is_that_of_its_package(site: 
     math = environment.settings.model_validate({"type": "questions", "scorer": "math"})
     assert environment.packages_for(math) == (*own, "erl_pipeline.environments.scorers", "math_verify")
 
+    agent = plugins("environments")["agent"]
+    scored = agent.settings.model_validate({"type": "agent", "reward": "scorer", "scorer": "half"})
+    assert "sample_scorers" in agent.packages_for(scored)
+    assert "sample_scorers" not in agent.packages_for(scored.model_copy(update={"reward": "report"}))
+
+
+@pytest.mark.parametrize(
+    ("function", "package"),
+    [
+        # All that a function may import, such as `json.decoder`, is in its package.
+        ("json.tool:main", "json"),
+        ("nowhere.agent:solve", "nowhere.agent"),
+    ],
+)
+def test_the_code_of_an_agents_function_is_its_whole_package(function: str, package: str) -> None:
+    agent = plugins("environments")["agent"]
+    settings = agent.settings.model_validate({"type": "agent", "function": function})
+    assert agent.packages_for(settings)[-1] == package
+
 
 def test_a_scorer_whose_libraries_are_missing_says_how_to_install_them(site: Site) -> None:
     site.install("sample", "needy = sample_scorers:needy", {"sample_scorers.py": SCORER}, group="scorers")

@@ -114,6 +114,7 @@ def test_a_scorer_compares_an_answer_that_the_agent_never_saw(tmp_path: Path) ->
         ("report('{}')", "reward is None, not a number"),
         ("report('{\"reward\": 2}')", "the reward is 2.0; allowed are numbers from 0 to 1"),
         ("report('{\"reward\": true}')", "reward is True, not a number"),
+        ("report('{\"reward\": \"' + 'x' * 2000 + '\"}')", f"reward is '{'x' * 99}…, not a number"),
         ("report('{\"reward\": NaN}')", "reward is nan, not a number"),
         ("report('{\"rewards\": 1}')", "the report has 'rewards'; allowed are reward, answer"),
         ('report(\'{"not_scored": "the site was down"}\')', "could not be scored: the site was down"),
@@ -236,10 +237,27 @@ def test_at_its_deadline_a_command_ends_with_all_that_it_has_started(tmp_path: P
         while not pids.exists() or len(pids.read_text().split()) < 2:
             await asyncio.sleep(0.05)
         running.cancel()
+        # A run that is stopped cancels again what takes a while to end.
+        await asyncio.sleep(0.2)
+        running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
     asyncio.run(stopped())
     wait_for("the group's end", lambda: not any(map(_lives, pids.read_text().split())))
+
+
+def test_what_a_command_said_before_its_deadline_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEARCH_KEY", "abcd1234")
+    code = "import os, time; print('asks with', os.environ['SEARCH_KEY'], flush=True); time.sleep(60)"
+    attempts = program(tmp_path, code, secret_env=("SEARCH_KEY",))
+    guarded = GuardedEnvironment(lambda: attempts, 60.0)
+    with pytest.raises(EnvironmentFailure) as failure:
+        asyncio.run(guarded.run_agent(replace(ENDPOINT, seconds=1.0)))
+    assert str(failure.value) == (
+        "the agent did not return within 1 seconds; its last lines:\nasks with [SEARCH_KEY]"
+    )
 
 
 def _lives(pid: str) -> bool:
@@ -346,7 +364,7 @@ def lines(path: Path, *records: dict[str, Any]) -> str:
 
 def test_tasks_come_from_lines_and_no_prompt_is_in_two_splits(tmp_path: Path) -> None:
     training = lines(tmp_path / "train.jsonl", *({"prompt": f"task {n}", "level": n} for n in range(10)))
-    config = AgentConfig(training_file=training, held_out_share=0.2, function="a:b")
+    config = AgentConfig(training_file=training, held_out_share=0.2, command=("x",))
     trained = ENVIRONMENT.training_tasks(config, 0)
     held_out = ENVIRONMENT.held_out_tasks(config, 0, 2)
     assert len(trained) == 8
@@ -368,7 +386,7 @@ def test_a_share_of_the_tasks_is_set_aside_for_comparisons(tmp_path: Path, apart
     if apart:
         given["training_file"] = lines(tmp_path / "other.jsonl", {"prompt": "another"})
         given["held_out_file"] = lines(tmp_path / "held.jsonl", *ten)
-    config = AgentConfig(**given, test_share=0.3, function="a:b")
+    config = AgentConfig(**given, test_share=0.3, command=("x",))
     test = ENVIRONMENT.splits.test_tasks(config, 0)
     held_out = ENVIRONMENT.held_out_tasks(config, 0, 7 if apart else 2)
     split = {
@@ -389,14 +407,14 @@ def test_a_share_of_the_tasks_is_set_aside_for_comparisons(tmp_path: Path, apart
 def test_a_held_out_prompt_that_is_trained_on_is_refused(tmp_path: Path) -> None:
     training = lines(tmp_path / "train.jsonl", {"prompt": "Go  up"}, {"prompt": "down"})
     held_out = lines(tmp_path / "held.jsonl", {"prompt": "go up"})
-    config = AgentConfig(training_file=training, held_out_file=held_out, function="a:b")
+    config = AgentConfig(training_file=training, held_out_file=held_out, command=("x",))
     with pytest.raises(InputError, match="trained on"):
         ENVIRONMENT.training_tasks(config, 0)
 
 
 def test_a_line_that_cannot_be_scored_is_named(tmp_path: Path) -> None:
     training = lines(tmp_path / "train.jsonl", {"prompt": "one", "answer": "1"}, {"prompt": "two"})
-    config = AgentConfig(training_file=training, function="a:b", reward="scorer")
+    config = AgentConfig(training_file=training, command=("x",), reward="scorer")
     with pytest.raises(InputError, match="line 2: answer missing"):
         ENVIRONMENT.training_tasks(config, 0)
 
@@ -413,9 +431,10 @@ def test_a_line_that_cannot_be_scored_is_named(tmp_path: Path) -> None:
         ({"function": "a:b", "files": {"a.py": "a"}}, "leave them out with a function"),
         ({"url": "http://x", "function": "a:b", "agent_version": "1"}, "function and url exclude each other"),
         ({"url": "http://x", "files": {"a.py": "a"}}, "leave them out with a url"),
-        ({"url": "127.0.0.1:9000"}, "allowed is an address such as"),
+        ({"url": "127.0.0.1:9000"}, "allowed are addresses such as"),
         ({"url": "http://127.0.0.1:9000/run"}, "a url needs agent_version"),
-        ({"command": ["x"], "agent_version": "1"}, "agent_version is for a url"),
+        ({"url": "http://me:key@127.0.0.1:9000/run"}, "it holds a name, a password or a query"),
+        ({"function": "a:b", "agent_version": "1"}, "of a function the code itself counts"),
         ({"function": "a:b", "held_out_share": 0.4, "test_share": 0.6}, "leave no task to train on"),
         ({"scorer": "sense"}, "there is no scorer 'sense'"),
     ],

@@ -14,7 +14,15 @@ from erl_pipeline.episodes.play import ConcurrentSampling
 from erl_pipeline.methods.erl.settings import FIRST_ATTEMPT, REFLECTION, SECOND_ATTEMPT
 from storage.errors import EngineError, EnvironmentFailed
 from tests.erl_pipeline.episodes.gateway import agents
-from tests.erl_pipeline.episodes.gateway.playing import END, TOKENIZER, ScriptedEngine, only, played, text
+from tests.erl_pipeline.episodes.gateway.playing import (
+    END,
+    TASK,
+    TOKENIZER,
+    ScriptedEngine,
+    only,
+    played,
+    text,
+)
 
 
 def test_what_is_stored_is_what_was_asked_and_sampled() -> None:
@@ -224,6 +232,25 @@ def test_a_key_is_dead_when_its_attempt_has_ended() -> None:
 def test_a_full_context_is_an_error_that_agents_know() -> None:
     with pytest.raises(EnvironmentFailed, match="has 28 tokens, and the policy's context holds 20"):
         played(agents.says_nothing, lambda prompt: "7", context_length=20)
+
+
+@pytest.mark.parametrize(
+    ("asks", "context", "told"),
+    [
+        ({}, 20, "has 28 tokens, and the policy's context holds 20"),
+        ({"tool_choice": "required"}, 4000, "tool_choice"),
+    ],
+)
+def test_an_attempt_without_any_answer_is_not_scored_whatever_its_agent_reports(
+    asks: dict[str, Any], context: int, told: str
+) -> None:
+    with pytest.raises(EnvironmentFailed, match=f"no call of the agent was answered.*{told}"):
+        played(
+            agents.goes_on_without_an_answer,
+            lambda prompt: "7",
+            context_length=context,
+            task={**TASK, "asks": asks},
+        )
 
 
 def test_an_engine_that_fails_ends_the_stage_as_in_any_other_episode() -> None:

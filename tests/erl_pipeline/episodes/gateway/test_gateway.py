@@ -265,6 +265,34 @@ def test_a_client_that_goes_away_and_asks_again_gets_the_answer_that_was_sampled
     served(use, slow)
 
 
+def test_equal_calls_that_are_sent_again_get_different_answers() -> None:
+    """As in a vote whose client waits shorter than the policy takes. The last one's client has waited."""
+    answers = iter("abcd")
+    asked: list[str] = []
+
+    async def slow() -> Generation:
+        asked.append(next(answers))
+        mine = asked[-1]
+        await asyncio.sleep(0.5)
+        return said(TOKENIZER, f"{mine}<|im_end|>")
+
+    async def use(client: Client) -> None:
+        votes = [asyncio.create_task(client.post(GOOD)) for _ in range(4)]
+        while len(asked) < len(votes):
+            await asyncio.sleep(0.01)
+        for vote in votes[:3]:
+            vote.cancel()
+        await asyncio.wait(votes[:3])
+        again = [client.post(GOOD, **{"x-stainless-retry-count": "1"}) for _ in range(3)]
+        got = [
+            body["choices"][0]["message"]["content"] for _, body, _ in await asyncio.gather(votes[3], *again)
+        ]
+        assert sorted(got) == asked == ["a", "b", "c", "d"]
+        assert client.session._unheard == {}
+
+    served(use, slow)
+
+
 def test_equal_calls_under_way_all_end_with_the_attempt() -> None:
     """As in a vote: five times the same body at the same time."""
     cancelled = 0
