@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice, takewhile
 from typing import Any
@@ -18,7 +18,8 @@ from aiohttp import web
 
 from erl_pipeline.episodes.gateway.api import ChatCompletion, RequestRefused, event, validated
 from erl_pipeline.episodes.gateway.chat_api import CHAT
-from erl_pipeline.episodes.gateway.server import stream_answer
+from erl_pipeline.episodes.gateway.server import stream_answer, whether_gone
+from erl_pipeline.episodes.gateway.session import IsGone
 from erl_pipeline.serving.answering import PolicyService
 from erl_pipeline.serving.keys import Client, KeyRing
 from erl_pipeline.serving.requests import FeedbackRequest, ServedRequest, Unavailable, read_call
@@ -47,12 +48,22 @@ class _Begun:
 
 @dataclass
 class _Known:
-    """The newest call with a body. `refusals`: how many calls with this body were refused and have not come
-    again yet."""
+    """The newest call with a body, and those whose answers have reached nobody yet, with whether their client
+    is gone. `refusals`: how many calls with this body were refused and have not come again yet."""
 
     since: float
     call: asyncio.Task[_Begun] | None = None
+    unheard: dict[asyncio.Task[_Begun], IsGone] = field(default_factory=dict)
     refusals: int = 0
+
+    def sent_before(self) -> asyncio.Task[_Begun] | None:
+        """The call that is sent again: one that nobody has heard, since equal calls may come from several
+        users; else the newest."""
+        return next((call for call, is_gone in self.unheard.items() if is_gone()), self.call)
+
+    def answered(self, call: asyncio.Task[_Begun], answering: asyncio.Task[ChatCompletion]) -> None:
+        if call in self.unheard and not self.unheard[call]():
+            del self.unheard[call]
 
     @property
     def is_under_way(self) -> bool:
@@ -69,21 +80,31 @@ class _Repeats:
         self._known: OrderedDict[tuple[str, bytes], _Known] = OrderedDict()
 
     async def call(
-        self, tenant: str, body: bytes, retries: str | None, begin: Callable[[], Coroutine[Any, Any, _Begun]]
+        self,
+        tenant: str,
+        body: bytes,
+        retries: str | None,
+        begin: Callable[[], Coroutine[Any, Any, _Begun]],
+        is_gone: IsGone,
     ) -> _Begun:
         """The call with this body. `retries` is how often the client says that it has sent it before; None
-        for a client that does not say, whose calls are not kept."""
+        for a client that does not say, whose calls are not kept. `is_gone`: whether it has closed the
+        connection."""
         if retries is None:
             return await begin()
-        known = self._of(tenant, body)
+        known, task = self._of(tenant, body), None
         if retries != "0" and known.refusals:
             # It was refused itself: the answer that is known belongs to another call with the same body.
             known.refusals -= 1
-        elif retries != "0" and known.call is not None:
-            return await asyncio.shield(known.call)
-        known.call = task = asyncio.create_task(begin())
-        task.add_done_callback(partial(_forget_failed, known, task))
-        return await asyncio.shield(task)
+        elif retries != "0":
+            task = known.sent_before()
+        if task is None:
+            known.call = task = asyncio.create_task(begin())
+            task.add_done_callback(partial(_forget_failed, known, task))
+        known.unheard[task] = is_gone
+        begun = await asyncio.shield(task)
+        begun.answering.add_done_callback(partial(known.answered, task))
+        return begun
 
     def knows(self, tenant: str, body: bytes, retries: str | None) -> bool:
         """Whether it is a call that comes again, and that is being answered, or was: nothing is sampled for
@@ -125,6 +146,7 @@ def _forget_failed(known: _Known, call: asyncio.Task[_Begun], ended: asyncio.Tas
     """Forget a call of which a part, `ended`, has failed: it is answered when it comes again. Its error holds
     the whole request."""
     if ended.cancelled() or ended.exception() is not None:
+        known.unheard.pop(call, None)
         if known.call is call:
             known.call = None
     elif ended is call:
@@ -181,7 +203,7 @@ class PolicyServer:
         try:
             asked = read_call(body)
             begin = partial(self._begin, client.tenant, asked)
-            begun = await self._repeats.call(client.tenant, body, retries, begin)
+            begun = await self._repeats.call(client.tenant, body, retries, begin, whether_gone(request))
             if asked.chat.stream:
                 return await stream_answer(_CHAT, request, asked.chat, begun.answering, begun.headers)
             completion = await asyncio.shield(begun.answering)

@@ -23,7 +23,7 @@ CAPITAL = {"prompt": "What is the capital of Peru?", "capital": "Lima"}
 @pytest.mark.parametrize("name", ["capitals", "shop"])
 def test_the_command_finds_their_functions_in_the_folder_that_it_is_called_in(name: str) -> None:
     program = Path(sysconfig.get_path("scripts"), "erl-pipeline")
-    words = [program, "env", "show", f"examples/agents/{name}.yaml"]
+    words: list[str | Path] = [program, "env", "show", f"examples/agents/{name}.yaml"]
     # -P and PYTHONPATH would decide where modules are looked for.
     shown = subprocess.run(words, cwd=ROOT, env={}, capture_output=True, text=True, check=False)
     assert (shown.returncode, shown.stderr) == (0, "")

@@ -15,7 +15,7 @@ from erl_pipeline.episodes.gateway.anthropic_api import ANTHROPIC
 from erl_pipeline.episodes.gateway.api import Api, ChatCompletion, ChatRequest, RequestRefused, attempt_closed
 from erl_pipeline.episodes.gateway.chat_api import CHAT
 from erl_pipeline.episodes.gateway.responses_api import RESPONSES
-from erl_pipeline.episodes.gateway.session import AgentSession
+from erl_pipeline.episodes.gateway.session import AgentSession, IsGone
 
 _LARGEST_BODY = 64 * 2**20
 _KEEP_ALIVE_SECONDS = 75.0
@@ -67,11 +67,7 @@ class Gateway:
             body = await request.read()
             asked = api.read(body)
             again = request.headers.get("x-stainless-retry-count", "0") != "0"
-            transport = request.transport
-
-            def is_gone() -> bool:
-                return transport is None or transport.is_closing()
-
+            is_gone = whether_gone(request)
             completion = asyncio.create_task(
                 session.complete(asked, body, api.name, is_repeat=again, is_gone=is_gone)
             )
@@ -104,6 +100,12 @@ class Gateway:
         if session is None:
             raise attempt_closed()
         return session
+
+
+def whether_gone(request: web.Request) -> IsGone:
+    """Whether the client has closed the connection of a request."""
+    transport = request.transport
+    return lambda: transport is None or transport.is_closing()
 
 
 async def stream_answer(

@@ -70,6 +70,31 @@ def test_a_call_that_a_library_sends_again_gets_the_answer_of_the_first(
     Scripted(tmp_path, says=says).use(use)
 
 
+def test_equal_calls_of_two_users_that_come_again_get_an_answer_each(tmp_path: Path) -> None:
+    """Their clients have waited no longer, as where the engine starts again."""
+    held = HeldAnswers()
+
+    async def use(served: Served) -> None:
+        waiting = [asyncio.create_task(attempt(served, "hi", 0)) for _ in range(2)]
+        await held.begun.wait()
+        await asyncio.sleep(0.2)
+        for each in waiting:
+            each.cancel()
+        await asyncio.sleep(0.2)  # until the server has seen that they are gone
+        again = [asyncio.create_task(attempt(served, "hi", 1)) for _ in range(2)]
+        await asyncio.sleep(0.2)
+        held.go_on.set()
+        told = await asyncio.gather(*again)
+        assert [status for status, _ in told] == [200, 200]
+        logged = [turn.call_id for turn in await turns(served)]
+        assert sorted(call_id for _, call_id in told) == sorted(logged)
+        assert len(set(logged)) == 2
+        # Both have heard their answers, so the newest is given again.
+        assert (await attempt(served, "hi", 2))[1] in logged
+
+    Scripted(tmp_path, says=held).use(use)
+
+
 def test_what_is_kept_for_clients_that_ask_again_is_no_request_and_no_tokens(tmp_path: Path) -> None:
     """Of an answer only what the client is told; nothing of a call that failed, or was refused."""
     failing = False

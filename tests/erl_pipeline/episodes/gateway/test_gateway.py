@@ -273,7 +273,7 @@ def test_equal_calls_that_are_sent_again_get_different_answers() -> None:
     async def slow() -> Generation:
         asked.append(next(answers))
         mine = asked[-1]
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1.0)
         return said(TOKENIZER, f"{mine}<|im_end|>")
 
     async def use(client: Client) -> None:
@@ -282,7 +282,7 @@ def test_equal_calls_that_are_sent_again_get_different_answers() -> None:
             await asyncio.sleep(0.01)
         for vote in votes[:3]:
             vote.cancel()
-        await asyncio.wait(votes[:3])
+        await asyncio.sleep(0.2)  # until the server has seen that they are gone
         again = [client.post(GOOD, **{"x-stainless-retry-count": "1"}) for _ in range(3)]
         got = [
             body["choices"][0]["message"]["content"] for _, body, _ in await asyncio.gather(votes[3], *again)
