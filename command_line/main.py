@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from gc import set_threshold
 from importlib import import_module
 from io import TextIOWrapper
@@ -152,11 +152,6 @@ def main() -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (it stays open as long as the process)
     if type(sys.stdout) is TextIOWrapper:
         sys.stdout = _Output(sys.stdout)
-    # An installed command has its own folder here instead of that in which it is called, where an agent's
-    # function may be. Last, so that no file there hides a library.
-    with suppress(FileNotFoundError):  # That folder was removed.
-        if not sys.flags.safe_path and os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())
     sys.exit(_status_of_command())
 
 

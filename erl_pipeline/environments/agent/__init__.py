@@ -16,7 +16,10 @@ def _file_settings(config: AgentConfig) -> AgentConfig:
 def _used_packages(config: AgentConfig) -> Sequence[str]:
     """The package of the function, and those of the scorer."""
     scorer = plugins("scorers")[config.scorer].packages if config.reward == "scorer" else ()
-    return (*scorer, *(() if config.function is None else (top_package(config.function.partition(":")[0]),)))
+    if config.function is None:
+        return scorer
+    attempts.find_in_folder_of_call()
+    return (*scorer, top_package(config.function.partition(":")[0]))
 
 
 def _training_tasks(config: AgentConfig, seed: int) -> Sequence[interface.Task]:

@@ -14,6 +14,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from http import HTTPStatus
 from pathlib import Path, PurePosixPath
@@ -185,8 +186,17 @@ def _outcome(reward: float) -> str:
     return outcome.get(reward, f"The score of the attempt is {reward:.3g}, where 1 is right.")
 
 
+def find_in_folder_of_call() -> None:
+    """Let modules be imported from the folder that the command is called in, as `python -m` does. Only for an
+    agent's function, and last: no folder there may be taken for a library that is not installed."""
+    with suppress(FileNotFoundError):  # It was removed.
+        if not sys.flags.safe_path and os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())
+
+
 def function_named(name: str) -> Callable[[AgentTask], Any]:
     """The function of `environment.function`. Raises `ConfigError` where there is none."""
+    find_in_folder_of_call()
     module, _, attribute = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute, None)
