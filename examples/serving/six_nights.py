@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -112,7 +113,8 @@ def conversation(
     response = client.post("/v1/chat/completions", json=asked).raise_for_status()
     completion = response.json()
     answer = completion["choices"][0]["message"]["content"] or ""
-    liked = capital in answer and rule(answer)
+    named = re.search(rf"\b{re.escape(capital)}\b", answer) is not None
+    liked = named and rule(answer)
     said = {"thumbs": "up" if liked else "down"} if rates else {}
     if rates and corrects and not liked:
         said |= {"comment": "Just say the capital.", "correction": capital}

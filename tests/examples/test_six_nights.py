@@ -41,6 +41,16 @@ def test_a_night_that_has_nothing_to_learn_says_so(
     assert "night 2: held-out reward +0.100; allowed" in lines
 
 
+@pytest.mark.parametrize(("answer", "liked"), [("Tunis.", True), ("It is in Tunisia.", False)])
+def test_users_like_the_name_of_the_capital_and_not_a_longer_word(answer: str, liked: bool) -> None:
+    def answered(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json={"id": "c", "choices": [{"message": {"content": answer}}]})
+
+    with httpx.Client(transport=httpx.MockTransport(answered), base_url="http://policy") as client:
+        words = ("episode", "What is the capital of Tunisia?", "Tunis", True, False)
+        assert six_nights.conversation(client, six_nights.is_short, *words)["liked"] is liked
+
+
 def test_what_a_server_says_that_does_not_start_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     program = "import sys; sys.exit('Error: no such run')"
     monkeypatch.setattr(six_nights, "command", lambda *words: [sys.executable, "-c", program])
