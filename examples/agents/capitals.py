@@ -1,5 +1,6 @@
 """An agent with pydantic-ai: it asks for a capital, and asks again where the answer is long."""
 
+import re
 from typing import Any
 
 import openai
@@ -34,7 +35,8 @@ async def solve(task: AgentTask) -> dict[str, Any]:
                 raise
             # The framework gave up; what counts is the first answer.
             answer = refused[0]
-    if task.payload["capital"] not in answer:
+    # A whole word: the answer Tunisia does not name Tunis.
+    if not re.search(rf"\b{re.escape(task.payload['capital'])}\b", answer):
         return {"reward": 0.0, "feedback": "The name of the capital is not in your answer."}
     if (words := len(answer.split())) > WORDS:
         return {"reward": 0.3, "feedback": f"Right, but your answer has {words} words; six are enough."}

@@ -4,6 +4,7 @@ It knows nothing of training: a loop of calls as in OpenAI's documentation.
 """
 
 import json
+import re
 from typing import Any
 
 import openai
@@ -42,11 +43,12 @@ def solve(task: AgentTask) -> dict[str, Any]:
                 asked.append(item)
                 found = str(prices.get(item, "no such item"))
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": found})
-    said = (message.content or "").split()
-    if wanted in said:
+    if wanted in re.findall(r"\d+", message.content or ""):
         return {"reward": 1.0, "feedback": "Right."}
     if not asked:
         return {"reward": 0.0, "feedback": "You did not look up a price."}
     if task.payload["item"] not in asked:
-        return {"reward": 0.1, "feedback": f"There is no item {', '.join(asked)}. Items are in the singular."}
+        missing = ", ".join(item for item in asked if item not in prices)
+        no_item = f"There is no item {missing}. Items are in the singular."
+        return {"reward": 0.1, "feedback": no_item if missing else "You looked up another item."}
     return {"reward": 0.3, "feedback": "You looked the price up, and did not tell it."}

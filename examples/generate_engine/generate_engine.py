@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from erl_pipeline.config.base import PluginSettings
@@ -17,6 +18,8 @@ from erl_pipeline.engines.interface import (
 from storage.errors import Interrupted
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from erl_pipeline.policies.pretrained import LoadedPolicy
 
 
@@ -32,13 +35,9 @@ class GenerateEngine:
     """Answers requests one after another, each with random numbers of its own."""
 
     def __init__(self, settings: GenerateEngineConfig, policy: LoadedPolicy, call: EngineCall) -> None:
-        from transformers import GenerationConfig
-
         self._settings = settings
         self._policy = policy
         self._call = call
-        # A model's own defaults may cut or bend the distribution, such as a penalty of repetitions.
-        policy.model.generation_config = GenerationConfig()
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """Answer the requests, in order."""
@@ -53,7 +52,7 @@ class GenerateEngine:
         prompt = torch.tensor([request.prompt_token_ids], device=model.device)  # [1, time]
         greedy = request.temperature == 0.0
         whole = {} if greedy else {"temperature": request.temperature, "top_k": 0, "top_p": 1.0}
-        with torch.random.fork_rng(devices=[]), torch.inference_mode():
+        with _without_defaults(model), torch.random.fork_rng(devices=[]), torch.inference_mode():
             torch.manual_seed(request.seed % 2**63)
             made = model.generate(
                 prompt,
@@ -77,6 +76,19 @@ class GenerateEngine:
             logprobs=tuple(logprobs.tolist()),
             finish_reason="stop" if int(tokens[-1]) in ends else "length",
         )
+
+
+@contextmanager
+def _without_defaults(model: PreTrainedModel) -> Iterator[None]:
+    """Leave out the model's own settings of `generate`, which may bend the distribution, such as a penalty of
+    repetitions. They are put back: this model is trained next, and each checkpoint has a copy of them."""
+    from transformers import GenerationConfig
+
+    own, model.generation_config = model.generation_config, GenerationConfig()
+    try:
+        yield
+    finally:
+        model.generation_config = own
 
 
 def _open(settings: GenerateEngineConfig, model: SampledModel, call: EngineCall) -> OpenedEngine:

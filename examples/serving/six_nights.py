@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -74,11 +75,13 @@ def serving(store: Path) -> Iterator[Served]:
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         told: dict[str, str] = {}
+        said: list[str] = []
         try:
             while "OpenAI's API" not in told:
                 line = process.stderr.readline()
                 if not line:
-                    raise SystemExit(f"the server ended with status {process.wait()}")
+                    raise SystemExit(f"{''.join(said)}the server ended with status {process.wait()}")
+                said.append(line)
                 name, _, rest = line.partition(":")
                 told[name.strip()] = rest.split("#")[0].strip()
             url, key = told["OpenAI's API"].removesuffix("/v1"), told["Key"]
@@ -110,7 +113,8 @@ def conversation(
     response = client.post("/v1/chat/completions", json=asked).raise_for_status()
     completion = response.json()
     answer = completion["choices"][0]["message"]["content"] or ""
-    liked = capital in answer and rule(answer)
+    named = re.search(rf"\b{re.escape(capital)}\b", answer) is not None
+    liked = named and rule(answer)
     said = {"thumbs": "up" if liked else "down"} if rates else {}
     if rates and corrects and not liked:
         said |= {"comment": "Just say the capital.", "correction": capital}
@@ -155,7 +159,9 @@ def main() -> None:
             if number <= given.nights:
                 words = ("--promote", "--config", SETTINGS, "--store", given.store, "--json")
                 learned = json.loads(run("learn", RUN, *words))
-                print(f"night {number}: {learned['verdict']['reason']}", flush=True)
+                nothing = learned["night"] is None
+                told = f"nothing is trained: {learned['reason']}" if nothing else learned["verdict"]["reason"]
+                print(f"night {number}: {told}", flush=True)
     last = said[-1]
     checkpoint = last["headers"]["x-erl-checkpoint"]
     print(f"The last answer, {last['call']}, is of checkpoint {checkpoint}. It was taught by:")

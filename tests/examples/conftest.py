@@ -12,7 +12,7 @@ from tests.command_line.invoke import Result
 from tests.examples.installed import NAMES, PACKAGES, ROOT, Site, config_of, install, small
 
 # For the unit tests of their code, which need no installation.
-_FOLDERS = (*PACKAGES, "realms", "agents")
+_FOLDERS = (*PACKAGES, "realms", "agents", "serving")
 sys.path[:0] = [str(ROOT / "examples"), *(str(ROOT / "examples" / name) for name in _FOLDERS)]
 
 

@@ -38,8 +38,9 @@ def in_the_shop(says: Says) -> Trajectory:
     return only(played(shop.solve, says, task=SHOP))
 
 
-def test_an_answer_with_the_price_that_was_looked_up_is_right() -> None:
-    row = in_the_shop(lambda prompt: "It costs 31 dollars." if "<tool_call>" in prompt else asks_for("pen"))
+@pytest.mark.parametrize("told", ["It costs 31 dollars.", "The price is 31."])
+def test_an_answer_with_the_price_that_was_looked_up_is_right(told: str) -> None:
+    row = in_the_shop(lambda prompt: told if "<tool_call>" in prompt else asks_for("pen"))
     assert (row.reward, row.feedback) == (1.0, "Right.")
     assert len(row.response_mask) > sum(row.response_mask)  # the tool's answer is not trained
 
@@ -48,6 +49,7 @@ def test_an_answer_with_the_price_that_was_looked_up_is_right() -> None:
     ("item", "reward", "feedback"),
     [
         ("pens", 0.1, "There is no item pens. Items are in the singular."),
+        ("cup", 0.1, "You looked up another item."),
         ("pen", 0.3, "You looked the price up, and did not tell it."),
         (None, 0.0, "You did not look up a price."),
     ],
@@ -73,6 +75,7 @@ def test_a_policy_that_only_calls_the_tool_is_stopped() -> None:
         (["Well, the capital of Peru is Lima.", "It is Lima, of course, as you know."], 0.3),
         (["Well, the capital of Peru is Quito.", "It is Lima, of course, as you know."], 0.0),
         (["Quito"], 0.0),
+        (["Limassol"], 0.0),
     ],
 )
 def test_a_short_answer_is_wanted(answers: list[str], reward: float) -> None:

@@ -80,6 +80,8 @@ def test_its_log_probabilities_are_those_of_the_projects_engine(
     (made,) = opened.batches.generate([GenerationRequest((3, 4, 5), 6, temperature, 7, "a")])
     assert counted == [len(made.token_ids)]
     assert len(made.token_ids) == 6 or made.finish_reason == "stop"
+    # It left the model, which is trained next, as it was.
+    assert policy.model.generation_config.repetition_penalty == 5.0
     # The other engine is asked for one token at a time after the same tokens.
     other = TransformersEngine(policy.model, policy.eos_token_ids, 8)
     if temperature == 0.0:

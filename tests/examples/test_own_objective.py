@@ -26,6 +26,7 @@ def test_a_reward_is_compared_with_the_mean_of_the_others() -> None:
     assert leave_one_out(group(3.0, 1.0, 1.0)) == [2.0, -1.0, -1.0]
     assert leave_one_out(group(1.0)) == [0.0]
     assert leave_one_out(group(0.5, 0.5)) == [0.0, 0.0]
+    assert leave_one_out(group(0.1 + 0.2, 0.3, 0.3)) == [0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(

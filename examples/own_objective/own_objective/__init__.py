@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from erl_pipeline.objectives.advantages import EPSILON
 from erl_pipeline.objectives.policy_gradient import Surrogate, bounded
 
 if TYPE_CHECKING:
@@ -18,11 +19,14 @@ POSITIVE, NEGATIVE = 1.0, 1.05
 
 
 def leave_one_out(group: Sequence[Trajectory]) -> list[float]:
-    """Rewards, each less the mean of the group's others (RLOO, arXiv 2402.14740); 0 in a group of one."""
-    if len(group) == 1:
-        return [0.0]
-    total = math.fsum(row.reward for row in group)
-    return [row.reward - (total - row.reward) / (len(group) - 1) for row in group]
+    """Rewards, each less the mean of the group's others (RLOO, arXiv 2402.14740); 0 in a group of one, or of
+    equal rewards."""
+    rewards = [row.reward for row in group]
+    # Equal rewards may differ in their last bits, and advantages that are not quite 0 would be trained.
+    if max(rewards) - min(rewards) <= EPSILON * max(1.0, *map(abs, rewards)):
+        return [0.0] * len(rewards)
+    total = math.fsum(rewards)
+    return [reward - (total - reward) / (len(rewards) - 1) for reward in rewards]
 
 
 def sapo(

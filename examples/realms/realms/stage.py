@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from erl_pipeline.config.run import RunConfig
     from erl_pipeline.environments.prompt_format import PromptFormat
     from erl_pipeline.episodes.context import RoleLimits
-    from erl_pipeline.plan.plan import RunState
-    from erl_pipeline.plan.planner import Planner
     from erl_pipeline.plan.sources import Sources
     from erl_pipeline.plan.stage import StageOutcome
     from erl_pipeline.runs.driver import OpenRun
@@ -187,7 +185,6 @@ def _episodes(play: PlaySettings) -> tuple[PromptFormat, Mapping[str, RoleLimits
 
     The lengths are those of the method. For a method without reflections all are that of `sampling`.
     """
-    pass
     from erl_pipeline.episodes.context import RoleLimits
     from realms.encounters import STREAMED_ATTEMPT, STREAMED_REFLECTION, STREAMED_RETRY
 
