@@ -10,10 +10,16 @@ import os
 import socket
 import sys
 import threading
+from urllib.parse import urlsplit
 
 import uvicorn
 from prefect.server.api.server import create_app
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocketClose
+
+from erl_pipeline.network import interface_of
 
 _RETRY_AFTER_SECONDS = 0.05
 _RETRY_AFTER_SECONDS_OF_MANY = 0.5
@@ -26,7 +32,7 @@ def main() -> None:
     ephemeral = "--schedule" not in sys.argv[2:]
     # With many writers a short wait would soon fail five times, and then Prefect's client gives up.
     seconds = _RETRY_AFTER_SECONDS if ephemeral else _RETRY_AFTER_SECONDS_OF_MANY
-    app = retry_soon(create_app(ephemeral=ephemeral, final=True), seconds)
+    app = only_own_pages(retry_soon(create_app(ephemeral=ephemeral, final=True), seconds))
     logging.getLogger("docket.dependencies").addFilter(_no_retry_notice)
     config = uvicorn.Config(
         app,
@@ -54,6 +60,49 @@ def retry_soon(app: ASGIApp, seconds: float) -> ASGIApp:
         await app(scope, receive, send_with_header)
 
     return with_header
+
+
+def only_own_pages(app: ASGIApp) -> ASGIApp:
+    """Wrap an app so that only its own pages can use it, and clients that are no browsers.
+
+    A browser lets every page ask servers of this machine, Prefect's server allows all pages to read the
+    answers, and a flow run that one of them made may name any command for the worker to start.
+    """
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope) if scope["type"] in ("http", "websocket") else Headers()
+        origin = headers.get("origin")
+        if origin is None or is_own_page(origin, headers.get("host", "")):
+            await app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await WebSocketClose()(scope, receive, send)
+        else:
+            refused = PlainTextResponse(f"pages of {origin} may not use this server\n", 403)
+            await refused(scope, receive, send)
+
+    return guarded
+
+
+def is_own_page(origin: str, host: str) -> bool:
+    """Whether a page of an origin belongs to the server that it asks by this `Host`. Both have to name this
+    machine, since anybody can let a name of theirs resolve to it. PREFECT_UI_API_URL can name a proxy."""
+    try:
+        page, server = urlsplit(origin), urlsplit(f"//{host}")
+        return page.port == server.port and all(_names_this_server(each.hostname) for each in (page, server))
+    except ValueError:
+        return False
+
+
+def _names_this_server(name: str | None) -> bool:
+    proxy = urlsplit(os.environ.get("PREFECT_UI_API_URL", "")).hostname
+    listening = os.environ.get("PREFECT_SERVER_API_HOST")
+    own = ("localhost", socket.gethostname().lower(), socket.getfqdn().lower(), listening, proxy)
+    if name is None or name in own:
+        return name is not None
+    try:
+        return bool(interface_of(name))
+    except (OSError, ValueError):
+        return False
 
 
 def _no_retry_notice(record: logging.LogRecord) -> bool:

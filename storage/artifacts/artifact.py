@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from storage.artifacts.manifest import TABLE_KEY, FileEntry, Manifest
+from storage.artifacts.manifest import TABLE_KEY, FileEntry, InnerPath, Manifest
 from storage.artifacts.sealing import SCHEMA_VERSION, Record, open_document, seal
 from storage.errors import DamagedArtifact, InputError, PrunedFileError, store_errors
 from storage.filesystem import sha256_file
@@ -33,7 +33,7 @@ _DROPPED_COLUMNS = (
 class PrunedFile(Record):
     """A file that was removed: what it was, when, and by which rule."""
 
-    path: str
+    path: InnerPath
     sha256: str
     bytes: int
     pruned_at: datetime

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from storage.artifacts.recipe import ArtifactKind, Recipe, require_json
 from storage.artifacts.sealing import SCHEMA_VERSION, open_document, says_other_version, seal
@@ -56,12 +56,22 @@ class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
+def _within(path: str) -> str:
+    if "\0" in path or not {"", ".", ".."}.isdisjoint(path.split("/")):
+        raise ValueError("it leads out of the artifact")
+    return path
+
+
+InnerPath = Annotated[str, AfterValidator(_within)]
+"""Of a file, relative to its artifact, with `/`. Others may write to a shared store: whatever they write
+there, no file outside of an artifact is read, written or removed by it."""
+
+
 class FileEntry(_Record):
     """One file of an artifact."""
 
-    path: str
-    """Relative to the artifact, with `/`."""
-    sha256: str
+    path: InnerPath
+    sha256: str = Field(pattern="^[0-9a-f]*$")
     bytes: int
     rows: int | None = None
     """Rows of a Parquet file."""

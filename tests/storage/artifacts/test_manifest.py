@@ -3,12 +3,22 @@ from __future__ import annotations
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from storage.artifacts.manifest import FileEntry, Manifest, checkout_version, machine, package_versions
-from storage.artifacts.sealing import unseal
+from storage.artifacts.artifact import PrunedFile, PruneRecord, parse_pruned
+from storage.artifacts.manifest import (
+    FileEntry,
+    Manifest,
+    checkout_version,
+    machine,
+    package_versions,
+    parse_manifest,
+)
+from storage.artifacts.sealing import SCHEMA_VERSION, unseal
+from storage.errors import DamagedArtifact
 
 
 def a_manifest() -> Manifest:
@@ -48,6 +58,23 @@ def test_a_number_that_is_not_finite_is_named() -> None:
     diverged = a_manifest().model_copy(update={"metrics": {"loss": float("nan")}})
     with pytest.raises(ValueError, match=r"\$\.metrics\.loss: nan"):
         diverged.require_finite()
+
+
+@pytest.mark.parametrize("path", ["../a", "/etc/a", "a/../../b", "a//b", "a/./b", "", ".", "a\0"])
+def test_a_file_outside_of_its_artifact_is_refused(path: str) -> None:
+    """In a store that others can write to, both documents could name one."""
+    manifest = a_manifest()
+    outside = FileEntry.model_construct(path=path, sha256="00", bytes=1, rows=None, table=None)
+    written = manifest.model_copy(update={"files": [outside]}).document()
+    with pytest.raises(DamagedArtifact, match=r"manifest\.json is not a manifest"):
+        parse_manifest(written, manifest.artifact_id, "manifest.json")
+    removed: dict[str, Any] = {"path": path, "sha256": "00", "bytes": 1, "pruned_at": manifest.started_at, "reason": "r"}
+    entry = PrunedFile.model_construct(**removed, kept=None, redacted=False)
+    pruned = PruneRecord.model_construct(
+        schema_version=SCHEMA_VERSION, artifact_id=manifest.artifact_id, files=[entry]
+    )
+    with pytest.raises(DamagedArtifact, match=r"pruned\.json is no record of pruned files"):
+        parse_pruned(pruned.document(), manifest.artifact_id, "pruned.json")
 
 
 def test_unknown_fields_are_refused() -> None:
