@@ -25,6 +25,11 @@ VERSION = "0.7.4"
 
 LONGEST_MOVE = 1_000
 
+_LOST = "No moves left"
+"""How the reason of a lost game of 2048 begins. Its score counts merges too, and can be 1 without the
+tile that is wanted."""
+_MOST_FOR_LOST = 0.99
+
 _TELL_THEIR_TURNS = {
     "Bandit": ("num_turns", 1),  # The choice at the end is one more.
     "GuessTheNumber": ("max_turns", 0),
@@ -95,7 +100,10 @@ class Game:
         """How the game ended, once it is over."""
         rewards, info = self._env.close()
         told = info[0]
-        return Ending(float(rewards[0]), str(told["reason"]) if told["invalid_move"] else None)
+        score, reason = float(rewards[0]), str(told["reason"])
+        if reason.startswith(_LOST):
+            score = min(score, _MOST_FOR_LOST)
+        return Ending(score, reason if told["invalid_move"] else None)
 
     def state_digest(self) -> str:
         """A digest of the game's whole state, the same in every process."""
