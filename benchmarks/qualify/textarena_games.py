@@ -29,6 +29,7 @@ PLAYED = 3
 SECONDS_A_GAME = 30
 
 UNFIT = {
+    "Crosswords": "the moves of one reply are made in the order of a set, which differs between processes",
     "FifteenPuzzle": "its tiles are shuffled in any way, and half of all such boards cannot be solved",
     "Set": "its score counts what was found, and has no value that means that the game is won",
 }

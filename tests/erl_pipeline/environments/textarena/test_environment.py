@@ -164,6 +164,7 @@ def test_a_game_with_too_few_beginnings_says_so() -> None:
         ("Wordle-v0", "needs word lists that nltk downloads"),
         ("TowerOfHanoi-v0", "all seeds give the same game"),
         ("FifteenPuzzle-v0", "half of all such boards cannot be solved"),
+        ("Crosswords-v0-hardcore", "in the order of a set"),
         ("Chess", "no game of this name for one player"),
     ],
 )
