@@ -31,6 +31,7 @@ SECONDS_A_GAME = 30
 UNFIT = {
     "Crosswords": "the moves of one reply are made in the order of a set, which differs between processes",
     "FifteenPuzzle": "its tiles are shuffled in any way, and half of all such boards cannot be solved",
+    "LogicPuzzle": "it makes the moves of a reply in the order of a set; its 20 puzzles share 4 solutions",
     "Set": "its score counts what was found, and has no value that means that the game is won",
 }
 """Games with a fault that such trials do not show."""

@@ -165,6 +165,7 @@ def test_a_game_with_too_few_beginnings_says_so() -> None:
         ("TowerOfHanoi-v0", "all seeds give the same game"),
         ("FifteenPuzzle-v0", "half of all such boards cannot be solved"),
         ("Crosswords-v0-hardcore", "in the order of a set"),
+        ("LogicPuzzle-v0", "20 puzzles share 4 solutions"),
         ("Chess", "no game of this name for one player"),
     ],
 )
