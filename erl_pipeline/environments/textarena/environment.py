@@ -99,13 +99,16 @@ def _tasks(settings: TextArenaConfig, split: Split, count: int) -> list[Task]:
     without_new = 0
     while len(found) < count:
         seed = stream.getrandbits(31)
-        start = start_of(game, settings.game, seed)
         without_new += 1
         if without_new > _TRIES_WITHOUT_NEW:
             raise ConfigError(
                 f"{_ASKED_BY[split]}: {count} tasks of {settings.game} are asked for, but only {len(found)} "
                 "different beginnings were found; ask for fewer"
             )
+        try:
+            start = start_of(game, settings.game, seed)
+        except ArithmeticError:  # LightsOut divides by the lights that are on, and there may be none.
+            continue
         if start in found or hashed_split(start, test=settings.test_tasks is not None) != split:
             continue
         if start_of(game, settings.game, seed) != start:

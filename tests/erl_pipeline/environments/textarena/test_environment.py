@@ -158,6 +158,13 @@ def test_a_game_with_too_few_beginnings_says_so() -> None:
         ENVIRONMENT.training_tasks(settings, 0)
 
 
+def test_a_board_that_is_drawn_solved_is_no_task() -> None:
+    # One of the seeds gives a board of LightsOut without a light, and the library divides by their number.
+    settings = TextArenaConfig(game="LightsOut-v0", task_seed=7)
+    tasks = ENVIRONMENT.held_out_tasks(settings, 0, 128)
+    assert len({ENVIRONMENT.splits.task_key(task.payload) for task in tasks}) == 128
+
+
 @pytest.mark.parametrize(
     ("game", "problem"),
     [
