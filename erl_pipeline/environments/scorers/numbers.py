@@ -26,6 +26,7 @@ _NUMBER = re.compile(
 _FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}|([0-9])([0-9]))")
 # In front of a fraction in LaTeX a digit is the whole number of a mixed one.
 _WHOLE_BEFORE = re.compile(r"(?<=[0-9])(?:\\[,!;]|\\?[ ])*(?=\\[dt]?frac)")
+_COUNTRY = re.compile(r"\bUS(?=\\?\$)")
 _FRACTION_SIGN = re.compile("[¼-¾⅐-⅞]")
 _MINUS_AS_WORD = re.compile(r"(?<!-)\b(?:minus|negative)\s+(?=[$€£]?[.0-9])", re.IGNORECASE)
 _PERCENT = re.compile(r"\s?percent\b", re.IGNORECASE)
@@ -75,7 +76,7 @@ def read_number(text: str) -> Number | None:
     with a currency sign before or `%` after.
     """
     written = _WHOLE_BEFORE.sub(" ", uniform(text).replace("−", "-").replace("{,}", ","))
-    written = _FRACTION_SIGN.sub(_with_slash, written)
+    written = _FRACTION_SIGN.sub(_with_slash, _COUNTRY.sub("", written))
     written = _PERCENT.sub("%", _MINUS_AS_WORD.sub("-", DASH_AS_SIGN.sub("-", written)))
     plain = _DROPPED.sub("", _FRACTION.sub(_with_slash, written))
     found = list(_NUMBER.finditer(plain))

@@ -20,6 +20,9 @@ from tests.erl_pipeline.environments.scorers.scoring import remark, score
         ("1 1/2 cups", Fraction(3, 2), False),
         (r"\frac{3}{4}", Fraction(3, 4), False),
         (r"\$5", Fraction(5), False),
+        ("US$18", Fraction(18), False),
+        (r"-US\$18", Fraction(-18), False),
+        ("minus US$18", Fraction(-18), False),
         ("− 7", Fraction(-7), False),
         (".5", Fraction(1, 2), False),
         (r"20\%", Fraction(20), True),
@@ -59,7 +62,7 @@ def test_what_is_no_number_or_several_is_not_read(text: str) -> None:
     "text",
     [
         *("11!", "11²", "11₂", "11i", "11x", "5-", "11 + x", "11*x", "11^2"),
-        *(r"x\leq 11", "x ≤ 11", "x > 5", "x>5", "5 < x", "n != 5", "not 5", "isn't 5"),
+        *(r"x\leq 11", "x ≤ 11", "x > 5", "x>5", "5 < x", "n != 5", "not 5", "not US$5", "isn't 5"),
         *(
             r"\sqrt{11}",
             "√11",
