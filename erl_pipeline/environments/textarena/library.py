@@ -30,13 +30,8 @@ _LOST = "No moves left"
 tile that is wanted."""
 _MOST_FOR_LOST = 0.99
 
-_TELL_THEIR_TURNS = {
-    "Bandit": ("num_turns", 1),  # The choice at the end is one more.
-    "GuessTheNumber": ("max_turns", 0),
-    "LightsOut": ("max_turns", 0),
-    "Mastermind": ("max_turns", 0),
-}
-"""Games that tell a number of turns: the attribute with the number, and the turns that come after them."""
+_TELL_THEIR_TURNS = {"GuessTheNumber", "LightsOut", "Mastermind"}
+"""Games that tell a number of turns, which is their attribute `max_turns`."""
 
 _LOCK = threading.Lock()
 
@@ -71,12 +66,10 @@ class Game:
     def limit(self, turns: int) -> int:
         """Have the game tell no more than these turns from its next beginning on; returns the turns that an
         attempt has: these, or fewer where the game itself tells fewer."""
-        attribute, after = _TELL_THEIR_TURNS.get(self._name.partition("-")[0], (None, 0))
-        if attribute is None:
+        if self._name.partition("-")[0] not in _TELL_THEIR_TURNS:
             return turns
-        told = min(int(getattr(self._env, attribute)), max(turns - after, 0))
-        setattr(self._env, attribute, told)
-        return min(turns, told + after)
+        self._env.max_turns = min(int(self._env.max_turns), turns)
+        return int(self._env.max_turns)
 
     def begin(self, seed: int) -> Said:
         """Begin another game; equal seeds give equal games."""
