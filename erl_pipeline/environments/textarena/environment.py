@@ -90,11 +90,16 @@ def start_of(game: Game, name: str, seed: int) -> str:
 
 
 def _tasks(settings: TextArenaConfig, split: Split, count: int) -> list[Task]:
-    """The first `count` beginnings of a split. Raises `ConfigError` where there are fewer, or where the game
-    begins in two ways with one seed."""
+    """The first `count` beginnings of a split. Raises `ConfigError` where there are fewer, where the game
+    begins in two ways with one seed, or where it cannot be won in `max_turns`."""
     if count == 0:
         return []
     game, stream = Game(settings.game), random.Random(f"textarena/{settings.game}/{settings.task_seed}")
+    if settings.max_turns < game.least_turns:
+        raise ConfigError(
+            f"environment.max_turns: {settings.max_turns}; to win {settings.game} takes "
+            f"{game.least_turns} turns or more"
+        )
     found: dict[str, Task] = {}
     without_new = 0
     while len(found) < count:

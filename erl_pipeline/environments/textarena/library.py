@@ -63,6 +63,14 @@ class Game:
         self._random: Any = None
         self._env = self._call(lambda: _make(name))
 
+    @property
+    def least_turns(self) -> int:
+        """The turns without which the game cannot be won, where they are known: a turn of 2048 brings a tile
+        of 4 at most, and one of Sudoku fills one cell. A few of Sudoku's boards have a cell or two fewer."""
+        if self._name.startswith("Sudoku"):
+            return 81 - int(self._env.clues)
+        return int(self._env.target_tile) // 4 - 1 if self._name.startswith("2048") else 1
+
     def limit(self, turns: int) -> int:
         """Have the game tell no more than these turns from its next beginning on; returns the turns that an
         attempt has: these, or fewer where the game itself tells fewer."""
