@@ -33,7 +33,8 @@ class TextArenaConfig(PluginSettings):
     the game refuses costs a turn."""
     reward: Literal["won", "score"] = "won"
     """`won`: 1 for a game with the full score, 0 for all others. `score`: the game's own score at its end,
-    from 0 to 1; most games give part of the score for part of the solution."""
+    from 0 to 1; most games give part of the score for part of the solution. Where the turns run
+    out before the game is over, as in Mastermind and GuessTheNumber, it is 0. LightsOut is over then."""
 
     @field_validator("game")
     @classmethod
