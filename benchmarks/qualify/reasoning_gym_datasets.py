@@ -54,6 +54,7 @@ _CANARY = "ran_by_a_scorer"
 _CODE = f"__import__('sys').modules.setdefault('{_CANARY}', 1)"
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _WHOLE = re.compile(r"-?\d+")
+_WITH_UNIT = re.compile(r"(-?\d+) [a-z]+")
 
 
 @dataclass(frozen=True)
@@ -136,9 +137,16 @@ def wrong_answers(answer: str, others: Sequence[str]) -> Iterator[tuple[str, str
     if first is not None and len(answer) > 3 and not _NUMBER.fullmatch(answer):
         yield CUT, answer[:first] + answer[first + 1 :]
     yield "the answer backwards, twice", 2 * answer[::-1] + "x"
+    if answer.startswith("[["):
+        wider = [[*row, 7] for row in json.loads(answer)]
+        yield "the answer with a further cell in each row, and a further row", json.dumps([*wider, [7]])
+    if counted := _WITH_UNIT.fullmatch(answer):
+        yield "the number of the answer with another unit", f"{counted[1]} weeks"
     for other in others:
         if _plain(other) != _plain(answer):
             yield OTHER, other
+            yield "the answer with another one after it", f"{answer}, {other}"
+            yield "the answer with another one after it", f"{answer}\n{other}"
 
 
 def _plus_one(match: re.Match[str]) -> str:

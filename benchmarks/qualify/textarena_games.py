@@ -29,7 +29,10 @@ PLAYED = 3
 SECONDS_A_GAME = 30
 
 UNFIT = {
+    "Bandit": "its right choice is taken for a wrong one, so that nobody can win it",
+    "Crosswords": "the moves of one reply are made in the order of a set, which differs between processes",
     "FifteenPuzzle": "its tiles are shuffled in any way, and half of all such boards cannot be solved",
+    "LogicPuzzle": "it makes the moves of a reply in the order of a set; its 20 puzzles share 4 solutions",
     "Set": "its score counts what was found, and has no value that means that the game is won",
 }
 """Games with a fault that such trials do not show."""

@@ -57,6 +57,7 @@ class FrozenLakeTasks(GridTasks[FrozenLakeConfig, game.FrozenLakeBoard]):
     board = game.FrozenLakeBoard
     symbols = game.FrozenLakeSymbols
     letters = "S, F, H and G"
+    alphabet = "".join(game.LETTERS)
     tries = 100_000
     looser = "holes or path lengths"
 

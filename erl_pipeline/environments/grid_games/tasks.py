@@ -64,6 +64,8 @@ class GridTasks(ABC, Generic[ConfigT, BoardT]):
     symbols: type[BoardSymbols]
     letters: str
     """The letters of boards, for people."""
+    alphabet: str
+    """The letters of boards; a board with another one is of another game."""
     tries: int
     """Draws without a new board after which there is none."""
     looser: str
@@ -199,6 +201,8 @@ class GridTasks(ABC, Generic[ConfigT, BoardT]):
             if len({len(row) if isinstance(row, str) else -1 for row in rows}) != 1:
                 return None
             board = self.board(tuple(_with_spaces(row) for row in rows))
+            if not set(board.letters) <= set(self.alphabet):
+                return None
             if kept_apart(board, config) in held_out:
                 return "held-out"
             if board in trained:

@@ -165,12 +165,18 @@ def _is_arithmetic(answer: str) -> bool:
     return bool(re.fullmatch(r"[0-9\s+\-*/()]*", answer)) and not _POWER_OR_HUGE.search(answer)
 
 
+def _has_small_numbers(answer: str) -> bool:
+    """Whether no number has more than one digit: `R44444444` turns a side of the cube so many times."""
+    return not re.search(r"\d\d", answer)
+
+
 _EVALUATED: Mapping[str, Callable[[str], bool]] = {
     "binary_matrix": _is_literal,
     "countdown": _is_arithmetic,
     "n_queens": _is_literal,
     "puzzle24": _is_arithmetic,
+    "rubiks_cube": _has_small_numbers,
     "spiral_matrix": _is_literal,
     "string_insertion": _is_literal,
 }
-"""Dataset whose scorer evaluates an answer as code -> a function that says whether an answer is harmless."""
+"""Dataset whose scorer does what an answer says -> a function that says whether the answer is harmless."""

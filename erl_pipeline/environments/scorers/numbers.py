@@ -24,6 +24,9 @@ _NUMBER = re.compile(
     re.VERBOSE,
 )
 _FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{\s*([0-9]+)\s*\}\s*\{\s*([0-9]+)\s*\}|([0-9])([0-9]))")
+# In front of a fraction in LaTeX a digit is the whole number of a mixed one.
+_WHOLE_BEFORE = re.compile(r"(?<=[0-9])(?:\\[,!;]|\\?[ ])*(?=\\[dt]?frac)")
+_COUNTRY = re.compile(r"\bUS(?=\\?\$)")
 _FRACTION_SIGN = re.compile("[¼-¾⅐-⅞]")
 _MINUS_AS_WORD = re.compile(r"(?<!-)\b(?:minus|negative)\s+(?=[$€£]?[.0-9])", re.IGNORECASE)
 _PERCENT = re.compile(r"\s?percent\b", re.IGNORECASE)
@@ -69,10 +72,11 @@ def read_number(text: str) -> Number | None:
     where the text says something else of it: `11!`, `11²`, `√11`, `11x`, `11-`, `half of 11`, `x \\leq 11`,
     `more than 11`, `not 11`, `11_000`.
 
-    It reads `1,234.5`, `-3e2`, `minus 3`, `3/4`, `1 1/2`, `½`, `2 million` and `\\frac{3}{4}`, with a
-    currency sign before or `%` after.
+    It reads `1,234.5`, `-3e2`, `minus 3`, `3/4`, `1 1/2`, `½`, `2 million`, `\\frac{3}{4}` and `1\\frac12`,
+    with a currency sign before or `%` after.
     """
-    written = _FRACTION_SIGN.sub(_with_slash, uniform(text).replace("−", "-").replace("{,}", ","))
+    written = _WHOLE_BEFORE.sub(" ", uniform(text).replace("−", "-").replace("{,}", ","))
+    written = _FRACTION_SIGN.sub(_with_slash, _COUNTRY.sub("", written))
     written = _PERCENT.sub("%", _MINUS_AS_WORD.sub("-", DASH_AS_SIGN.sub("-", written)))
     plain = _DROPPED.sub("", _FRACTION.sub(_with_slash, written))
     found = list(_NUMBER.finditer(plain))

@@ -33,6 +33,7 @@ class SokobanTasks(GridTasks[SokobanConfig, rules.SokobanBoard]):
     board = rules.SokobanBoard
     symbols = SokobanSymbols
     letters = "# @ + $ * . and space"
+    alphabet = rules.LETTERS
     tries = 20_000
     looser = "boxes, inner walls or solution lengths"
 

@@ -33,7 +33,8 @@ class TextArenaConfig(PluginSettings):
     the game refuses costs a turn."""
     reward: Literal["won", "score"] = "won"
     """`won`: 1 for a game with the full score, 0 for all others. `score`: the game's own score at its end,
-    from 0 to 1; most games give part of the score for part of the solution."""
+    from 0 to 1; most games give part of the score for part of the solution. Where the turns run
+    out before the game is over, as in Mastermind and GuessTheNumber, it is 0. LightsOut is over then."""
 
     @field_validator("game")
     @classmethod
@@ -90,22 +91,30 @@ def start_of(game: Game, name: str, seed: int) -> str:
 
 
 def _tasks(settings: TextArenaConfig, split: Split, count: int) -> list[Task]:
-    """The first `count` beginnings of a split. Raises `ConfigError` where there are fewer, or where the game
-    begins in two ways with one seed."""
+    """The first `count` beginnings of a split. Raises `ConfigError` where there are fewer, where the game
+    begins in two ways with one seed, or where it cannot be won in `max_turns`."""
     if count == 0:
         return []
     game, stream = Game(settings.game), random.Random(f"textarena/{settings.game}/{settings.task_seed}")
+    if settings.max_turns < game.least_turns:
+        raise ConfigError(
+            f"environment.max_turns: {settings.max_turns}; to win {settings.game} takes "
+            f"{game.least_turns} turns or more"
+        )
     found: dict[str, Task] = {}
     without_new = 0
     while len(found) < count:
         seed = stream.getrandbits(31)
-        start = start_of(game, settings.game, seed)
         without_new += 1
         if without_new > _TRIES_WITHOUT_NEW:
             raise ConfigError(
                 f"{_ASKED_BY[split]}: {count} tasks of {settings.game} are asked for, but only {len(found)} "
                 "different beginnings were found; ask for fewer"
             )
+        try:
+            start = start_of(game, settings.game, seed)
+        except ArithmeticError:  # LightsOut divides by the lights that are on, and there may be none.
+            continue
         if start in found or hashed_split(start, test=settings.test_tasks is not None) != split:
             continue
         if start_of(game, settings.game, seed) != start:

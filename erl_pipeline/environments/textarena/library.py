@@ -25,13 +25,13 @@ VERSION = "0.7.4"
 
 LONGEST_MOVE = 1_000
 
-_TELL_THEIR_TURNS = {
-    "Bandit": ("num_turns", 1),  # The choice at the end is one more.
-    "GuessTheNumber": ("max_turns", 0),
-    "LightsOut": ("max_turns", 0),
-    "Mastermind": ("max_turns", 0),
-}
-"""Games that tell a number of turns: the attribute with the number, and the turns that come after them."""
+_LOST = "No moves left"
+"""How the reason of a lost game of 2048 begins. Its score counts merges too, and can be 1 without the
+tile that is wanted."""
+_MOST_FOR_LOST = 0.99
+
+_TELL_THEIR_TURNS = {"GuessTheNumber", "LightsOut", "Mastermind"}
+"""Games that tell a number of turns, which is their attribute `max_turns`."""
 
 _LOCK = threading.Lock()
 
@@ -63,15 +63,21 @@ class Game:
         self._random: Any = None
         self._env = self._call(lambda: _make(name))
 
+    @property
+    def least_turns(self) -> int:
+        """The turns without which the game cannot be won, where they are known: a turn of 2048 brings a tile
+        of 4 at most, and one of Sudoku fills one cell. A few of Sudoku's boards have a cell or two fewer."""
+        if self._name.startswith("Sudoku"):
+            return 81 - int(self._env.clues)
+        return int(self._env.target_tile) // 4 - 1 if self._name.startswith("2048") else 1
+
     def limit(self, turns: int) -> int:
         """Have the game tell no more than these turns from its next beginning on; returns the turns that an
         attempt has: these, or fewer where the game itself tells fewer."""
-        attribute, after = _TELL_THEIR_TURNS.get(self._name.partition("-")[0], (None, 0))
-        if attribute is None:
+        if self._name.partition("-")[0] not in _TELL_THEIR_TURNS:
             return turns
-        told = min(int(getattr(self._env, attribute)), max(turns - after, 0))
-        setattr(self._env, attribute, told)
-        return min(turns, told + after)
+        self._env.max_turns = min(int(self._env.max_turns), turns)
+        return int(self._env.max_turns)
 
     def begin(self, seed: int) -> Said:
         """Begin another game; equal seeds give equal games."""
@@ -95,7 +101,10 @@ class Game:
         """How the game ended, once it is over."""
         rewards, info = self._env.close()
         told = info[0]
-        return Ending(float(rewards[0]), str(told["reason"]) if told["invalid_move"] else None)
+        score, reason = float(rewards[0]), str(told["reason"])
+        if reason.startswith(_LOST):
+            score = min(score, _MOST_FOR_LOST)
+        return Ending(score, reason if told["invalid_move"] else None)
 
     def state_digest(self) -> str:
         """A digest of the game's whole state, the same in every process."""

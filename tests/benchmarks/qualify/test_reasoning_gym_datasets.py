@@ -33,7 +33,10 @@ def test_the_examination_finds_what_the_list_says() -> None:
 def test_wrong_answers_are_made_of_the_right_one() -> None:
     assert [wrong for _, wrong in wrong_answers("12", ["12", "5"])] == [
         "13", "11", "127", "13, 12", "12 or 13", "-12", "nan", "13", "2121x", "5",
+        "12, 5", "12\n5",
     ]  # fmt: skip
+    assert [wrong for _, wrong in wrong_answers("5 days", [])][-1] == "5 weeks"
+    assert [wrong for _, wrong in wrong_answers("[[0,1],[1,0]]", [])][-1] == "[[0, 1, 7], [1, 0, 7], [7]]"
     assert len(hostile_answers()) == len(set(hostile_answers())) == 200
 
 

@@ -112,6 +112,16 @@ def test_a_board_of_a_size_that_is_not_generated_is_in_no_split(name: str) -> No
     assert {find(task.payload) for task in boards} == {None}
 
 
+def test_the_boards_of_one_game_are_no_boards_of_another() -> None:
+    sizes = {"rows": [6, 6], "training_boards": 32}
+    lake, sokoban = plugin("frozen_lake"), plugin("sokoban")
+    for one, other in ((lake, sokoban), (sokoban, lake)):
+        assert one.splits.kept_split is not None
+        find = one.splits.kept_split(one.settings.model_validate(sizes), 0)
+        boards = other.training_tasks(other.settings.model_validate(sizes), 0)
+        assert {find(task.payload) for task in boards} == {None}
+
+
 def test_a_turned_board_has_a_generated_size_where_twins_share_a_split() -> None:
     turned = ["SF", "FF", "FG"]
     assert is_generated_size(turned, (2, 2), (3, 3), "one_split")

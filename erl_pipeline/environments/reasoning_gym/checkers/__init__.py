@@ -18,7 +18,6 @@ CHECKERS: Mapping[str, Checker] = {
     "caesar_cipher": words_and_numbers.caesar_cipher,
     "countdown": words_and_numbers.countdown,
     "cryptarithm": words_and_numbers.cryptarithm,
-    "fraction_simplification": words_and_numbers.fraction_simplification,
     "futoshiki": puzzles.futoshiki,
     "gcd": words_and_numbers.gcd,
     "graph_color": puzzles.graph_color,
@@ -26,7 +25,6 @@ CHECKERS: Mapping[str, Checker] = {
     "jugs": puzzles.jugs,
     "kakurasu": puzzles.kakurasu,
     "lcm": words_and_numbers.lcm,
-    "letter_jumble": words_and_numbers.letter_jumble,
     "mini_sudoku": puzzles.sudoku,
     "n_queens": puzzles.n_queens,
     "palindrome_generation": words_and_numbers.palindrome_generation,
@@ -40,7 +38,6 @@ CHECKERS: Mapping[str, Checker] = {
     "tower_of_hanoi": puzzles.tower_of_hanoi,
     "word_ladder": words_and_numbers.word_ladder,
     "word_sequence_reversal": words_and_numbers.word_sequence_reversal,
-    "word_sorting": words_and_numbers.word_sorting,
 }
 """Dataset -> its checker."""
 

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
-from math import gcd as greatest_common_divisor
 from math import prod
 from typing import Any
 
@@ -88,29 +87,8 @@ def group_anagrams(metadata: Mapping[str, Any], answer: str) -> Iterator[str]:
             yield f"These are not all anagrams of each other: {listed(group)}."
 
 
-def word_sorting(metadata: Mapping[str, Any], answer: str) -> Iterator[str]:
-    """The words that were given, in the order that was asked for."""
-    found = _comma_separated(answer)
-    yield from _words_used(metadata["transformed_words"], found)
-    direction = metadata["direction"]
-    for first, second in pairwise(found):
-        if (first > second) if direction == "ascending" else (first < second):
-            yield f"{first[:40]} stands before {second[:40]}, which is not {direction}."
-
-
 def word_sequence_reversal(metadata: Mapping[str, Any], answer: str) -> Iterator[str]:
     yield from _words_used(metadata["words"], _comma_separated(answer))
-
-
-def letter_jumble(metadata: Mapping[str, Any], answer: str) -> Iterator[str]:
-    """Each word is made of the letters of the scrambled one."""
-    scrambled, found = metadata["scrambled_words"], answer.split()
-    if len(found) != len(scrambled):
-        yield f"The answer has {len(found)} words instead of {len(scrambled)}."
-        return
-    for word, given in zip(found, scrambled, strict=True):
-        if sorted(word.lower()) != sorted(given.lower()):
-            yield f"{word[:40]} is not made of the letters of {given}."
 
 
 def caesar_cipher(metadata: Mapping[str, Any], answer: str) -> Iterator[str]:
@@ -245,21 +223,6 @@ def lcm(metadata: Mapping[str, Any], answer: str) -> Iterator[str]:
     for number in metadata["numbers"]:
         if multiple % number:
             yield f"{multiple} is no multiple of {number}."
-
-
-def fraction_simplification(metadata: Mapping[str, Any], answer: str) -> Iterator[str]:
-    """Whether the fraction has the value of the one that was given, and can be simplified further."""
-    match = re.search(r"\{\s*(\d{1,12})\s*\}\s*\{\s*(\d{1,12})\s*\}|(\d{1,12})\s*/\s*(\d{1,12})", answer)
-    numbers = [int(each) for each in match.groups() if each is not None] if match is not None else []
-    if not numbers or numbers[1] == 0:
-        yield "The answer should be a fraction."
-        return
-    top, bottom = numbers
-    given = metadata["numerator"], metadata["denominator"]
-    if Fraction(top, bottom) != Fraction(*given):
-        yield f"{top}/{bottom} does not have the value of {given[0]}/{given[1]}."
-    if greatest_common_divisor(top, bottom) > 1:
-        yield f"{top}/{bottom} can still be simplified."
 
 
 def base_conversion(metadata: Mapping[str, Any], answer: str) -> Iterator[str]:

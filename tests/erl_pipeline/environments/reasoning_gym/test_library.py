@@ -64,6 +64,15 @@ def test_answers_that_would_take_for_ever_are_not_scored() -> None:
     assert score("leg_counting", {}, LEGS, "1e999999999").problem == "it has a number with a huge exponent"
 
 
+def test_a_cube_is_not_turned_millions_of_times() -> None:
+    entry = {"question": "?", "answer": None, "metadata": {"cube_size": 3, "scramble_moves": "R R"}}
+    assert score("rubiks_cube", {}, entry, "R' R'").right
+    assert score("rubiks_cube", {}, entry, "R2").right
+    for answer in ("R44444444", "R 2 R٤٤", "R99 " * 2000):
+        found = score("rubiks_cube", {}, entry, answer)
+        assert found == AnswerScore(0.0, "it has signs that no answer to this question needs")
+
+
 def test_the_right_answer_may_stand_in_the_metadata() -> None:
     colours = {"question": "?", "answer": None, "metadata": {"possible_answer": {"0": 1}}}
     assert known_answer("graph_color", colours) == '{"0": 1}'

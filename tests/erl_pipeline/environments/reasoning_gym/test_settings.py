@@ -24,6 +24,7 @@ def test_datasets_are_named_one_by_one_in_a_list_or_with_weights() -> None:
     ("tasks", "problem"),
     [
         ("game_of_life_halting", "game_of_life_halting of reasoning-gym is refused: "),
+        ("word_sorting", "the answer with another one after it scores 1"),
         ("boxnet", "gives no right answer"),
         ("leg_countin", "has no dataset of this name; similar are leg_counting"),
         ("?", "there are ab, acre"),

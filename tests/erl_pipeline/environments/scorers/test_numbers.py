@@ -20,6 +20,9 @@ from tests.erl_pipeline.environments.scorers.scoring import remark, score
         ("1 1/2 cups", Fraction(3, 2), False),
         (r"\frac{3}{4}", Fraction(3, 4), False),
         (r"\$5", Fraction(5), False),
+        ("US$18", Fraction(18), False),
+        (r"-US\$18", Fraction(-18), False),
+        ("minus US$18", Fraction(-18), False),
         ("− 7", Fraction(-7), False),
         (".5", Fraction(1, 2), False),
         (r"20\%", Fraction(20), True),
@@ -30,6 +33,10 @@ from tests.erl_pipeline.environments.scorers.scoring import remark, score
         ("½", Fraction(1, 2), False),
         ("2½ cups", Fraction(5, 2), False),
         (r"\frac12", Fraction(1, 2), False),
+        (r"1\frac{1}{2}", Fraction(3, 2), False),
+        (r"2\frac12", Fraction(5, 2), False),
+        (r"1\,\frac{1}{2}", Fraction(3, 2), False),
+        (r"-1\ \dfrac{1}{2}", Fraction(-3, 2), False),
         ("1{,}234", Fraction(1234), False),
         ("20 percent", Fraction(20), True),
         ("2.5 million dollars", Fraction(2_500_000), False),
@@ -40,7 +47,13 @@ def test_numbers_are_read_as_people_write_them(text: str, value: Fraction, perce
     assert read_number(text) == Number(value, percent)
 
 
-@pytest.mark.parametrize("text", ["", "twelve", "3 or 4", "1/0", "1,0000", "48+24=72", "1/2/3", "٣", "²"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "twelve", "3 or 4", "1/0", "1,0000", "48+24=72", "1/2/3", "٣", "²"),
+        *(r"2^\frac12", r"1.5\frac12", "1\n\\frac12"),
+    ],
+)
 def test_what_is_no_number_or_several_is_not_read(text: str) -> None:
     assert read_number(text) is None
 
@@ -49,7 +62,7 @@ def test_what_is_no_number_or_several_is_not_read(text: str) -> None:
     "text",
     [
         *("11!", "11²", "11₂", "11i", "11x", "5-", "11 + x", "11*x", "11^2"),
-        *(r"x\leq 11", "x ≤ 11", "x > 5", "x>5", "5 < x", "n != 5", "not 5", "isn't 5"),
+        *(r"x\leq 11", "x ≤ 11", "x > 5", "x>5", "5 < x", "n != 5", "not 5", "not US$5", "isn't 5"),
         *(
             r"\sqrt{11}",
             "√11",

@@ -55,6 +55,18 @@ def test_a_second_move_that_is_refused_ends_the_game() -> None:
     assert ending == Ending(0.0, ending.refusal)
 
 
+def test_a_game_of_2048_without_moves_left_is_not_won_whatever_its_score() -> None:
+    game = Game("2048-v0-super-easy")
+    game.begin(7)
+    stream, over = random.Random(7), False
+    while not over:
+        _, over = game.move(stream.choice(["[up]", "[down]", "[left]", "[right]"]))
+    # The tile that is wanted is 128, but the library gives the full score.
+    rewards, info = game._env.close()
+    assert (rewards[0], info[0]["reason"]) == (1.0, "No moves left. Max tile 64 - final score 580.")
+    assert game.ending() == Ending(0.99, None)
+
+
 def test_a_missing_extra_and_another_version_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(library, "VERSION", "0.0.1")

@@ -12,8 +12,8 @@ from erl_pipeline.environments.reasoning_gym.checkers import CHECKERS, broken_ru
 from erl_pipeline.environments.reasoning_gym.library import known_answer, qualification
 from erl_pipeline.environments.reasoning_gym.tasks import EntryRequest, entries_of
 
-ANSWERS = {"possible_answer", "solution", "solutions", "valid_answers", "result", "factors", "sorted_words"}
-ANSWERS |= {"goal_path", "original_words", "simplified_numerator", "simplified_denominator", "target_repr"}
+ANSWERS = {"possible_answer", "solution", "solutions", "valid_answers", "result", "factors"}
+ANSWERS |= {"goal_path", "target_repr"}
 ANSWERS |= {"solution_path", "generated_palindrome", "clear_text", "expression", "letter_to_digit", "path"}
 
 
