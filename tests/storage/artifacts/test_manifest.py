@@ -68,7 +68,13 @@ def test_a_file_outside_of_its_artifact_is_refused(path: str) -> None:
     written = manifest.model_copy(update={"files": [outside]}).document()
     with pytest.raises(DamagedArtifact, match=r"manifest\.json is not a manifest"):
         parse_manifest(written, manifest.artifact_id, "manifest.json")
-    removed: dict[str, Any] = {"path": path, "sha256": "00", "bytes": 1, "pruned_at": manifest.started_at, "reason": "r"}
+    removed: dict[str, Any] = {
+        "path": path,
+        "sha256": "00",
+        "bytes": 1,
+        "pruned_at": manifest.started_at,
+        "reason": "r",
+    }
     entry = PrunedFile.model_construct(**removed, kept=None, redacted=False)
     pruned = PruneRecord.model_construct(
         schema_version=SCHEMA_VERSION, artifact_id=manifest.artifact_id, files=[entry]
