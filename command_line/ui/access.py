@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+import h11
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -166,45 +167,49 @@ def _is_address(name: str) -> bool:
     return True
 
 
-HEAD_SECONDS = 10.0
-"""Most seconds from the first byte of a request, or from the connection, to the end of the request's head."""
+REQUEST_SECONDS = 10.0
+"""Most seconds from the first byte of a request, or from the connection, to the request's end: the page takes
+no body, so one has no time of its own."""
 MOST_CONNECTIONS = 256
-"""With more, the connection that has waited longest for its head is closed."""
-_END_OF_HEAD = b"\r\n\r\n"
+"""With more, the connection that has waited longest for its request is closed."""
 
 
 class LimitedProtocol(H11Protocol):
     """HTTP as uvicorn speaks it, but a client that never sends its whole request cannot stay."""
 
     _deadline: asyncio.TimerHandle | None = None
-    _tail = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._await_head()
+        self._await_request()
         if len(self.connections) > MOST_CONNECTIONS:
             waiting = {
                 each._deadline.when(): each
                 for each in self.connections
                 if isinstance(each, LimitedProtocol) and each._deadline is not None
             }
-            waiting[min(waiting)].transport.close()
+            waiting[min(waiting)].transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self._deadline is None:
-            self._await_head()
-        self._tail += data
-        if _END_OF_HEAD in self._tail:
-            self._stop_waiting()
-        self._tail = self._tail[1 - len(_END_OF_HEAD) :]
+        self._await_request()
         super().data_received(data)
+
+    def handle_events(self) -> None:
+        """Called for what was received, and after an answer for a request that was received meanwhile."""
+        super().handle_events()
+        if self.conn.their_state is h11.SEND_BODY:
+            self._await_request()
+        elif self.conn.their_state is not h11.IDLE:
+            self._stop_waiting()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         super().connection_lost(exc)
 
-    def _await_head(self) -> None:
-        self._deadline = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+    def _await_request(self) -> None:
+        if self._deadline is None:
+            # Not `close`, which waits for a client that reads nothing.
+            self._deadline = self.loop.call_later(REQUEST_SECONDS, self.transport.abort)
 
     def _stop_waiting(self) -> None:
         if self._deadline is not None:

@@ -249,9 +249,15 @@ class PolicyService:
             raise Unavailable(f"the log cannot be written: {error}", "log_failed", 503, 5.0) from error
 
 
+_AROUND_MESSAGE = 16
+
+
 def _characters(chat: ChatRequest) -> int:
-    """Of what the policy may be shown of a call."""
-    said = sum(len(each["content"]) for each in chat.messages)
+    """Of what the policy may be shown of a call: an empty message too costs time."""
+    said = sum(
+        _AROUND_MESSAGE + len(each["content"]) + len(each.get("name", "")) + len(each.get("tool_call_id", ""))
+        for each in chat.messages
+    )
     called = [each["tool_calls"] for each in chat.messages if each.get("tool_calls")]
     shown = [*chat.tools, *called]
     return said + (len(json.dumps(shown, ensure_ascii=False)) if shown else 0)

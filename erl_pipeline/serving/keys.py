@@ -21,8 +21,9 @@ Sha256 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 class ClientKey(Settings):
     """What is known of a key."""
 
-    tenant: str = Field(min_length=1)
-    """Whose it is. Episodes and feedback of one tenant do not exist for another."""
+    tenant: str = Field(min_length=1, pattern=r"^[^\x00-\x1f\x7f]*$")
+    """Whose it is. Episodes and feedback of one tenant do not exist for another. It has no control
+    characters: a line feed stands between the tenant and the name of an episode where these are one text."""
     requests_per_minute: int | None = Field(default=None, ge=1)
 
 

@@ -3,6 +3,7 @@
 import difflib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.errors import InputError, store_errors
-from storage.tables.row_links import Problems, Row, RowLinkChecks, row_problems, shown
+from storage.tables.row_links import SHOWN_PROBLEMS, Problems, Row, RowLinkChecks, row_problems, shown
 from storage.tables.trajectories import NO_METRICS, TRAJECTORY_SCHEMA, Trajectory
 from storage.texts import StorableTexts, counted
 
@@ -143,14 +144,14 @@ def _parquet_rows(path: Path, problems: Problems) -> Iterator[tuple[int, Row | N
 
 def _name_problems(names: Any) -> list[str]:
     """Problems with column names: missing, unknown or repeated."""
-    given = list(names)
-    found = [f"{name}: is there more than once" for name in sorted({n for n in given if given.count(n) > 1})]
+    given, known = Counter(names), TRAJECTORY_SCHEMA.names
+    found = [f"{name}: is there more than once" for name in sorted(n for n in given if given[n] > 1)]
     for column in TRAJECTORY_SCHEMA:
         if column.name not in given and not column.nullable:
             found.append(f"{column.name}: is missing")
-    for name in given:
-        if name not in TRAJECTORY_SCHEMA.names:
-            close = difflib.get_close_matches(name, TRAJECTORY_SCHEMA.names, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            found.append(f"{shown(name)}: is no column of trajectories{hint}")
+    for place, name in enumerate(name for name in names if name not in known):
+        # Only of those that may be shown: a search takes long.
+        close = difflib.get_close_matches(name, known, n=1) if place < SHOWN_PROBLEMS else []
+        hint = f"; did you mean {close[0]}?" if close else ""
+        found.append(f"{shown(name)}: is no column of trajectories{hint}")
     return found

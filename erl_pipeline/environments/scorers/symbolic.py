@@ -149,6 +149,8 @@ def _is_huge(tower: list[int]) -> bool:
 
 def _power(base: int, exponent: float) -> float:
     """The power, or, where it is larger, a number that is large enough to count as huge."""
+    if not exponent:
+        return 1.0  # also of a base that is too large for a float
     if base <= 1:
         return float(base)
     if exponent * log10(base) > log10(_LARGEST_EXPONENT):

@@ -15,9 +15,12 @@ from erl_pipeline.episodes.gateway.api import (
     ChatRequest,
     Choice,
     JsonObject,
+    Many,
     RequestRefused,
+    StopTexts,
     Strict,
     StrictOptions,
+    Tools,
     called_tool,
     event,
     given,
@@ -45,7 +48,11 @@ def _as_blocks(content: Any) -> Any:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-_Text = Annotated[list[_TextBlock], BeforeValidator(_as_blocks)]
+_Text = Annotated[Many[_TextBlock], BeforeValidator(_as_blocks)]
+
+
+class _Caller(Strict):
+    type: Literal["direct"]
 
 
 class _UseBlock(_Block):
@@ -53,7 +60,7 @@ class _UseBlock(_Block):
     id: str
     name: str = Field(min_length=1)
     input: JsonObject
-    caller: dict[Literal["type"], Literal["direct"]] | None = None
+    caller: _Caller | None = None
 
 
 class _ResultBlock(_Block):
@@ -70,7 +77,7 @@ _AnyBlock = Annotated[_TextBlock | _UseBlock | _ResultBlock, Field(discriminator
 
 class _Message(Strict):
     role: Literal["user", "assistant", "system"]
-    content: Annotated[list[_AnyBlock], BeforeValidator(_as_blocks)]
+    content: Annotated[Many[_AnyBlock], BeforeValidator(_as_blocks)]
 
 
 class _Tool(_Block):
@@ -93,12 +100,12 @@ class _Thinking(Strict):
 
 class _Request(StrictOptions):
     model: str | None = None
-    messages: list[_Message] = Field(min_length=1)
+    messages: Many[_Message] = Field(min_length=1)
     max_tokens: int = Field(ge=1)
     system: _Text | None = None
-    tools: list[_Tool] | None = None
+    tools: Tools[_Tool] | None = None
     tool_choice: _ToolChoice | None = None
-    stop_sequences: list[Annotated[str, Field(min_length=1)]] | None = None
+    stop_sequences: StopTexts[Annotated[str, Field(min_length=1)]] | None = None
     stream: bool | None = None
     temperature: float | None = None
     top_p: float | None = None

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
 from jinja2 import TemplateError
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from erl_pipeline.environments.messages import CalledTool, Message, ToolSchema, turn_message
 from erl_pipeline.episodes.gateway.sequences import Answer
@@ -121,10 +122,31 @@ def event(content: Mapping[str, Any], name: str | None = None) -> bytes:
     return f"{named}data: {json.dumps(content)}\n\n".encode()
 
 
+T = TypeVar("T")
+
+# Without `fail_fast` each wrong element of a list is an error with a text of its own, and those of one call
+# can fill the memory.
+Many = Annotated[list[T], Field(max_length=16_384, fail_fast=True)]
+"""The messages of a request, or the parts of one."""
+
+Tools = Annotated[list[T], Field(max_length=1024, fail_fast=True)]
+StopTexts = Annotated[list[T], Field(max_length=64, fail_fast=True)]
+
+_MOST_FIELDS = 256
+
+
 class Strict(BaseModel):
     """A part of a request; it refuses fields that it does not know."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_many(cls, value: Any) -> Any:
+        """Each unknown field is an error too."""
+        if isinstance(value, dict) and len(value) > _MOST_FIELDS:
+            raise PydanticCustomError("too_many_fields", f"it has more than {_MOST_FIELDS} fields")
+        return value
 
 
 class StrictOptions(Strict):

@@ -19,9 +19,12 @@ from erl_pipeline.episodes.gateway.api import (
     ChatRequest,
     Choice,
     JsonObject,
+    Many,
     RequestRefused,
+    StopTexts,
     Strict,
     StrictOptions,
+    Tools,
     arguments_text,
     called_tool,
     event,
@@ -64,9 +67,9 @@ class _Message(Strict):
     have read from them (`parsed`), and with reasoning that is not shown again."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[list[_Part], BeforeValidator(_as_parts)] | None = None
+    content: Annotated[Many[_Part], BeforeValidator(_as_parts)] | None = None
     name: str | None = None
-    tool_calls: list[_Call] | None = None
+    tool_calls: Many[_Call] | None = None
     tool_call_id: str | None = None
     reasoning: Any = None
     reasoning_content: Any = None
@@ -98,15 +101,19 @@ class _TextFormat(Strict):
     type: Literal["text"]
 
 
+def _as_texts(stop: Any) -> Any:
+    return [stop] if isinstance(stop, str) else stop
+
+
 class _Request(StrictOptions):
     model: str | None = None
-    messages: list[_Message] = Field(min_length=1)
-    tools: list[_Tool] | None = None
+    messages: Many[_Message] = Field(min_length=1)
+    tools: Tools[_Tool] | None = None
     tool_choice: Literal["auto"] | None = None
     parallel_tool_calls: bool | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
-    stop: str | list[str] | None = None
+    stop: Annotated[StopTexts[str], BeforeValidator(_as_texts)] | None = None
     n: int | None = Field(default=None, ge=1, le=64)
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
@@ -129,7 +136,7 @@ class _Request(StrictOptions):
 def read_request(body: bytes) -> ChatRequest:
     """The request in a body. Raises `RequestRefused` naming the field for whatever it cannot hold."""
     asked = validated(_Request, body)
-    stop = (asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop or ())
+    stop = tuple(asked.stop or ())
     if not all(stop):
         raise RequestRefused("stop: an empty text would end every answer at once", "stop")
     limits = [each for each in (asked.max_tokens, asked.max_completion_tokens) if each is not None]

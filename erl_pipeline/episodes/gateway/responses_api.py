@@ -18,9 +18,11 @@ from erl_pipeline.episodes.gateway.api import (
     ChatCompletion,
     ChatRequest,
     JsonObject,
+    Many,
     RequestRefused,
     Strict,
     StrictOptions,
+    Tools,
     arguments_text,
     called_tool,
     event,
@@ -46,7 +48,7 @@ def _as_parts(content: Any) -> Any:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-_Text = Annotated[list[_Part], BeforeValidator(_as_parts)]
+_Text = Annotated[Many[_Part], BeforeValidator(_as_parts)]
 
 
 class _Item(StrictOptions):
@@ -118,9 +120,9 @@ class _StreamOptions(Strict):
 
 class _Request(StrictOptions):
     model: str | None = None
-    input: Annotated[list[_AnyItem], BeforeValidator(_as_items)] = Field(min_length=1)
+    input: Annotated[Many[_AnyItem], BeforeValidator(_as_items)] = Field(min_length=1)
     instructions: str | None = None
-    tools: list[_Tool] | None = None
+    tools: Tools[_Tool] | None = None
     tool_choice: Literal["auto"] | None = None
     parallel_tool_calls: bool | None = None
     max_output_tokens: int | None = Field(default=None, ge=1)
@@ -133,7 +135,7 @@ class _Request(StrictOptions):
     truncation: Literal["disabled"] | None = None
     background: Literal[False] | None = None
     # What a policy does not think in secret is asked for in vain.
-    include: list[Literal["reasoning.encrypted_content"]] | None = None
+    include: Many[Literal["reasoning.encrypted_content"]] | None = None
     reasoning: None = None
     previous_response_id: None = None
     conversation: None = None

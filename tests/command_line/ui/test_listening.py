@@ -20,7 +20,7 @@ from tests.waiting import wait_for
 
 @pytest.fixture
 def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    monkeypatch.setattr(access, "HEAD_SECONDS", 1.0)
+    monkeypatch.setattr(access, "REQUEST_SECONDS", 1.0)
     monkeypatch.setattr(access, "MOST_CONNECTIONS", 20)
     app = create_app(str(tmp_path / "store"), access_for("127.0.0.1"))
     with listen("127.0.0.1", 0) as listener:
@@ -50,6 +50,40 @@ def test_half_a_second_request_ends_too(port: int) -> None:
         client.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert client.recv(12) == b"HTTP/1.1 200"
         client.sendall(b"GET /runs/")
+        client.settimeout(5)
+        while client.recv(65536):
+            pass
+
+
+ASKED = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+BODY = b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n"
+
+
+@pytest.mark.parametrize("begun", [BODY, ASKED + BODY], ids=["alone", "behind another request"])
+def test_a_body_ends_at_its_deadline_whatever_it_holds(port: int, begun: bytes) -> None:
+    """Neither a byte now and then nor what looks like the end of a head keeps the connection."""
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(begun)
+        assert client.recv(12).startswith(b"HTTP/1.1 ")
+        client.settimeout(0.2)
+        assert any(has_ended(client, b"\r\n\r\n") for _ in range(25))
+
+
+def has_ended(client: socket.socket, more: bytes) -> bool:
+    try:
+        client.sendall(more)
+        return client.recv(65536) == b""
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def test_a_connection_ends_after_a_body_that_came_behind_its_answer(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 4\r\n\r\n")
+        assert client.recv(65536).startswith(b"HTTP/1.1 405")
+        client.sendall(b"\r\n\r\n")
         client.settimeout(5)
         while client.recv(65536):
             pass

@@ -190,7 +190,8 @@ def test_what_cannot_be_honoured_is_refused_by_name(
 def test_a_long_message_becomes_tokens_beside_the_event_loop_and_one_that_cannot_fit_never_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The longest token has the 12 characters of <|im_start|>: 2000 tokens have 24,000 characters at most."""
+    """The longest token has the 12 characters of <|im_start|>: 2000 tokens have 24,000 characters at most. 16
+    are counted around a message."""
     made: list[tuple[int, bool]] = []
     ids = ChatTokenizer._ids
 
@@ -201,7 +202,7 @@ def test_a_long_message_becomes_tokens_beside_the_event_loop_and_one_that_cannot
     monkeypatch.setattr(ChatTokenizer, "_ids", noted)
 
     async def use(served: Served) -> None:
-        for size, says in ((24_001, "24001 characters"), (20_000, "20019 tokens"), (5000, "5019 tokens")):
+        for size, says in ((23_985, "24001 characters"), (20_000, "20019 tokens"), (5000, "5019 tokens")):
             asked = [{"role": "user", "content": "x" * size}]
             status, body, _ = await served.post("/v1/chat/completions", {"messages": asked})
             assert (status, body["error"]["code"]) == (400, "context_length_exceeded")

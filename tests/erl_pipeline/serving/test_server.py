@@ -187,6 +187,15 @@ def test_keys_are_read_from_a_file_and_its_mistakes_are_said(tmp_path: Path) -> 
     assert "line 2" in str(problems.value)
 
 
+@pytest.mark.parametrize("tenant", ["|\n    acme", '"a\\nb"', '"a\\x7f"'])
+def test_a_tenant_has_no_control_characters(tenant: str, tmp_path: Path) -> None:
+    """With a line feed at its end all its episodes would be one."""
+    path = tmp_path / "keys.yaml"
+    path.write_text(f"{'0' * 64}:\n  tenant: {tenant}\n")
+    with pytest.raises(ConfigError, match=r"line 2: .*tenant"):
+        read_keys(path)
+
+
 def test_without_a_file_there_is_one_key_that_is_new_each_time() -> None:
     ring, made = read_keys(None)
     assert made is not None

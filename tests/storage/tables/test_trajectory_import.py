@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,16 @@ def test_what_cannot_be_a_file_of_rows_is_refused(name: str, tmp_path: Path) -> 
     (tmp_path / "folder.parquet").mkdir()
     with pytest.raises(InputError, match=name):
         check_trajectories(tmp_path / name)
+
+
+def test_a_row_of_thousands_of_unknown_columns_is_refused_at_once(tmp_path: Path) -> None:
+    path = json_lines(tmp_path, ROW | {f"k{number}": 0 for number in range(20_000)})
+    began = time.process_time()
+    with pytest.raises(InputError, match="20,000 problems") as caught:
+        check_trajectories(path)
+    assert time.process_time() - began < 2.0
+    assert str(caught.value).splitlines()[1].strip() == 'row 1: "k0": is no column of trajectories'
+    assert str(caught.value).splitlines()[-1].strip() == "and 19,990 more"
 
 
 def test_missing_columns_of_a_parquet_file_are_named_once(tmp_path: Path) -> None:
