@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from storage.artifacts.manifest import Manifest
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, InputError
-from storage.lineage.graph import current_entries, reachable
+from storage.lineage.graph import reachable
 from storage.runs.ledger import LedgerEntry
 from storage.runs.run import Run, RunStore
 
@@ -65,7 +65,7 @@ def artifact_or_row(store: ArtifactStore, run: Run, selector: str) -> str:
 def _at_place(store: ArtifactStore, run: Run, selector: str) -> LedgerEntry | None:
     # Not above: they import the code of every method and environment, and a row or an id needs none of it.
     from erl_pipeline.runs.config import readable_config
-    from erl_pipeline.runs.state import latest_checkpoint
+    from erl_pipeline.runs.state import current_checkpoint
 
     numbered = _ITERATION.fullmatch(selector)
     if selector != "latest" and numbered is None:
@@ -76,8 +76,7 @@ def _at_place(store: ArtifactStore, run: Run, selector: str) -> LedgerEntry | No
         raise ConfigError(
             f"{error}\n  The id of a checkpoint can be given without it: `runs show {run.name}` lists them."
         ) from error
-    entries = current_entries(store, run.recorded())
-    return latest_checkpoint(config, entries, int(numbered[1]) if numbered else None)
+    return current_checkpoint(store, run, config, int(numbered[1]) if numbered else None)
 
 
 def _by_id(store: ArtifactStore, run: Run, selector: str) -> LedgerEntry | None:

@@ -47,6 +47,11 @@ def listen(number: str, port: int) -> socket.socket:
     return socket.create_server((number, port), family=family)
 
 
+def own_names() -> frozenset[str]:
+    """The names by which this machine knows itself, in small letters."""
+    return frozenset({"localhost", socket.gethostname().lower(), socket.getfqdn().lower()})
+
+
 def interface_of(number: str) -> str:
     """The name of this machine's network interface with an address, such as `eth0`.
 

@@ -191,10 +191,9 @@ def _evaluate(opened: OpenRun, tasks: int | None, samples: int) -> str:
     from erl_pipeline.plan.sources import unread_sources
     from erl_pipeline.runs.on_request import evaluate_on_request
     from erl_pipeline.runs.planning import plan_as_made
-    from erl_pipeline.runs.state import latest_checkpoint
-    from storage.lineage.graph import current_entries
+    from erl_pipeline.runs.state import current_checkpoint
 
-    checkpoint = latest_checkpoint(opened.config, current_entries(opened.store, opened.entries()))
+    checkpoint = current_checkpoint(opened.store, opened.run, opened.config)
     if checkpoint is None:
         raise InputError(f"run {opened.run.name} has no checkpoint yet; train it first")
     beginning = plan_as_made(opened.store.uri, opened.run, 0, sources=unread_sources(opened.config)).states[0]

@@ -19,7 +19,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
-from erl_pipeline.network import interface_of
+from erl_pipeline.network import interface_of, own_names
 
 _RETRY_AFTER_SECONDS = 0.05
 _RETRY_AFTER_SECONDS_OF_MANY = 0.5
@@ -85,7 +85,7 @@ def only_own_pages(app: ASGIApp) -> ASGIApp:
 
 def is_own_page(origin: str, host: str) -> bool:
     """Whether a page of an origin belongs to the server that it asks by this `Host`. Both have to name this
-    machine, since anybody can let a name of theirs resolve to it. PREFECT_UI_API_URL can name a proxy."""
+    machine, since anybody can make a name of their own lead to it. PREFECT_UI_API_URL can name a proxy."""
     try:
         page, server = urlsplit(origin), urlsplit(f"//{host}")
         return page.port == server.port and all(_names_this_server(each.hostname) for each in (page, server))
@@ -94,11 +94,12 @@ def is_own_page(origin: str, host: str) -> bool:
 
 
 def _names_this_server(name: str | None) -> bool:
-    proxy = urlsplit(os.environ.get("PREFECT_UI_API_URL", "")).hostname
+    if name is None:
+        return False
     listening = os.environ.get("PREFECT_SERVER_API_HOST")
-    own = ("localhost", socket.gethostname().lower(), socket.getfqdn().lower(), listening, proxy)
-    if name is None or name in own:
-        return name is not None
+    proxy = urlsplit(os.environ.get("PREFECT_UI_API_URL", "")).hostname
+    if name in own_names() or name in (listening, proxy):
+        return True
     try:
         return bool(interface_of(name))
     except (OSError, ValueError):

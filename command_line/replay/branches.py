@@ -24,13 +24,12 @@ from erl_pipeline.runs.driver import OpenRun
 from erl_pipeline.runs.origins import begin_branch, begin_offline, offline_settings, require_offline
 from erl_pipeline.runs.planning import stored_rollouts
 from erl_pipeline.runs.run_plans import plan_run
-from erl_pipeline.runs.state import latest_checkpoint, write_run_report
+from erl_pipeline.runs.state import current_checkpoint, write_run_report
 from erl_pipeline.runs.train import train
 from erl_pipeline.stages.training.measure_staleness import MEASURE_STALENESS
 from erl_pipeline.views.report.tables import iteration_table
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError, InputError
-from storage.lineage.graph import current_entries
 from storage.runs.documents import IMPORTED, BranchOrigin, OfflineOrigin, read_origin
 from storage.runs.run import Run, RunStore
 
@@ -68,7 +67,7 @@ def conclude(name: str, source: str, store: str, last: int, json: bool) -> None:
     columns = method_columns(config)
     rows = history_rows(history, columns)
     report = write_run_report(artifacts, run, run_folder(store, name) / "report.html")
-    checkpoint = latest_checkpoint(config, current_entries(artifacts, run.recorded()))
+    checkpoint = current_checkpoint(artifacts, run, config)
     assert checkpoint is not None
     reused = Counter("shared" if record.reused else "computed" for record in history)
     staleness = [

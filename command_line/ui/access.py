@@ -19,6 +19,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from erl_pipeline.network import own_names
 from storage.errors import InputError
 
 TOKEN = "token"
@@ -70,9 +71,8 @@ def access_for(host: str) -> Access:
     address needs a token, which is made here."""
     if is_loopback(host):
         return Access(frozenset({"localhost", "127.0.0.1", "::1", host.lower()}))
-    machine = {socket.gethostname().lower(), socket.getfqdn().lower(), "localhost", host.lower()}
     wildcard = _is_address(host) and ipaddress.ip_address(host).is_unspecified
-    return Access(frozenset(machine), any_address=wildcard, token=secrets.token_urlsafe(32))
+    return Access(own_names() | {host.lower()}, any_address=wildcard, token=secrets.token_urlsafe(32))
 
 
 def is_loopback(host: str) -> bool:

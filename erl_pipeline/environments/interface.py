@@ -143,7 +143,7 @@ class AgentEnvironment(Environment, Protocol):
 
     async def run(self, endpoint: AgentEndpoint) -> AgentResult:
         """Let the agent play the task once. It is cancelled at the limit of time, and then has to end what it
-        has started; the message of its `CancelledError`, if it has one, is added to what is said of that.
+        has started. The message of the `CancelledError` that it then raises is shown to people.
         Raises `ScorerFailed` where the result cannot be scored."""
 
 

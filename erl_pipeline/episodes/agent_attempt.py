@@ -79,7 +79,7 @@ async def play_agent(
             raise environment.fail(
                 "the agent made no call: it has to ask the model at OPENAI_BASE_URL, with OPENAI_API_KEY"
                 if refused is None
-                else f"no call of the agent was answered; of the first it was told: {refused}"
+                else f"no call of the agent was answered; the first was refused: {refused}"
             )
     except EnvironmentFailure as failed:
         result, failure = None, failed

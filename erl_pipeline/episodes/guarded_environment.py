@@ -213,5 +213,5 @@ async def _within(seconds: float, work: Coroutine[Any, Any, Result]) -> Result:
             return await work
     except TimeoutError as error:
         if deadline.expired():
-            raise _TooLate(*getattr(error.__cause__, "args", ())) from error
+            raise _TooLate(str(error.__cause__ or "")) from error
         raise

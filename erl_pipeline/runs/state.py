@@ -61,6 +61,13 @@ def latest_checkpoint(
     return max(found, key=lambda entry: entry.iteration or 0, default=None)
 
 
+def current_checkpoint(
+    store: ArtifactStore, run: Run, config: RunConfig, iteration: int | None = None
+) -> LedgerEntry | None:
+    """As `latest_checkpoint`, without what was made before an edit of the code."""
+    return latest_checkpoint(config, current_entries(store, run.recorded()), iteration)
+
+
 RunState = Literal["begun", "stopped", "finished", "imported", "memory", "unreadable"]
 """`begun`: nothing is committed. `stopped`: it can go on. `imported`: imported trajectories. `memory`: a
 standalone memory. `unreadable`: this version does not know its settings, or a plug-in is not installed.

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from erl_pipeline.config.run import RunConfig
 from erl_pipeline.plan.stage import Listener
 from erl_pipeline.runs.config import readable_config
-from erl_pipeline.runs.state import latest_checkpoint
+from erl_pipeline.runs.state import current_checkpoint
 from erl_pipeline.serving.aliases import Canary, ServedAliases
 from erl_pipeline.serving.answering import PolicyService
 from erl_pipeline.serving.keys import read_keys
@@ -24,7 +24,6 @@ from erl_pipeline.serving.settings import ServingSettings
 from erl_pipeline.serving.writing import LogWriter
 from storage.artifacts.store import ArtifactStore
 from storage.errors import InputError
-from storage.lineage.graph import current_entries
 from storage.runs.run import Run, RunStore
 from storage.serving.aliases import AliasChange, change_alias, current_aliases
 from storage.serving.traffic import ReadTraffic, TrafficLog, read_traffic, segments
@@ -135,7 +134,7 @@ def _aliases(serving: Serving, run: Run, config: RunConfig) -> list[AliasChange]
     """What the served aliases mean. The first one gets the run's latest checkpoint where it means nothing."""
     changes = current_aliases(serving.store_uri, serving.run)
     if serving.alias not in changes:
-        latest = latest_checkpoint(config, current_entries(ArtifactStore(serving.store_uri), run.recorded()))
+        latest = current_checkpoint(ArtifactStore(serving.store_uri), run, config)
         if latest is None:
             raise InputError(f"run {run.name} has no checkpoint yet; train it first")
         with run.lock():

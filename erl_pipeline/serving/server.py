@@ -18,8 +18,8 @@ from aiohttp import web
 
 from erl_pipeline.episodes.gateway.api import ChatCompletion, RequestRefused, event, validated
 from erl_pipeline.episodes.gateway.chat_api import CHAT
-from erl_pipeline.episodes.gateway.server import stream_answer, whether_gone
-from erl_pipeline.episodes.gateway.session import IsGone
+from erl_pipeline.episodes.gateway.equal_calls import EqualCalls, IsGone, whether_gone
+from erl_pipeline.episodes.gateway.server import stream_answer
 from erl_pipeline.serving.answering import PolicyService
 from erl_pipeline.serving.keys import Client, KeyRing
 from erl_pipeline.serving.requests import FeedbackRequest, ServedRequest, Unavailable, read_call
@@ -48,29 +48,19 @@ class _Begun:
 
 @dataclass
 class _Known:
-    """The newest call with a body, and those whose answers have reached nobody yet, with whether their client
-    is gone. `refusals`: how many calls with this body were refused and have not come again yet."""
+    """The calls with a body. `refusals`: how many of them were refused and have not come again yet."""
 
     since: float
-    call: asyncio.Task[_Begun] | None = None
-    unheard: dict[asyncio.Task[_Begun], IsGone] = field(default_factory=dict)
+    calls: EqualCalls[_Begun] = field(default_factory=EqualCalls)
     refusals: int = 0
-
-    def sent_before(self) -> asyncio.Task[_Begun] | None:
-        """The call that is sent again: one that nobody has heard, since equal calls may come from several
-        users; else the newest."""
-        return next((call for call, is_gone in self.unheard.items() if is_gone()), self.call)
-
-    def answered(self, call: asyncio.Task[_Begun], answering: asyncio.Task[ChatCompletion]) -> None:
-        if call in self.unheard and not self.unheard[call]():
-            del self.unheard[call]
 
     @property
     def is_under_way(self) -> bool:
-        if self.call is None or not self.call.done():
-            return self.call is not None
-        has_failed = self.call.cancelled() or self.call.exception() is not None
-        return not has_failed and not self.call.result().answering.done()
+        call = self.calls.newest
+        if call is None or not call.done():
+            return call is not None
+        has_failed = call.cancelled() or call.exception() is not None
+        return not has_failed and not call.result().answering.done()
 
 
 class _Repeats:
@@ -88,8 +78,7 @@ class _Repeats:
         is_gone: IsGone,
     ) -> _Begun:
         """The call with this body. `retries` is how often the client says that it has sent it before; None
-        for a client that does not say, whose calls are not kept. `is_gone`: whether it has closed the
-        connection."""
+        for a client that does not say, whose calls are not kept."""
         if retries is None:
             return await begin()
         known, task = self._of(tenant, body), None
@@ -97,13 +86,13 @@ class _Repeats:
             # It was refused itself: the answer that is known belongs to another call with the same body.
             known.refusals -= 1
         elif retries != "0":
-            task = known.sent_before()
+            task = known.calls.sent_before()
         if task is None:
-            known.call = task = asyncio.create_task(begin())
+            known.calls.newest = task = asyncio.create_task(begin())
             task.add_done_callback(partial(_forget_failed, known, task))
-        known.unheard[task] = is_gone
-        begun = await asyncio.shield(task)
-        begun.answering.add_done_callback(partial(known.answered, task))
+        known.calls.await_answer(task, is_gone)
+        begun, call = await asyncio.shield(task), task
+        begun.answering.add_done_callback(lambda _: known.calls.answered(call))
         return begun
 
     def knows(self, tenant: str, body: bytes, retries: str | None) -> bool:
@@ -112,7 +101,7 @@ class _Repeats:
         self._forget_old()
         known = self._known.get(_key(tenant, body))
         is_repeat = retries not in (None, "0")
-        return is_repeat and known is not None and known.call is not None and not known.refusals
+        return is_repeat and known is not None and known.calls.newest is not None and not known.refusals
 
     def refused(self, tenant: str, body: bytes) -> None:
         """Note that a call was asked to come again later."""
@@ -146,9 +135,7 @@ def _forget_failed(known: _Known, call: asyncio.Task[_Begun], ended: asyncio.Tas
     """Forget a call of which a part, `ended`, has failed: it is answered when it comes again. Its error holds
     the whole request."""
     if ended.cancelled() or ended.exception() is not None:
-        known.unheard.pop(call, None)
-        if known.call is call:
-            known.call = None
+        known.calls.forget(call)
     elif ended is call:
         call.result().answering.add_done_callback(partial(_forget_failed, known, call))
 

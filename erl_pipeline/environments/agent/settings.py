@@ -56,8 +56,8 @@ class AgentConfig(PluginSettings):
     """The address of an agent that is served on this machine, such as `http://127.0.0.1:9000/run`. Each task
     is posted to it as JSON, and the answer is the report."""
     agent_version: str | None = None
-    """What of the agent is not in `files`, in your own words, such as the commit of what is served at `url`,
-    or the image that the command starts: a run depends on it. It has to be given with a `url`."""
+    """Which version of the agent it is, in your own words, as far as `files` do not say it: the commit of
+    what is served at `url`, or the image that the command starts. A run depends on it. A `url` needs it."""
     files: dict[str, str | None] = Field(default_factory=dict)
     """Files that the command needs: the name in its folder, and the path here, such as
     `{agent.py: agents/agent.py}`. They are part of what a run depends on."""

@@ -14,8 +14,9 @@ from erl_pipeline.environments.interface import AgentEndpoint
 from erl_pipeline.episodes.gateway.anthropic_api import ANTHROPIC
 from erl_pipeline.episodes.gateway.api import Api, ChatCompletion, ChatRequest, RequestRefused, attempt_closed
 from erl_pipeline.episodes.gateway.chat_api import CHAT
+from erl_pipeline.episodes.gateway.equal_calls import whether_gone
 from erl_pipeline.episodes.gateway.responses_api import RESPONSES
-from erl_pipeline.episodes.gateway.session import AgentSession, IsGone
+from erl_pipeline.episodes.gateway.session import AgentSession
 
 _LARGEST_BODY = 64 * 2**20
 _KEEP_ALIVE_SECONDS = 75.0
@@ -67,9 +68,8 @@ class Gateway:
             body = await request.read()
             asked = api.read(body)
             again = request.headers.get("x-stainless-retry-count", "0") != "0"
-            is_gone = whether_gone(request)
             completion = asyncio.create_task(
-                session.complete(asked, body, api.name, is_repeat=again, is_gone=is_gone)
+                session.complete(asked, body, api.name, is_repeat=again, is_gone=whether_gone(request))
             )
             headers = {"x-erl-overridden": ",".join(asked.overridden)} if asked.overridden else {}
             if asked.stream:
@@ -100,12 +100,6 @@ class Gateway:
         if session is None:
             raise attempt_closed()
         return session
-
-
-def whether_gone(request: web.Request) -> IsGone:
-    """Whether the client has closed the connection of a request."""
-    transport = request.transport
-    return lambda: transport is None or transport.is_closing()
 
 
 async def stream_answer(

@@ -23,13 +23,13 @@ from erl_pipeline.episodes.gateway.api import (
     attempt_closed,
     tokenizing,
 )
+from erl_pipeline.episodes.gateway.equal_calls import EqualCalls, IsGone
 from erl_pipeline.episodes.gateway.sequences import AttemptSequences, Call, RecordedTurn, SampledSequence
 from storage.artifacts.recipe import derive_seed, digest
 from storage.tables.agent_calls import AgentCall
 
 Shown = Callable[[Sequence[Message], Sequence[ToolSchema]], Awaitable[Sequence[Message]]]
 """Gives the messages of a conversation that begins, with these tools, as the policy is to be shown them."""
-IsGone = Callable[[], bool]
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,8 @@ class AgentSession:
         self._limits = limits
         self._shown = shown
         self._sequences = AttemptSequences(policy.chat, policy.end_token_ids)
-        self._answers: dict[bytes, asyncio.Task[ChatCompletion]] = {}
-        self._unheard: dict[asyncio.Task[ChatCompletion], tuple[bytes, IsGone]] = {}
-        """Answers that have reached nobody yet, with their body's digest and whether who asked is gone."""
+        self._answers: dict[bytes, EqualCalls[ChatCompletion]] = {}
+        """By the digest of a body."""
         self._under_way = set[asyncio.Task[ChatCompletion]]()
         self._closed = False
         self._sampled_tokens = 0
@@ -110,32 +109,25 @@ class AgentSession:
 
         Args:
             is_repeat: the client says that it sends this body again, since an answer did not reach it; then
-                it gets that answer. Of equal calls, as in a vote, each that is sent again gets another one.
-            is_gone: whether the client has closed the connection, so that an answer would not reach it.
+                it gets that answer; see `EqualCalls`.
 
         Raises `RequestRefused` for a call that is over a limit or has no room in the context.
         """
-        key = hashlib.sha256(body).digest()
-        arrived = perf_counter()
-        before = self._sent_before(key) if is_repeat else None
+        key, arrived = hashlib.sha256(body).digest(), perf_counter()
+        calls = self._answers.setdefault(key, EqualCalls())
+        before = calls.sent_before() if is_repeat else None
         # A task of its own: the client may go away and ask for the same answer again.
         task = before or asyncio.create_task(self._complete(request, api))
-        self._unheard[task] = key, is_gone
+        calls.await_answer(task, is_gone)
         if before is None:
-            self._answers[key] = task
+            calls.newest = task
             self._under_way.add(task)
             task.add_done_callback(partial(self._ended, key))
         completion = await asyncio.shield(task)
-        if not is_gone():
-            self._unheard.pop(task, None)
+        calls.answered(task)
         if before is not None:
             self._record(api, arrived, request=request, retry_of=completion.call_id)
         return completion
-
-    def _sent_before(self, key: bytes) -> asyncio.Task[ChatCompletion] | None:
-        """The call that is sent again: one of this body that nobody has heard, else the last one."""
-        unheard = (task for task, (body, is_gone) in self._unheard.items() if body == key and is_gone())
-        return next(unheard, self._answers.get(key))
 
     def refuse(self, api: str, refused: RequestRefused) -> None:
         """Note that a call could not be answered."""
@@ -154,8 +146,9 @@ class AgentSession:
         self._under_way.discard(task)
         # A refusal holds the whole request; sent again it is refused again.
         if task.cancelled() or task.exception() is not None:
-            self._unheard.pop(task, None)
-            if self._answers.get(key) is task:
+            calls = self._answers[key]
+            calls.forget(task)
+            if calls.newest is None and not calls.unheard:
                 del self._answers[key]
 
     async def _complete(self, request: ChatRequest, api: str) -> ChatCompletion:

@@ -19,7 +19,7 @@ from erl_pipeline.plan.runner import InProcessConfig
 from erl_pipeline.runs.config import run_config
 from erl_pipeline.runs.driver import OpenRun
 from erl_pipeline.runs.origins import begin_offline, offline_settings, require_offline
-from erl_pipeline.runs.state import latest_checkpoint
+from erl_pipeline.runs.state import current_checkpoint
 from erl_pipeline.runs.train import train
 from erl_pipeline.serving.learning.collect import Collected, SealedBatch, collect, sealed_batches
 from erl_pipeline.serving.learning.gate import judge
@@ -28,7 +28,6 @@ from erl_pipeline.serving.learning.remembering import remember
 from erl_pipeline.serving.settings import ServingSettings
 from storage.artifacts.store import ArtifactStore
 from storage.errors import ConfigError
-from storage.lineage.graph import current_entries
 from storage.runs.documents import OfflineOrigin, read_origin
 from storage.runs.run import RunStore
 from storage.serving.aliases import (
@@ -167,7 +166,7 @@ def conclude_night(
     """
     runs = RunStore(store_uri)
     run, served = runs.open(night.name), runs.open(night.served)
-    found = latest_checkpoint(night.config, current_entries(ArtifactStore(store_uri), run.recorded()))
+    found = current_checkpoint(ArtifactStore(store_uri), run, night.config)
     assert found is not None
     old = night.origin.checkpoint_id
     assert old is not None

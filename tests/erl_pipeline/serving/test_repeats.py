@@ -73,18 +73,22 @@ def test_a_call_that_a_library_sends_again_gets_the_answer_of_the_first(
 def test_equal_calls_of_two_users_that_come_again_get_an_answer_each(tmp_path: Path) -> None:
     """Their clients have waited no longer, as where the engine starts again."""
     held = HeldAnswers()
+    asked = 0
+
+    async def says(checkpoint: str, request: GenerationRequest) -> Generation:
+        nonlocal asked
+        asked += 1
+        return await held(checkpoint, request)
 
     async def use(served: Served) -> None:
         waiting = [asyncio.create_task(attempt(served, "hi", 0)) for _ in range(2)]
-        await held.begun.wait()
-        await asyncio.sleep(0.2)
+        while asked < 2:
+            await asyncio.sleep(0.01)
         for each in waiting:
             each.cancel()
-        await asyncio.sleep(0.2)  # until the server has seen that they are gone
-        again = [asyncio.create_task(attempt(served, "hi", 1)) for _ in range(2)]
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # Nothing tells when the server has seen that they are gone.
         held.go_on.set()
-        told = await asyncio.gather(*again)
+        told = await asyncio.gather(*(attempt(served, "hi", 1) for _ in range(2)))
         assert [status for status, _ in told] == [200, 200]
         logged = [turn.call_id for turn in await turns(served)]
         assert sorted(call_id for _, call_id in told) == sorted(logged)
@@ -92,7 +96,7 @@ def test_equal_calls_of_two_users_that_come_again_get_an_answer_each(tmp_path: P
         # Both have heard their answers, so the newest is given again.
         assert (await attempt(served, "hi", 2))[1] in logged
 
-    Scripted(tmp_path, says=held).use(use)
+    Scripted(tmp_path, says=says).use(use)
 
 
 def test_what_is_kept_for_clients_that_ask_again_is_no_request_and_no_tokens(tmp_path: Path) -> None:

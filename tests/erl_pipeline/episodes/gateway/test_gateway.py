@@ -269,11 +269,12 @@ def test_equal_calls_that_are_sent_again_get_different_answers() -> None:
     """As in a vote whose client waits shorter than the policy takes. The last one's client has waited."""
     answers = iter("abcd")
     asked: list[str] = []
+    go_on = asyncio.Event()
 
     async def slow() -> Generation:
-        asked.append(next(answers))
-        mine = asked[-1]
-        await asyncio.sleep(1.0)
+        mine = next(answers)
+        asked.append(mine)
+        await go_on.wait()
         return said(TOKENIZER, f"{mine}<|im_end|>")
 
     async def use(client: Client) -> None:
@@ -282,13 +283,16 @@ def test_equal_calls_that_are_sent_again_get_different_answers() -> None:
             await asyncio.sleep(0.01)
         for vote in votes[:3]:
             vote.cancel()
-        await asyncio.sleep(0.2)  # until the server has seen that they are gone
+        (calls,) = client.session._answers.values()
+        while sum(is_gone() for is_gone in calls.unheard.values()) < 3:
+            await asyncio.sleep(0.01)
+        go_on.set()
         again = [client.post(GOOD, **{"x-stainless-retry-count": "1"}) for _ in range(3)]
         got = [
             body["choices"][0]["message"]["content"] for _, body, _ in await asyncio.gather(votes[3], *again)
         ]
         assert sorted(got) == asked == ["a", "b", "c", "d"]
-        assert client.session._unheard == {}
+        assert calls.unheard == {}
 
     served(use, slow)
 
