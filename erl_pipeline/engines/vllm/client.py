@@ -43,6 +43,7 @@ _COPY_HEADER = "X-data-parallel-rank"
 _IDLE_SECONDS = 2.0
 """After which an idle connection is not used again. vLLM's server closes one after five seconds; a request
 that is sent at that moment would look like the death of the server."""
+_SECONDS_BETWEEN_HEALTH = 2.0
 _NOT_A_NUMBER = "Out of range float values are not JSON compliant"
 """Error text of Python's `json` for nan and infinities; the answer of a server that computed them has it."""
 
@@ -274,11 +275,24 @@ class VllmClient:
     async def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         try:
             async with asyncio.timeout(self._progress.seconds):
-                return await self._exchange(method, path, body)
+                return await self._exchange_in_health(method, path, body)
         except TimeoutError as error:
             raise ServerFailure(
                 f"{self.url}{path} did not answer within {self._progress.seconds:g} s (progress_seconds)"
             ) from error
+
+    async def _exchange_in_health(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+        """As `_exchange`, but fails soon after the server has lost the process that computes."""
+        # vLLM never answers a call that reached that process as it died, and does not end before it has
+        # answered. Meanwhile its health is bad, or it takes no connections.
+        answer = asyncio.create_task(self._exchange(method, path, body))
+        try:
+            while not (await asyncio.wait([answer], timeout=_SECONDS_BETWEEN_HEALTH))[0]:
+                with suppress(EngineError):
+                    await self._exchange("GET", "/health")
+            return answer.result()
+        finally:
+            answer.cancel()
 
     async def _object(self, method: str, path: str) -> dict[str, Any]:
         """An answer that is a JSON object. Raises `EngineError` where it is none."""

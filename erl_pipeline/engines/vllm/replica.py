@@ -57,17 +57,25 @@ class Replica:
 
 
 async def bring_up(replica: Replica, policy: ServedPolicy) -> WeightSync:
-    """Make a server serve the policy, with proof; a server of our own that does not work is restarted.
+    """Make a server serve the policy, with proof; a server of our own that does not work is restarted, also
+    where that is found only now.
 
     Raises `ServerFailure` when it fails, and `EngineError` when it cannot be made to serve the policy.
     """
     started = time.perf_counter()
     replica.reads = policy.folder
-    if replica.server is not None and (replica.failed or not replica.server.running):
+    sync = None
+    if replica.server is None or (replica.server.running and not replica.failed):
+        try:
+            sync = await sync_weights(replica.client, replica.server, policy)
+        except ServerFailure:
+            # Between two policies nobody asks, so that the death of a server of our own is found here.
+            if replica.server is None:
+                raise
+    if sync is None:
+        assert replica.server is not None
         await _restart(replica.server, policy)
         sync = await prove_restarted(replica.client, policy, started)
-    else:
-        sync = await sync_weights(replica.client, replica.server, policy)
     await replica.client.look_at_progress()
     replica.context_length = await replica.client.context_length()
     replica.failed, replica.reads = False, None

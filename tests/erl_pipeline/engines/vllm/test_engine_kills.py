@@ -113,6 +113,23 @@ def test_calls_of_agents_wait_for_a_killed_engine_and_are_asked_again_with_their
     print(f"\nseed {SEED}: killed {KILLS} times while {SAMPLES} agents played for {whole:.1f} s")
 
 
+def test_an_engine_that_dies_just_before_a_hand_over_is_started_again_and_that_is_no_failure(
+    killed: Killed,
+) -> None:
+    """Nobody was asking when it died. vLLM answers no call that reaches it in that moment, and the server
+    does not end before all calls are answered."""
+    killed.serve()
+    begun = time.monotonic()
+    killed.kill()
+    (sync,) = killed.engine.serve(POLICY, killed.checkpoint)
+    assert sync.method == "restart"
+    assert time.monotonic() - begun < ENGINE.progress_seconds
+    # The failure that is tolerated is still to come.
+    killed.kill()
+    (generation,) = killed.engine.generate([GenerationRequest((5, 6, 7), 8, 1.0, 1, "one")])
+    assert generation.token_ids
+
+
 @dataclass
 class OnServer(Scripted):
     """A server whose policy is that of a vLLM engine."""
