@@ -71,7 +71,8 @@ def content_lines(content: ContentDifference) -> list[str]:
         lines.append(f"row {content.row} ({place})" if place else f"row {content.row}")
     lines.append(content.what + (f", element {list(content.position)}" if content.position else ""))
     if content.count is not None:
-        lines.append(f"{counted(content.count, 'element')} of it differ, by at most {content.largest:.3g}")
+        largest = "" if content.largest is None else f", by at most {content.largest:.3g}"
+        lines.append(f"{counted(content.count, 'element')} of it differ{largest}")
     if content.a or content.b:
         lines += [f"A: {content.a}", f"B: {content.b}"]
     return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,8 +29,8 @@ class ContentDifference:
 
     `row` is the number of the row, from 0; `place` has the columns by which people recognise it; `token` is a
     position in a list. In a tensor, `position` is the index of the first element that differs, `count` the
-    number of elements that differ, and `largest` the largest difference. `a` and `b` are the two values, as
-    text.
+    number of elements whose bytes differ, and `largest` the largest difference, None where one is not a
+    number. `a` and `b` are the two values, as text.
     """
 
     file: str
@@ -67,15 +68,16 @@ def first_row_difference(a: Path, b: Path, file: str) -> ContentDifference | Non
     columns = [name for name in columns if name in other]
     left, right = (frame.select(columns).collect() for frame in (ours, theirs))
     rows = min(left.height, right.height)
-    first = rows
+    first, differing_column = rows, ""
     # One column after the other, so that only one comparison is in memory at a time.
     for name in columns:
         same = left[name].head(rows).eq_missing(right[name].head(rows))
         differing = (~same).arg_true()
-        if len(differing):
-            first = min(first, int(differing[0]))
+        if len(differing) and differing[0] < first:
+            first, differing_column = int(differing[0]), name
     if first < rows:
-        return _of_row(left.row(first, named=True), right.row(first, named=True), first, file)
+        here, there = left.row(first, named=True), right.row(first, named=True)
+        return _of_row(here, there, differing_column, first, file)
     if left.height != right.height:
         longer = left if left.height > right.height else right
         place = {name: value for name, value in longer.row(first, named=True).items() if name in _PLACE}
@@ -91,9 +93,10 @@ def first_row_difference(a: Path, b: Path, file: str) -> ContentDifference | Non
     return None
 
 
-def _of_row(ours: dict[str, Any], theirs: dict[str, Any], number: int, file: str) -> ContentDifference:
+def _of_row(
+    ours: dict[str, Any], theirs: dict[str, Any], column: str, number: int, file: str
+) -> ContentDifference:
     place = {name: value for name, value in ours.items() if name in _PLACE}
-    column = next(name for name in ours if ours[name] != theirs[name])
     left, right = ours[column], theirs[column]
     token = _token(left, right)
     if token is not None:
@@ -116,7 +119,9 @@ def _token(ours: Any, theirs: Any) -> int | None:
     if not (isinstance(ours, list) and isinstance(theirs, list)):
         return None
     pairs = enumerate(zip(ours, theirs, strict=False))
-    return next((at for at, (x, y) in pairs if x != y), min(len(ours), len(theirs)))
+    return next(
+        (at for at, (x, y) in pairs if x != y and not (x != x and y != y)), min(len(ours), len(theirs))
+    )
 
 
 def _is_derived(name: str) -> bool:
@@ -159,10 +164,13 @@ def _of_tensor(file: str, name: str, ours: torch.Tensor, theirs: torch.Tensor) -
     import torch
 
     x, y = ours.flatten(), theirs.flatten()
-    if torch.equal(x.view(torch.uint8), y.view(torch.uint8)):
+    # By bytes: 0.0 and -0.0 differ, and NaN is the same as itself.
+    left, right = (each.view(torch.uint8).reshape(len(each), each.element_size()) for each in (x, y))
+    differing = (left != right).any(dim=1).nonzero().flatten()
+    if not len(differing):
         return None
-    differing = (x != y).nonzero().flatten().tolist()
-    first = differing[0] if differing else 0
+    first = int(differing[0])
+    largest = float((x.double() - y.double()).abs().max())
     return ContentDifference(
         file,
         "tensor",
@@ -172,7 +180,7 @@ def _of_tensor(file: str, name: str, ours: torch.Tensor, theirs: torch.Tensor) -
         tensor=name,
         position=tuple(int(at) for at in np.unravel_index(first, ours.shape or (1,))),
         count=len(differing),
-        largest=float((x.double() - y.double()).abs().max()),
+        largest=None if math.isnan(largest) else largest,
     )
 
 

@@ -101,8 +101,8 @@ def run_events(store: ArtifactStore, run: TrainingRun, repository: str | None = 
     order of time.
 
     The namespace of jobs and datasets is the store. A job's name is `RUN.STAGE`, with the run that made the
-    artifact; a dataset's is `STAGE/ARTIFACT`. Ids are computed from artifact ids, so that a consumer that
-    gets the same event twice stores it once.
+    artifact; a dataset's is `STAGE/ARTIFACT`. Ids are computed from store and artifact, so that a consumer
+    that gets the same event twice stores it once.
 
     Raises StoreError when an artifact is damaged: Parquet files are opened to read their columns.
     """
@@ -147,11 +147,15 @@ class _Builder:
             eventTime=moment.isoformat(),
             producer=_producer(manifest),
             eventType=state,
-            run=Run(execution_id(manifest.artifact_id), facets=self._run_facets(manifest)),
+            run=Run(self._execution_id(manifest), facets=self._run_facets(manifest)),
             job=Job(self._namespace, f"{manifest.run}.{manifest.stage}", facets=self._job_facets(manifest)),
             inputs=[self._input(self._known[input_id]) for input_id in manifest.inputs.values()],
             outputs=[self._output(manifest)] if ended else [],
         )
+
+    def _execution_id(self, manifest: Manifest) -> str:
+        # Two stores hold artifacts of the same id, each with an execution of its own.
+        return execution_id(f"{self._namespace}/artifacts/{dataset_name(manifest)}")
 
     def _run_facets(self, manifest: Manifest) -> dict[str, RunFacet]:
         producer = _producer(manifest)

@@ -90,6 +90,7 @@ def write_report(store: ArtifactStore, run: Run, description: RunDescription, ou
 def render_report(store: ArtifactStore, run: Run, description: RunDescription) -> str:
     """The report as HTML text."""
     history = stored.read_history(store, run)
+    origin = read_origin(store.uri, run.name)
     columns = description.columns
     rollouts = stored.of_kind(history, "rollouts")
     shards = [path for record in rollouts for path in _shard_files(store, record)]
@@ -122,7 +123,9 @@ def render_report(store: ArtifactStore, run: Run, description: RunDescription) -
             history=history,
             listed={record.manifest.artifact_id for record in history},
             versions=tables.version_rows(history),
-            commands=_commands(run, history, read_origin(store.uri, run.name)),
+            approximate=sum(record.manifest.determinism == "approximate" for record in history),
+            origin=origin,
+            commands=_commands(run, history, origin),
         )
     )
     return storable(text)

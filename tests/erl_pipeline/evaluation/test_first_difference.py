@@ -47,6 +47,21 @@ def test_the_earliest_row_counts_whichever_column_it_is_in(tmp_path: Path) -> No
     assert found.place["task_id"] == "t7"
 
 
+def test_nan_is_no_difference_from_itself(tmp_path: Path) -> None:
+    def row(feedback: str, logprobs: list[float]) -> dict[str, Any]:
+        tokens: dict[str, Any] = {"response_token_ids": [3, 4], "response_mask": [1, 1]}
+        return {"reward": float("nan"), "behaviour_logprobs": logprobs, "feedback": feedback, **tokens}
+
+    nan = float("nan")
+    a = table(tmp_path / "a.parquet", row("fell", [nan, -0.5]))
+    found = first_row_difference(a, table(tmp_path / "b.parquet", row("lost", [nan, -0.5])), "rows")
+    assert found is not None
+    assert found.column == "feedback"
+    found = first_row_difference(a, table(tmp_path / "c.parquet", row("fell", [nan, -0.25])), "rows")
+    assert found is not None
+    assert (found.column, found.token, found.b) == ("behaviour_logprobs", 1, "-0.25")
+
+
 @pytest.mark.parametrize(
     ("other", "token", "value"), [([3, 9, 5], 1, "9"), ([3, 4], 2, "the end"), ([3, 4, 5, 6], 3, "6")]
 )
@@ -88,6 +103,16 @@ def test_the_first_element_the_number_and_the_largest_difference_are_told(
     assert (found.tensor, found.position, found.a, found.b) == ("second", (1, 1), "5", "5.5")
     assert (found.count, found.largest) == (2, 2.0)
     assert first_tensor_difference(a, a, "model") is None
+
+
+def test_elements_are_compared_by_their_bytes(tmp_path: Path) -> None:
+    """0.0 and -0.0 differ, and NaN is the same as itself; no difference is the largest where one is NaN."""
+    nan, nothing = float("nan"), torch.zeros(0)
+    a = saved(tmp_path / "a.safetensors", nothing=nothing, weight=torch.tensor([nan, 1.0, 0.0]))
+    b = saved(tmp_path / "b.safetensors", nothing=nothing, weight=torch.tensor([nan, 1.0, -0.0]))
+    found = first_tensor_difference(a, b, "model")
+    assert found is not None
+    assert (found.position, found.count, found.a, found.b, found.largest) == ((2,), 1, "0", "-0", None)
 
 
 def test_other_names_and_shapes_are_differences(tmp_path: Path) -> None:

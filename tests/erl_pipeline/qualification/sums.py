@@ -127,6 +127,8 @@ def held_out_tasks(settings: SumsConfig, seed: int, count: int) -> list[Task]:
 
 
 def gold_answer(settings: SumsConfig, task: Task) -> str:
+    if settings.fault == "gives no gold answers":
+        raise KeyError("answers")
     total = sum(task.payload["numbers"])
     if settings.by_tool:
         return f'<tool_call>{{"name": "give", "arguments": {{"total": {total}}}}}</tool_call>'

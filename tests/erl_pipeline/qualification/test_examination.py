@@ -75,6 +75,13 @@ def test_a_fault_is_found_by_its_check(fault: str, check: str, said: str) -> Non
 
 
 @pytest.mark.usefixtures("_sums")
+def test_nobody_says_that_nothing_leaks_where_the_answers_are_not_known() -> None:
+    checks = {check.name: check for check in examined("gives no gold answers").qualification.checks}
+    assert "KeyError" in checks["gold_answers"].problem
+    assert checks["nothing_leaks"].verdict == "not applicable"
+
+
+@pytest.mark.usefixtures("_sums")
 def test_a_reward_that_is_no_number_fails_both_who_gave_and_who_got_it() -> None:
     wrong, rewards = failed(examined("rewards with nan"))
     assert (wrong.name, rewards.name) == ("wrong_answers", "feedback_and_rewards")

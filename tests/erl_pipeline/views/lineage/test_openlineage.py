@@ -134,7 +134,10 @@ def consumed(history: History) -> Iterator[Consumer]:
 
 
 def completed(consumer: Consumer, history: History, name: str) -> dict[str, Any]:
-    run = execution_id(history.ids[name])
+    artifact = history.store.open(history.ids[name])
+    run = execution_id(
+        f"{namespace(history.store.uri)}/artifacts/{artifact.manifest.stage}/{artifact.manifest.artifact_id}"
+    )
     (event,) = [
         event
         for event in consumer.events

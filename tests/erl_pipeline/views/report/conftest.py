@@ -13,6 +13,7 @@ import pytest
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.stages.columns import with_groups
 from erl_pipeline.views.report.page import RunDescription
+from storage.artifacts.manifest import Determinism
 from storage.artifacts.recipe import Recipe
 from storage.artifacts.store import ArtifactStore
 from storage.memory.entries import MEMORY
@@ -47,12 +48,13 @@ class RecordedRun:
         counters: Mapping[str, int] | None = None,
         metrics: Mapping[str, float] | None = None,
         key: str = "",
+        determinism: Determinism = "bytes",
     ) -> str:
         settings = {"iteration": iteration, "key": key, "run": self.run.name}
         recipe = Recipe(stage, 1, settings, dict(inputs or {}), 0, kind=KINDS[stage])
         with self.store.create(recipe, run=self.run.name, iteration=iteration) as staging:
             write(staging.path)
-            staging.commit(counters=counters or {}, metrics=metrics or {})
+            staging.commit(counters=counters or {}, metrics=metrics or {}, determinism=determinism)
         self.run.record(
             iteration, stage, recipe.artifact_id, kind=recipe.kind, key=key, reused=False, seconds=0.5
         )

@@ -12,6 +12,7 @@ import pytest
 
 from erl_pipeline.views.report.page import render_report, write_report
 from storage.errors import DamagedArtifact, StoreError
+from storage.runs.documents import BranchOrigin, write_origin
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
@@ -64,6 +65,22 @@ def test_the_report_of_an_erl_run_shows_result_learning_episodes_settings_and_li
     assert page.count("Solved at a later attempt") == 2
     assert "Look before you step." in page
     assert "method:\n  type: erl" in page
+
+
+def test_what_reproduces_a_branch_and_what_has_the_same_bytes_is_told(erl_run: Any, rlvr_run: Any) -> None:
+    page = render_report(erl_run.store, erl_run.run, erl_run.description)
+    assert "Saved as a file it starts the same run again." in page
+    assert "a new run commits artifacts with these ids and the same file hashes." in page
+    erl_run.commit("prepare_tasks", None, key="2", determinism="approximate")
+    page = render_report(erl_run.store, erl_run.run, erl_run.description)
+    assert "The file hashes are the same but for those of\n1 of the 18 artifacts" in page
+    origin = BranchOrigin(run="lake", iteration=2, stage="update_policy")
+    write_origin(rlvr_run.store.uri, rlvr_run.run.name, origin)
+    page = render_report(rlvr_run.store, rlvr_run.run, rlvr_run.description)
+    assert (
+        "The run was begun from update_policy in iteration 2 of lake, which the settings do not say." in page
+    )
+    assert "starts the same run again" not in page
 
 
 def test_the_page_loads_nothing_and_runs_no_script_but_its_own(erl_run: Any) -> None:
