@@ -82,9 +82,9 @@ def iteration_page(
     )
     roles = list(dict.fromkeys(group["role"] for group in groups))
     groups = [group for group in groups if role in ("", group["role"])]
-    groups = sorted(
-        groups, key=lambda group: group[sort] if group[sort] is not None else -1.0, reverse=not rising
-    )
+    groups = stored_rows.ordered_groups(groups, sort, rising=rising)
+    pages = stored_rows.page_count(len(groups))
+    page = min(page, pages)
     samples = here.kept(f"samples {iteration}", lambda: count_samples(stored.artifacts, run.run, span))
     row = next((each for each in run.rows if each.iteration == iteration), None)
     numbers = [
@@ -116,7 +116,7 @@ def iteration_page(
         records=records,
         groups=groups[(page - 1) * stored_rows.PAGE_ROWS : page * stored_rows.PAGE_ROWS],
         group_count=len(groups),
-        group_pages=stored_rows.page_count(len(groups)),
+        group_pages=pages,
         page_number=page,
         role=role,
         roles=roles,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +272,14 @@ def groups_of(rows: pl.LazyFrame) -> list[dict[str, Any]]:
         mismatch=pl.col("mismatch").max(),
     )
     return groups.collect().to_dicts()
+
+
+def ordered_groups(groups: Sequence[dict[str, Any]], by: str, *, rising: bool) -> list[dict[str, Any]]:
+    """Groups in the order of one of their values; those without it, such as the mean of rewards that are not
+    known, come last."""
+    known = [group for group in groups if group[by] is not None]
+    unknown = [group for group in groups if group[by] is None]
+    return sorted(known, key=itemgetter(by), reverse=not rising) + unknown
 
 
 def _any(records: pl.LazyFrame) -> bool:

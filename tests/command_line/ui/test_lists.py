@@ -56,6 +56,14 @@ def test_rows_of_a_seed_are_those_of_no_other(page: TestClient) -> None:
         assert (answer.status_code, "give a whole number" in answer.text) == (400, True)
 
 
+@pytest.mark.parametrize(("rising", "order"), [(True, "bacd"), (False, "cabd")])
+def test_groups_without_a_value_come_last(rising: bool, order: str) -> None:
+    means = {"a": -2.0, "b": -3.0, "c": 0.5, "d": None}
+    groups = [{"group_id": name, "mean": mean} for name, mean in means.items()]
+    found = rows.ordered_groups(groups, "mean", rising=rising)
+    assert "".join(group["group_id"] for group in found) == order
+
+
 def test_each_table_has_a_link_to_its_rows_as_csv(page: TestClient) -> None:
     for path, first in (
         ("/?sort=name&rising=true", {"run": "one", "method": "erl", "done": "2"}),

@@ -62,6 +62,7 @@ def test_an_iteration_shows_groups_with_rewards_and_why_rows_were_not_trained(pa
     assert "first attempt 0 0 0 0/1" in text
     assert "zero advantage 1" in text
     assert page.get("/runs/one/iterations/9").status_code == 404
+    assert "reflection 1 0 1 1/1" in shown(page, "/runs/one/iterations/1?page=7")  # the last there is
 
 
 def test_an_episode_is_side_by_side_with_what_was_trained_of_it(
