@@ -42,10 +42,8 @@ class RunLine:
     more_settings: int = 0
 
 
-def run_lines(
-    stored: Stored, words: str, method: str, status: str, tag: str, sort: SortKey, *, rising: bool
-) -> list[RunLine]:
-    """The runs whose name contains `words`, of a method and a status and with a tag if these are given."""
+def run_lines(stored: Stored, words: str) -> list[RunLine]:
+    """The runs whose name contains `words`."""
     opened: dict[str, RunView | str] = {}
     notes: dict[str, RunNotes] = {}
     for name in stored.names():
@@ -56,15 +54,12 @@ def run_lines(
             except StoreError as error:
                 opened[name] = str(error)
     differing = _differing([run for run in opened.values() if isinstance(run, RunView)])
-    lines = [
+    return [
         RunLine(name, problem=run, notes=notes.get(name, RunNotes()))
         if isinstance(run, str)
         else _line(stored, run, notes[name], differing.get(name, ()))
         for name, run in opened.items()
-        if not tag or (name in notes and tag in notes[name].tags)
     ]
-    lines = [line for line in lines if method in ("", line.method) and status in ("", line.status)]
-    return sorted(lines, key=lambda line: _order(line, sort), reverse=not rising)
 
 
 def _differing(runs: Sequence[RunView]) -> dict[str, list[str]]:
@@ -166,8 +161,14 @@ def runs(
     sort: SortKey = "age",
     rising: bool = False,
 ) -> Response:
-    """All runs of the store."""
-    lines = run_lines(here.stored, q, method, status, tag, sort, rising=rising)
+    """The runs of the store: those whose name contains `q`, of a method and a state and with a tag if these
+    are given."""
+    named = run_lines(here.stored, q)
+    lines = [
+        line
+        for line in sorted(named, key=lambda line: _order(line, sort), reverse=not rising)
+        if method in ("", line.method) and status in ("", line.status) and (not tag or tag in line.notes.tags)
+    ]
     if here.wants_csv:
         return here.csv("runs", _CSV, map(_plain, lines))
     return here.page(
@@ -179,10 +180,10 @@ def runs(
         method=method,
         status=status,
         tag=tag,
-        tags=sorted({each for line in lines for each in line.notes.tags}),
+        tags=sorted({each for line in named for each in line.notes.tags}),
         sort=sort,
         rising=rising,
-        methods=sorted({line.method for line in lines if line.method}),
+        methods=sorted({line.method for line in named if line.method}),
     )
 
 

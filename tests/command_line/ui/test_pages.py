@@ -52,6 +52,8 @@ def test_runs_are_listed_filtered_and_sorted_by_the_address(page: TestClient) ->
     assert '"/runs/two"' in only
     assert '"/runs/one"' not in only
     assert "No run here with these filters" in shown(page, "/?q=nothing")
+    # What can be chosen does not depend on what is chosen.
+    assert "<option>erl</option>" in page.get("/?method=crl").text
     assert page.get("/?sort=taste").status_code == 400
 
 
