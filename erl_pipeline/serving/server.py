@@ -56,11 +56,14 @@ class _Known:
 
     @property
     def is_under_way(self) -> bool:
-        call = self.calls.newest
-        if call is None or not call.done():
-            return call is not None
-        has_failed = call.cancelled() or call.exception() is not None
-        return not has_failed and not call.result().answering.done()
+        return any(map(_is_under_way, self.calls.calls))
+
+
+def _is_under_way(call: asyncio.Task[_Begun]) -> bool:
+    if not call.done():
+        return True
+    has_failed = call.cancelled() or call.exception() is not None
+    return not has_failed and not call.result().answering.done()
 
 
 class _Repeats:
@@ -88,11 +91,12 @@ class _Repeats:
         elif retries != "0":
             task = known.calls.sent_before()
         if task is None:
-            known.calls.newest = task = asyncio.create_task(begin())
+            task = asyncio.create_task(begin())
+            known.calls.begin(task)
             task.add_done_callback(partial(_forget_failed, known, task))
         known.calls.await_answer(task, is_gone)
         begun, call = await asyncio.shield(task), task
-        begun.answering.add_done_callback(lambda _: known.calls.answered(call))
+        begun.answering.add_done_callback(lambda _: known.calls.answered(call, is_gone))
         return begun
 
     def knows(self, tenant: str, body: bytes, retries: str | None) -> bool:
@@ -101,7 +105,9 @@ class _Repeats:
         self._forget_old()
         known = self._known.get(_key(tenant, body))
         is_repeat = retries not in (None, "0")
-        return is_repeat and known is not None and known.calls.newest is not None and not known.refusals
+        return (
+            is_repeat and known is not None and known.calls.sent_before() is not None and not known.refusals
+        )
 
     def refused(self, tenant: str, body: bytes) -> None:
         """Note that a call was asked to come again later."""

@@ -120,11 +120,11 @@ class AgentSession:
         task = before or asyncio.create_task(self._complete(request, api))
         calls.await_answer(task, is_gone)
         if before is None:
-            calls.newest = task
+            calls.begin(task)
             self._under_way.add(task)
             task.add_done_callback(partial(self._ended, key))
         completion = await asyncio.shield(task)
-        calls.answered(task)
+        calls.answered(task, is_gone)
         if before is not None:
             self._record(api, arrived, request=request, retry_of=completion.call_id)
         return completion
@@ -148,7 +148,7 @@ class AgentSession:
         if task.cancelled() or task.exception() is not None:
             calls = self._answers[key]
             calls.forget(task)
-            if calls.newest is None and not calls.unheard:
+            if not calls.calls:
                 del self._answers[key]
 
     async def _complete(self, request: ChatRequest, api: str) -> ChatCompletion:

@@ -284,7 +284,7 @@ def test_equal_calls_that_are_sent_again_get_different_answers() -> None:
         for vote in votes[:3]:
             vote.cancel()
         (calls,) = client.session._answers.values()
-        while sum(is_gone() for is_gone in calls.unheard.values()) < 3:
+        while sum(is_gone() for (is_gone,) in calls.unheard.values()) < 3:
             await asyncio.sleep(0.01)
         go_on.set()
         again = [client.post(GOOD, **{"x-stainless-retry-count": "1"}) for _ in range(3)]
