@@ -19,18 +19,20 @@ from storage.errors import ConfigError
 
 @lru_cache(maxsize=64)
 def package_fingerprint(package: str) -> str:
-    """The fingerprint of all files of a package, or of a module that is not a package.
+    """The fingerprint of all files of a package, of a module that is not a package, or of the modules in a
+    folder that is not one.
 
     Raises ConfigError for a package that has no source files on this machine.
     """
     place = package_place(package)
     if place.is_file():
         return files_fingerprint([(place.name, place)])
-    return files_fingerprint((path.relative_to(place).as_posix(), path) for path in _files(place))
+    return files_fingerprint(package_files(place))
 
 
 def package_place(package: str) -> Path:
-    """The folder of a package, or the file of a module that is not a package.
+    """The folder of a package, or the file of a module that is not a package. A folder with modules, but
+    without `__init__.py`, is a package too.
 
     Raises ConfigError for a package that has no source files on this machine.
     """
@@ -38,6 +40,10 @@ def package_place(package: str) -> Path:
         spec = importlib.util.find_spec(package)
     except ModuleNotFoundError:  # A package above it is missing.
         spec = None
+    if spec is not None and spec.origin is None:
+        for folder in map(Path, spec.submodule_search_locations or ()):
+            if any(folder.glob("*.py")):
+                return folder
     if spec is None or spec.origin is None or not spec.has_location:
         raise ConfigError(
             f"package {package} has no source files, so no fingerprint of its code can be taken; it must be "
@@ -51,6 +57,9 @@ def package_files(place: Path) -> list[tuple[str, Path]]:
     """The names and paths of a package's files; none for a single module."""
     if place.is_file():
         return []
+    if not (place / "__init__.py").is_file():
+        # Other folders in it may be anything.
+        return sorted((path.name, path) for path in place.glob("*.py"))
     return sorted((path.relative_to(place).as_posix(), path) for path in _files(place))
 
 

@@ -8,16 +8,21 @@ import inspect
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import stat
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from http import HTTPStatus
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path, PurePosixPath
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from erl_pipeline.environments import interface
@@ -186,17 +191,42 @@ def _outcome(reward: float) -> str:
     return outcome.get(reward, f"The score of the attempt is {reward:.3g}, where 1 is right.")
 
 
-def find_in_folder_of_call() -> None:
-    """Let modules be imported from the folder that the command is called in, as `python -m` does. Only for an
-    agent's function, and last: no folder there may be taken for a library that is not installed."""
+class _FolderOfCall(MetaPathFinder):
+    """Finds modules in the folder that the command is called in, as `python -m` does, but last. A folder
+    there that has no sources of its own is found only where the name of an agent's function begins with it:
+    one named `wandb` is no library, but what that library has written."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self.wanted = set[str]()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if path is not None:  # It is within a package, which has a path of its own.
+            return None
+        spec = PathFinder.find_spec(fullname, [self._folder])
+        has_source = spec is not None and spec.origin is not None
+        return spec if has_source or fullname in self.wanted else None
+
+
+_FOLDERS_OF_CALL: dict[str, _FolderOfCall] = {}
+
+
+def find_in_folder_of_call(function: str) -> None:
+    """Let an agent's function, `MODULE:NAME`, be imported from the folder that the command is called in, and
+    what it imports."""
     with suppress(FileNotFoundError):  # It was removed.
-        if not sys.flags.safe_path and os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())
+        if not sys.flags.safe_path and (folder := os.getcwd()) not in sys.path:
+            if folder not in _FOLDERS_OF_CALL:
+                _FOLDERS_OF_CALL[folder] = _FolderOfCall(folder)
+                sys.meta_path.append(_FOLDERS_OF_CALL[folder])
+            _FOLDERS_OF_CALL[folder].wanted.add(re.split("[.:]", function)[0])
 
 
 def function_named(name: str) -> Callable[[AgentTask], Any]:
     """The function of `environment.function`. Raises `ConfigError` where there is none."""
-    find_in_folder_of_call()
+    find_in_folder_of_call(name)
     module, _, attribute = name.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute, None)
@@ -204,6 +234,13 @@ def function_named(name: str) -> Callable[[AgentTask], Any]:
         raise ConfigError(
             f"environment.function: {name} cannot be imported: {error}; its package must be installed, or in "
             "the folder that the command is called in"
+        ) from error
+    except Exception as error:  # whatever a module does that is not ours
+        frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename[0] != "<"]
+        own = frames[2:3]  # behind this one, and importlib's
+        place = "".join(f" ({each.filename}, line {each.lineno})" for each in own)
+        raise ConfigError(
+            f"environment.function: {name} cannot be imported: {type(error).__name__}: {error}{place}"
         ) from error
     if not callable(found):
         raise ConfigError(f"environment.function: {module} has no function {attribute}")
@@ -380,9 +417,12 @@ async def _end(process: asyncio.subprocess.Process, scratch: str) -> None:
 
 
 def _last_lines(output: Path) -> str:
-    with output.open("rb") as file:
-        file.seek(max(0, output.stat().st_size - _LARGEST_OUTPUT))
-        lines = file.read().decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
+    try:
+        with output.open("rb") as file:
+            file.seek(max(0, output.stat().st_size - _LARGEST_OUTPUT))
+            lines = file.read().decode("utf-8", "replace").splitlines()[-_LAST_LINES:]
+    except OSError:  # The command has removed it.
+        return ""
     return "; its last lines:\n" + "\n".join(lines) if lines else ""
 
 

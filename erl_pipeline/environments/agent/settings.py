@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from erl_pipeline.config.base import PluginSettings, Settings, checked_address
+from erl_pipeline.config.base import PluginSettings, Settings
 from erl_pipeline.config.plugins import plugins
 from erl_pipeline.environments.tasks import require_some_to_train
 
@@ -85,7 +85,15 @@ class AgentConfig(PluginSettings):
     @field_validator("url")
     @classmethod
     def _is_an_address(cls, value: str | None) -> str | None:
-        return None if value is None else checked_address(value)
+        if value is None:
+            return None
+        if not re.fullmatch(r"https?://[^/\s]+(/\S*)?", value):
+            raise ValueError(f"{value!r}: allowed is an address such as http://127.0.0.1:9000/run")
+        if "@" in value.split("/")[2]:
+            raise ValueError(
+                "it holds a name or a password, and settings are stored; let the agent ask for none"
+            )
+        return value
 
     @field_validator("command")
     @classmethod

@@ -66,9 +66,11 @@ class Game:
     @property
     def least_turns(self) -> int:
         """The turns without which the game cannot be won, where they are known: a turn of 2048 brings a tile
-        of 4 at most, and one of Sudoku fills one cell. A few of Sudoku's boards have a cell or two fewer."""
+        of 4 at most, and one of Sudoku fills one cell. Some boards of Sudoku have up to a sixth fewer empty
+        cells than its number of clues says."""
         if self._name.startswith("Sudoku"):
-            return 81 - int(self._env.clues)
+            cells = 81 - int(self._env.clues)
+            return cells - cells // 6
         return int(self._env.target_tile) // 4 - 1 if self._name.startswith("2048") else 1
 
     def limit(self, turns: int) -> int:

@@ -16,10 +16,13 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from erl_pipeline.environments.agent.attempts import AgentAttempts, _let_start, build
+from erl_pipeline.config.plugins import plugins
+from erl_pipeline.environments.agent import attempts as agent_attempts
+from erl_pipeline.environments.agent.attempts import AgentAttempts, _let_start, build, function_named
 from erl_pipeline.environments.agent.settings import AgentConfig
 from erl_pipeline.environments.interface import AgentEndpoint, AgentResult, ScorerFailed, Task
 from erl_pipeline.episodes.guarded_environment import EnvironmentFailure, GuardedEnvironment
+from erl_pipeline.plan.fingerprint import package_fingerprint
 from storage.errors import ConfigError
 from tests.waiting import wait_for
 
@@ -272,6 +275,69 @@ def test_a_function_that_is_not_there_is_named() -> None:
     config = AgentConfig(function="tests.nowhere:solve")
     with pytest.raises(ConfigError, match=r"environment\.function: tests.nowhere:solve cannot be imported"):
         run(AgentAttempts(config, TASK, None))
+
+
+@pytest.fixture
+def folder_of_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that commands are called in; afterwards nothing is found there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    monkeypatch.setattr(agent_attempts, "_FOLDERS_OF_CALL", {})
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import json\n\njson.loads('[')\n", r"JSONDecodeError: .*agent_that_fails\.py, line 3\)$"),
+        ("x = {}['key']\n", r"KeyError: 'key' \(.*agent_that_fails\.py, line 1\)$"),
+        ("x = = 1\n", r"SyntaxError: invalid syntax \(agent_that_fails\.py, line 1\)$"),
+    ],
+)
+def test_a_function_whose_module_fails_is_an_error_with_its_place(
+    folder_of_call: Path, code: str, said: str
+) -> None:
+    (folder_of_call / "agent_that_fails.py").write_text(code)
+    with pytest.raises(ConfigError, match=said):
+        function_named("agent_that_fails:solve")
+
+
+def test_a_folder_in_the_folder_of_the_call_is_no_library(folder_of_call: Path) -> None:
+    """As the one that W&B writes into, where W&B is not installed."""
+    code = "import tools_of_agent\n\ndef solve(task):\n    import wandb_of_here\n"
+    for name in ("agents_of_here", "wandb_of_here"):
+        (folder_of_call / name).mkdir()
+    (folder_of_call / "agents_of_here" / "play.py").write_text(code)
+    (folder_of_call / "tools_of_agent.py").write_text("")
+    solve: Any = function_named("agents_of_here.play:solve")
+    with pytest.raises(ModuleNotFoundError, match="wandb_of_here"):
+        solve(ENDPOINT)
+
+
+def test_the_modules_beside_a_functions_module_count(folder_of_call: Path) -> None:
+    package = folder_of_call / "my_agents"
+    package.mkdir()
+    (package / "play.py").write_text("from my_agents import tools\n")
+    (package / "tools.py").write_text("LIMIT = 1\n")
+    settings = AgentConfig(function="my_agents.play:solve")
+    assert plugins("environments")["agent"].packages_for(settings)[-1] == "my_agents"
+    before = package_fingerprint.__wrapped__("my_agents")
+    (package / "notes.txt").write_text("no code")
+    assert package_fingerprint.__wrapped__("my_agents") == before
+    (package / "tools.py").write_text("LIMIT = 2\n")
+    assert package_fingerprint.__wrapped__("my_agents") != before
+
+
+def test_a_command_that_removes_its_output_is_told_of_as_any_other(tmp_path: Path) -> None:
+    code = "import os, pathlib, shutil; shutil.rmtree(pathlib.Path(os.environ['ERL_TASK_FILE']).parent)"
+    with pytest.raises(ValueError, match=r"wrote no file at ERL_REPORT_FILE$"):
+        run(program(tmp_path, code))
+
+
+def test_the_address_of_an_agent_is_used_as_it_is_given() -> None:
+    """Many servers answer `/run` and `/run/` in different ways, and some tell agents apart by a query."""
+    url = "http://127.0.0.1:9000/run/?mode=fast"
+    assert AgentConfig(url=url, agent_version="1").url == url
 
 
 def served(
