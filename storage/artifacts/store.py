@@ -15,6 +15,7 @@ from storage.artifacts.artifact import (
     PRUNED,
     Artifact,
     PruneRecord,
+    TableChange,
     is_half_record,
     parse_pruned,
     present_files,
@@ -33,7 +34,7 @@ from storage.artifacts.manifest import (
     row_problems,
 )
 from storage.artifacts.recipe import Recipe
-from storage.artifacts.redaction import TableChange, redact_files
+from storage.artifacts.redaction import redact_files
 from storage.artifacts.transfers import copy_name, fresh_copy, local_copy, local_file
 from storage.artifacts.uncommitted import Uncommitted, Writer, is_hashed
 from storage.artifacts.writing import (
