@@ -164,6 +164,11 @@ class ArtifactStore:
         some = ", ".join(found[:5])
         raise InputError(f"{len(found)} artifacts begin with {prefix!r}: {some}. Give more of the id.")
 
+    def rows_paths(self, manifests: Iterable[Manifest], table: str) -> list[Path]:
+        """`Artifact.rows_paths` of all of these artifacts; only those that have the table are opened."""
+        holders = (self.open_found(manifest) for manifest in manifests if manifest.tables(table))
+        return [path for holder in holders for path in holder.rows_paths(table)]
+
     def stages(self) -> Sequence[str]:
         """Names of the stages that have artifacts, sorted."""
         return self._layout.stages()
