@@ -58,7 +58,7 @@ def build_index(
     import pyarrow as pa
     from lancedb.index import FTS
 
-    from storage.memory.search_indexes import vector_index_config
+    from storage.memory.vector_index import vector_index_config
 
     storing = StorableTexts()
     titles = [storing.text(passage.title) for passage in passages]
